@@ -1,0 +1,68 @@
+"""What a search produces: trials, and the result made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulators.job import Recipe
+from simulators.prediction import Prediction
+
+STATUSES = ("ok", "oom", "pruned", "invalid", "failed")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One distinct point that was asked.
+
+    ``status``: ``ok`` (simulated, fits), ``oom`` (simulated, does not fit), ``pruned`` (a
+    tactic knew the outcome: ``rule`` names it), ``invalid`` (breaks the validity rule
+    ``rule``), ``failed`` (the simulator raised: ``error``). ``values`` are the objective
+    values of an ``ok`` trial, or of a ``pruned`` one whose runtime the tactic supplied;
+    ``reason`` says in words why it was pruned, invalid or failed.
+    """
+
+    number: int
+    point: dict[str, Any]
+    recipe: Recipe
+    status: str
+    rule: str | None = None
+    reason: str | None = None
+    values: tuple[float, ...] | None = None
+    prediction: Prediction | None = None
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The outcome of one search.
+
+    ``best`` holds the top ``ok`` trials, best first; ``pareto`` the non-dominated ones (equal
+    to ``best[:1]`` for one objective). ``stopped`` is why it ended: ``n_trials``,
+    ``converged``, ``space_exhausted``, ``interrupted`` or ``timeout``.
+    """
+
+    trials: tuple[Trial, ...]
+    best: tuple[Trial, ...]
+    pareto: tuple[Trial, ...]
+    objectives: tuple[str, ...]
+    stopped: str
+    wall_s: float
+    space_size: int
+    resumed_trials: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def counts(self) -> dict[str, int]:
+        """Number of trials by status, zeros included."""
+        counts = dict.fromkeys(STATUSES, 0)
+        for trial in self.trials:
+            counts[trial.status] += 1
+        return counts
+
+    def counts_by_rule(self, status: str) -> dict[str, int]:
+        """Number of trials of one status by the rule that decided them."""
+        counts: dict[str, int] = {}
+        for trial in self.trials:
+            if trial.status == status and trial.rule:
+                counts[trial.rule] = counts.get(trial.rule, 0) + 1
+        return counts

@@ -1,0 +1,85 @@
+"""Wrong input, met at the door: what is wrong, where, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """A value a user declared cannot be used.
+
+    Args:
+        field: dotted name of the offending field, as the user writes it (``recipe.tp``).
+        value: what was given.
+        problem: what is wrong with it, in a few words.
+        allowed: the valid choices or the allowed range, as text or as a list of names.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        value: object,
+        problem: str,
+        allowed: str | Iterable[str] | None = None,
+    ) -> None:
+        self.field = field
+        self.value = value
+        self.problem = problem
+        self.nearest: str | None = None
+        if allowed is not None and not isinstance(allowed, str):
+            names = sorted(str(name) for name in allowed)
+            self.nearest = nearest_name(str(value), names)
+            allowed = ", ".join(names)
+        self.allowed = allowed
+        super().__init__(self._text())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries by their constructor arguments.
+        return (_rebuild, (self.field, self.value, self.problem, self.allowed, self.nearest))
+
+    def _text(self) -> str:
+        text = f"{self.field}={self.value}: {self.problem}"
+        if self.nearest is not None:
+            text += f"; did you mean {self.nearest!r}?"
+        if self.allowed:
+            text += f" (allowed: {self.allowed})"
+        return text
+
+
+def _rebuild(
+    field: str, value: object, problem: str, allowed: str | None, nearest: str | None
+) -> InputError:
+    error = InputError(field, value, problem, allowed)
+    error.nearest = nearest
+    error.args = (error._text(),)
+    return error
+
+
+def nearest_name(given: str, names: Iterable[str]) -> str | None:
+    """The valid name closest in spelling to ``given``, or None when none is close."""
+    matches = difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def require_positive(field: str, value: float, *, allow_zero: bool = False) -> None:
+    """Refuse NaN, infinities, negatives and (unless allowed) zero.
+
+    Raises:
+        InputError: naming the field, its value and the allowed range.
+    """
+    finite = isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
+    if not finite or value < 0 or (value == 0 and not allow_zero):
+        bound = ">= 0" if allow_zero else "> 0"
+        raise InputError(field, value, "is out of range", f"a finite number {bound}")
+
+
+def require_choice(field: str, value: object, choices: Iterable[str]) -> None:
+    """Refuse a value that is not one of ``choices``, naming the nearest.
+
+    Raises:
+        InputError: with the list of choices.
+    """
+    choices = list(choices)
+    if value not in choices:
+        raise InputError(field, value, "is not a known choice", choices)

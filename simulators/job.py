@@ -1,0 +1,406 @@
+"""The question: which model, on which cluster, trained how, with which recipe.
+
+Plain frozen values. ``conf/`` derives its schemas from these classes, so a field is
+declared, typed and defaulted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+from simulators.errors import InputError, require_choice, require_positive
+
+PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "tf32")
+RECOMPUTE_MODES = ("none", "selective", "full")
+SCHEDULES = ("1f1b", "gpipe")
+ACTIVATION_BYTES = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Mixture-of-experts part of a model; token counts and sizes are per layer.
+
+    ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed
+    inner width of the shared experts (0 for none); the first ``num_dense_layers`` layers
+    keep the dense MLP. ``capacity_factor`` None means dropless routing.
+    """
+
+    num_experts: int
+    top_k: int
+    ffn_hidden_size: int
+    shared_ffn_hidden_size: int = 0
+    num_dense_layers: int = 0
+    dispatcher: str = "alltoall"
+    capacity_factor: float | None = None
+
+    def check(self) -> None:
+        for name in ("num_experts", "top_k", "ffn_hidden_size"):
+            require_positive(f"model.moe.{name}", getattr(self, name))
+        for name in ("shared_ffn_hidden_size", "num_dense_layers"):
+            require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
+        require_choice("model.moe.dispatcher", self.dispatcher, ("alltoall", "allgather"))
+        if self.capacity_factor is not None:
+            require_positive("model.moe.capacity_factor", self.capacity_factor)
+        if self.top_k > self.num_experts:
+            raise InputError(
+                "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
+            )
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements.
+
+    ``q_lora_rank`` None means the query is projected directly.
+    """
+
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+
+    def check(self) -> None:
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            require_positive(f"model.mla.{name}", getattr(self, name))
+        if self.q_lora_rank is not None:
+            require_positive("model.mla.q_lora_rank", self.q_lora_rank)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only transformer.
+
+    ``sequence_length`` is the length the model is usually trained at (tokens); ``training``
+    may override it. ``vocab_multiple``: Megatron pads the vocabulary to a multiple of
+    ``vocab_multiple * tp``. ``source`` says where the shape was published.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    ffn_hidden_size: int
+    vocab_size: int
+    sequence_length: int
+    source: str
+    num_query_groups: int | None = None
+    head_dim: int | None = None
+    gated_mlp: bool = False
+    normalization: str = "layernorm"
+    position: str = "learned"
+    linear_bias: bool = True
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    dropout: bool = True
+    tied_embeddings: bool = True
+    vocab_multiple: int = 128
+    moe: Moe | None = None
+    mla: Mla | None = None
+
+    def check(self) -> None:
+        """Refuse impossible shapes.
+
+        Raises:
+            InputError: naming the field.
+        """
+        sizes = (
+            "num_layers hidden_size num_heads ffn_hidden_size vocab_size sequence_length "
+            "vocab_multiple"
+        )
+        for name in sizes.split():
+            require_positive(f"model.{name}", getattr(self, name))
+        require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
+        require_choice("model.position", self.position, ("learned", "rope", "none"))
+        for name in ("num_query_groups", "head_dim"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(f"model.{name}", value)
+        if self.head_dim is None and self.mla is None and self.hidden_size % self.num_heads:
+            raise InputError(
+                "model.num_heads",
+                self.num_heads,
+                f"does not divide hidden_size {self.hidden_size}",
+                "a divisor of hidden_size, or an explicit model.head_dim",
+            )
+        if self.num_heads % self.kv_heads:
+            raise InputError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"does not divide num_heads {self.num_heads}",
+                "a divisor of num_heads",
+            )
+        if self.moe is not None:
+            self.moe.check()
+            if self.moe.num_dense_layers >= self.num_layers:
+                raise InputError(
+                    "model.moe.num_dense_layers",
+                    self.moe.num_dense_layers,
+                    "leaves no expert layer",
+                    f"0..{self.num_layers - 1}",
+                )
+        if self.mla is not None:
+            self.mla.check()
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_heads if self.num_query_groups is None else self.num_query_groups
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query/key head, in elements."""
+        if self.mla is not None:
+            return self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim
+        return self.head_dim or self.hidden_size // self.num_heads
+
+    @property
+    def v_head_dim(self) -> int:
+        """Width of one value head, in elements."""
+        return self.mla.v_head_dim if self.mla is not None else self.qk_head_dim
+
+    def is_moe_layer(self, layer: int) -> bool:
+        return self.moe is not None and layer >= self.moe.num_dense_layers
+
+    def padded_vocab_size(self, tp: int) -> int:
+        """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``."""
+        multiple = self.vocab_multiple * tp
+        return math.ceil(self.vocab_size / multiple) * multiple
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator. Rates are published dense peaks in FLOP/s, bytes/s per direction.
+
+    ``nvlink_bytes_per_s`` is per GPU and direction, ``nvlink_links`` the link count that NCCL
+    sees; ``price_usd_per_hour`` an assumption to override (``gpu.price_usd_per_hour=``).
+    ``sources`` maps a field to where its figure was published.
+    """
+
+    name: str
+    architecture: str
+    compute_capability: float
+    sms: int
+    peak_flops: dict[str, float]
+    memory_bytes: int
+    memory_bandwidth_bytes_per_s: float
+    l2_bytes: int
+    nvlink_generation: int
+    nvlink_links: int
+    nvlink_bytes_per_s: float
+    pcie_bytes_per_s: float
+    price_usd_per_hour: float
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.sms, self.memory_bytes, self.memory_bandwidth_bytes_per_s))
+
+    def check(self) -> None:
+        for name in ("sms", "memory_bytes", "memory_bandwidth_bytes_per_s", "l2_bytes"):
+            require_positive(f"gpu.{name}", getattr(self, name))
+        for name in ("nvlink_links", "nvlink_bytes_per_s", "price_usd_per_hour"):
+            require_positive(f"gpu.{name}", getattr(self, name), allow_zero=True)
+        require_positive("gpu.pcie_bytes_per_s", self.pcie_bytes_per_s)
+        require_choice("gpu.architecture", self.architecture, ARCHITECTURES)
+        for precision, rate in self.peak_flops.items():
+            require_choice("gpu.peak_flops", precision, PRECISIONS)
+            require_positive(f"gpu.peak_flops.{precision}", rate)
+
+    def peak(self, precision: str) -> float:
+        """Dense peak in FLOP/s.
+
+        Raises:
+            InputError: when this GPU has no such tensor precision.
+        """
+        if precision not in self.peak_flops:
+            raise InputError(
+                "training.precision",
+                precision,
+                f"is not supported by {self.name}",
+                self.peak_flops,
+            )
+        return self.peak_flops[precision]
+
+
+ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of equal GPUs and the fabric between them.
+
+    ``nvlink_domain`` is the number of GPUs joined by NVLink (72 across the trays of an NVL72,
+    2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
+    ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the
+    fraction of GPU memory that a recipe must leave free to be called fitting.
+    """
+
+    name: str
+    num_nodes: int
+    gpus_per_node: int
+    nics_per_node: int
+    nic_gbps: float
+    fabric: str
+    source: str
+    nvlink_domain: int | None = None
+    nvswitch: bool = True
+    oversubscription: float = 1.0
+    cpu: str = "intel"
+    nccl_version: str = "2.22"
+    memory_reserve: float = 0.05
+
+    def check(self) -> None:
+        for name in ("num_nodes", "gpus_per_node", "oversubscription"):
+            require_positive(f"cluster.{name}", getattr(self, name))
+        require_positive("cluster.nics_per_node", self.nics_per_node, allow_zero=True)
+        require_positive("cluster.nic_gbps", self.nic_gbps, allow_zero=True)
+        require_positive("cluster.memory_reserve", self.memory_reserve, allow_zero=True)
+        require_choice("cluster.fabric", self.fabric, FABRICS)
+        require_choice("cluster.cpu", self.cpu, ("intel", "amd", "arm"))
+        if self.memory_reserve >= 1:
+            raise InputError(
+                "cluster.memory_reserve", self.memory_reserve, "is out of range", "0 <= x < 1"
+            )
+        if self.nvlink_domain is not None:
+            require_positive("cluster.nvlink_domain", self.nvlink_domain)
+        multi_domain = self.num_gpus > self.domain
+        if multi_domain and self.num_nodes > 1 and not self.nics_per_node * self.nic_gbps:
+            raise InputError(
+                "cluster.nics_per_node", self.nics_per_node, "leaves nodes unconnected", ">= 1"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def domain(self) -> int:
+        """GPUs joined by NVLink."""
+        return self.gpus_per_node if self.nvlink_domain is None else self.nvlink_domain
+
+
+FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the model is trained; lengths in tokens, ``tokens`` is the whole run's count.
+
+    ``attention`` is the kernel family (``flash`` or ``unfused``);
+    ``accumulate_grads_fp32`` keeps Megatron's fp32 main gradient;
+    ``optimizer`` is ``adam`` (two fp32 moments), ``sgd`` (one) or ``adam_bf16`` (two bf16).
+    """
+
+    global_batch_size: int
+    tokens: float
+    sequence_length: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adam"
+    attention: str = "flash"
+    accumulate_grads_fp32: bool = True
+    fused_wgrad: bool = True
+
+    def check(self) -> None:
+        require_positive("training.global_batch_size", self.global_batch_size)
+        require_positive("training.tokens", self.tokens)
+        if self.sequence_length is not None:
+            require_positive("training.sequence_length", self.sequence_length)
+        require_choice("training.precision", self.precision, PRECISIONS)
+        require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
+        require_choice("training.attention", self.attention, ("flash", "unfused"))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One point of the search: how the job is laid out and run.
+
+    Megatron's names where the concept is Megatron's. ``dp`` is not a field: it follows from
+    the GPU count. ``etp`` None means ``tp``. ``recompute_layers`` None means every layer (it
+    counts layers per pipeline chunk, Megatron's ``block`` method, and only matters for
+    ``full``). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
+    ``first_stage_layers``/``last_stage_layers`` make the split uneven.
+    """
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int | None = None
+    vpp: int = 1
+    micro_batch: int = 1
+    recompute: str = "none"
+    recompute_layers: int | None = None
+    sp: bool = False
+    zero_stage: int = 1
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    tp_comm_overlap: bool = False
+    schedule: str = "1f1b"
+    precision: str | None = None
+    first_stage_layers: int | None = None
+    last_stage_layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One complete question: everything a simulator needs to predict one training step."""
+
+    model: Model
+    gpu: Gpu
+    cluster: Cluster
+    training: Training
+    recipe: Recipe
+
+    @property
+    def world_size(self) -> int:
+        return self.cluster.num_gpus
+
+    @functools.cached_property
+    def dp(self) -> int:
+        """Data-parallel size, context parallelism excluded."""
+        recipe = self.recipe
+        return self.world_size // (recipe.tp * recipe.pp * recipe.cp)
+
+    @property
+    def etp(self) -> int:
+        return self.recipe.tp if self.recipe.etp is None else self.recipe.etp
+
+    @property
+    def expert_dp(self) -> int:
+        """Replicas of one expert shard: world / (etp * ep * pp)."""
+        return self.world_size // (self.etp * self.recipe.ep * self.recipe.pp)
+
+    @property
+    def sequence_length(self) -> int:
+        return self.training.sequence_length or self.model.sequence_length
+
+    @property
+    def precision(self) -> str:
+        return self.recipe.precision or self.training.precision
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches each data-parallel replica runs per step."""
+        return self.training.global_batch_size // (self.dp * self.recipe.micro_batch)
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.training.global_batch_size * self.sequence_length
+
+    @functools.cached_property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Transformer layers on each pipeline stage, first to last."""
+        recipe, stages = self.recipe, self.recipe.pp
+        if recipe.first_stage_layers is None and recipe.last_stage_layers is None:
+            return (self.model.num_layers // stages,) * stages
+        first, last = recipe.first_stage_layers, recipe.last_stage_layers
+        middle = stages - (first is not None) - (last is not None)
+        left = self.model.num_layers - (first or 0) - (last or 0)
+        each = left // middle if middle else 0
+        layers = [each] * stages
+        if first is not None:
+            layers[0] = first
+        if last is not None:
+            layers[-1] = last
+        return tuple(layers)

@@ -1,0 +1,181 @@
+"""The IR: typed device-level operations, grouped into blocks that are stored once.
+
+A block says what one rank does for one piece of the model in one pass (a transformer layer
+forward, the head backward, the optimizer). It holds shapes and bytes, never seconds. Sources
+(``megatron`` here, traces later) produce blocks; kernels and collectives price their
+operations; replay puts the priced blocks on a timeline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """``C[m, n] = A[m, k] B[k, n]``, ``batch`` times; layout in BLAS terms.
+
+    TN is a forward ``x W^T``, NN the input gradient, NT the weight gradient.
+    ``accumulate`` marks a weight gradient added in fp32 into the main gradient.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    batch: int = 1
+    layout: str = "TN"
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemm:
+    """``groups`` GEMMs of ``m_per_group x n x k`` in one launch (experts of one rank)."""
+
+    name: str
+    groups: int
+    m_per_group: int
+    n: int
+    k: int
+    dtype: str
+    layout: str = "TN"
+    accumulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Fused (flash) attention over ``batch`` sequences of local heads.
+
+    ``seq_q``/``seq_k`` are tokens on this rank; ``pass_`` is ``fwd`` or ``bwd``. FLOPs forward:
+    ``2 batch heads seq_q seq_k (head_dim + head_dim_v)``, halved when causal; backward x2.5.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    head_dim_v: int
+    causal: bool
+    pass_: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A memory-bound kernel: ``bytes`` read plus written.
+
+    ``kind`` is its class: elementwise, norm_fwd, norm_bwd, softmax_fwd, softmax_bwd, dropout,
+    cross_entropy, embedding, embedding_bwd, optimizer, cast, permute, memcpy, reduce.
+    ``launches`` counts kernels that share those bytes (each pays the launch floor).
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    launches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One NCCL call. ``bytes`` is NCCL's size: the larger of one rank's total send and receive.
+
+    All-reduce, broadcast: the buffer. All-gather, reduce-scatter: ranks x the per-rank block.
+    All-to-all: one rank's whole send buffer. ``communicator`` is a dimension's name, resolved
+    to ranks by ``workload.communicators``. ``exposed`` False: runs beside the block's compute
+    (TP overlap), and only what outlasts it is seen.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    communicator: str
+    dtype: str = "bf16"
+    exposed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SendRecv:
+    """A point-to-point transfer of ``bytes`` to the next or previous pipeline stage."""
+
+    name: str
+    bytes: int
+    communicator: str = "pp"
+
+
+@dataclass(frozen=True, slots=True)
+class HostWork:
+    """Time the host needs before it can launch what follows, in units of one launch."""
+
+    name: str
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """``bytes`` that stay live after the block ends, under ``tag``, until a ``Free``."""
+
+    tag: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Releases what an ``Alloc`` with this tag and size took."""
+
+    tag: str
+    bytes: int
+
+
+Kernel = Gemm | GroupedGemm | Attention | Streaming
+Op = Gemm | GroupedGemm | Attention | Streaming | Collective | SendRecv | HostWork | Alloc | Free
+
+
+@dataclass(frozen=True)
+class Block:
+    """Operations of one piece of the model in one pass, in launch order.
+
+    ``peak_bytes`` is the most the block holds at any time beyond what is live before it,
+    its own ``Alloc`` included. Equality is by content: ``digest`` names it.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    peak_bytes: int = field(default=0)
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash (sha256, hex) of the operations; the name does not enter."""
+        return hashlib.sha256(repr((self.ops, self.peak_bytes)).encode()).hexdigest()
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Bytes live after the block that were not before (negative: it frees)."""
+        total = 0
+        for op in self.ops:
+            if isinstance(op, Alloc):
+                total += op.bytes
+            elif isinstance(op, Free):
+                total -= op.bytes
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A NCCL communicator as the network sees it.
+
+    ``ranks_per_node`` counts members inside one NVLink domain, ``nodes`` the domains spanned
+    (``size = ranks_per_node * nodes``). ``siblings`` is how many equal communicators of the
+    same kind share one node's NICs at the same time.
+    """
+
+    name: str
+    size: int
+    ranks_per_node: int
+    nodes: int
+    siblings: int = 1
