@@ -87,8 +87,8 @@ class Collective:
 
     All-reduce, broadcast: the buffer. All-gather, reduce-scatter: ranks x the per-rank block.
     All-to-all: one rank's whole send buffer. ``communicator`` is a dimension's name, resolved
-    to ranks by ``workload.communicators``. ``exposed`` False: runs beside the block's compute
-    (TP overlap), and only what outlasts it is seen.
+    to ranks by ``workload.communicators``. ``overlaps``: how many of the kernels that follow it
+    in the block run beside it; the block waits for it after those (0: it blocks the compute).
     """
 
     name: str
@@ -96,16 +96,17 @@ class Collective:
     bytes: int
     communicator: str
     dtype: str = "bf16"
-    exposed: bool = True
+    overlaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SendRecv:
-    """A point-to-point transfer of ``bytes`` to the next or previous pipeline stage."""
+    """A point-to-point exchange of ``bytes`` with a neighbour; ``overlaps`` as in Collective."""
 
     name: str
     bytes: int
     communicator: str = "pp"
+    overlaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
