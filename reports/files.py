@@ -1,0 +1,120 @@
+"""The files a search leaves behind, each written whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from optimizer.trial import SearchResult, Trial
+from reports.explain import JobOf
+from simulators.job import Recipe
+from simulators.prediction import Prediction
+
+TOP_RECIPES = "top_recipes.json"
+TRIALS = "trials.csv"
+LAUNCH = "launch.sh"
+REPORT = "report.txt"
+
+_RECIPE_FIELDS = tuple(field.name for field in fields(Recipe))
+_PREDICTION_FIELDS = tuple(
+    field.name
+    for field in fields(Prediction)
+    if field.name
+    not in (
+        "memory",
+        "breakdown_s",
+        "evidence_share",
+        "estimated_operations",
+        "assumptions",
+        "interval_s",
+    )
+)
+_MEMORY_FIELDS = ("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes", "worst_stage")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write ``text`` so that a reader sees the old file or the new one, never a part.
+
+    Raises:
+        OSError: when the directory cannot be written.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        # mkstemp makes the file private; results are as readable as the umask allows.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:
+    """The recipe's fields, with the ``dp`` that follows from them."""
+    return {**asdict(recipe), "dp": job_of(recipe).dp}
+
+
+def top_recipes_json(trials: Sequence[Trial], job_of: JobOf) -> str:
+    """A JSON list, best first, of ``{"recipe": ..., "prediction": ...}``."""
+    rows = [
+        {"recipe": recipe_dict(t.recipe, job_of), "prediction": t.prediction.to_dict()}
+        for t in trials
+        if t.prediction is not None
+    ]
+    return json.dumps(rows, indent=2, allow_nan=False) + "\n"
+
+
+def trials_csv(result: SearchResult, job_of: JobOf) -> str:
+    """One row per distinct point; empty cells where a trial has no such value.
+
+    Columns: number, status, rule, reason, duration_s, objective.<name>, the recipe's fields
+    and dp, the prediction's scalars, the job's memory, and breakdown_s.<part>.
+    """
+    parts = sorted({p for t in result.trials if t.prediction for p in t.prediction.breakdown_s})
+    columns = ["number", "status", "rule", "reason", "duration_s"]
+    columns += [f"objective.{name}" for name in result.objectives]
+    columns += [*_RECIPE_FIELDS, "dp", *_PREDICTION_FIELDS]
+    columns += ["interval_low_s", "interval_high_s", *_MEMORY_FIELDS]
+    columns += [f"breakdown_s.{part}" for part in parts]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    for trial in result.trials:
+        writer.writerow(_row(trial, result.objectives, job_of))
+    return buffer.getvalue()
+
+
+def _row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "number": trial.number,
+        "status": trial.status,
+        "rule": trial.rule,
+        "reason": trial.reason,
+        "duration_s": trial.duration_s,
+        **asdict(trial.recipe),
+    }
+    if trial.values is not None:
+        row |= {f"objective.{n}": v for n, v in zip(objectives, trial.values, strict=True)}
+    # The degrees of an invalid recipe may not divide the cluster: it has no dp.
+    if trial.status != "invalid":
+        row["dp"] = job_of(trial.recipe).dp
+    prediction = trial.prediction
+    if prediction is not None:
+        row |= {name: getattr(prediction, name) for name in _PREDICTION_FIELDS}
+        if prediction.interval_s is not None:
+            row["interval_low_s"], row["interval_high_s"] = prediction.interval_s
+        row |= {name: getattr(prediction.memory, name) for name in _MEMORY_FIELDS}
+        row |= {f"breakdown_s.{part}": s for part, s in prediction.breakdown_s.items()}
+    return row

@@ -1,0 +1,234 @@
+"""What a search and a prediction look like on a terminal and in a text file."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from optimizer.trial import SearchResult, Trial
+from reports.explain import JobOf, why_best, why_nothing_fits
+from reports.wording import (
+    gib_words,
+    long_time_words,
+    part_words,
+    percent_words,
+    question_words,
+    recipe_words,
+    seconds_words,
+    tokens_words,
+    usd_words,
+)
+from simulators.job import Job
+from simulators.prediction import Prediction
+
+_FILE_WIDTH = 120
+
+_STOP_WORDS = {
+    "n_trials": "every trial asked for was spent",
+    "converged": "the top recipes stopped changing",
+    "space_exhausted": "the whole space was looked at",
+    "interrupted": "it was interrupted",
+    "timeout": "its time was up",
+}
+
+
+def console_for(stream: TextIO | None = None) -> Console:
+    """A console on ``stream`` (default stdout): coloured and as wide as the terminal on a
+    terminal; plain and of fixed width elsewhere, so that logs read well."""
+    stream = sys.stdout if stream is None else stream
+    if stream.isatty():
+        return Console(file=stream, highlight=False)
+    return Console(file=stream, highlight=False, width=_FILE_WIDTH, color_system=None)
+
+
+def as_text(renderable: RenderableType) -> str:
+    """The renderable as plain text for a file."""
+    buffer = io.StringIO()
+    console_for(buffer).print(renderable)
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def shown_trials(result: SearchResult, top_k: int) -> tuple[Trial, ...]:
+    """The trials people are shown: the best K, or every Pareto one for several objectives."""
+    return result.pareto if len(result.objectives) > 1 else result.best[:top_k]
+
+
+def search_report(
+    result: SearchResult, job_of: JobOf, top_k: int, directory: Path
+) -> RenderableType:
+    """The whole report of a search: table, why, how sure, trial counts, files."""
+    shown = shown_trials(result, top_k)
+    parts: list[RenderableType] = []
+    if shown:
+        job = job_of(shown[0].recipe)
+        parts += [_recipes_table(shown, result.objectives, job_of), Text()]
+        if len(result.objectives) == 1:
+            runner_up = shown[1] if len(shown) > 1 else _second(result)
+            parts.append(_labelled("Why #1", why_best(shown[0], runner_up, job_of)))
+        assert shown[0].prediction is not None  # an ok trial was simulated
+        parts += _prediction_notes(shown[0].prediction, job, "#1")
+    else:
+        parts.append(Text(why_nothing_fits(result, job_of)))
+    parts += [_labelled("Trials", _counts_words(result))]
+    parts += [_labelled("Note", note) for note in result.notes]
+    parts.append(_labelled("Files", str(directory)))
+    return Group(*parts)
+
+
+def _second(result: SearchResult) -> Trial | None:
+    return result.best[1] if len(result.best) > 1 else None
+
+
+def prediction_report(prediction: Prediction, job: Job) -> RenderableType:
+    """One recipe's prediction: totals, where the time goes, memory by stage."""
+    totals = Table.grid(padding=(0, 2))
+    for name, value in (
+        ("recipe", recipe_words(job.recipe, job.dp)),
+        ("step time", seconds_words(prediction.step_time_s)),
+        ("MFU / HFU", f"{percent_words(prediction.mfu)} / {percent_words(prediction.hfu)}"),
+        ("throughput", f"{prediction.tokens_per_s:,.0f} tokens/s"),
+        ("per GPU", f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s"),
+        (
+            "cost",
+            f"{usd_words(prediction.cost_per_step_usd)} per step, "
+            f"{usd_words(prediction.cost_per_billion_tokens_usd)} per billion tokens",
+        ),
+        ("memory", _fit_words(prediction)),
+    ):
+        totals.add_row(name, value)
+    notes = _prediction_notes(prediction, job, "it")
+    return Group(
+        Text(question_words(job), style="bold"),
+        Text(),
+        totals,
+        Text(),
+        _breakdown_table(prediction),
+        Text(),
+        _memory_table(prediction),
+        Text(),
+        *notes,
+    )
+
+
+def _recipes_table(
+    trials: Sequence[Trial], objectives: tuple[str, ...], job_of: JobOf
+) -> RenderableType:
+    job = job_of(trials[0].recipe)
+    pareto = len(objectives) > 1
+    title = "Pareto-optimal recipes" if pareto else "Best recipes"
+    table = Table(title=f"{title}: {question_words(job)}", title_justify="left", box=None)
+    table.add_column("#", justify="right")
+    table.add_column("recipe", overflow="fold")
+    for name in ("step", "MFU", "tokens/s/GPU", "memory", "headroom", "$/B tokens"):
+        table.add_column(name, justify="right")
+    for rank, trial in enumerate(trials, start=1):
+        prediction = trial.prediction
+        assert prediction is not None  # an ok trial was simulated
+        table.add_row(
+            str(rank),
+            recipe_words(trial.recipe, job_of(trial.recipe).dp),
+            seconds_words(prediction.step_time_s),
+            percent_words(prediction.mfu),
+            f"{prediction.tokens_per_s_per_gpu:,.0f}",
+            gib_words(prediction.memory.peak_reserved_bytes),
+            gib_words(prediction.memory.headroom_bytes),
+            usd_words(prediction.cost_per_billion_tokens_usd),
+            style="bold" if rank == 1 and not pareto else None,
+        )
+    return table
+
+
+def _prediction_notes(prediction: Prediction, job: Job, name: str) -> list[RenderableType]:
+    tokens, price = job.training.tokens, job.gpu.price_usd_per_hour
+    run = (
+        f"{tokens_words(tokens)} take {name} {long_time_words(tokens / prediction.tokens_per_s)}"
+        f" and {usd_words(prediction.cost_of_run_usd)}, at an assumed {usd_words(price)} per"
+        " GPU-hour (gpu.price_usd_per_hour=)"
+    )
+    if prediction.interval_s is None:
+        sure = "not yet calibrated"
+    else:
+        low, high = prediction.interval_s
+        sure = f"{seconds_words(low)} to {seconds_words(high)}"
+    shares = ", ".join(
+        f"{percent_words(share)} {kind}" for kind, share in prediction.evidence_share.items()
+    )
+    notes: list[RenderableType] = [
+        _labelled("Run", run),
+        _labelled("Error bar", sure),
+        _labelled("Evidence", f"time priced from {shares}"),
+    ]
+    if prediction.estimated_operations:
+        only = ", ".join(prediction.estimated_operations)
+        notes.append(_labelled("Only estimated", only))
+    if prediction.assumptions:
+        notes.append(_labelled("Assumed", "; ".join(prediction.assumptions)))
+    return notes
+
+
+def _fit_words(prediction: Prediction) -> str:
+    memory = prediction.memory
+    used = (
+        f"{gib_words(memory.peak_reserved_bytes)} of {gib_words(memory.capacity_bytes)} usable"
+        f" on stage {memory.worst_stage}"
+    )
+    if prediction.fits:
+        return f"fits: {used}, {gib_words(memory.headroom_bytes)} headroom"
+    return f"does not fit: {used}, {gib_words(-memory.headroom_bytes)} too much"
+
+
+def _breakdown_table(prediction: Prediction) -> Table:
+    table = Table(title="Where the step goes", title_justify="left", box=None)
+    table.add_column("part")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    for part, seconds in sorted(prediction.breakdown_s.items(), key=lambda item: -item[1]):
+        if seconds:
+            share = percent_words(seconds / prediction.step_time_s)
+            table.add_row(part_words(part), seconds_words(seconds), share)
+    return table
+
+
+def _memory_table(prediction: Prediction) -> Table:
+    stages = prediction.memory.per_stage
+    kinds = list(dict.fromkeys(kind for stage in stages for kind in stage.kind))
+    table = Table(title="Memory by pipeline stage, GiB", title_justify="left", box=None)
+    table.add_column("stage", justify="right")
+    for kind in [*kinds, "peak allocated", "peak reserved"]:
+        table.add_column(kind.replace("_", " "), justify="right")
+    for stage in stages:
+        figures = [stage.kind.get(kind, 0) for kind in kinds]
+        figures += [stage.peak_allocated_bytes, stage.peak_reserved_bytes]
+        table.add_row(str(stage.stage), *(f"{figure / 2**30:.2f}" for figure in figures))
+    return table
+
+
+def _counts_words(result: SearchResult) -> str:
+    counts = result.counts()
+    words = [f"{counts['ok']} simulated and fit", f"{counts['oom']} out of memory"]
+    for status in ("pruned", "invalid"):
+        rules = sorted(result.counts_by_rule(status).items(), key=lambda item: -item[1])
+        by_rule = ", ".join(f"{rule} {count}" for rule, count in rules)
+        words.append(f"{counts[status]} {status}" + (f" ({by_rule})" if by_rule else ""))
+    words.append(f"{counts['failed']} failed")
+    resumed = f", {result.resumed_trials} of them resumed" if result.resumed_trials else ""
+    return (
+        f"{len(result.trials)} of {result.space_size:,} points{resumed}: "
+        + "; ".join(words)
+        + f". {result.wall_s:.1f} s; ended because {_STOP_WORDS[result.stopped]}."
+    )
+
+
+def _labelled(label: str, text: str) -> RenderableType:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    grid.add_row(f"{label}:", text)
+    return grid

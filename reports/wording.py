@@ -1,0 +1,98 @@
+"""Quantities and recipes in the words people read; every number carries its unit."""
+
+from __future__ import annotations
+
+from simulators.job import Job, Recipe
+
+_GIB = 2**30
+
+
+def recipe_words(recipe: Recipe, dp: int) -> str:
+    """One line for a recipe: degrees first, then only the knobs that are on."""
+    degrees = [("tp", recipe.tp), ("pp", recipe.pp), ("dp", dp), ("cp", recipe.cp)]
+    if recipe.ep > 1 or recipe.etp not in (None, recipe.tp):
+        degrees += [("ep", recipe.ep), ("etp", recipe.etp or recipe.tp)]
+    words = [
+        f"{name}{value}" for name, value in degrees if value > 1 or name in ("tp", "pp", "dp")
+    ]
+    if recipe.vpp > 1:
+        words.append(f"vpp{recipe.vpp}")
+    words.append(f"mb{recipe.micro_batch}")
+    if recipe.recompute != "none":
+        layers = f"({recipe.recompute_layers})" if recipe.recompute_layers else ""
+        words.append(f"recompute={recipe.recompute}{layers}")
+    if recipe.sp:
+        words.append("sp")
+    words.append(f"zero{recipe.zero_stage}")
+    overlaps = [
+        name
+        for name, on in (
+            ("grad", recipe.overlap_grad_reduce),
+            ("param", recipe.overlap_param_gather),
+            ("tp", recipe.tp_comm_overlap),
+        )
+        if on
+    ]
+    if overlaps:
+        words.append("overlap=" + "+".join(overlaps))
+    if recipe.schedule != "1f1b":
+        words.append(recipe.schedule)
+    if recipe.precision:
+        words.append(recipe.precision)
+    for name in ("first_stage_layers", "last_stage_layers"):
+        if getattr(recipe, name) is not None:
+            words.append(f"{name}={getattr(recipe, name)}")
+    return " ".join(words)
+
+
+def question_words(job: Job) -> str:
+    """What was asked, without the recipe."""
+    cluster, training = job.cluster, job.training
+    return (
+        f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "
+        f"batch {training.global_batch_size} x {job.sequence_length} tokens, {job.precision}"
+    )
+
+
+def seconds_words(seconds: float) -> str:
+    """Seconds to four significant digits; milliseconds below one second."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.4g} ms"
+    return f"{seconds:.2f} s" if seconds >= 10 else f"{seconds:.3f} s"
+
+
+def long_time_words(seconds: float) -> str:
+    """Hours below three days, then days."""
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"
+
+
+def gib_words(count_bytes: float) -> str:
+    return f"{count_bytes / _GIB:.1f} GiB"
+
+
+def percent_words(fraction: float) -> str:
+    return f"{fraction * 100:.1f} %"
+
+
+def usd_words(usd: float) -> str:
+    """US dollars to three significant digits, with k and M above a thousand."""
+    for scale, suffix in ((1e6, " M"), (1e3, " k")):
+        if abs(usd) >= scale:
+            return f"${usd / scale:.3g}{suffix}"
+    return f"${usd:.3g}"
+
+
+def tokens_words(tokens: float) -> str:
+    for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if tokens >= scale:
+            return f"{tokens / scale:.4g} {suffix} tokens"
+    return f"{tokens:.4g} tokens"
+
+
+def part_words(name: str) -> str:
+    """A breakdown part as words: ``exposed_tp_communication`` -> exposed TP communication."""
+    acronyms = {"tp", "pp", "dp", "cp", "ep", "etp"}
+    return " ".join(
+        word.upper() if word in acronyms else word for word in name.removesuffix("_s").split("_")
+    )

@@ -1,0 +1,51 @@
+import csv
+import io
+import json
+import stat
+from dataclasses import fields
+
+import pytest
+
+from reports.files import top_recipes_json, trials_csv, write_whole
+from simulators.job import Recipe
+from tests.samples import job_of, search_result
+
+
+def test_top_recipes_are_best_first_with_the_fixed_names():
+    rows = json.loads(top_recipes_json(search_result().best, job_of))
+    assert [row["recipe"]["tp"] for row in rows] == [4, 2]
+    assert rows[0]["recipe"]["dp"] == 2  # 16 GPUs / (tp 4 x pp 2)
+    for name in ("step_time_s", "mfu", "hfu", "tokens_per_s", "cost_per_step_usd", "fits"):
+        assert name in rows[0]["prediction"]
+    stage = rows[0]["prediction"]["memory"]["per_stage"][0]
+    assert stage["kind"]["parameters"] == 2 * 2**30
+
+
+def test_one_row_per_trial_with_status_and_rule():
+    result = search_result()
+    rows = list(csv.DictReader(io.StringIO(trials_csv(result, job_of))))
+    assert [row["status"] for row in rows] == [t.status for t in result.trials]
+    assert rows[3]["rule"] == "degrees_divide_world"
+    assert rows[3]["dp"] == ""
+    assert rows[3]["step_time_s"] == ""
+    assert rows[0]["dp"] == "2"
+    assert float(rows[0]["breakdown_s.bubble"]) == pytest.approx(0.1)
+    assert float(rows[0]["objective.cost"]) == pytest.approx(0.02)
+    assert {field.name for field in fields(Recipe)} <= set(rows[0])
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
+    path = tmp_path / "report.txt"
+    write_whole(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_whole(path, "half \ud800")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["report.txt"]
+
+
+def test_files_follow_the_umask(tmp_path):
+    path = tmp_path / "report.txt"
+    write_whole(path, "text")
+    beside = tmp_path / "beside.txt"
+    beside.write_text("text")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(beside.stat().st_mode)

@@ -1,0 +1,158 @@
+import os
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from reports.launch import megatron_launch
+from simulators.job import Job, Mla, Recipe
+from tests.samples import CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
+
+
+def arguments(job: Job) -> dict[str, str]:
+    return {option[0]: " ".join(option[1:]) for option in megatron_launch(job).arguments}
+
+
+def test_dense_shape_and_degrees():
+    given = arguments(job_of(Recipe(tp=4, pp=2, sp=True, micro_batch=2, zero_stage=0)))
+    assert given["--num-layers"] == "8"
+    assert given["--hidden-size"] == "1024"
+    assert given["--tensor-model-parallel-size"] == "4"
+    assert given["--pipeline-model-parallel-size"] == "2"
+    assert given["--micro-batch-size"] == "2"
+    assert given["--global-batch-size"] == "64"
+    assert given["--position-embedding-type"] == "learned_absolute"
+    assert "--sequence-parallel" in given
+    assert "--bf16" in given
+    for absent in ("--use-distributed-optimizer", "--swiglu", "--num-experts"):
+        assert absent not in given
+
+
+def test_iterations_cover_the_tokens():
+    # 1e9 tokens / (64 x 1024) tokens per step = 15258.8 steps.
+    assert arguments(job_of(Recipe()))["--train-iters"] == "15259"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (Recipe(), {}),
+        (Recipe(recompute="selective"), {"--recompute-granularity": "selective"}),
+        (
+            Recipe(recompute="full"),
+            {
+                "--recompute-granularity": "full",
+                "--recompute-method": "uniform",
+                "--recompute-num-layers": "1",
+            },
+        ),
+        (
+            Recipe(recompute="full", recompute_layers=3),
+            {
+                "--recompute-granularity": "full",
+                "--recompute-method": "block",
+                "--recompute-num-layers": "3",
+            },
+        ),
+    ],
+)
+def test_recompute(recipe, expected):
+    given = arguments(job_of(recipe))
+    assert {k: v for k, v in given.items() if k.startswith("--recompute")} == expected
+
+
+def test_virtual_stages_are_layers_per_virtual_stage():
+    # 8 layers / pp 2 / vpp 2 = 2 layers in each virtual stage.
+    given = arguments(job_of(Recipe(pp=2, vpp=2)))
+    assert given["--num-layers-per-virtual-pipeline-stage"] == "2"
+
+
+def test_uneven_virtual_stages_are_counted_instead():
+    given = arguments(job_of(Recipe(pp=2, vpp=2, first_stage_layers=2, last_stage_layers=6)))
+    assert given["--num-virtual-stages-per-pipeline-rank"] == "2"
+    assert given["--decoder-first-pipeline-num-layers"] == "2"
+    assert given["--decoder-last-pipeline-num-layers"] == "6"
+    assert "--num-layers-per-virtual-pipeline-stage" not in given
+
+
+def test_experts_and_grouped_queries():
+    given = arguments(moe_job_of(Recipe(ep=4, tp=2, etp=1, sp=True)))
+    assert given["--expert-model-parallel-size"] == "4"
+    assert given["--expert-tensor-parallel-size"] == "1"
+    assert given["--num-experts"] == "8"
+    assert given["--moe-router-topk"] == "2"
+    assert given["--moe-layer-freq"] == "([0]*1+[1]*7)"
+    assert given["--num-query-groups"] == "4"
+    assert given["--kv-channels"] == "128"
+    for flag in ("--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights"):
+        assert flag in given
+    assert "--add-qkv-bias" not in given
+
+
+def test_latent_attention():
+    mla = Mla(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
+    model = replace(MOE_MODEL, mla=mla, head_dim=None, num_query_groups=None)
+    given = arguments(Job(model, GPU, CLUSTER, TRAINING, Recipe()))
+    assert given["--kv-lora-rank"] == "512"
+    assert given["--qk-head-dim"] == "128"
+    assert given["--qk-pos-emb-head-dim"] == "64"
+    assert "--multi-latent-attention" in given
+    # No query compression declared: Megatron's default of none must stay.
+    assert "--q-lora-rank" not in given
+
+
+def test_overlap_flags():
+    recipe = Recipe(tp=2, sp=True, overlap_grad_reduce=True, overlap_param_gather=True)
+    given = arguments(job_of(replace(recipe, tp_comm_overlap=True)))
+    for flag in ("--overlap-grad-reduce", "--overlap-param-gather", "--tp-comm-overlap"):
+        assert flag in given
+
+
+@pytest.mark.parametrize(("stage", "sharding"), [(2, "optim_grads"), (3, "optim_grads_params")])
+def test_fully_sharded(stage, sharding):
+    launch = megatron_launch(job_of(Recipe(zero_stage=stage, tp=2, sp=True)))
+    assert ("--data-parallel-sharding-strategy", sharding) in launch.arguments
+    # Megatron-FSDP refuses to start with it.
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in launch.environment
+
+
+def test_one_connection_before_blackwell():
+    recipe = Recipe(tp=2)
+    assert megatron_launch(job_of(recipe)).environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    blackwell = replace(job_of(recipe), gpu=replace(GPU, compute_capability=10.0))
+    assert megatron_launch(blackwell).environment == {}
+
+
+def test_fp8_runs_beside_bf16():
+    given = arguments(job_of(Recipe(precision="fp8")))
+    assert given["--fp8-format"] == "hybrid"
+    assert "--bf16" in given
+
+
+def test_what_megatron_lacks_is_said():
+    launch = megatron_launch(job_of(Recipe(pp=2, schedule="gpipe")))
+    assert any("gpipe" in lack for lack in launch.lacking)
+    assert "# Not expressible in Megatron-LM: schedule=gpipe" in launch.script()
+    assert megatron_launch(job_of(Recipe(pp=2))).lacking == ()
+
+
+def test_a_shell_runs_the_script_as_one_command(tmp_path):
+    launch = megatron_launch(moe_job_of(Recipe(tp=2, pp=2, sp=True)))
+    torchrun = tmp_path / "torchrun"
+    torchrun.write_text(
+        '#!/usr/bin/env bash\nprintf "%s\\n" "$CUDA_DEVICE_MAX_CONNECTIONS" "$@"\n'
+    )
+    torchrun.chmod(0o755)
+    script = tmp_path / "launch.sh"
+    script.write_text(launch.script())
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE_RANK": "1"}
+    run = subprocess.run(
+        ["bash", str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    connections, *words = run.stdout.splitlines()
+    assert connections == "1"
+    start = words.index("pretrain_gpt.py") + 1
+    assert " ".join(words[: start - 1]) == (
+        "--nnodes 2 --nproc-per-node 8 --node-rank 1 --master-addr localhost --master-port 6000"
+    )
+    assert words[start:] == [word for option in launch.arguments for word in option]
