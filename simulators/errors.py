@@ -14,6 +14,8 @@ class InputError(ValueError):
         value: what was given.
         problem: what is wrong with it, in a few words.
         allowed: the valid choices or the allowed range, as text or as a list of names.
+        nearest: the valid name that was probably meant; by default looked for among the
+            allowed names, closest in spelling to the value.
     """
 
     def __init__(
@@ -22,21 +24,22 @@ class InputError(ValueError):
         value: object,
         problem: str,
         allowed: str | Iterable[str] | None = None,
+        nearest: str | None = None,
     ) -> None:
         self.field = field
         self.value = value
         self.problem = problem
-        self.nearest: str | None = None
+        self.nearest = nearest
         if allowed is not None and not isinstance(allowed, str):
             names = sorted(str(name) for name in allowed)
-            self.nearest = nearest_name(str(value), names)
+            self.nearest = nearest or nearest_name(str(value), names)
             allowed = ", ".join(names)
         self.allowed = allowed
         super().__init__(self._text())
 
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries by their constructor arguments.
-        return (_rebuild, (self.field, self.value, self.problem, self.allowed, self.nearest))
+        return (InputError, (self.field, self.value, self.problem, self.allowed, self.nearest))
 
     def _text(self) -> str:
         text = f"{self.field}={self.value}: {self.problem}"
@@ -45,15 +48,6 @@ class InputError(ValueError):
         if self.allowed:
             text += f" (allowed: {self.allowed})"
         return text
-
-
-def _rebuild(
-    field: str, value: object, problem: str, allowed: str | None, nearest: str | None
-) -> InputError:
-    error = InputError(field, value, problem, allowed)
-    error.nearest = nearest
-    error.args = (error._text(),)
-    return error
 
 
 def nearest_name(given: str, names: Iterable[str]) -> str | None:

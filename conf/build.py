@@ -1,0 +1,135 @@
+"""From a composed configuration to the frozen values the simulators take."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from conf.explain import explain_hydra_error, explain_omegaconf_error
+from conf.schema import structured
+from simulators.errors import InputError
+from simulators.job import Cluster, Gpu, Model, Recipe, Training
+
+__all__ = ["Declared", "build_declared", "build_recipe", "build_value", "explain_hydra_error"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Everything of a job but its recipe."""
+
+    model: Model
+    gpu: Gpu
+    cluster: Cluster
+    training: Training
+
+
+def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
+    """The checked declarations of a composed configuration.
+
+    Args:
+        cfg: a configuration with the groups ``model``, ``gpu``, ``cluster`` and ``training``;
+            other keys are not looked at.
+
+    Raises:
+        InputError: for a missing, unknown, mistyped, non-finite or impossible field.
+    """
+    declared = Declared(
+        model=build_value(Model, "model", _group(cfg, "model")),
+        gpu=build_value(Gpu, "gpu", _group(cfg, "gpu")),
+        cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),
+        training=build_value(Training, "training", _group(cfg, "training")),
+    )
+    for part in (declared.model, declared.gpu, declared.cluster, declared.training):
+        part.check()
+    return declared
+
+
+def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:
+    """The recipe of a configuration's ``recipe`` group; fields left out keep their default.
+
+    Whether it can be launched is ``simulators.why_invalid``'s to say.
+
+    Raises:
+        InputError: for an unknown or mistyped field.
+    """
+    return build_value(Recipe, "recipe", recipe)
+
+
+def build_value(cls: type[T], field: str, given: object) -> T:
+    """An instance of dataclass ``cls`` from a mapping, typed as its schema says.
+
+    Args:
+        cls: a frozen dataclass of numbers, text, dictionaries of them and further dataclasses.
+        field: the dotted name of the value, for error messages (``model``).
+        given: what the user declared, as a mapping or a ``DictConfig``.
+
+    Raises:
+        InputError: for a missing, unknown, mistyped or non-finite field.
+    """
+    twin = structured(cls)
+    # Through plain values, because a DictConfig that got unknown keys by "+" keeps them.
+    plain = OmegaConf.to_container(given) if isinstance(given, DictConfig) else given
+    if not isinstance(plain, Mapping):
+        names = ", ".join(entry.name for entry in dataclasses.fields(twin))
+        raise InputError(field, plain, "is not a group of fields", f"the fields {names}")
+    try:
+        if isinstance(given, DictConfig):
+            plain = typing.cast(dict[str, Any], OmegaConf.to_container(given, resolve=True))
+        schema = OmegaConf.create({field: twin})
+        merged = OmegaConf.merge(schema, {field: dict(plain)})
+        values = OmegaConf.to_container(merged, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        # OmegaConf names the key from the root of the tree it was working on.
+        key = str(error.full_key or "").removeprefix(f"{field}.")
+        raise explain_omegaconf_error(error, f"{field}.{key}", _value_at(plain, key)) from error
+    typed = typing.cast(dict[str, Any], values)[field]
+    _require_finite(field, typed)
+    return _frozen(cls, typed)
+
+
+def _value_at(plain: object, key: str) -> object:
+    for name in key.split("."):
+        plain = plain.get(name) if isinstance(plain, Mapping) else None
+    return plain
+
+
+def _group(cfg: DictConfig | Mapping[str, Any], group: str) -> object:
+    if group not in cfg:
+        raise InputError(group, "???", "is missing")
+    return cfg[group]
+
+
+def _require_finite(field: str, value: object) -> None:
+    """Refuse NaN and infinities wherever they are; check() does not look at every field."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _require_finite(f"{field}.{key}", item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(field, value, "is out of range", "a finite number")
+
+
+def _frozen(cls: type[T], values: Mapping[str, Any]) -> T:
+    hints = typing.get_type_hints(cls)
+    arguments = {}
+    for name, value in values.items():
+        inner = _dataclass_in(hints[name])
+        arguments[name] = value if inner is None or value is None else _frozen(inner, value)
+    return cls(**arguments)
+
+
+def _dataclass_in(hint: Any) -> type[Any] | None:
+    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for part in parts:
+        if isinstance(part, type) and dataclasses.is_dataclass(part):
+            return part
+    return None

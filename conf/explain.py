@@ -1,0 +1,145 @@
+"""Turn what Hydra and OmegaConf raise into one clear sentence about the user's input."""
+
+from __future__ import annotations
+
+import dataclasses
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, Node
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
+
+from simulators.errors import InputError, nearest_name
+
+_KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def explain_hydra_error(error: BaseException) -> InputError | None:
+    """What the user got wrong, or None when ``error`` is not about the user's input.
+
+    Understands unknown choices of a group, unknown keys (on the command line and in YAML files),
+    values of the wrong type, missing values, and overrides that cannot be parsed.
+    """
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OverrideParseException):
+        return _unparsable(error)
+    if isinstance(error, MissingConfigException):
+        return _unknown_choice(error)
+    override = _override_at_fault(error)
+    for link in _chain(error):
+        if isinstance(link, OmegaConfBaseException) and link.full_key:
+            return explain_omegaconf_error(link, str(link.full_key), _given(link, override))
+    if override is not None:
+        return _refused_override(error, override)
+    if isinstance(error, ConfigCompositionException) and str(error):
+        return InputError("configuration", "?", _first_sentence(error))
+    return None
+
+
+def explain_omegaconf_error(
+    error: OmegaConfBaseException, field: str, given: object
+) -> InputError:
+    """What is wrong with value ``given`` of the dotted name ``field``."""
+    unknown = isinstance(error, ConfigKeyError | ConfigAttributeError)
+    if unknown and isinstance(error.parent_node, DictConfig):
+        names = sorted(str(key) for key in error.parent_node if key != "hydra")
+        nearest = nearest_name(str(error.key), names)
+        return InputError(field, given, "is not a known name", names, nearest)
+    expected = _expected(error.child_node)
+    if isinstance(error, MissingMandatoryValue):
+        return InputError(field, "???", "is missing", expected)
+    if isinstance(error, ValidationError) and expected is not None:
+        return InputError(field, given, "has the wrong type", expected)
+    return InputError(field, given, _first_sentence(error))
+
+
+def _unparsable(error: OverrideParseException) -> InputError:
+    name, equals, value = str(error.override).partition("=")
+    if not equals:
+        return InputError("command line", name, "is not of the form name=value")
+    reason = f"cannot be read: {_first_sentence(error)}"
+    return InputError(name, value, reason, "a value; quote it when it holds special characters")
+
+
+def _unknown_choice(error: MissingConfigException) -> InputError | None:
+    if error.missing_cfg_file is None or error.options is None:
+        return None  # the primary config itself is missing: a broken installation
+    group, _, name = error.missing_cfg_file.rpartition("/")
+    return InputError(group, name, "is not a known choice", list(error.options))
+
+
+def _refused_override(error: BaseException, override: Override) -> InputError:
+    name, given = _text_of(override)
+    if override.is_sweep_override():
+        return InputError(name, given, "holds several values", "one value, or a sweep with -m")
+    if isinstance(error, AssertionError | AttributeError):
+        # OmegaConf fails unexplained where a path runs into an optional group that is null.
+        return InputError(
+            name,
+            given,
+            "belongs to a group that the chosen declaration leaves null",
+            "another declaration, or a YAML file that fills the group",
+        )
+    return InputError(name, given, _first_sentence(error))
+
+
+def _override_at_fault(error: BaseException) -> Override | None:
+    """The override Hydra was working on when it raised.
+
+    Hydra carries it only in the text of some of its messages; the frames have it for all.
+    """
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith("hydra."):
+            for value in frame.f_locals.values():
+                if isinstance(value, Override):
+                    found = value
+    return found
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
+
+
+def _given(error: OmegaConfBaseException, override: Override | None) -> object:
+    if override is not None:
+        return _text_of(override)[1]
+    # An unknown key of a YAML file: OmegaConf keeps the key but not its value.
+    return "…" if error.value is None else error.value
+
+
+def _text_of(override: Override) -> tuple[str, str]:
+    """Name and value as typed, without the operators ``+``, ``++`` and ``~``."""
+    name, _, value = str(override.input_line).partition("=")
+    return name.lstrip("+~"), value
+
+
+def _expected(node: Node | None) -> str | None:
+    """In words, the type a node accepts; None when it is not declared."""
+    if node is None:
+        return None
+    kind: Any = node._metadata.ref_type
+    if dataclasses.is_dataclass(kind):
+        text = "the fields " + ", ".join(field.name for field in dataclasses.fields(kind))
+    elif kind in _KIND:
+        text = _KIND[kind]
+    else:
+        return None
+    return f"{text}, or null" if node._metadata.optional else text
+
+
+def _first_sentence(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

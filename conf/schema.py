@@ -1,0 +1,64 @@
+"""Typed schemas for the declarations, derived from the frozen values of ``simulators.job``.
+
+OmegaConf makes every node of a frozen dataclass read-only, which would refuse
+``model.num_layers=8`` on the command line. ``structured`` therefore builds an unfrozen twin
+with the same fields, types and defaults; nothing is declared twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import operator
+import types
+import typing
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from simulators.job import Cluster, Gpu, Model, Recipe, Training
+
+DECLARATIONS: dict[str, type] = {
+    "model": Model,
+    "gpu": Gpu,
+    "cluster": Cluster,
+    "training": Training,
+    "recipe": Recipe,
+}
+"""Config group -> the value it declares."""
+
+
+def structured(cls: type[Any]) -> type[Any]:
+    """The unfrozen twin of dataclass ``cls``, for OmegaConf and Hydra's ConfigStore.
+
+    Dataclasses in its fields (``Moe | None``) become their twins too. A field without a default
+    becomes mandatory (``???``). The twin refuses unknown keys and values of the wrong type.
+    """
+    hints = typing.get_type_hints(cls)
+    fields: list[Any] = []
+    for field in dataclasses.fields(cls):
+        # A fresh Field: a Field object belongs to the class it was taken from.
+        copy: Any = dataclasses.field(default=field.default, default_factory=field.default_factory)
+        fields.append((field.name, _twin_type(hints[field.name]), copy))
+    return dataclasses.make_dataclass(cls.__name__, fields, namespace={"__module__": __name__})
+
+
+def _twin_type(hint: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return structured(typing.cast(type, hint))
+    if isinstance(hint, types.UnionType):
+        twins = [_twin_type(part) for part in typing.get_args(hint)]
+        return functools.reduce(operator.or_, twins)
+    return hint
+
+
+def register_declarations() -> None:
+    """Make the schema of all declarations known to Hydra under the name ``declarations``.
+
+    A primary config that lists ``declarations`` first in its defaults gets ``model``, ``gpu``,
+    ``cluster``, ``training`` and ``recipe`` typed and with their defaults; groups merged later
+    are checked against it.
+    """
+    nodes = {group: structured(cls) for group, cls in DECLARATIONS.items()}
+    ConfigStore.instance().store(name="declarations", node=OmegaConf.create(nodes))
