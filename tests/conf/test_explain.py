@@ -1,0 +1,141 @@
+"""Errors that Hydra 1.3 really raises, each turned into one sentence."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from conf.explain import explain_hydra_error
+from simulators.errors import InputError
+from tests.conf.conftest import Compose
+
+
+def explained(composed: Compose, *overrides: str) -> InputError:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 -- whatever Hydra raises is the point
+        composed(*overrides)
+    error = explain_hydra_error(caught.value)
+    assert error is not None
+    assert "\n" not in str(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value", "nearest"),
+    [
+        ("model=gpt175", "model", "gpt175", "gpt175b"),
+        ("cluster=h800", "cluster", "h800", "h800_96"),
+        ("gpu=h101", "gpu", "h101", "h100"),
+        ("model.hiden_size=3", "model.hiden_size", "3", "hidden_size"),
+        ("recipe.tpp=8", "recipe.tpp", "8", "tp"),
+        ("sead=3", "sead", "3", "seed"),
+        ("modle=gpt175b", "modle", "gpt175b", "model"),
+        ("gpu.peak_flops.bf17=1e12", "gpu.peak_flops.bf17", "1e12", "bf16"),
+        ("training.global_batch=8", "training.global_batch", "8", "global_batch_size"),
+    ],
+)
+def test_unknown_names(
+    composed: Compose, override: str, field: str, value: str, nearest: str
+) -> None:
+    error = explained(composed, override)
+    assert (error.field, error.value, error.nearest) == (field, value, nearest)
+    assert nearest in str(error.allowed).split(", ")
+
+
+def test_the_message_reads_as_one_sentence(composed: Compose) -> None:
+    text = str(explained(composed, "model=gpt175"))
+    assert text.startswith(
+        "model=gpt175: is not a known choice; did you mean 'gpt175b'? (allowed: deepseek_v2, "
+    )
+
+
+def test_hydra_itself_is_not_offered(composed: Compose) -> None:
+    assert explained(composed, "sead=3").allowed == "cluster, gpu, model, recipe, seed, training"
+
+
+def test_unknown_field_of_a_nested_group(composed: Compose) -> None:
+    error = explained(composed, "model=mixtral_8x7b", "model.moe.topk=3")
+    assert (error.field, error.nearest) == ("model.moe.topk", "top_k")
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value", "allowed"),
+    [
+        ("cluster.num_nodes=many", "cluster.num_nodes", "many", "a whole number"),
+        ("cluster.num_nodes=1.5", "cluster.num_nodes", "1.5", "a whole number"),
+        ("model.num_layers=nan", "model.num_layers", "nan", "a whole number"),
+        ("recipe.tp=null", "recipe.tp", "null", "a whole number"),
+        ("recipe.etp=x", "recipe.etp", "x", "a whole number, or null"),
+        ("recipe.sp=maybe", "recipe.sp", "maybe", "true or false"),
+        ("gpu.peak_flops.bf16=fast", "gpu.peak_flops.bf16", "fast", "a number"),
+    ],
+)
+def test_wrong_types(
+    composed: Compose, override: str, field: str, value: str, allowed: str
+) -> None:
+    error = explained(composed, override)
+    assert (error.field, error.value, error.allowed) == (field, value, allowed)
+
+
+@pytest.mark.parametrize("override", ["model.moe.top_k=3", "model.moe={top_k:2,num_experts:8}"])
+def test_a_group_that_is_null(composed: Compose, override: str) -> None:
+    error = explained(composed, override)
+    assert error.field == override.partition("=")[0]
+    assert "null" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "value"),
+    [
+        ("recipe.tp=[1,2", "recipe.tp", "[1,2"),
+        ("resume", "command line", "resume"),
+        ("recipe.tp=1,2", "recipe.tp", "1,2"),
+        ("model=gpt13b,gpt30b", "model", "gpt13b,gpt30b"),
+        ("~nothing", "nothing", ""),
+        ("~model.name", "model.name", ""),
+        ("+model=gpt13b", "configuration", "?"),
+    ],
+)
+def test_overrides_that_cannot_be_applied(
+    composed: Compose, override: str, field: str, value: str
+) -> None:
+    error = explained(composed, override)
+    assert (error.field, error.value) == (field, value)
+    assert error.problem
+
+
+def test_mistakes_in_a_declaration_file(composed: Compose, extra: Path) -> None:
+    (extra / "cluster").mkdir()
+    path = extra / "cluster" / "mine.yaml"
+    path.write_text("name: mine\nnodes: 4\n")
+    error = explained(composed, "cluster=mine")
+    assert (error.field, error.nearest) == ("cluster.nodes", "num_nodes")
+    path.write_text("name: mine\nnum_nodes: four\n")
+    error = explained(composed, "cluster=mine")
+    assert (error.field, error.value) == ("cluster.num_nodes", "four")
+
+
+def test_a_user_file_takes_part(composed: Compose, extra: Path) -> None:
+    (extra / "cluster").mkdir()
+    (extra / "cluster" / "mine.yaml").write_text(
+        "name: mine\nnum_nodes: 4\ngpus_per_node: 8\nnics_per_node: 8\nnic_gbps: 400\n"
+        "fabric: roce\nsource: ours\n"
+    )
+    assert composed("cluster=mine").cluster.num_nodes == 4
+    assert explained(composed, "cluster=mien").nearest == "mine"
+
+
+def test_other_errors_are_not_explained() -> None:
+    assert explain_hydra_error(ZeroDivisionError("a bug")) is None
+
+
+def test_an_input_error_is_its_own_explanation() -> None:
+    error = InputError("model.num_layers", 0, "is out of range")
+    assert explain_hydra_error(error) is error
+
+
+def test_the_nearest_name_survives_another_process(composed: Compose) -> None:
+    error = explained(composed, "recipe.tpp=8")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.nearest, copy.allowed) == (str(error), "tp", error.allowed)
