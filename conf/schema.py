@@ -14,20 +14,6 @@ import types
 import typing
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
-
-from simulators.job import Cluster, Gpu, Model, Recipe, Training
-
-DECLARATIONS: dict[str, type] = {
-    "model": Model,
-    "gpu": Gpu,
-    "cluster": Cluster,
-    "training": Training,
-    "recipe": Recipe,
-}
-"""Config group -> the value it declares."""
-
 
 def structured(cls: type[Any]) -> type[Any]:
     """The unfrozen twin of dataclass ``cls``, for OmegaConf and Hydra's ConfigStore.
@@ -51,14 +37,3 @@ def _twin_type(hint: Any) -> Any:
         twins = [_twin_type(part) for part in typing.get_args(hint)]
         return functools.reduce(operator.or_, twins)
     return hint
-
-
-def register_declarations() -> None:
-    """Make the schema of all declarations known to Hydra under the name ``declarations``.
-
-    A primary config that lists ``declarations`` first in its defaults gets ``model``, ``gpu``,
-    ``cluster``, ``training`` and ``recipe`` typed and with their defaults; groups merged later
-    are checked against it.
-    """
-    nodes = {group: structured(cls) for group, cls in DECLARATIONS.items()}
-    ConfigStore.instance().store(name="declarations", node=OmegaConf.create(nodes))

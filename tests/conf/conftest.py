@@ -7,14 +7,23 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
 
 import conf
-from conf.schema import register_declarations
+from conf.schema import structured
+from simulators.job import Cluster, Gpu, Model, Recipe, Training
 
+DECLARATIONS = {
+    "model": Model,
+    "gpu": Gpu,
+    "cluster": Cluster,
+    "training": Training,
+    "recipe": Recipe,
+}
 PRIMARY = """
 defaults:
-  - declarations
+  - tests_schema
   - model: gpt175b
   - gpu: h100
   - cluster: h800_96
@@ -43,7 +52,8 @@ def extra(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def composed(tmp_path: Path, extra: Path) -> Iterator[Compose]:
-    register_declarations()
+    schema = {group: structured(cls) for group, cls in DECLARATIONS.items()}
+    ConfigStore.instance().store(name="tests_schema", node=OmegaConf.create(schema))
     (tmp_path / "config.yaml").write_text(PRIMARY.format(extra=extra))
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
         yield lambda *overrides: compose("config", overrides=list(overrides))

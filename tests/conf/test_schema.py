@@ -8,8 +8,9 @@ import pytest
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from conf.schema import DECLARATIONS, structured
+from conf.schema import structured
 from simulators.job import Model, Moe, Recipe
+from tests.conf.conftest import DECLARATIONS
 
 
 @pytest.mark.parametrize("cls", DECLARATIONS.values(), ids=list(DECLARATIONS))
