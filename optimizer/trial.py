@@ -38,8 +38,9 @@ class SearchResult:
     """The outcome of one search.
 
     ``best`` holds the top ``ok`` trials, best first; ``pareto`` the non-dominated ones (equal
-    to ``best[:1]`` for one objective). ``stopped`` is why it ended: ``n_trials``,
-    ``converged``, ``space_exhausted``, ``interrupted`` or ``timeout``.
+    to ``best[:1]`` for one objective); with several, ``best`` goes by the first objective.
+    ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
+    ``n_trials``, ``converged``, ``space_exhausted``, ``interrupted`` or ``timeout``.
     """
 
     trials: tuple[Trial, ...]
@@ -66,3 +67,19 @@ class SearchResult:
             if trial.status == status and trial.rule:
                 counts[trial.rule] = counts.get(trial.rule, 0) + 1
         return counts
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a running search stands, once per batch.
+
+    ``considered`` counts distinct launchable recipes so far and ``limit`` how many there will
+    be at most; ``eta_s`` is None before the first batch is done.
+    """
+
+    considered: int
+    limit: int
+    counts: dict[str, int]
+    best: Trial | None
+    elapsed_s: float
+    eta_s: float | None

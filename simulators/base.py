@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Protocol
 
-from simulators.errors import require_choice
+from simulators.errors import InputError, require_choice
 from simulators.job import Job
 from simulators.prediction import Prediction
 
@@ -32,12 +32,32 @@ def simulator_names() -> list[str]:
 
 
 def get_simulator(name: str) -> Simulator:
-    """The simulator called ``name``.
+    """The simulator called ``name``, or the class ``package.module:Class`` of your own.
 
     Raises:
-        InputError: for an unknown name.
+        InputError: for an unknown name, or a class that cannot be imported.
     """
-    require_choice("simulator.name", name, _SIMULATORS)
-    module, cls = _SIMULATORS[name]
-    simulator: Simulator = getattr(importlib.import_module(module), cls)()
+    module, colon, cls = name.partition(":")
+    if not colon:
+        require_choice("simulator.name", name, _SIMULATORS)
+        module, cls = _SIMULATORS[name]
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError) as error:
+        if not colon:
+            raise
+        raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
+    simulator: Simulator = found()
     return simulator
+
+
+def check_simulator(name: str) -> None:
+    """Refuse a simulator that ``get_simulator`` would not find, importing as little as possible.
+
+    Raises:
+        InputError: for an unknown name, or a class that cannot be imported.
+    """
+    if ":" in name:
+        get_simulator(name)
+    else:
+        require_choice("simulator.name", name, _SIMULATORS)

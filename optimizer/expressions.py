@@ -1,0 +1,132 @@
+"""The small language of search spaces: whole numbers, names, comparisons, nothing else.
+
+``tp > 1 and recompute == 'full'``, ``global_batch_size / (dp * multiplier * pp)``. Parsed
+with ``ast`` and turned into closures; anything outside the list below is refused, so a space
+file can compute but never run code.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simulators.errors import InputError
+
+Values = Mapping[str, Any]
+_Compiled = Callable[[Values], Any]
+
+_MAX_LENGTH = 500
+GRAMMAR = "whole numbers, 'text', true/false, names, + - * / // %, comparisons, and/or/not"
+
+
+class NotWholeError(ArithmeticError):
+    """``/`` divides exactly or not at all."""
+
+
+def _divide_exactly(left: int, right: int) -> int:
+    if right == 0 or left % right:
+        raise NotWholeError(f"{left} / {right} is not a whole number")
+    return left // right
+
+
+def _floor(left: int, right: int) -> int:
+    if right == 0:
+        raise NotWholeError(f"{left} // 0 has no value")
+    return left // right
+
+
+def _modulo(left: int, right: int) -> int:
+    if right == 0:
+        raise NotWholeError(f"{left} % 0 has no value")
+    return left % right
+
+
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide_exactly,
+    ast.FloorDiv: _floor,
+    ast.Mod: _modulo,
+}
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A parsed expression; ``names`` are the names it reads."""
+
+    text: str
+    names: frozenset[str]
+    _evaluate: _Compiled
+
+    def __call__(self, values: Values) -> Any:
+        """The value under ``values``.
+
+        Raises:
+            NotWholeError: where ``/`` does not come out whole or a divisor is zero.
+        """
+        return self._evaluate(values)
+
+
+def parse(field: str, text: object, known: Collection[str]) -> Expression:
+    """Parse ``text`` of the configuration field ``field``, which may read the names ``known``.
+
+    Raises:
+        InputError: for anything that is not in the grammar, or an unknown name.
+    """
+    if not isinstance(text, str) or len(text) > _MAX_LENGTH:
+        raise InputError(field, text, "is not an expression", GRAMMAR)
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InputError(field, text, "is not an expression", GRAMMAR) from error
+    names: set[str] = set()
+    evaluate = _compile(field, text, tree.body, known, names)
+    return Expression(text, frozenset(names), evaluate)
+
+
+def _compile(
+    field: str, text: str, node: ast.expr, known: Collection[str], names: set[str]
+) -> _Compiled:
+    def sub(child: ast.expr) -> _Compiled:
+        return _compile(field, text, child, known, names)
+
+    match node:
+        case ast.Constant(value=bool() | int() | str() as value):
+            return lambda _: value
+        case ast.Name(id=name) if name in _CONSTANTS:
+            constant = _CONSTANTS[name]
+            return lambda _: constant
+        case ast.Name(id=name):
+            if name not in known:
+                raise InputError(field, name, "is not a name this expression may use", known)
+            names.add(name)
+            return lambda values: values[name]
+        case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+            apply, left, right = _ARITHMETIC[type(op)], sub(node.left), sub(node.right)
+            return lambda values: apply(left(values), right(values))
+        case ast.UnaryOp(op=ast.Not()):
+            operand = sub(node.operand)
+            return lambda values: not operand(values)
+        case ast.BoolOp():
+            parts = [sub(child) for child in node.values]
+            every = isinstance(node.op, ast.And)
+            return lambda values: (all if every else any)(part(values) for part in parts)
+        case ast.Compare(ops=[op]) if type(op) in _COMPARISONS:
+            compare = _COMPARISONS[type(op)]
+            first, second = sub(node.left), sub(node.comparators[0])
+            return lambda values: compare(first(values), second(values))
+        case _:
+            raise InputError(field, text, "is more than a space expression may say", GRAMMAR)

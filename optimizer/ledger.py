@@ -1,0 +1,136 @@
+"""Every distinct point of one search and what became of it."""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+
+from optimizer.executor import Outcome
+from optimizer.objective import Objective, non_dominated
+from optimizer.samplers import Evaluation
+from optimizer.space import Indices
+from optimizer.survey import Survey
+from optimizer.trial import STATUSES, Trial
+from pruning import History, Known, Verdict
+
+
+class Ledger:
+    """The trials so far, in the order asked; what is unseen, settled, best and stable.
+
+    ``unseen[row]`` is true for the recipes not asked yet; ``evaluations`` holds what samplers
+    are told about the settled rows; ``stable_for`` counts the recipes that fit since the
+    ``stable_top`` best (or the Pareto front) last changed.
+    """
+
+    def __init__(self, survey: Survey, objective: Objective, top_k: int, stable_top: int) -> None:
+        self.trials: list[Trial] = []
+        self.counts = dict.fromkeys(STATUSES, 0)
+        self.unseen = np.ones(len(survey), dtype=np.bool_)
+        self.evaluations: dict[int, Evaluation] = {}
+        self.history = History(top_k)
+        self.stable_for = 0
+        self._survey = survey
+        self._objective = objective
+        self._stable_top = stable_top
+        self._invalid: set[Indices] = set()
+        self._ranking: list[tuple[tuple[float, ...], int]] = []
+        self._row_of_recipe = {recipe: row for row, recipe in enumerate(survey.recipes)}
+
+    @property
+    def considered(self) -> int:
+        """Distinct launchable recipes settled so far."""
+        return len(self.trials) - self.counts["invalid"]
+
+    def best(self, count: int) -> list[Trial]:
+        """The ``ok`` trials with the smallest loss of the first objective, best first."""
+        return [self.trials[number] for _, number in self._ranking[:count]]
+
+    def pareto(self) -> list[Trial]:
+        """The non-dominated ``ok`` trials, by the first objective."""
+        front = non_dominated([losses for losses, _ in self._ranking])
+        return [self.trials[self._ranking[index][1]] for index in front]
+
+    def add_invalid(self, indices: Indices) -> None:
+        """Note a point that no launcher would accept (once)."""
+        if indices in self._invalid:
+            return
+        self._invalid.add(indices)
+        recipe, violation = self._survey.space.candidate(indices)
+        if violation is not None:
+            point = self._survey.space.point(indices)
+            self._append(
+                Trial(len(self.trials), point, recipe, "invalid", violation.rule, violation.reason)
+            )
+
+    def add_pruned(self, row: int, verdict: Verdict) -> None:
+        """Settle a recipe by a tactic; samplers learn the outcome it was given."""
+        settled_by = self.evaluations[self._row_of_recipe[verdict.settled_by.recipe]]
+        self.evaluations[row] = settled_by
+        values = None
+        if verdict.fits and settled_by.losses is not None:
+            # Turning losses round once more gives the values back.
+            values = self._objective.losses(settled_by.losses)
+            self.stable_for += 1
+        else:
+            self.history.add(Known(self._survey.recipes[row], fits=False))
+        self._append(self._trial(row, "pruned", verdict.rule, verdict.reason, values=values))
+
+    def add_simulated(self, row: int, outcome: Outcome) -> None:
+        """Settle a recipe by its simulation."""
+        recipe, prediction = self._survey.recipes[row], outcome.prediction
+        if prediction is None:
+            self.evaluations[row] = Evaluation(None)
+            self._append(self._trial(row, "failed", reason=outcome.error, outcome=outcome))
+            return
+        values = self._objective.values(prediction)
+        losses = self._objective.losses(values)
+        memory = prediction.memory
+        missing = -memory.headroom_bytes / memory.capacity_bytes
+        if not prediction.fits:
+            self.evaluations[row] = Evaluation(losses, max(missing, 1e-9))
+            self.history.add(Known(recipe, False, prediction))
+            self._append(self._trial(row, "oom", outcome=outcome))
+            return
+        self.evaluations[row] = Evaluation(losses, min(missing, 0.0))
+        self.history.add(Known(recipe, True, prediction, self._objective.time_like(values)))
+        trial = self._trial(row, "ok", values=values, outcome=outcome)
+        self._append(trial)
+        self.stable_for = 0 if self._rank(losses, trial.number) else self.stable_for + 1
+
+    def _rank(self, losses: tuple[float, ...], number: int) -> bool:
+        """Rank a trial that fits; whether it is among the stable best or on the front."""
+        entry = (losses, number)
+        if len(losses) == 1:
+            bisect.insort(self._ranking, entry)
+            return bisect.bisect_left(self._ranking, entry) < self._stable_top
+        dominated = any(
+            all(a <= b for a, b in zip(other, losses, strict=True)) for other, _ in self._ranking
+        )
+        bisect.insort(self._ranking, entry)
+        return not dominated
+
+    def _trial(
+        self,
+        row: int,
+        status: str,
+        rule: str | None = None,
+        reason: str | None = None,
+        values: tuple[float, ...] | None = None,
+        outcome: Outcome | None = None,
+    ) -> Trial:
+        return Trial(
+            number=len(self.trials),
+            point=self._survey.space.point(self._survey.points[row]),
+            recipe=self._survey.recipes[row],
+            status=status,
+            rule=rule,
+            reason=reason,
+            values=values,
+            prediction=None if outcome is None else outcome.prediction,
+            duration_s=0.0 if outcome is None else outcome.duration_s,
+        )
+
+    def _append(self, trial: Trial) -> None:
+        self.trials.append(trial)
+        self.counts[trial.status] += 1

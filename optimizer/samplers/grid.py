@@ -1,0 +1,40 @@
+"""Exhaustive search: every distinct point once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from optimizer.samplers.base import Evaluation, Proposal
+from optimizer.space import Indices
+from optimizer.survey import Survey
+from pruning import settles_others_rank
+
+
+class GridSampler:
+    """Lists the whole space: what cannot be launched, then recipes that settle others, the rest.
+
+    It is asked once per launchable recipe and no more.
+    """
+
+    exhaustive = True
+
+    def __init__(self, survey: Survey) -> None:
+        self._points = _ordered(survey)
+
+    def ask(self) -> Proposal:
+        return Proposal(next(self._points))
+
+    def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
+        """Nothing to learn."""
+
+    def learn(self, indices: Indices, evaluation: Evaluation) -> None:
+        """Nothing to learn."""
+
+
+def _ordered(survey: Survey) -> Iterator[Indices]:
+    for indices, candidate in survey.space.points():
+        if candidate.violation is not None:
+            yield indices
+    rows = range(len(survey))
+    for row in sorted(rows, key=lambda row: settles_others_rank(survey.recipes[row])):
+        yield survey.points[row]

@@ -1,0 +1,160 @@
+"""Optuna's samplers over a space of ordered integer knobs.
+
+The study lives in memory: a search is deterministic, so a resumed one replays what is stored
+through the same sampler and arrives in the same state. Nothing is unpickled from disk.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import optuna
+
+from optimizer.options import SearchOptions
+from optimizer.samplers.base import Evaluation, Proposal
+from optimizer.space import Indices, Space
+from simulators.errors import InputError, require_choice
+
+# CMA-ES only ranks: any loss above every real one keeps infeasible points last, and among
+# them those that miss memory by more.
+_INFEASIBLE_LOSS = 1e30
+
+Factory = Callable[[int, int], dict[str, Any]]
+
+
+def _tpe(seed: int, _: int) -> dict[str, Any]:
+    # Multivariate TPE models knobs jointly (tp and pp trade off) and is the faster of the two;
+    # the liar keeps one batch from crowding around one point.
+    return {"seed": seed, "multivariate": True, "constant_liar": True, "n_startup_trials": 64}
+
+
+def _gp(seed: int, _: int) -> dict[str, Any]:
+    return {"seed": seed, "deterministic_objective": True, "n_startup_trials": 32}
+
+
+def _nsga2(seed: int, batch_size: int) -> dict[str, Any]:
+    return {"seed": seed, "population_size": max(2, batch_size)}
+
+
+def _cmaes(seed: int, batch_size: int) -> dict[str, Any]:
+    # One generation per batch: a larger batch would sample a generation's law twice over.
+    return {
+        "seed": seed,
+        "popsize": max(5, batch_size),
+        "with_margin": True,
+        "warn_independent_sampling": False,
+    }
+
+
+def _random(seed: int, _: int) -> dict[str, Any]:
+    return {"seed": seed}
+
+
+_BACKENDS: dict[str, tuple[str, Factory]] = {
+    "tpe": ("TPESampler", _tpe),
+    "gp": ("GPSampler", _gp),
+    "nsga2": ("NSGAIISampler", _nsga2),
+    "cmaes": ("CmaEsSampler", _cmaes),
+    "random": ("RandomSampler", _random),
+}
+
+
+def make_optuna_sampler(
+    options: SearchOptions, space: Space, num_objectives: int, seed: int
+) -> OptunaSampler:
+    """The Optuna sampler that ``options`` name, with our defaults under the user's options.
+
+    Raises:
+        InputError: for several objectives with CMA-ES, a missing PyTorch for ``gp``, or
+            options that the sampler does not have.
+    """
+    if options.sampler == "gp" and importlib.util.find_spec("torch") is None:
+        raise InputError(
+            "search.sampler",
+            "gp",
+            "needs PyTorch, which is not installed",
+            "pip install 'trainscout[gp]', or tpe, nsga2, cmaes, random, grid",
+        )
+    if options.sampler == "cmaes" and num_objectives > 1:
+        raise InputError(
+            "search.sampler", "cmaes", "takes one objective", "tpe, gp, nsga2, random, grid"
+        )
+    class_name, defaults = _BACKENDS[options.sampler]
+    backend = getattr(optuna.samplers, class_name)
+    accepted = set(inspect.signature(backend.__init__).parameters) - {"self", "constraints_func"}
+    for name in options.options:
+        require_choice("search.options", name, accepted)
+    arguments = {**defaults(seed, options.batch_size), **options.options}
+    with warnings.catch_warnings():
+        # Margin and multivariate sampling are marked experimental; choosing them is on purpose.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        try:
+            sampler = backend(**arguments)
+        except (TypeError, ValueError) as error:
+            raise InputError("search.options", dict(options.options), str(error)) from error
+    return OptunaSampler(space, sampler, num_objectives, constrained=options.sampler != "cmaes")
+
+
+class OptunaSampler:
+    """Ask and tell on an in-memory Optuna study that minimises losses."""
+
+    exhaustive = False
+
+    def __init__(
+        self,
+        space: Space,
+        sampler: optuna.samplers.BaseSampler,
+        num_objectives: int,
+        *,
+        constrained: bool,
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(
+            directions=["minimize"] * num_objectives, sampler=sampler
+        )
+        self._space = space
+        self._constrained = constrained
+        # A knob with one choice is no dimension: CMA-ES and GP cannot use it.
+        self._distributions: dict[str, Any] = {
+            knob.name: optuna.distributions.IntDistribution(0, len(knob.choices) - 1)
+            for knob in space.knobs
+            if len(knob.choices) > 1
+        }
+
+    def ask(self) -> Proposal:
+        trial = self._study.ask(self._distributions)
+        return Proposal(
+            tuple(int(trial.params.get(knob.name, 0)) for knob in self._space.knobs), trial
+        )
+
+    def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
+        if evaluation.losses is None:
+            self._study.tell(proposal.token, state=optuna.trial.TrialState.FAIL)
+            return
+        if self._constrained:
+            proposal.token.set_constraint("memory", evaluation.memory_violation)
+        self._study.tell(proposal.token, self._told(evaluation, evaluation.losses))
+
+    def learn(self, indices: Indices, evaluation: Evaluation) -> None:
+        if evaluation.losses is None:
+            return
+        chosen = dict(zip((knob.name for knob in self._space.knobs), indices, strict=True))
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                params={name: chosen[name] for name in self._distributions},
+                distributions=self._distributions,
+                values=self._told(evaluation, evaluation.losses),
+                constraints=(
+                    {"memory": evaluation.memory_violation} if self._constrained else None
+                ),
+            )
+        )
+
+    def _told(self, evaluation: Evaluation, losses: tuple[float, ...]) -> list[float]:
+        if self._constrained or evaluation.memory_violation <= 0:
+            return list(losses)
+        return [_INFEASIBLE_LOSS * (1.0 + evaluation.memory_violation)]

@@ -1,0 +1,262 @@
+"""The search space as data: ordered choices, conditions, derived fields, constants.
+
+A space file names *knobs* (fields of ``Recipe``, or helpers that only expressions read), each
+with ordered choices; ``when`` says under which earlier knobs it matters, ``otherwise`` what it
+is when it does not. ``derived`` computes recipe fields from knobs and ``constants`` fixes the
+rest::
+
+    knobs:
+      tp: {powers_of_two_up_to: nvlink_domain}
+      pp: {divisors_of: [num_layers, num_gpus]}
+      multiplier: {choices: [1, 2, 4]}
+      sp: {choices: [true, false], when: tp > 1, otherwise: false}
+    derived:
+      micro_batch: global_batch_size / (dp * multiplier * pp)
+    constants: {zero_stage: 1}
+
+A point is a tuple of choice indices, one per knob, so that every sampler sees the order.
+Knobs that do not matter at a point are collapsed to index 0: equal questions, equal point.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from optimizer.expressions import Expression, NotWholeError, parse
+from optimizer.question import Declared
+from simulators.errors import InputError, require_choice
+from simulators.job import Recipe
+from simulators.validity import Violation, why_invalid
+
+Indices = tuple[int, ...]
+
+
+class Candidate(NamedTuple):
+    """The recipe of a point, and the rule that forbids it (None: it can be launched).
+
+    Where a derived field has no value the recipe keeps that field's default.
+    """
+
+    recipe: Recipe
+    violation: Violation | None
+
+
+RECIPE_DEFAULTS: dict[str, Any] = {
+    field.name: field.default for field in dataclasses.fields(Recipe)
+}
+_SECTIONS = ("name", "knobs", "derived", "constants")
+_KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
+_MAX_CHOICES = 1000
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One dimension: ordered ``choices``; outside ``when`` its value is ``otherwise``."""
+
+    name: str
+    choices: tuple[Any, ...]
+    when: Expression | None = None
+    otherwise: Any = None
+
+
+@dataclass(frozen=True)
+class Space:
+    """A compiled space: everything a sampler may ask for this declared question."""
+
+    name: str
+    declared: Declared
+    knobs: tuple[Knob, ...]
+    derived: tuple[tuple[str, Expression], ...]
+    constants: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """Number of raw points: the product of the numbers of choices."""
+        return math.prod(len(knob.choices) for knob in self.knobs)
+
+    def canonical(self, indices: Indices) -> Indices:
+        """The same point with every knob that does not matter at index 0."""
+        return self._resolve(indices)[0]
+
+    def point(self, indices: Indices) -> dict[str, Any]:
+        """Knob values by name, collapsed knobs at their ``otherwise`` value."""
+        values = self._resolve(indices)[1]
+        return {knob.name: values[knob.name] for knob in self.knobs}
+
+    def points(self) -> Iterator[tuple[Indices, Candidate]]:
+        """Every distinct point once with its recipe, lazily, the last knob varying fastest."""
+        values = dict(self.declared.quantities)
+
+        def extend(depth: int, prefix: Indices) -> Iterator[tuple[Indices, Candidate]]:
+            if depth == len(self.knobs):
+                yield prefix, self._candidate(dict(values))
+                return
+            knob = self.knobs[depth]
+            if knob.when is not None and not knob.when(values):
+                values[knob.name] = knob.otherwise
+                yield from extend(depth + 1, (*prefix, 0))
+                return
+            for index, choice in enumerate(knob.choices):
+                values[knob.name] = choice
+                yield from extend(depth + 1, (*prefix, index))
+
+        yield from extend(0, ())
+
+    def candidate(self, indices: Indices) -> Candidate:
+        """The recipe at a point, and why no launcher would accept it, if so."""
+        return self._candidate(self._resolve(indices)[1])
+
+    def _candidate(self, values: dict[str, Any]) -> Candidate:
+        fields = {**self.constants, **{k: v for k, v in values.items() if k in RECIPE_DEFAULTS}}
+        world = self.declared.cluster.num_gpus
+        product: int = math.prod(fields.get(name, 1) for name in ("tp", "pp", "cp"))
+        # Without a whole dp nothing can be derived; validity says why below.
+        for name, expression in self.derived if world % product == 0 else ():
+            values["dp"] = world // product
+            try:
+                fields[name] = values[name] = expression(values)
+            except NotWholeError as error:
+                broken = Violation(f"derived_{name}", name, f"{name}: {error}")
+                return Candidate(Recipe(**fields), broken)
+        recipe = Recipe(**fields)
+        return Candidate(recipe, why_invalid(self.declared.job(recipe)))
+
+    def _resolve(self, indices: Indices) -> tuple[Indices, dict[str, Any]]:
+        values: dict[str, Any] = dict(self.declared.quantities)
+        kept = []
+        for knob, index in zip(self.knobs, indices, strict=True):
+            if knob.when is not None and not knob.when(values):
+                values[knob.name] = knob.otherwise
+                kept.append(0)
+            else:
+                values[knob.name] = knob.choices[index]
+                kept.append(index)
+        return tuple(kept), values
+
+
+def compile_space(spec: Mapping[str, Any], declared: Declared) -> Space:
+    """Read a space file (as plain mappings and lists) for one declared question.
+
+    Raises:
+        InputError: for unknown sections, knobs, names or quantities, empty or repeated choices,
+            or expressions outside the grammar; the nearest valid name is given.
+    """
+    for section in spec:
+        require_choice("space", section, _SECTIONS)
+    quantities = declared.quantities
+    known = set(quantities)
+    knobs = []
+    knob_specs = _mapping("space.knobs", spec.get("knobs"))
+    if not knob_specs:
+        raise InputError("space.knobs", spec.get("knobs"), "is empty", "at least one knob")
+    for name, entry in knob_specs.items():
+        knobs.append(_compile_knob(str(name), entry, quantities, known))
+        known.add(str(name))
+    derived = []
+    for name, text in _mapping("space.derived", spec.get("derived")).items():
+        require_choice("space.derived", name, RECIPE_DEFAULTS)
+        derived.append((name, parse(f"space.derived.{name}", text, known | {"dp"})))
+        known.add(name)
+    constants = _mapping("space.constants", spec.get("constants"))
+    for name in constants:
+        require_choice("space.constants", name, RECIPE_DEFAULTS)
+    space = Space(
+        str(spec.get("name", "space")), declared, tuple(knobs), tuple(derived), constants
+    )
+    _refuse_conflicts(space)
+    return space
+
+
+def _mapping(field: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(field, value, "is not a mapping", "name: value pairs")
+    return value
+
+
+def _compile_knob(name: str, entry: Any, quantities: Mapping[str, int], known: set[str]) -> Knob:
+    field = f"space.knobs.{name}"
+    if not isinstance(entry, Mapping):
+        entry = {"choices": entry if isinstance(entry, (list, tuple)) else [entry]}
+    for key in entry:
+        require_choice(field, key, _KNOB_KEYS)
+    sources = [key for key in _CHOICES if key in entry]
+    if len(sources) != 1:
+        raise InputError(field, sources, "needs exactly one source of choices", list(_CHOICES))
+    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", entry[sources[0]], quantities)
+    if name in RECIPE_DEFAULTS:
+        for choice in choices:
+            _check_type(field, name, choice)
+    when = entry.get("when")
+    if when is None:
+        return Knob(name, choices)
+    otherwise = entry["otherwise"] if "otherwise" in entry else RECIPE_DEFAULTS.get(name)
+    return Knob(name, choices, parse(f"{field}.when", when, known), otherwise)
+
+
+def _check_type(field: str, name: str, choice: Any) -> None:
+    default = RECIPE_DEFAULTS[name]
+    optional = default is None
+    if optional and choice is None:
+        return
+    wanted: type = type(default) if not optional else (str if name == "precision" else int)
+    if type(choice) is not wanted:
+        raise InputError(field, choice, "has the wrong type", f"{wanted.__name__} values")
+
+
+def _listed(field: str, given: Any, _: Mapping[str, int]) -> tuple[Any, ...]:
+    if not isinstance(given, (list, tuple)) or not given or len(given) > _MAX_CHOICES:
+        raise InputError(field, given, "is not a list of choices", f"1..{_MAX_CHOICES} values")
+    if len({(type(value), value) for value in given}) != len(given):
+        raise InputError(field, given, "repeats a choice", "distinct values")
+    return tuple(given)
+
+
+def _quantity(field: str, name: Any, quantities: Mapping[str, int]) -> int:
+    if isinstance(name, int) and not isinstance(name, bool) and name > 0:
+        return name
+    require_choice(field, name, quantities)
+    return quantities[name]
+
+
+def _divisors(field: str, given: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
+    names = given if isinstance(given, (list, tuple)) else [given]
+    common = math.gcd(*(_quantity(field, name, quantities) for name in names))
+    return tuple(d for d in range(1, common + 1) if common % d == 0)
+
+
+def _powers_of_two(field: str, given: Any, quantities: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(1 << i for i in range(_quantity(field, given, quantities).bit_length()))
+
+
+_CHOICES: dict[str, Callable[[str, Any, Mapping[str, int]], tuple[Any, ...]]] = {
+    "choices": _listed,
+    "divisors_of": _divisors,
+    "powers_of_two_up_to": _powers_of_two,
+}
+
+
+def _refuse_conflicts(space: Space) -> None:
+    """Every name once; a knob is a recipe field or something reads it."""
+    read: set[str] = set()
+    for expression in [knob.when for knob in space.knobs] + [e for _, e in space.derived]:
+        read |= expression.names if expression is not None else set()
+    seen: set[str] = set()
+    names = [knob.name for knob in space.knobs] + [n for n, _ in space.derived]
+    for name in [*names, *space.constants]:
+        if name in seen or name in space.declared.quantities or name == "dp":
+            raise InputError("space", name, "is set twice", "each name in one place")
+        seen.add(name)
+    for knob in space.knobs:
+        if knob.name not in RECIPE_DEFAULTS and knob.name not in read:
+            raise InputError(
+                "space.knobs",
+                knob.name,
+                "is neither a recipe field nor read by any expression",
+                RECIPE_DEFAULTS,
+            )

@@ -1,0 +1,280 @@
+"""One search: ask a batch, settle what a tactic can, simulate the rest, tell, until done.
+
+Everything that decides (proposals, tactics, batch borders, ranking) happens in this process in
+a fixed order; executors only turn recipes into predictions. So the answer depends on the seed
+and never on the number of workers, and a resumed search repeats the stored one exactly before
+it goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from optimizer.executor import Executor, Outcome, make_executor
+from optimizer.ledger import Ledger
+from optimizer.objective import Objective
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.question import Declared
+from optimizer.samplers import Proposal, Sampler, make_sampler
+from optimizer.space import compile_space
+from optimizer.survey import Survey, survey
+from optimizer.trial import Progress, SearchResult
+from pruning import select_tactics, settle
+from simulators.base import check_simulator
+from simulators.errors import InputError
+from simulators.job import Recipe
+
+if TYPE_CHECKING:
+    from optimizer.store import TrialStore
+
+OnProgress = Callable[[Progress], None]
+
+
+def run_search(
+    declared: Declared,
+    space: Mapping[str, Any],
+    objective: Objective,
+    options: SearchOptions,
+    *,
+    simulator: str = "replay",
+    executor: ExecutorOptions | None = None,
+    storage: str | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> SearchResult:
+    """Search ``space`` for the recipes of ``declared`` that are best under ``objective``.
+
+    Args:
+        declared: the fixed part of the question.
+        space: a space file's content, plain mappings and lists (see ``optimizer.space``).
+        objective: one or several measures.
+        options: sampler, budgets, pruning.
+        simulator: a registered simulator's name, or ``module:Class``.
+        executor: who simulates; by default worker processes on all cores.
+        storage: a journal file's path or a database URL; None keeps nothing on disk.
+        resume: continue the search that ``storage`` holds.
+        seed: same seed, same answer.
+        on_progress: called after every batch.
+
+    Returns:
+        The trials and the best of them; on Ctrl-C those settled so far (``interrupted``).
+
+    Raises:
+        InputError: for anything wrong in the arguments or the store, before simulating.
+    """
+    started_s = time.monotonic()
+    executor = ExecutorOptions() if executor is None else executor
+    declared.check()
+    options.check()
+    executor.check()
+    check_simulator(simulator)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
+    surveyed = survey(compile_space(space, declared))
+    sampler = make_sampler(options, surveyed, objective, seed)
+    store = None
+    if storage is not None:
+        from optimizer.store import TrialStore
+
+        question = _identity(declared, space, objective, options, simulator, seed)
+        store = TrialStore(storage, question, surveyed.space, objective, resume=resume)
+    ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
+    with make_executor(executor, declared, simulator) as workers:
+        search = Search(surveyed, options, objective, sampler, ledger, workers, store)
+        try:
+            stopped = search.run(started_s, on_progress)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+    return SearchResult(
+        trials=tuple(ledger.trials),
+        best=tuple(ledger.best(options.top_k)),
+        pareto=tuple(ledger.pareto()),
+        objectives=objective.names,
+        stopped=stopped,
+        wall_s=time.monotonic() - started_s,
+        space_size=surveyed.distinct_points,
+        resumed_trials=search.resumed_trials,
+        notes=_notes(surveyed),
+    )
+
+
+class Search:
+    """The loop. Owns nothing but the order in which its parts are called."""
+
+    def __init__(
+        self,
+        surveyed: Survey,
+        options: SearchOptions,
+        objective: Objective,
+        sampler: Sampler,
+        ledger: Ledger,
+        executor: Executor,
+        store: TrialStore | None,
+    ) -> None:
+        self._survey = surveyed
+        self._options = options
+        self._objective = objective
+        self._sampler = sampler
+        self._ledger = ledger
+        self._executor = executor
+        self._store = store
+        self._restored: dict[Recipe, Outcome] = {} if store is None else store.restored
+        self._tactics = select_tactics(options.pruning)
+        self._limit = min(len(surveyed), options.n_trials or len(surveyed))
+        self.resumed_trials = 0
+
+    def run(self, started_s: float, on_progress: OnProgress | None) -> str:
+        """Search until something says stop; returns why (see ``SearchResult.stopped``)."""
+        while (stopped := self._why_stop(started_s)) is None:
+            proposals, rows = self._ask()
+            self._settle(rows)
+            self._tell(proposals, rows)
+            if on_progress is not None:
+                on_progress(self._progress(started_s))
+        return stopped
+
+    def _why_stop(self, started_s: float) -> str | None:
+        options, ledger = self._options, self._ledger
+        if not ledger.unseen.any():
+            return "space_exhausted"
+        if options.n_trials is not None and ledger.considered >= options.n_trials:
+            return "n_trials"
+        if (
+            options.patience is not None
+            and ledger.considered >= options.min_trials
+            and ledger.stable_for >= options.patience
+        ):
+            return "converged"
+        if options.timeout_s is not None and time.monotonic() - started_s >= options.timeout_s:
+            return "timeout"
+        return None
+
+    def _ask(self) -> tuple[list[tuple[Proposal, int]], list[int]]:
+        """A batch of unseen rows, and the proposals with the row each stands for.
+
+        A proposal that cannot be launched stands for the nearest recipe that can. One that is
+        settled already still brings a new recipe, its nearest unseen neighbour, so that every
+        sampler makes progress however often it repeats itself.
+        """
+        ledger, survey_ = self._ledger, self._survey
+        wanted = min(self._options.batch_size, self._limit - ledger.considered)
+        proposals: list[tuple[Proposal, int]] = []
+        rows: list[int] = []
+        while len(rows) < wanted:
+            proposal = self._sampler.ask()
+            point = survey_.space.canonical(proposal.indices)
+            row = survey_.row_of.get(point)
+            if row is None:
+                ledger.add_invalid(point)
+                if self._sampler.exhaustive:
+                    continue
+                row = survey_.nearest(point)
+            proposals.append((proposal, row))
+            if not ledger.unseen[row]:
+                row = survey_.nearest(point, ledger.unseen)
+            ledger.unseen[row] = False
+            rows.append(row)
+        return proposals, rows
+
+    def _settle(self, rows: Sequence[int]) -> None:
+        """Prune, restore or simulate the rows, and record them in the order asked."""
+        ledger, recipes, declared = self._ledger, self._survey.recipes, self._survey.space.declared
+        verdicts = {
+            row: verdict
+            for row in rows
+            if (verdict := settle(declared.job(recipes[row]), ledger.history, self._tactics))
+        }
+        outcomes = {
+            row: self._restored[recipes[row]]
+            for row in rows
+            if row not in verdicts and recipes[row] in self._restored
+        }
+        self.resumed_trials += len(outcomes)
+        new = [row for row in rows if row not in verdicts and row not in outcomes]
+        simulated = self._executor.map([recipes[row] for row in new])
+        fresh = dict(zip(new, map(self._refuse_nonsense, simulated), strict=True))
+        if self._store is not None:
+            points = self._survey.points
+            self._store.add([(points[row], recipes[row], fresh[row]) for row in new])
+        for row in rows:
+            if row in verdicts:
+                ledger.add_pruned(row, verdicts[row])
+            else:
+                ledger.add_simulated(row, outcomes.get(row) or fresh[row])
+
+    def _refuse_nonsense(self, outcome: Outcome) -> Outcome:
+        """An objective that is not a number is a failure of the simulator, not a value."""
+        if outcome.prediction is None:
+            return outcome
+        try:
+            self._objective.values(outcome.prediction)
+        except ArithmeticError as error:
+            return dataclasses.replace(outcome, prediction=None, error=str(error))
+        return outcome
+
+    def _tell(self, proposals: Sequence[tuple[Proposal, int]], rows: Sequence[int]) -> None:
+        evaluations, points = self._ledger.evaluations, self._survey.points
+        for proposal, row in proposals:
+            self._sampler.tell(proposal, evaluations[row])
+        stood_for = {row for _, row in proposals}
+        for row in rows:
+            if row not in stood_for:
+                self._sampler.learn(points[row], evaluations[row])
+
+    def _progress(self, started_s: float) -> Progress:
+        ledger = self._ledger
+        elapsed_s = time.monotonic() - started_s
+        considered = ledger.considered
+        eta_s = elapsed_s / considered * (self._limit - considered) if considered else None
+        best = ledger.best(1)
+        return Progress(
+            considered,
+            self._limit,
+            dict(ledger.counts),
+            best[0] if best else None,
+            elapsed_s,
+            eta_s,
+        )
+
+
+def _identity(
+    declared: Declared,
+    space: Mapping[str, Any],
+    objective: Objective,
+    options: SearchOptions,
+    simulator: str,
+    seed: int,
+) -> dict[str, Any]:
+    """What must be equal for stored trials to continue this very search.
+
+    Budgets and workers may differ: a resumed search may be given more of either.
+    """
+    return {
+        "declared": dataclasses.asdict(declared),
+        "space": dict(space),
+        "objective": list(objective.names),
+        "simulator": simulator,
+        "sampler": options.sampler,
+        "sampler_options": dict(options.options),
+        "batch_size": options.batch_size,
+        "pruning": list(options.pruning),
+        "top_k": options.top_k,
+        "seed": seed,
+    }
+
+
+def _notes(surveyed: Survey) -> tuple[str, ...]:
+    space = surveyed.space
+    rejected = ", ".join(
+        f"{entry.count:,} by {rule}"
+        for rule, entry in sorted(surveyed.rejected.items(), key=lambda item: -item[1].count)
+    )
+    note = (
+        f"space {space.name}: {surveyed.distinct_points:,} distinct points, "
+        f"{len(surveyed):,} launchable recipes"
+    )
+    return (f"{note}; not launchable: {rejected}" if rejected else note,)

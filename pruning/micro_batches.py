@@ -1,0 +1,50 @@
+"""Without pipelining, more and smaller micro-batches need not be tried (MAYA, Table 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pruning.history import History
+from pruning.tactic import Verdict
+from simulators.job import Job
+
+# How much faster per sample a smaller micro-batch may yet be, by tile and wave quantisation
+# and by a collective that changes its protocol. Chosen wide; the exhaustive comparison in
+# benchmarks/search_pruning.py is what it must survive.
+QUANTISATION_GAIN = 0.10
+
+
+class MicroBatches:
+    """Skip a smaller micro-batch, at pp = 1, whose larger twin fits and is far from the best.
+
+    With no pipeline to fill, splitting the same samples into more micro-batches only makes
+    kernels and messages smaller and launches more numerous, and leaves less backward time to
+    hide the gradient reduction behind. Quantisation can break this by a few percent, where
+    MAYA would copy the runtime all the same; here the larger twin must be worse than the best
+    recipes by more than ``QUANTISATION_GAIN``.
+    """
+
+    name = "micro_batches"
+    premise = (
+        "without pipelining a smaller micro-batch is at most "
+        f"{QUANTISATION_GAIN:.0%} faster per sample"
+    )
+
+    def check(self, job: Job, history: History) -> Verdict | None:
+        recipe = job.recipe
+        if recipe.pp != 1:
+            return None
+        per_replica = job.training.global_batch_size // job.dp
+        for larger in range(2 * recipe.micro_batch, per_replica + 1, recipe.micro_batch):
+            if per_replica % larger:
+                continue
+            known = history.find(replace(recipe, micro_batch=larger))
+            if known is None or known.time_like is None or not known.fits:
+                continue
+            if history.out_of_reach(known.time_like * (1.0 - QUANTISATION_GAIN)):
+                reason = (
+                    f"no pipeline to fill, and micro_batch={larger} fits and is more than "
+                    f"{QUANTISATION_GAIN:.0%} behind the best"
+                )
+                return Verdict(self.name, True, reason, known)
+        return None

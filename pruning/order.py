@@ -1,0 +1,22 @@
+"""The order in which an exhaustive search profits most from the tactics."""
+
+from __future__ import annotations
+
+from simulators.job import Recipe
+
+_MOST_RECOMPUTATION_FIRST = {"full": 0, "selective": 1, "none": 2}
+
+
+def settles_others_rank(recipe: Recipe) -> tuple[int, ...]:
+    """Sort key: recipes whose outcome settles others come before those others.
+
+    More recomputation before less, with sequence parallelism before without, without the
+    distributed optimizer before with, larger micro-batches before smaller.
+    """
+    return (
+        _MOST_RECOMPUTATION_FIRST[recipe.recompute],
+        -(recipe.recompute_layers or 1 << 30),
+        not recipe.sp,
+        recipe.zero_stage,
+        -recipe.micro_batch,
+    )

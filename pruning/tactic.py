@@ -1,0 +1,38 @@
+"""What a pruning tactic is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pruning.history import History, Known
+from simulators.job import Job
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A recipe that need not be simulated.
+
+    ``fits`` False: it would run out of memory. True: it fits, is no faster than ``settled_by``
+    can tell, and cannot be among the best; its runtime is set to that of ``settled_by``.
+    """
+
+    rule: str
+    fits: bool
+    reason: str
+    settled_by: Known
+
+
+class Tactic(Protocol):
+    """One rule that settles a recipe from recipes already settled.
+
+    ``premise`` states, for the reader, what must hold of the simulator for the rule to be
+    fidelity-preserving, that is, never to hide one of the best recipes.
+    """
+
+    name: str
+    premise: str
+
+    def check(self, job: Job, history: History) -> Verdict | None:
+        """The verdict on a valid job, or None when this rule cannot settle it."""
+        ...
