@@ -113,8 +113,7 @@ class MlflowTracker:
         except TimeoutError:
             raise TrackingError(f"{uri} did not answer within {timeout_s:g} s") from None
         except Exception as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise TrackingError(f"{uri}: {reason[:300]}") from error
+            raise TrackingError(f"{uri}: {_root_cause(error)}") from error
         return f"{uri}, experiment {self._settings.experiment}, run {run_id}"
 
 
@@ -179,17 +178,25 @@ class _Background:
         return self._outcome
 
 
+def _root_cause(error: BaseException) -> str:
+    """The innermost reason in one line: what the socket or the database said."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
 def _open(settings: TrackingSettings) -> tuple[MlflowClient, str]:
     # Defaults wait minutes for a dead server, and report usage over the network.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     if settings.uri.startswith("sqlite:///"):
         _probe_sqlite(Path(settings.uri.removeprefix("sqlite:///")))
     from mlflow.tracking import MlflowClient
 
+    # Importing MLflow sets its own levels.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     client = MlflowClient(tracking_uri=settings.uri)
     experiment = client.get_experiment_by_name(settings.experiment)
     if experiment is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from optimizer.trial import SearchResult, Trial
 from reports.explain import JobOf
+from reports.launch import megatron_launch
 from simulators.job import Recipe
 from simulators.prediction import Prediction
 
@@ -118,3 +119,29 @@ def _row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[str, 
         row |= {name: getattr(prediction.memory, name) for name in _MEMORY_FIELDS}
         row |= {f"breakdown_s.{part}": s for part, s in prediction.breakdown_s.items()}
     return row
+
+
+def save_search(
+    directory: Path,
+    result: SearchResult,
+    shown: Sequence[Trial],
+    job_of: JobOf,
+    report: str,
+) -> list[Path]:
+    """Write the files of a search into an existing directory; returns their paths.
+
+    ``launch.sh`` runs the best recipe; there is none when nothing fits.
+
+    Raises:
+        OSError: when the directory cannot be written.
+    """
+    texts = {
+        TOP_RECIPES: top_recipes_json(shown, job_of),
+        TRIALS: trials_csv(result, job_of),
+        REPORT: report,
+    }
+    if shown:
+        texts[LAUNCH] = megatron_launch(job_of(shown[0].recipe)).script()
+    for name, text in texts.items():
+        write_whole(directory / name, text)
+    return [directory / name for name in texts]

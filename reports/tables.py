@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from rich.text import Text
 
 from optimizer.trial import SearchResult, Trial
 from reports.explain import JobOf, why_best, why_nothing_fits
+from reports.files import LAUNCH
+from reports.launch import megatron_launch
 from reports.wording import (
     gib_words,
     long_time_words,
@@ -39,13 +42,21 @@ _STOP_WORDS = {
 }
 
 
-def console_for(stream: TextIO | None = None) -> Console:
-    """A console on ``stream`` (default stdout): coloured and as wide as the terminal on a
-    terminal; plain and of fixed width elsewhere, so that logs read well."""
-    stream = sys.stdout if stream is None else stream
+def console_for(stream: TextIO) -> Console:
+    """A console on ``stream``: coloured and as wide as the terminal on a terminal; plain and of
+    fixed width elsewhere, so that logs read well."""
     if stream.isatty():
         return Console(file=stream, highlight=False)
     return Console(file=stream, highlight=False, width=_FILE_WIDTH, color_system=None)
+
+
+def show(renderable: RenderableType) -> None:
+    """Print on stdout: laid out for the terminal, or as the plain text of a file."""
+    console = console_for(sys.stdout)
+    if console.is_terminal:
+        console.print(renderable)
+    else:
+        print(as_text(renderable), end="")
 
 
 def as_text(renderable: RenderableType) -> str:
@@ -74,6 +85,7 @@ def search_report(
             parts.append(_labelled("Why #1", why_best(shown[0], runner_up, job_of)))
         assert shown[0].prediction is not None  # an ok trial was simulated
         parts += _prediction_notes(shown[0].prediction, job, "#1")
+        parts.append(_labelled("Launch #1", _launch_words(job)))
     else:
         parts.append(Text(why_nothing_fits(result, job_of)))
     parts += [_labelled("Trials", _counts_words(result))]
@@ -103,7 +115,7 @@ def prediction_report(prediction: Prediction, job: Job) -> RenderableType:
         ("memory", _fit_words(prediction)),
     ):
         totals.add_row(name, value)
-    notes = _prediction_notes(prediction, job, "it")
+    notes = _prediction_notes(prediction, job, "this recipe")
     return Group(
         Text(question_words(job), style="bold"),
         Text(),
@@ -224,6 +236,16 @@ def _counts_words(result: SearchResult) -> str:
         + "; ".join(words)
         + f". {result.wall_s:.1f} s; ended because {_STOP_WORDS[result.stopped]}."
     )
+
+
+def _launch_words(job: Job) -> str:
+    launch = megatron_launch(job)
+    words = f"Megatron-LM, whole command in {LAUNCH}: " + " ".join(
+        shlex.join(option) for option in launch.arguments
+    )
+    if launch.lacking:
+        words += ". Megatron-LM cannot express: " + "; ".join(launch.lacking)
+    return words
 
 
 def _labelled(label: str, text: str) -> RenderableType:

@@ -1,0 +1,79 @@
+"""What each command may be told, typed: the top level of ``config.yaml`` and ``simulate.yaml``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import BooleanNode, DictConfig, IntegerNode, OmegaConf, StringNode
+
+from conf.schema import structured
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.tracking import TrackingSettings
+from simulators.errors import InputError, nearest_name
+from simulators.job import Cluster, Gpu, Model, Recipe, Training
+
+
+@dataclass(frozen=True)
+class SimulatorChoice:
+    """Which simulator predicts."""
+
+    name: str = "replay"
+
+
+@dataclass(frozen=True)
+class ObjectiveChoice:
+    """One measure to optimise, or several for their Pareto front."""
+
+    names: tuple[str, ...] = ("cost",)
+
+
+_QUESTION = {"model": Model, "gpu": Gpu, "cluster": Cluster, "training": Training}
+
+_SEARCH = {
+    **_QUESTION,
+    "search": SearchOptions,
+    "objective": ObjectiveChoice,
+    "simulator": SimulatorChoice,
+    "executor": ExecutorOptions,
+    "tracking": TrackingSettings,
+}
+_SIMULATION = {**_QUESTION, "recipe": Recipe, "simulator": SimulatorChoice}
+
+
+def register_commands() -> None:
+    """Make ``search_schema`` and ``simulation_schema`` known to Hydra."""
+    search: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _SEARCH.items()},
+        "space": {},
+        "seed": IntegerNode(0, is_optional=False),
+        "resume": BooleanNode(False, is_optional=False),
+        "debug": BooleanNode(False, is_optional=False),
+    }
+    simulation: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _SIMULATION.items()},
+        "format": StringNode("table", is_optional=False),
+        "debug": BooleanNode(False, is_optional=False),
+    }
+    store = ConfigStore.instance()
+    store.store(name="search_schema", node=OmegaConf.create(search))
+    store.store(name="simulation_schema", node=OmegaConf.create(simulation))
+
+
+def refuse_unknown(config: DictConfig, schema: str) -> None:
+    """Refuse top-level names that a command would ignore (Hydra lets ``+name=value`` add any).
+
+    Raises:
+        InputError: with the nearest known name.
+    """
+    known = [str(name) for name in ConfigStore.instance().load(f"{schema}.yaml").node]
+    for name in config:
+        if name != "hydra" and name not in known:
+            raise InputError(
+                str(name),
+                config[name],
+                "is not a known name",
+                known,
+                nearest_name(str(name), known),
+            )

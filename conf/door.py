@@ -1,0 +1,77 @@
+"""The way in and out of a command: where it runs, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from conf.commands import register_commands
+from conf.explain import explain_hydra_error
+
+STORE = "trials.journal"
+"""File of a run's directory that holds what was simulated, for ``resume=true``."""
+
+OK, NOTHING_FITS, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 1, 2, 130
+
+
+def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
+    """Run ``command`` under Hydra, once or for each job of a multirun.
+
+    ``command`` returns the exit code of its job; the first that is not 0 ends the process. An
+    interrupted job ends a multirun. One message on stderr for what went wrong; a traceback only
+    with ``debug=true``.
+    """
+    register_commands()
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+    # Makes Hydra raise what it would otherwise print in its own way.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    codes: list[int] = []
+
+    @wraps(command)
+    def job(config: DictConfig) -> None:
+        # An exception that passes through Hydra is announced by it, and ends the other jobs.
+        try:
+            codes.append(command(config))
+        except Exception as error:
+            codes.append(explain(error, debug=config.debug))
+        if codes[-1] == INTERRUPTED:
+            raise KeyboardInterrupt
+
+    try:
+        hydra.main(version_base="1.3", config_path="pkg://conf", config_name=config_name)(job)()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug="debug=true" in sys.argv)
+    return next((code for code in codes if code != OK), OK)
+
+
+def explain(error: Exception, *, debug: bool) -> int:
+    """Say on stderr what went wrong; returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    wrong = explain_hydra_error(error)
+    if wrong is not None:
+        print(f"error: {wrong}", file=sys.stderr)
+        return BAD_INPUT
+    print(
+        f"internal failure: {type(error).__name__}: {error}\n"
+        "debug=true shows where; please report it together with the command.",
+        file=sys.stderr,
+    )
+    return FAILURE
+
+
+def run_directory(parent: str, stamp: str, resume: bool) -> str:
+    """Where a search puts its files: ``parent/stamp``, or to resume the directory in ``parent``
+    whose search was last written to, when there is one."""
+    stores = Path(parent).glob(f"*/{STORE}") if resume else ()
+    latest = max(stores, key=lambda store: store.stat().st_mtime, default=None)
+    return str(Path(parent, stamp) if latest is None else latest.parent)

@@ -1,0 +1,71 @@
+"""From a composed configuration to everything one search needs, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from conf.build import build_declared, build_value
+from conf.commands import ObjectiveChoice, SimulatorChoice, refuse_unknown
+from optimizer.objective import Objective
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.question import Declared
+from optimizer.samplers import make_sampler
+from optimizer.space import compile_space
+from optimizer.survey import survey
+from optimizer.tracking import TrackingSettings
+from simulators.base import check_simulator
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """One search as declared. ``space`` is a space file's content."""
+
+    declared: Declared
+    space: Mapping[str, Any]
+    objective: Objective
+    options: SearchOptions
+    simulator: str
+    executor: ExecutorOptions
+    tracking: TrackingSettings
+    seed: int
+
+
+def build_plan(config: DictConfig) -> SearchPlan:
+    """Read a composed search configuration (``hydra`` and switches are not looked at).
+
+    Raises:
+        InputError: for the first setting that cannot be used.
+    """
+    refuse_unknown(config, "search_schema")
+    space: Any = OmegaConf.to_container(config.space, resolve=True)
+    parts = build_declared(config)
+    plan = SearchPlan(
+        declared=Declared(parts.model, parts.gpu, parts.cluster, parts.training),
+        space=space,
+        objective=Objective(
+            tuple(build_value(ObjectiveChoice, "objective", config.objective).names)
+        ),
+        options=build_value(SearchOptions, "search", config.search),
+        simulator=build_value(SimulatorChoice, "simulator", config.simulator).name,
+        executor=build_value(ExecutorOptions, "executor", config.executor),
+        tracking=build_value(TrackingSettings, "tracking", config.tracking),
+        seed=config.seed,
+    )
+    for part in (plan.options, plan.executor, plan.tracking):
+        part.check()
+    check_simulator(plan.simulator)
+    return plan
+
+
+def check_plan(plan: SearchPlan) -> None:
+    """Refuse a search that could not start: no launchable recipe, or an unfit sampler.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    surveyed = survey(compile_space(plan.space, plan.declared))
+    make_sampler(plan.options, surveyed, plan.objective, plan.seed)

@@ -1,0 +1,71 @@
+"""Search for the best training recipe: ``python optimize.py --help``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from conf.door import INTERRUPTED, NOTHING_FITS, OK, STORE, run_command
+from conf.plan import build_plan
+from optimizer.study import run_search
+from optimizer.tracking import TrackingError, make_tracker
+from reports.files import save_search
+from reports.progress import progress_view
+from reports.record import search_record
+from reports.tables import as_text, console_for, search_report, show, shown_trials
+
+
+def optimize(config: DictConfig) -> int:
+    plan = build_plan(config)
+    declared, top_k = plan.declared, plan.options.top_k
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    tracker = make_tracker(plan.tracking)
+    with progress_view(console_for(sys.stderr), declared.job) as view:
+        result = run_search(
+            declared,
+            plan.space,
+            plan.objective,
+            plan.options,
+            simulator=plan.simulator,
+            executor=plan.executor,
+            storage=str(directory / STORE),
+            resume=config.resume,
+            seed=plan.seed,
+            on_progress=view.show,
+        )
+    report = search_report(result, declared.job, top_k, directory)
+    show(report)
+    files = save_search(
+        directory, result, shown_trials(result, top_k), declared.job, as_text(report)
+    )
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    record = search_record(
+        result, declared, settings=settings, top_k=top_k, group=_group(), files=files
+    )
+    try:
+        where = tracker.record(record)
+        if where is not None:
+            print(f"Tracked: {where}")
+    except TrackingError as error:
+        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+    if result.stopped == "interrupted":
+        return INTERRUPTED
+    return OK if result.best else NOTHING_FITS
+
+
+def _group() -> str:
+    """The searches of one multirun share its directory, and its name."""
+    hydra: HydraConf = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN:
+        return Path(hydra.sweep.dir).name
+    return Path(hydra.runtime.output_dir).name
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("config", optimize))
