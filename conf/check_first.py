@@ -27,14 +27,16 @@ class CheckFirst(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         with _refusing(config):
-            _check_directory(Path(config.hydra.run.dir), resume=config.resume)
-            check_plan(build_plan(config))
+            directory = Path(config.hydra.run.dir)
+            plan = build_plan(config)
+            _check_directory(directory, resume=config.resume)
+            check_plan(plan, directory / STORE if config.resume else None)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with _refusing(config):
             _check_writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
             for job in _jobs(config):
-                check_plan(build_plan(job))
+                check_plan(build_plan(job), None)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,11 +14,8 @@ from conf.commands import ObjectiveChoice, SimulatorChoice, refuse_unknown
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.question import Declared
-from optimizer.samplers import make_sampler
-from optimizer.space import compile_space
-from optimizer.survey import survey
+from optimizer.study import prepare_search
 from optimizer.tracking import TrackingSettings
-from simulators.base import check_simulator
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class SearchPlan:
 
 
 def build_plan(config: DictConfig) -> SearchPlan:
-    """Read a composed search configuration (``hydra`` and switches are not looked at).
+    """Read a composed search configuration; ``check_plan`` says whether it can be searched.
 
     Raises:
         InputError: for the first setting that cannot be used.
@@ -55,17 +53,24 @@ def build_plan(config: DictConfig) -> SearchPlan:
         tracking=build_value(TrackingSettings, "tracking", config.tracking),
         seed=config.seed,
     )
-    for part in (plan.options, plan.executor, plan.tracking):
-        part.check()
-    check_simulator(plan.simulator)
+    plan.tracking.check()
     return plan
 
 
-def check_plan(plan: SearchPlan) -> None:
-    """Refuse a search that could not start: no launchable recipe, or an unfit sampler.
+def check_plan(plan: SearchPlan, store: Path | None) -> None:
+    """Refuse a search that could not start, or not go on with ``store``; writes nothing.
 
     Raises:
         InputError: naming the setting.
     """
-    surveyed = survey(compile_space(plan.space, plan.declared))
-    make_sampler(plan.options, surveyed, plan.objective, plan.seed)
+    prepare_search(
+        plan.declared,
+        plan.space,
+        plan.objective,
+        plan.options,
+        simulator=plan.simulator,
+        executor=plan.executor,
+        storage=None if store is None else str(store),
+        resume=store is not None,
+        seed=plan.seed,
+    )

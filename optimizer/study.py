@@ -68,20 +68,17 @@ def run_search(
     """
     started_s = time.monotonic()
     executor = ExecutorOptions() if executor is None else executor
-    declared.check()
-    options.check()
-    executor.check()
-    check_simulator(simulator)
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
-    surveyed = survey(compile_space(space, declared))
-    sampler = make_sampler(options, surveyed, objective, seed)
-    store = None
-    if storage is not None:
-        from optimizer.store import TrialStore
-
-        question = _identity(declared, space, objective, options, simulator, seed)
-        store = TrialStore(storage, question, surveyed.space, objective, resume=resume)
+    surveyed, sampler, store = prepare_search(
+        declared,
+        space,
+        objective,
+        options,
+        simulator=simulator,
+        executor=executor,
+        storage=storage,
+        resume=resume,
+        seed=seed,
+    )
     ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
     with make_executor(executor, declared, simulator) as workers:
         search = Search(surveyed, options, objective, sampler, ledger, workers, store)
@@ -100,6 +97,43 @@ def run_search(
         resumed_trials=search.resumed_trials,
         notes=_notes(surveyed),
     )
+
+
+def prepare_search(
+    declared: Declared,
+    space: Mapping[str, Any],
+    objective: Objective,
+    options: SearchOptions,
+    *,
+    simulator: str,
+    executor: ExecutorOptions,
+    storage: str | None,
+    resume: bool,
+    seed: int,
+) -> tuple[Survey, Sampler, TrialStore | None]:
+    """Everything of ``run_search`` that can refuse its arguments; nothing is simulated.
+
+    Called with ``storage=None`` it writes nothing, and with an existing store and ``resume``
+    it only reads: a program may check first and search later.
+
+    Raises:
+        InputError: for anything wrong in the arguments or the store.
+    """
+    declared.check()
+    options.check()
+    executor.check()
+    check_simulator(simulator)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+        raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
+    surveyed = survey(compile_space(space, declared))
+    sampler = make_sampler(options, surveyed, objective, seed)
+    store = None
+    if storage is not None:
+        from optimizer.store import TrialStore
+
+        question = _identity(declared, space, objective, options, simulator, seed)
+        store = TrialStore(storage, question, surveyed.space, objective, resume=resume)
+    return surveyed, sampler, store
 
 
 class Search:
