@@ -70,13 +70,13 @@ class TrialStore:
             storage = _open(location)
             present = optuna.get_all_study_names(storage)
             self._refuse_mismatch(name, present, resume)
-            self._study = optuna.create_study(
-                storage=storage,
-                study_name=name,
-                directions=["minimize" if m.minimise else "maximize" for m in objective.measures],
-                load_if_exists=True,
-            )
-            if name not in present:
+            if name in present:
+                self._study = optuna.load_study(storage=storage, study_name=name)
+            else:
+                ways = ["minimize" if m.minimise else "maximize" for m in objective.measures]
+                self._study = optuna.create_study(
+                    storage=storage, study_name=name, directions=ways
+                )
                 self._study.set_user_attr("question", question)
             self.restored = self._read()
         except InputError:

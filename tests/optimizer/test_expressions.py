@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimizer.expressions import NotWholeError, parse
+from simulators.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tp * pp - 1", 7),
+        ("tp + pp * 5 // 3", 7),
+        ("tp % 3", 1),
+        ("tp > 1 and mode == 'full'", True),
+        ("not (tp >= 5 or pp != 2)", True),
+        ("flag == true", False),
+        ("nothing == null", True),
+        ("12 / tp", 3),
+    ],
+)
+def test_values(text, expected):
+    names = {"tp": 4, "pp": 2, "mode": "full", "flag": False, "nothing": None}
+    assert parse("f", text, names)(names) == expected
+
+
+def test_division_is_exact_or_refused():
+    half = parse("f", "a / b", {"a", "b"})
+    for a, b in ((5, 2), (1, 0)):
+        with pytest.raises(NotWholeError):
+            half({"a": a, "b": b})
+
+
+@given(st.integers(-1000, 1000), st.integers(1, 50))
+def test_exact_division_inverts_multiplication(a, b):
+    assert parse("f", "(a * b) / b", {"a", "b"})({"a": a, "b": b}) == a
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "tp.real",
+        "[tp]",
+        "tp ** 9",
+        "lambda: tp",
+        "tp if pp else 1",
+        "1.5",
+        "1 < tp < 3",
+        "f'{tp}'",
+        "tp[0]",
+        "(",
+        "",
+        "tp + " * 200 + "1",
+        None,
+        3,
+    ],
+)
+def test_anything_else_is_refused(text):
+    with pytest.raises(InputError):
+        parse("space.derived.x", text, {"tp", "pp"})
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(InputError) as refused:
+        parse("space.derived.x", "num_gpu + 1", {"num_gpus", "tp"})
+    assert refused.value.nearest == "num_gpus"

@@ -1,0 +1,153 @@
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimizer.space import compile_space
+from optimizer.survey import survey
+from simulators.errors import InputError
+from simulators.validity import why_invalid
+from tests.optimizer.fake_simulator import SPACE, declared
+
+CONF = Path(__file__).parents[2] / "conf" / "space"
+
+
+def shipped(name):
+    return yaml.safe_load((CONF / f"{name}.yaml").read_text())
+
+
+def test_maya_table3_has_1920_raw_points():
+    assert compile_space(shipped("maya_table3"), declared()).size == 1920
+
+
+@pytest.mark.parametrize("name", ["megatron", "maya_table3", "moye"])
+def test_shipped_spaces_hold_launchable_recipes_only(name):
+    question = declared()
+    surveyed = survey(compile_space(shipped(name), question))
+    assert len(surveyed) > 10
+    assert all(why_invalid(question.job(recipe)) is None for recipe in surveyed.recipes)
+    assert len(set(surveyed.recipes)) == len(surveyed.recipes)
+
+
+def test_microbatch_multiplier_sets_the_number_of_micro_batches():
+    question = declared()
+    space = compile_space(shipped("maya_table3"), question)
+    multiplier = [knob.name for knob in space.knobs].index("multiplier")
+    surveyed = survey(space)
+    for indices, recipe in zip(surveyed.points, surveyed.recipes, strict=True):
+        factor = space.knobs[multiplier].choices[indices[multiplier]]
+        assert question.job(recipe).num_micro_batches == factor * recipe.pp
+
+
+def test_exact_division_rejects_instead_of_rounding():
+    spec = {
+        "knobs": {"multiplier": {"choices": [1, 3]}},
+        "derived": {"micro_batch": "global_batch_size / (dp * multiplier)"},
+    }
+    surveyed = survey(compile_space(spec, declared(batch=64)))
+    assert [recipe.micro_batch for recipe in surveyed.recipes] == [4]
+    assert surveyed.rejected["derived_micro_batch"].count == 1
+
+
+def test_a_knob_that_does_not_matter_collapses():
+    space = compile_space(SPACE, declared())
+    names = [knob.name for knob in space.knobs]
+    raw = [0] * len(names)
+    raw[names.index("sp")] = 1
+    raw[names.index("vpp")] = 2
+    assert space.canonical(tuple(raw)) == (0,) * len(names)
+    assert space.point(tuple(raw))["sp"] is False
+    assert space.point(tuple(raw))["vpp"] == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_collapsing_is_idempotent_and_keeps_the_recipe(data):
+    space = compile_space(SPACE, declared())
+    raw = tuple(data.draw(st.integers(0, len(knob.choices) - 1)) for knob in space.knobs)
+    once = space.canonical(raw)
+    assert space.canonical(once) == once
+    assert space.candidate(once) == space.candidate(raw)
+    assert space.point(once) == space.point(raw)
+
+
+def test_points_are_all_raw_points_collapsed():
+    space = compile_space(SPACE, declared())
+    listed = [indices for indices, _ in space.points()]
+    raw = itertools.product(*(range(len(knob.choices)) for knob in space.knobs))
+    assert sorted(listed) == sorted({space.canonical(indices) for indices in raw})
+    assert len(listed) < space.size == math.prod(len(k.choices) for k in space.knobs)
+
+
+def test_equal_recipes_are_one_row():
+    spec = {
+        "knobs": {"recompute": ["full"], "recompute_layers": {"choices": [None, 8]}},
+    }
+    surveyed = survey(compile_space(spec, declared()))
+    assert len(surveyed) == 1
+    assert len(surveyed.row_of) == 2
+
+
+def test_nearest_is_itself_then_the_closest_other():
+    surveyed = survey(compile_space(SPACE, declared()))
+    allowed = np.ones(len(surveyed), dtype=bool)
+    for row in range(0, len(surveyed), 97):
+        assert surveyed.nearest(surveyed.points[row]) == row
+        allowed[row] = False
+        other = surveyed.nearest(surveyed.points[row], allowed)
+        assert other != row
+        ranges = [max(1, len(knob.choices) - 1) for knob in surveyed.space.knobs]
+
+        def distance(to, row=row, ranges=ranges):
+            pairs = zip(surveyed.points[row], surveyed.points[to], ranges, strict=True)
+            return sum(abs(a - b) / scale for a, b, scale in pairs)
+
+        best = min(distance(to) for to in range(len(surveyed)) if allowed[to])
+        assert distance(other) == pytest.approx(best)
+        allowed[row] = True
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "nearest"),
+    [
+        ({"knob": {}}, "space", "knobs"),
+        ({"knobs": {}}, "space.knobs", None),
+        ({"knobs": {"micro_batches": [1, 2]}}, "space.knobs", "micro_batch"),
+        ({"knobs": {"tp": {"choice": [1]}}}, "space.knobs.tp", "choices"),
+        ({"knobs": {"tp": {"choices": []}}}, "space.knobs.tp.choices", None),
+        ({"knobs": {"tp": {"choices": [1, 1]}}}, "space.knobs.tp.choices", None),
+        ({"knobs": {"tp": {"choices": [1.5]}}}, "space.knobs.tp", None),
+        ({"knobs": {"sp": {"choices": [0, 1]}}}, "space.knobs.sp", None),
+        ({"knobs": {"tp": {"divisors_of": "num_gpu"}}}, "space.knobs.tp.divisors_of", "num_gpus"),
+        ({"knobs": {"tp": {}}}, "space.knobs.tp", None),
+        ({"knobs": {"sp": {"choices": [True], "when": "tp > 1"}}}, "space.knobs.sp.when", None),
+        ({"knobs": {"tp": [1]}, "constants": {"zero": 1}}, "space.constants", "zero_stage"),
+        ({"knobs": {"tp": [1]}, "constants": {"tp": 1}}, "space", None),
+        ({"knobs": {"tp": [1]}, "derived": {"microbatch": "1"}}, "space.derived", "micro_batch"),
+    ],
+)
+def test_a_wrong_space_is_refused_by_name(spec, field, nearest):
+    with pytest.raises(InputError) as refused:
+        compile_space(spec, declared())
+    assert refused.value.field == field
+    assert refused.value.nearest == nearest
+
+
+def test_a_space_without_a_launchable_recipe_says_which_rules_and_what_to_widen():
+    spec = {"knobs": {"tp": {"choices": [3, 5]}, "micro_batch": {"choices": [1, 7]}}}
+    with pytest.raises(InputError) as refused:
+        survey(compile_space(spec, declared()))
+    assert "all 4 distinct points" in str(refused.value)
+    assert "degrees_divide_world rejects 4" in str(refused.value)
+    assert "widen pp" in str(refused.value)
+
+
+def test_a_huge_space_is_refused_with_its_size():
+    spec = {"knobs": {"tp": list(range(1, 1001)), "pp": list(range(1, 1001)), "cp": [1, 2, 4]}}
+    with pytest.raises(InputError, match="3,000,000 raw points"):
+        survey(compile_space(spec, declared()))

@@ -1,0 +1,158 @@
+import dataclasses
+import json
+
+import pytest
+
+from optimizer.objective import Objective
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.prediction_record import prediction_from_dict
+from optimizer.study import run_search
+from simulators.errors import InputError
+from simulators.job import Recipe
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+
+
+def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
+    def on_progress(progress):
+        if stop_at is not None and progress.considered >= stop_at:
+            raise KeyboardInterrupt
+
+    arguments = {"declared": declared(), "space": SPACE, "objective": Objective(("cost",))}
+    sampler = changes.pop("sampler", "tpe")
+    arguments |= {"simulator": FAKE, "seed": 0, **changes}
+    return run_search(
+        options=SearchOptions(
+            sampler=sampler, n_trials=n_trials, patience=None, min_trials=0, batch_size=16
+        ),
+        executor=ExecutorOptions("serial", 1),
+        storage=storage,
+        resume=resume,
+        on_progress=on_progress,
+        **arguments,
+    )
+
+
+def story(result):
+    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
+
+
+@pytest.fixture(params=["journal", "sqlite"])
+def storage(request, tmp_path):
+    path = tmp_path / "search.journal"
+    return str(path) if request.param == "journal" else f"sqlite:///{tmp_path / 'search.db'}"
+
+
+def test_predictions_survive_json_exactly():
+    prediction = FakeSimulator().simulate(declared().job(Recipe(tp=2)))
+    prediction = dataclasses.replace(prediction, interval_s=(0.1, 0.3), assumptions=("a",))
+    assert prediction_from_dict(json.loads(json.dumps(prediction.to_dict()))) == prediction
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsga2", "random", "grid"])
+def test_killed_and_resumed_equals_never_killed(tmp_path, sampler):
+    whole = search(None, sampler=sampler)
+    storage = str(tmp_path / "search.journal")
+    first = search(storage, sampler=sampler, stop_at=32)
+    assert first.stopped == "interrupted"
+    resumed = search(storage, sampler=sampler, resume=True)
+    assert story(resumed) == story(whole)
+    assert resumed.resumed_trials == sum(t.prediction is not None for t in first.trials)
+
+
+def test_resuming_simulates_nothing_twice(storage, monkeypatch):
+    search(storage)
+    calls = []
+    monkeypatch.setattr(FakeSimulator, "simulate", lambda self, job: calls.append(job))
+    again = search(storage, resume=True)
+    assert calls == []
+    assert again.best
+
+
+def test_a_resumed_search_may_go_further(storage):
+    search(storage, n_trials=32)
+    longer = search(storage, n_trials=80, resume=True)
+    assert story(longer) == story(search(None, n_trials=80))
+
+
+def test_an_existing_search_is_not_overwritten_by_accident(storage):
+    search(storage)
+    with pytest.raises(InputError, match="resume=true"):
+        search(storage)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"declared": declared(batch=128)},
+        {"space": {**SPACE, "constants": {"overlap_grad_reduce": True}}},
+        {"objective": Objective(("mfu",))},
+        {"seed": 1},
+        {"sampler": "random"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_another_question_is_refused(storage, changed):
+    search(storage)
+    with pytest.raises(InputError, match="another search"):
+        search(storage, resume=True, **changed)
+
+
+def test_a_torn_last_line_loses_one_trial(tmp_path):
+    path = tmp_path / "search.journal"
+    whole = search(str(path))
+    text = path.read_bytes()
+    path.write_bytes(text[:-100])
+    resumed = search(str(path), resume=True)
+    assert story(resumed) == story(whole)
+    simulated = sum(t.prediction is not None for t in whole.trials)
+    assert resumed.resumed_trials == simulated - 1
+    # What the resumed search appended is readable in turn.
+    assert search(str(path), resume=True).resumed_trials == simulated
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: b"hello, I am no journal\n" * 3,
+        lambda text: b"\x00" * 500,
+        lambda text: text.replace(b'"step_time_s"', b'"step_time"'),
+        lambda text: text[: len(text) // 2] + b"garbage\n" + text[len(text) // 2 :],
+    ],
+    ids=["text", "zeros", "renamed field", "garbage inside"],
+)
+def test_a_damaged_store_is_named_and_left_alone(tmp_path, damage):
+    path = tmp_path / "search.journal"
+    search(str(path))
+    path.write_bytes(damage(path.read_bytes()))
+    before = path.read_bytes()
+    with pytest.raises(InputError) as refused:
+        search(str(path), resume=True)
+    assert str(path) in str(refused.value)
+    assert path.read_bytes() == before
+
+
+def test_an_unwritable_place_is_refused_before_searching(tmp_path):
+    with pytest.raises(InputError, match="cannot be opened"):
+        search(str(tmp_path / "missing" / "search.journal"))
+
+
+def test_a_failed_recipe_is_tried_again(tmp_path):
+    storage = str(tmp_path / "search.journal")
+    failing = FAKE.replace("FakeSimulator", "SometimesFailing")
+    first = search(storage, simulator=failing)
+    again = search(storage, simulator=failing, resume=True)
+    assert first.counts()["failed"] > 0
+    assert again.resumed_trials == sum(t.prediction is not None for t in first.trials)
+    assert story(again) == story(first)
+
+
+def test_a_prediction_that_is_no_number_is_a_failure(tmp_path):
+    result = search(
+        None,
+        simulator=FAKE.replace("FakeSimulator", "NotANumber"),
+        objective=Objective(("step_time",)),
+    )
+    failed = [t for t in result.trials if t.status == "failed"]
+    assert failed
+    assert all(t.recipe.tp == 2 and "nan" in t.reason for t in failed)
+    assert all(t.recipe.tp != 2 for t in result.best)

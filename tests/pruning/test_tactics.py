@@ -1,0 +1,163 @@
+"""Each tactic fires exactly when it should."""
+
+from dataclasses import replace
+
+import pytest
+
+from pruning import TACTICS, History, Known, select_tactics, settle, settles_others_rank
+from pruning.micro_batches import QUANTISATION_GAIN
+from simulators.errors import InputError
+from simulators.job import Recipe
+from tests.optimizer.fake_simulator import FakeSimulator, declared
+
+QUESTION = declared()
+PREDICTION = FakeSimulator().simulate(QUESTION.job(Recipe(zero_stage=0)))
+
+
+def history(*known, bar=None):
+    """A history of ``known`` and, if given, one best recipe as fast as ``bar``."""
+    settled = History(top=1)
+    for one in known:
+        settled.add(one)
+    if bar is not None:
+        settled.add(Known(Recipe(tp=8, pp=2), True, PREDICTION, bar))
+    return settled
+
+
+def out_of_memory(**fields):
+    return Known(Recipe(**fields), fits=False)
+
+
+def fits(time_like=1.0, **fields):
+    return Known(Recipe(**fields), True, PREDICTION, time_like)
+
+
+def rule(recipe, settled, question=QUESTION):
+    verdict = settle(question.job(recipe), settled, TACTICS.values())
+    return None if verdict is None else verdict.rule
+
+
+class TestRecompute:
+    @pytest.mark.parametrize(
+        ("more", "less"),
+        [
+            (Recipe(recompute="full"), Recipe(recompute="none")),
+            (Recipe(recompute="selective"), Recipe(recompute="none")),
+            (Recipe(recompute="full"), Recipe(recompute="selective")),
+            (Recipe(recompute="full"), Recipe(recompute="full", recompute_layers=3)),
+            (
+                Recipe(recompute="full", recompute_layers=5),
+                Recipe(recompute="full", recompute_layers=3),
+            ),
+        ],
+    )
+    def test_fires_only_from_more_to_less(self, more, less):
+        assert rule(less, history(Known(more, fits=False))) == "recompute_oom"
+        assert rule(more, history(Known(less, fits=False))) is None
+        assert rule(less, history(Known(more, True, PREDICTION, 1.0))) is None
+
+    def test_another_difference_proves_nothing(self):
+        settled = history(out_of_memory(recompute="full", micro_batch=2))
+        assert rule(Recipe(recompute="none", micro_batch=1), settled) is None
+
+    def test_one_layer_per_stage_gains_nothing_from_full(self):
+        settled = history(out_of_memory(recompute="full", pp=8))
+        assert rule(Recipe(recompute="none", pp=8), settled) is None
+        settled = history(out_of_memory(recompute="selective", pp=8))
+        assert rule(Recipe(recompute="none", pp=8), settled) == "recompute_oom"
+
+    def test_unfused_attention_scores_can_make_full_the_larger(self):
+        training = replace(QUESTION.training, attention="unfused")
+        unfused = replace(QUESTION, training=training)
+        settled = history(out_of_memory(recompute="full"))
+        assert rule(Recipe(recompute="selective"), settled, unfused) is None
+        assert rule(Recipe(recompute="none"), settled, unfused) == "recompute_oom"
+
+
+class TestSequenceParallel:
+    def test_fires_only_for_the_twin_without(self):
+        settled = history(out_of_memory(tp=2, sp=True))
+        assert rule(Recipe(tp=2), settled) == "sequence_parallel_oom"
+        assert rule(Recipe(tp=4), settled) is None
+        assert rule(Recipe(tp=2, sp=True), history(out_of_memory(tp=2))) is None
+        assert rule(Recipe(tp=2), history(fits(tp=2, sp=True))) is None
+
+
+class TestDistributedOptimizer:
+    at_best = 1 - sum(
+        PREDICTION.breakdown_s[part] for part in ("optimizer", "exposed_dp_communication")
+    ) / (PREDICTION.step_time_s)
+
+    def test_fires_when_even_free_sharding_cannot_reach_the_best(self):
+        twin = fits(1.0, zero_stage=0)
+        assert rule(Recipe(), history(twin, bar=self.at_best * 0.999)) == "distributed_optimizer"
+        assert rule(Recipe(), history(twin, bar=self.at_best * 1.001)) is None
+
+    def test_needs_a_twin_that_fits_and_enough_best(self):
+        assert rule(Recipe(), history(out_of_memory(zero_stage=0), bar=0.01)) is None
+        settled = History(top=2)
+        settled.add(fits(1.0, zero_stage=0))
+        assert rule(Recipe(), settled) is None
+
+    def test_leaves_overlap_and_other_stages_alone(self):
+        twin = fits(1.0, zero_stage=0, overlap_grad_reduce=True)
+        assert rule(Recipe(overlap_grad_reduce=True), history(twin, bar=0.01)) is None
+        assert rule(Recipe(zero_stage=0), history(fits(1.0, zero_stage=1), bar=0.01)) is None
+
+    def test_does_not_guess_without_the_parts(self):
+        prediction = replace(PREDICTION, breakdown_s={"compute": PREDICTION.step_time_s})
+        twin = Known(Recipe(zero_stage=0), True, prediction, 1.0)
+        assert rule(Recipe(), history(twin, bar=0.01)) is None
+
+
+class TestMicroBatches:
+    def test_fires_only_far_from_the_best(self):
+        larger = fits(1.0, micro_batch=4)
+        far, near = 1 - QUANTISATION_GAIN - 0.001, 1 - QUANTISATION_GAIN + 0.001
+        assert rule(Recipe(micro_batch=2), history(larger, bar=far)) == "micro_batches"
+        assert rule(Recipe(micro_batch=1), history(larger, bar=far)) == "micro_batches"
+        assert rule(Recipe(micro_batch=2), history(larger, bar=near)) is None
+
+    def test_needs_a_larger_twin_that_fits_and_no_pipeline(self):
+        far = 0.01
+        smaller = fits(1.0, micro_batch=1)
+        assert rule(Recipe(micro_batch=2), history(smaller, bar=far)) is None
+        settled = history(out_of_memory(micro_batch=4), bar=far)
+        assert rule(Recipe(micro_batch=2), settled) is None
+        settled = history(fits(1.0, micro_batch=4, pp=2), bar=far)
+        assert rule(Recipe(micro_batch=2, pp=2), settled) is None
+
+
+def test_no_runtime_is_ruled_out_when_time_alone_does_not_decide():
+    settled = history(
+        Known(Recipe(micro_batch=4), True, PREDICTION, None),
+        Known(Recipe(zero_stage=0), True, PREDICTION, None),
+        bar=0.01,
+    )
+    assert rule(Recipe(micro_batch=2), settled) is None
+    assert rule(Recipe(), settled) is None
+
+
+def test_the_twin_that_settles_comes_first_in_an_exhaustive_search():
+    for first, second in (
+        (Recipe(recompute="full"), Recipe(recompute="selective")),
+        (Recipe(recompute="full"), Recipe(recompute="full", recompute_layers=3)),
+        (
+            Recipe(recompute="full", recompute_layers=3),
+            Recipe(recompute="full", recompute_layers=1),
+        ),
+        (Recipe(tp=2, sp=True), Recipe(tp=2)),
+        (Recipe(zero_stage=0), Recipe(zero_stage=1)),
+        (Recipe(micro_batch=4), Recipe(micro_batch=2)),
+    ):
+        assert settles_others_rank(first) < settles_others_rank(second)
+
+
+def test_unknown_tactics_are_refused_with_the_nearest():
+    with pytest.raises(InputError) as refused:
+        select_tactics(["micro_batch"])
+    assert refused.value.nearest == "micro_batches"
+
+
+def test_every_tactic_states_its_premise():
+    assert all(tactic.premise and name == tactic.name for name, tactic in TACTICS.items())
