@@ -33,7 +33,10 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
-    """``groups`` GEMMs of ``m_per_group x n x k`` in one launch (experts of one rank)."""
+    """``groups`` GEMMs of ``m_per_group x n x k`` in one launch (experts of one rank).
+
+    For layout NT (weight gradient) each group computes ``C[n, k]`` over its ``m_per_group`` rows.
+    """
 
     name: str
     groups: int
@@ -110,14 +113,6 @@ class SendRecv:
 
 
 @dataclass(frozen=True, slots=True)
-class HostWork:
-    """Time the host needs before it can launch what follows, in units of one launch."""
-
-    name: str
-    launches: int
-
-
-@dataclass(frozen=True, slots=True)
 class Alloc:
     """``bytes`` that stay live after the block ends, under ``tag``, until a ``Free``."""
 
@@ -134,7 +129,7 @@ class Free:
 
 
 Kernel = Gemm | GroupedGemm | Attention | Streaming
-Op = Gemm | GroupedGemm | Attention | Streaming | Collective | SendRecv | HostWork | Alloc | Free
+Op = Gemm | GroupedGemm | Attention | Streaming | Collective | SendRecv | Alloc | Free
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""Floating-point operations of a training step: the numerators of MFU and HFU.
+
+Conventions (Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022, appendix B): matrix
+multiplications only, attention counted over the full square although causal kernels skip
+half of it, active experts only, output layer at the unpadded vocabulary. A backward pass is
+twice the forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.job import Job, Model
+
+
+@dataclass(frozen=True)
+class StepFlops:
+    """FLOPs of one step over all GPUs: of the model, and with what recomputation repeats."""
+
+    model: float
+    hardware: float
+
+
+def step_flops(job: Job) -> StepFlops:
+    """FLOPs of one training step of a valid job."""
+    model, recipe, sequence = job.model, job.recipe, job.sequence_length
+    layers = [layer_flops(model, sequence, model.is_moe_layer(i)) for i in range(model.num_layers)]
+    head = 2.0 * model.hidden_size * model.vocab_size
+    forward = sum(layers) + head
+    core = attention_core_flops(model, sequence)
+    repeated = 0.0
+    if recipe.recompute == "selective":
+        repeated = core * model.num_layers
+    elif recipe.recompute == "full":
+        per_chunk = max(1, max(job.layers_per_stage) // recipe.vpp)
+        share = 1.0
+        if recipe.recompute_layers is not None:
+            share = min(1.0, recipe.recompute_layers / per_chunk)
+        repeated = sum(layers) * share
+    tokens = job.tokens_per_step
+    return StepFlops(3 * forward * tokens, (3 * forward + repeated) * tokens)
+
+
+def attention_core_flops(model: Model, sequence: int) -> float:
+    """Scores and weighted values of one token of one layer, forward."""
+    return 2.0 * sequence * model.num_heads * (model.qk_head_dim + model.v_head_dim)
+
+
+def layer_flops(model: Model, sequence: int, is_moe: bool) -> float:
+    """One token through one layer, forward."""
+    hidden = model.hidden_size
+    gate = 3 if model.gated_mlp else 2
+    if is_moe and model.moe is not None:
+        moe = model.moe
+        width = moe.top_k * moe.ffn_hidden_size + moe.shared_ffn_hidden_size
+        mlp = 2.0 * hidden * width * gate + 2.0 * hidden * moe.num_experts
+    else:
+        mlp = 2.0 * hidden * model.ffn_hidden_size * gate
+    output = 2.0 * model.num_heads * model.v_head_dim * hidden
+    return mlp + output + _projection_flops(model) + attention_core_flops(model, sequence)
+
+
+def _projection_flops(model: Model) -> float:
+    hidden, mla = model.hidden_size, model.mla
+    if mla is None:
+        return 2.0 * hidden * (model.num_heads + 2 * model.kv_heads) * model.qk_head_dim
+    down = hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)
+    query = hidden
+    if mla.q_lora_rank is not None:
+        down += hidden * mla.q_lora_rank
+        query = mla.q_lora_rank
+    up = model.num_heads * (
+        query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
+    )
+    return 2.0 * (down + up)

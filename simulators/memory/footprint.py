@@ -1,0 +1,181 @@
+"""GPU memory of every pipeline stage over one step.
+
+Static: parameters, gradients, optimizer state. Dynamic: activations of the micro-batches in
+flight (counted along the stage's own schedule), the largest temporary on top of them, and
+communication staging. Outside the framework's allocator: CUDA context and NCCL's buffers.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from simulators.job import Job
+from simulators.prediction import Memory, StageMemory
+from simulators.workload.data_parallel import gradient_bytes_per_parameter, parameter_bytes
+from simulators.workload.program import Chunk, Stage, Workload
+from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
+from simulators.workload.step_end import MOMENT_BYTES, master_bytes, owned_parameters
+
+MIB = 2**20
+# PyTorch's caching allocator: allocations above 1 MiB come from segments cut in multiples of
+# 2 MiB, smaller ones share 2 MiB segments.
+SEGMENT_BYTES = 2 * MIB
+# CUDA context with loaded kernel images, per architecture: estimates of the order that
+# nvidia-smi shows beyond the allocator's figures.
+CONTEXT_BYTES = {
+    "volta": 450 * MIB,
+    "ampere": 500 * MIB,
+    "hopper": 600 * MIB,
+    "blackwell": 700 * MIB,
+}
+# NCCL allocates per channel and peer one buffer per protocol: 4 MiB Simple, 512 KiB LL and
+# 4.69 MiB LL128 (NCCL's defaults), for a send and a receive side it keeps the latter.
+NCCL_CHANNEL_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
+
+
+def footprint(job: Job, workload: Workload, channels: int) -> Memory:
+    """Memory of every stage of a valid job.
+
+    Args:
+        job: the question.
+        workload: its blocks, with what they keep and what they need at once.
+        channels: NCCL channels that all communicators of a rank open together.
+
+    ``reserved`` adds the rounding of every saved tensor to allocator segments; fragmentation
+    beyond that is not modelled.
+    """
+    outside = {
+        "communication_buffers": channels * NCCL_CHANNEL_BYTES,
+        "context": CONTEXT_BYTES[job.gpu.architecture],
+    }
+    stages = tuple(
+        _stage_memory(job, stage, index, outside) for index, stage in enumerate(workload.stages)
+    )
+    capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
+    used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
+    worst = int(np.argmax(used))
+    return Memory(
+        peak_allocated_bytes=max(stage.peak_allocated_bytes for stage in stages),
+        peak_reserved_bytes=max(stage.peak_reserved_bytes for stage in stages),
+        capacity_bytes=capacity,
+        headroom_bytes=capacity - used[worst],
+        worst_stage=worst,
+        per_stage=stages,
+    )
+
+
+def _stage_memory(job: Job, stage: Stage, index: int, outside: dict[str, int]) -> StageMemory:
+    kind = static_bytes(job, stage)
+    activations, temporary, reserved = _dynamic_bytes(job, stage, index)
+    kind["activations"] = activations
+    kind["temporary"] = temporary
+    allocated = sum(kind.values())
+    static = sum(_round_up(kind[name]) for name in ("parameters", "gradients", "optimizer"))
+    return StageMemory(
+        stage=index,
+        kind=kind | outside,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=max(allocated, static + reserved),
+    )
+
+
+def _round_up(size: int) -> int:
+    return -(-size // SEGMENT_BYTES) * SEGMENT_BYTES if size else 0
+
+
+def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer state on one rank of a stage.
+
+    ZeRO stages shard, in order: optimizer state (1), gradients (2), parameters (3)
+    (Rajbhandari et al. 2020, section 5).
+    """
+    parameters, zero = stage.parameters, job.recipe.zero_stage
+    owned = owned_parameters(parameters, job)
+    gradient = gradient_bytes_per_parameter(job)
+    weight = parameter_bytes(job)
+    if zero == 3:
+        # FSDP keeps the sharded parameters in fp32 and casts what it gathers.
+        return {
+            "parameters": owned * 4 + 2 * _largest_unit(stage) * weight,
+            "gradients": owned * 4 + _largest_unit(stage) * weight,
+            "optimizer": owned * MOMENT_BYTES[job.training.optimizer],
+        }
+    reduced = owned if zero == 2 else parameters.total
+    return {
+        "parameters": parameters.total * weight,
+        "gradients": reduced * gradient,
+        "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.training.optimizer]),
+    }
+
+
+def _largest_unit(stage: Stage) -> int:
+    """Parameters of the largest piece FSDP gathers at once."""
+    runs = [run for chunk in stage.chunks for run in chunk.runs]
+    return max((run.parameters.total for run in runs), default=0)
+
+
+def _dynamic_bytes(job: Job, stage: Stage, index: int) -> tuple[int, int, int]:
+    """Activations and temporary bytes at the peak, and what the allocator holds for both."""
+    recipe = job.recipe
+    order = stage_order(
+        recipe.schedule,
+        index,
+        recipe.pp,
+        recipe.vpp,
+        _enough_micro_batches(job),
+    )
+    direction, chunk, _ = order
+    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.float64)
+    padding = np.array(
+        [_padding_bytes(each.saved_tensor_bytes) for each in stage.chunks], dtype=np.float64
+    )
+    peaks = np.array(
+        [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)]
+    )
+    change = np.where(direction == FORWARD, saved[chunk], -saved[chunk])
+    live = np.cumsum(change)
+    # Before a pass, what earlier ones left; a forward peak already holds its own activations.
+    before = live - change
+    during = before + peaks[direction, chunk]
+    worst = int(np.argmax(during))
+    activations = int(before[worst])
+    temporary = int(during[worst] - before[worst])
+    if direction[worst] == FORWARD:
+        own = int(min(temporary, saved[chunk[worst]]))
+        activations, temporary = activations + own, temporary - own
+    pad = np.where(direction == FORWARD, padding[chunk], -padding[chunk])
+    held = int(during[worst] + np.cumsum(pad).max())
+    return activations, temporary, held
+
+
+def _enough_micro_batches(job: Job) -> int:
+    """Micro-batches after which a stage's peak no longer grows."""
+    recipe = job.recipe
+    if recipe.schedule == "gpipe":
+        return job.num_micro_batches
+    # Interleaved warm-up needs at most two rounds of stages per chunk.
+    return min(job.num_micro_batches, 3 * recipe.pp)
+
+
+@functools.lru_cache(maxsize=8192)
+def _padding_bytes(saved: tuple[tuple[int, int], ...]) -> int:
+    """What rounding to segments adds to one micro-batch's saved tensors."""
+    return sum(count * (_round_up(size) - size) for size, count in saved if size > MIB)
+
+
+def _pass_peak(chunk: Chunk, direction: int) -> int:
+    """Most bytes one pass holds beyond what was live before it."""
+    peak = live = 0
+    if direction == FORWARD:
+        for run in chunk.runs:
+            # Each repetition leaves its activations behind.
+            last = live + (run.count - 1) * run.forward.saved_bytes
+            peak = max(peak, last + run.forward.peak_bytes)
+            live += run.count * run.forward.saved_bytes
+        return peak
+    for run in reversed(chunk.runs):
+        peak = max(peak, live + run.backward.peak_bytes)
+        live += run.count * run.backward.saved_bytes
+    return peak

@@ -1,0 +1,443 @@
+"""From priced passes to engine tasks: a compute and a data-parallel stream per stage.
+
+Only unique ranks appear, one per pipeline stage: their data-, tensor- and context-parallel
+peers run the same program at the same time. Pipeline transfers are part of the sender's task
+when they block it (plain 1F1B and GPipe, as Megatron-LM issues them) and a lag on the
+dependency when they run beside compute (interleaved).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.collectives import price_send_recv
+from simulators.interference import overlap_slowdowns
+from simulators.job import Job
+from simulators.replay.engine import Floats, Ints, Tasks
+from simulators.replay.passes import PassPrice, PassPricer, Segment
+from simulators.replay.prices import (
+    OPTIMIZER,
+    PART_INDEX,
+    PARTS,
+    PricedBlock,
+    Pricer,
+)
+from simulators.workload.data_parallel import (
+    bucket_parameters,
+    gather_parameters,
+    reduce_gradients,
+    sharing_key,
+)
+from simulators.workload.program import Chunk, Workload
+from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
+
+PP_PART = PART_INDEX["pp_communication"]
+DP_PART = PART_INDEX["dp_communication"]
+# Gathers and reductions of one communicator run one after another in NCCL: one stream.
+COMPUTE_STREAM, DATA_PARALLEL_STREAM = 0, 1
+STREAMS_PER_RANK = 2
+NEUTRAL_KIND = 0
+# What is gathered or reduced for every micro-batch is double-buffered: the next layer's
+# parameters arrive while one runs, and a reduction must end before the second one after it.
+LAYERS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True)
+class Program:
+    """Engine tasks of ``micro_batches`` micro-batches, and what is needed to read the times.
+
+    ``compute_tasks[s]`` are the tasks of stage ``s``'s compute stream in order; the first
+    ``pass_tasks[s]`` of them are passes. ``pass_start[s]`` maps pass ``i`` of the stage's
+    order to its first task's place among them. ``fixed_s`` (task -> part seconds) covers the
+    tasks that end the step; ``pass_part_s[s]``, shape (2, chunks, parts), one pass.
+    ``communication`` marks data-parallel tasks, ``lag`` the largest lag into each task.
+    """
+
+    tasks: Tasks
+    compute_tasks: tuple[Ints, ...]
+    pass_tasks: tuple[int, ...]
+    pass_start: tuple[Ints, ...]
+    pass_part_s: tuple[Floats, ...]
+    end_part_s: tuple[Floats, ...]
+    communication: np.ndarray
+    lag: Floats
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """When parameters and gradients travel, for one job."""
+
+    reduces: bool
+    reduce_every: bool
+    reduce_beside: bool
+    gathers: bool
+    gather_every: bool
+    gather_beside: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Sharing:
+        recipe = job.recipe
+        replicated = job.dp * recipe.cp > 1
+        stage = recipe.zero_stage
+        return cls(
+            reduces=replicated,
+            reduce_every=replicated and stage >= 2,
+            reduce_beside=replicated and (stage >= 2 or recipe.overlap_grad_reduce),
+            gathers=replicated and stage >= 1,
+            gather_every=replicated and stage == 3,
+            gather_beside=replicated and (stage == 3 or recipe.overlap_param_gather),
+        )
+
+
+def boundary_seconds(job: Job, workload: Workload, pricer: Pricer) -> Floats:
+    """Seconds to send one micro-batch's boundary tensor from each stage to the next.
+
+    Shape (stages,); the last entry is the wrap-around of the interleaved schedule.
+    """
+    stages = job.recipe.pp
+    if stages == 1:
+        return np.zeros(1)
+    replica = job.world_size // stages
+    domain = job.cluster.domain
+    seconds = np.empty(stages)
+    group = workload.communicators["pp"]
+    for stage in range(stages):
+        after = (stage + 1) % stages
+        low = min(stage, after) * replica
+        high = (max(stage, after) + 1) * replica - 1
+        crosses = low // domain != high // domain
+        price = price_send_recv(
+            workload.stage_boundary_bytes, crosses, group, job.gpu, job.cluster
+        )
+        seconds[stage] = price.seconds
+    return seconds
+
+
+class Assembler:
+    """Collects tasks, edges and stream orders, then freezes them."""
+
+    def __init__(self, job: Job, workload: Workload, pricer: Pricer) -> None:
+        self.job = job
+        self.workload = workload
+        self.pricer = pricer
+        self.sharing = Sharing.of(job)
+        unit = None if job.recipe.zero_stage == 3 else bucket_parameters(job)
+        self.passes = PassPricer(pricer, unit)
+        self.boundary_s = boundary_seconds(job, workload, pricer)
+        self.blocking_sends = job.recipe.vpp == 1
+        self.key = sharing_key(job)
+
+    def assemble(self, micro_batches: int) -> Program:
+        """The step with ``micro_batches`` micro-batches per replica."""
+        return _Build(self, micro_batches).program()
+
+    def pass_price(self, stage: int, chunk: Chunk, direction: int) -> PassPrice:
+        """One pass with the transfer that blocks its sender, if any."""
+        price = self.passes.whole(chunk, direction)
+        sent = self.sent_s(stage, direction)
+        if not sent:
+            return price
+        parts = price.part_s.copy()
+        parts[PP_PART] += sent
+        total = price.seconds + sent
+        share = price.compute_share * price.seconds / total
+        return PassPrice(total, parts, share, price.memory_bound)
+
+    def sent_s(self, stage: int, direction: int) -> float:
+        """Blocking transfer after a pass: forward to the next stage, backward to the previous."""
+        last = self.job.recipe.pp - 1
+        if not self.blocking_sends or last == 0:
+            return 0.0
+        if direction == FORWARD:
+            return float(self.boundary_s[stage]) if stage < last else 0.0
+        return float(self.boundary_s[stage - 1]) if stage > 0 else 0.0
+
+
+class _Build:
+    """One assembly; split from ``Assembler`` so that nothing leaks from one to the next."""
+
+    def __init__(self, of: Assembler, micro_batches: int) -> None:
+        self.of = of
+        self.micro_batches = micro_batches
+        self.stages = of.job.recipe.pp
+        self.chunks = of.job.recipe.vpp
+        self.work: list[Floats] = []
+        self.kinds: list[Ints] = []
+        self.count = 0
+        self.edges: list[tuple[Ints, Ints, Floats]] = []
+        self.orders: list[list[Ints]] = [[] for _ in range(self.stages * STREAMS_PER_RANK + 1)]
+        # Data-parallel tasks by stage, each with its place in the stream's order.
+        self.issued: list[list[tuple[float, Ints]]] = [[] for _ in range(self.stages)]
+        self.compute_kind: dict[tuple[float, float], int] = {}
+        self.block_kind: dict[int, tuple[int, PricedBlock]] = {}
+        shape = (self.stages, 2, self.chunks, micro_batches)
+        self.first = np.empty(shape, dtype=np.int64)
+        self.last = np.empty(shape, dtype=np.int64)
+
+    # Kinds: 0 neutral, then compute kinds as odd numbers, communication kinds as even ones,
+    # renumbered when the matrix is made.
+    def compute(self, price: PassPrice) -> int:
+        key = (price.compute_share, price.memory_bound)
+        return 2 * self.compute_kind.setdefault(key, len(self.compute_kind)) + 1
+
+    def block(self, block: PricedBlock) -> int:
+        entry = self.block_kind.setdefault(id(block), (len(self.block_kind), block))
+        return 2 * entry[0] + 2
+
+    def add(self, seconds: Floats, kinds: Ints) -> Ints:
+        """Append tasks and return their numbers."""
+        numbers = np.arange(self.count, self.count + len(seconds), dtype=np.int64)
+        self.work.append(seconds)
+        self.kinds.append(kinds)
+        self.count += len(seconds)
+        return numbers
+
+    def add_one(self, seconds: float, kind: int = NEUTRAL_KIND) -> Ints:
+        return self.add(np.array([seconds]), np.array([kind], dtype=np.int64))
+
+    def edge(self, before: Ints, after: Ints, lag: float | Floats = 0.0) -> None:
+        lags = np.broadcast_to(np.asarray(lag, dtype=np.float64), before.shape)
+        self.edges.append((before.ravel(), after.ravel(), lags.ravel()))
+
+    def stream(self, stage: int, which: int) -> list[Ints]:
+        return self.orders[stage * STREAMS_PER_RANK + which]
+
+    def program(self) -> Program:
+        compute_tasks, pass_tasks, pass_starts, pass_parts, end_parts = [], [], [], [], []
+        reduced: list[Ints | None] = []
+        for stage in range(self.stages):
+            starts, parts, last_reduce = self.stage_passes(stage)
+            pass_starts.append(starts)
+            pass_parts.append(parts)
+            reduced.append(last_reduce)
+            pass_tasks.append(sum(len(part) for part in self.stream(stage, COMPUTE_STREAM)))
+        self.pipeline_edges()
+        barrier = self.add_one(0.0)
+        self.orders[-1].append(barrier)
+        for stage in range(self.stages):
+            end_parts.append(self.step_end(stage, reduced[stage], barrier))
+            compute_tasks.append(np.concatenate(self.stream(stage, COMPUTE_STREAM)))
+        communication = np.zeros(self.count, dtype=np.bool_)
+        for stage, issued in enumerate(self.issued):
+            in_order = [task for _, task in sorted(issued, key=lambda entry: entry[0])]
+            self.stream(stage, DATA_PARALLEL_STREAM).extend(in_order)
+            for task in in_order:
+                communication[task] = True
+        tasks, lag = self.freeze()
+        return Program(
+            tasks=tasks,
+            compute_tasks=tuple(compute_tasks),
+            pass_tasks=tuple(pass_tasks),
+            pass_start=tuple(pass_starts),
+            pass_part_s=tuple(pass_parts),
+            end_part_s=tuple(end_parts),
+            communication=communication,
+            lag=lag,
+        )
+
+    def stage_passes(self, stage: int) -> tuple[Ints, Floats, Ints | None]:
+        """Add one stage's passes; returns pass starts, part seconds and the last reduction."""
+        of, sharing, m = self.of, self.of.sharing, self.micro_batches
+        recipe = of.job.recipe
+        chunks = of.workload.stages[stage].chunks
+        order = stage_order(recipe.schedule, stage, self.stages, self.chunks, m)
+        direction, chunk, micro = order
+        prices = [[of.pass_price(stage, c, d) for c in chunks] for d in (FORWARD, BACKWARD)]
+        seconds = np.array([[price.seconds for price in row] for row in prices])
+        kinds = np.array([[self.compute(price) for price in row] for row in prices])
+        parts = np.array([[price.part_s for price in row] for row in prices])
+
+        gathered = np.zeros(order.shape[1], dtype=np.bool_)
+        reduce_cut = np.zeros(order.shape[1], dtype=np.bool_)
+        if sharing.gather_beside:
+            first_only = (direction == FORWARD) & (micro == 0)
+            gathered = np.ones_like(gathered) if sharing.gather_every else first_only
+        if sharing.reduce_beside:
+            last_only = (direction == BACKWARD) & (micro == m - 1)
+            reduce_cut = (direction == BACKWARD) if sharing.reduce_every else last_only
+        cut = gathered | reduce_cut
+        pieces = np.ones(order.shape[1], dtype=np.int64)
+        if cut.any():
+            counts = np.array(
+                [[len(of.passes.segments(c, d)) for c in chunks] for d in (FORWARD, BACKWARD)]
+            )
+            pieces[cut] = counts[direction[cut], chunk[cut]]
+        starts = np.cumsum(pieces) - pieces
+        work = np.repeat(seconds[direction, chunk], pieces)
+        kind = np.repeat(kinds[direction, chunk], pieces)
+        numbers = self.add(work, kind)
+        self.stream(stage, COMPUTE_STREAM).append(numbers)
+        self.first[stage, direction, chunk, micro] = numbers[starts]
+        self.last[stage, direction, chunk, micro] = numbers[starts + pieces - 1]
+        last_reduce: Ints | None = None
+        for index in np.flatnonzero(cut):
+            own = numbers[starts[index] : starts[index] + pieces[index]]
+            way = int(direction[index])
+            segments = of.passes.segments(chunks[chunk[index]], way)
+            self.fill_segments(stage, way, own, segments, work, kind, numbers[0])
+            if gathered[index]:
+                self.gather_beside(stage, own, segments)
+            if reduce_cut[index]:
+                last_reduce = self.reduce_beside(stage, own, segments)
+        return starts, parts, last_reduce
+
+    def fill_segments(
+        self,
+        stage: int,
+        direction: int,
+        own: Ints,
+        segments: tuple[Segment, ...],
+        work: Floats,
+        kind: Ints,
+        base: int,
+    ) -> None:
+        for number, segment in zip(own, segments, strict=True):
+            work[number - base] = segment.price.seconds
+            kind[number - base] = self.compute(segment.price)
+        work[own[-1] - base] += self.of.sent_s(stage, direction)
+
+    def gather_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> None:
+        """All-gathers that must arrive before the segments they belong to.
+
+        Megatron gathers all buckets as fast as the network takes them; FSDP keeps few in
+        flight.
+        """
+        for number, segment in zip(own, segments, strict=True):
+            block = self.of.pricer.block(gather_parameters(segment.parameters, self.of.key))
+            # Issued when the compute it may not run ahead of has been launched.
+            task = self.communicate(stage, number - LAYERS_IN_FLIGHT + 0.75, block)
+            self.edge(task, np.array([number]))
+            if self.of.sharing.gather_every:
+                ahead = number - LAYERS_IN_FLIGHT
+                if ahead >= self.stream(stage, COMPUTE_STREAM)[0][0]:
+                    self.edge(np.array([ahead]), task)
+
+    def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> Ints:
+        task = own[:1]
+        for number, segment in zip(own, segments, strict=True):
+            block = self.of.pricer.block(reduce_gradients(segment.parameters, self.of.key))
+            task = self.communicate(stage, number + 0.5, block)
+            self.edge(np.array([number]), task)
+            if self.of.sharing.reduce_every:
+                behind = number + LAYERS_IN_FLIGHT
+                if behind <= self.stream(stage, COMPUTE_STREAM)[0][-1]:
+                    self.edge(task, np.array([behind]))
+        return task
+
+    def communicate(self, stage: int, place: float, block: PricedBlock) -> Ints:
+        """A data-parallel task at a place between the numbers of the stage's compute tasks."""
+        task = self.add_one(block.seconds, self.block(block))
+        self.issued[stage].append((place, task))
+        return task
+
+    def pipeline_edges(self) -> None:
+        """Forward and backward dependencies between stages, chunk by chunk."""
+        of, last = self.of, self.stages - 1
+        lags = np.zeros(self.stages) if of.blocking_sends else of.boundary_s
+        for stage in range(self.stages):
+            if stage > 0:
+                self.edge(
+                    self.last[stage - 1, FORWARD], self.first[stage, FORWARD], lags[stage - 1]
+                )
+            if stage < last:
+                self.edge(self.last[stage + 1, BACKWARD], self.first[stage, BACKWARD], lags[stage])
+        if last and self.chunks > 1:
+            self.edge(self.last[last, FORWARD, :-1], self.first[0, FORWARD, 1:], lags[last])
+            self.edge(self.last[0, BACKWARD, 1:], self.first[last, BACKWARD, :-1], lags[last])
+
+    def step_end(self, stage: int, last_reduce: Ints | None, barrier: Ints) -> Floats:
+        """Reduction, finish, optimizer and gather that follow the passes; their part seconds.
+
+        Clipping needs the norm over all stages, hence the barrier before the optimizer.
+        """
+        of, sharing = self.of, self.of.sharing
+        program = of.workload.stages[stage]
+        parts = np.zeros(len(PARTS))
+        compute = self.stream(stage, COMPUTE_STREAM)
+
+        def append(block: PricedBlock, part: int | None) -> Ints:
+            task = self.add_one(block.seconds)
+            compute.append(task)
+            if part is None:
+                parts[:] += block.part_s
+            else:
+                parts[part] += block.seconds
+            return task
+
+        if sharing.reduces and not sharing.reduce_beside:
+            reduce = reduce_gradients(program.parameters, of.key)
+            append(of.pricer.block(reduce), DP_PART)
+        finish = append(of.pricer.block(program.finish), None)
+        if last_reduce is not None:
+            self.edge(last_reduce, finish)
+        self.edge(finish, barrier)
+        optimizer = append(of.pricer.block(program.optimizer), PART_INDEX[OPTIMIZER])
+        self.edge(barrier, optimizer)
+        if sharing.gathers and not sharing.gather_beside:
+            gather = gather_parameters(program.parameters, of.key)
+            append(of.pricer.block(gather), DP_PART)
+        return parts
+
+    def freeze(self) -> tuple[Tasks, Floats]:
+        work, kind = np.concatenate(self.work), np.concatenate(self.kinds)
+        before = np.concatenate([edge[0] for edge in self.edges])
+        after = np.concatenate([edge[1] for edge in self.edges])
+        lags = np.concatenate([edge[2] for edge in self.edges])
+        by_source = np.argsort(before, kind="stable")
+        successor_start = np.zeros(self.count + 1, dtype=np.int64)
+        np.cumsum(np.bincount(before, minlength=self.count), out=successor_start[1:])
+        largest = np.zeros(self.count)
+        np.maximum.at(largest, after, lags)
+
+        orders = [
+            np.concatenate(order) if order else np.empty(0, dtype=np.int64)
+            for order in self.orders
+        ]
+        order_start = np.zeros(len(orders) + 1, dtype=np.int64)
+        np.cumsum([len(order) for order in orders], out=order_start[1:])
+        stream_tasks = np.concatenate(orders)
+        stream_of = np.empty(self.count, dtype=np.int64)
+        stream_of[stream_tasks] = np.repeat(np.arange(len(orders)), np.diff(order_start))
+        ranks = np.minimum(np.arange(len(orders)) // STREAMS_PER_RANK, self.stages)
+        tasks = Tasks(
+            work=work,
+            kind=self.renumber(kind),
+            stream_start=np.arange(self.count + 1, dtype=np.int64),
+            task_streams=stream_of,
+            successor_start=successor_start,
+            successors=after[by_source],
+            lags=lags[by_source],
+            order_start=order_start,
+            stream_tasks=stream_tasks,
+            stream_rank=ranks,
+            slowdown=self.slowdowns(),
+        )
+        return tasks, largest
+
+    def renumber(self, kind: Ints) -> Ints:
+        """Neutral, then compute kinds, then communication kinds."""
+        computes = len(self.compute_kind)
+        is_block = (kind > 0) & (kind % 2 == 0)
+        return np.where(is_block, computes + kind // 2, (kind + 1) // 2)
+
+    def slowdowns(self) -> Floats:
+        computes = list(self.compute_kind)
+        blocks = [block for _, block in self.block_kind.values()]
+        size = 1 + len(computes) + len(blocks)
+        matrix = np.ones((size, size))
+        if not blocks:
+            return matrix
+        share = np.array([share for share, _ in computes])[:, None]
+        on_compute, on_blocks = overlap_slowdowns(
+            self.of.job.gpu,
+            np.array([memory_bound for _, memory_bound in computes]),
+            np.array([block.channels for block in blocks]),
+            np.array([block.wire_bytes_per_s for block in blocks]),
+        )
+        first = 1 + len(computes)
+        # Only the kernels of a pass compete; its own exposed communication does not.
+        matrix[1:first, first:] = 1 + share * (on_compute - 1)
+        matrix[first:, 1:first] = 1 + (share * (on_blocks - 1)).T
+        return matrix

@@ -1,0 +1,397 @@
+"""The event loop: tasks on streams, rendezvous, lagged dependencies, and rates.
+
+The nouns:
+
+- A *stream* runs its tasks in the given order, one at a time, and belongs to one rank.
+- A *task* has an amount of ``work`` (seconds at full rate) and sits on one or more streams.
+  On several (a collective, a send with its receive) it is a rendezvous: it starts when it
+  is at the front of all of them, and occupies all until it ends.
+- A *dependency* releases a task ``lag`` seconds after another ends.
+- A *rate*: a task that shares its rank with others runs at one over its slowdown,
+  ``1 + sum_j (slowdown[kind, kind_j] - 1)`` over what runs beside it.
+
+Starting or ending a task changes the rates on its ranks and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Streams that may run at once on one rank.
+MAX_RUNNING = 16
+NO_TASK = -1
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """A program for the engine; ``n`` tasks, CSR arrays for everything one-to-many.
+
+    ``work``, ``kind`` (row of ``slowdown``): shape (n,). ``task_streams[stream_start[t] :
+    stream_start[t + 1]]`` are a task's streams. ``successors`` with ``lags`` are released by a
+    task's end. ``stream_tasks[order_start[s] : order_start[s + 1]]`` is a stream's order.
+    ``stream_rank`` maps a stream to its rank. ``slowdown``: shape (kinds, kinds).
+    """
+
+    work: Floats
+    kind: Ints
+    stream_start: Ints
+    task_streams: Ints
+    successor_start: Ints
+    successors: Ints
+    lags: Floats
+    order_start: Ints
+    stream_tasks: Ints
+    stream_rank: Ints
+    slowdown: Floats
+
+
+@dataclass(frozen=True)
+class Times:
+    """When each task started and ended, and whose end released it last (``NO_TASK``: none)."""
+
+    start: Floats
+    end: Floats
+    released_by: Ints
+
+
+def run(tasks: Tasks) -> Times:
+    """Play the program.
+
+    Where nothing slows anything, order alone decides and one sweep replaces the event loop.
+
+    Raises:
+        RuntimeError: when tasks wait for each other and none can start.
+    """
+    if (tasks.slowdown == 1.0).all():
+        start, end, released_by, finished = _sweep(
+            tasks.work,
+            tasks.stream_start,
+            tasks.task_streams,
+            tasks.successor_start,
+            tasks.successors,
+            tasks.lags,
+            tasks.order_start,
+            tasks.stream_tasks,
+        )
+        return _times(tasks, start, end, released_by, finished)
+    start, end, released_by, finished = _loop(
+        tasks.work,
+        tasks.kind,
+        tasks.stream_start,
+        tasks.task_streams,
+        tasks.successor_start,
+        tasks.successors,
+        tasks.lags,
+        tasks.order_start,
+        tasks.stream_tasks,
+        tasks.stream_rank,
+        tasks.slowdown,
+    )
+    return _times(tasks, start, end, released_by, finished)
+
+
+def _times(tasks: Tasks, start: Floats, end: Floats, released_by: Ints, finished: int) -> Times:
+    if finished != len(tasks.work):
+        raise RuntimeError(
+            f"replay deadlock: {len(tasks.work) - finished} of {len(tasks.work)} tasks wait "
+            "for each other"
+        )
+    return Times(start, end, released_by)
+
+
+@njit(cache=True)
+def _sweep(  # type: ignore[no-untyped-def]
+    work,
+    stream_start,
+    task_streams,
+    successor_start,
+    successors,
+    lags,
+    order_start,
+    stream_tasks,
+):
+    """Times when every rate is one: each task starts when its streams and releases allow."""
+    n = work.shape[0]
+    streams = order_start.shape[0] - 1
+    start = np.zeros(n)
+    end = np.zeros(n)
+    released_by = np.full(n, -1, np.int64)
+    # A task waits for its dependencies and for its turn on each of its streams.
+    waiting = np.zeros(n, np.int64)
+    for edge in range(successors.shape[0]):
+        waiting[successors[edge]] += 1
+    for task in range(n):
+        waiting[task] += stream_start[task + 1] - stream_start[task]
+    ready = np.zeros(n)
+    free = np.zeros(streams)
+    front = order_start[:-1].copy()
+    able = np.empty(n, np.int64)
+    count = 0
+    for stream in range(streams):
+        if front[stream] < order_start[stream + 1]:
+            task = stream_tasks[front[stream]]
+            waiting[task] -= 1
+            if waiting[task] == 0:
+                able[count] = task
+                count += 1
+    finished = 0
+    while count > 0:
+        count -= 1
+        task = able[count]
+        begin = ready[task]
+        for spot in range(stream_start[task], stream_start[task + 1]):
+            begin = max(begin, free[task_streams[spot]])
+        start[task] = begin
+        done = begin + work[task]
+        end[task] = done
+        finished += 1
+        for spot in range(stream_start[task], stream_start[task + 1]):
+            stream = task_streams[spot]
+            free[stream] = done
+            front[stream] += 1
+            if front[stream] < order_start[stream + 1]:
+                after = stream_tasks[front[stream]]
+                waiting[after] -= 1
+                if waiting[after] == 0:
+                    able[count] = after
+                    count += 1
+        for edge in range(successor_start[task], successor_start[task + 1]):
+            after = successors[edge]
+            release = done + lags[edge]
+            if released_by[after] < 0 or release > ready[after]:
+                ready[after] = release
+                released_by[after] = task
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                able[count] = after
+                count += 1
+    return start, end, released_by, finished
+
+
+@njit(cache=True)
+def _before(key, first, second):  # type: ignore[no-untyped-def]
+    """Order of events: by time, then by number, so that ties have one order."""
+    return key[first] < key[second] or (key[first] == key[second] and first < second)
+
+
+@njit(cache=True)
+def _sift_up(heap, place, key, at):  # type: ignore[no-untyped-def]
+    item = heap[at]
+    while at > 0:
+        up = (at - 1) >> 1
+        if _before(key, heap[up], item):
+            break
+        heap[at] = heap[up]
+        place[heap[at]] = at
+        at = up
+    heap[at] = item
+    place[item] = at
+
+
+@njit(cache=True)
+def _sift_down(heap, place, key, at, size):  # type: ignore[no-untyped-def]
+    item = heap[at]
+    while True:
+        down = 2 * at + 1
+        if down >= size:
+            break
+        if down + 1 < size and _before(key, heap[down + 1], heap[down]):
+            down += 1
+        if _before(key, item, heap[down]):
+            break
+        heap[at] = heap[down]
+        place[heap[at]] = at
+        at = down
+    heap[at] = item
+    place[item] = at
+
+
+@njit(cache=True)
+def _schedule(heap, place, key, size, item, time):  # type: ignore[no-untyped-def]
+    """Put an event into the heap, or move it when it is already there."""
+    at = place[item]
+    if at < 0:
+        key[item] = time
+        heap[size] = item
+        _sift_up(heap, place, key, size)
+        return size + 1
+    earlier = time < key[item]
+    key[item] = time
+    if earlier:
+        _sift_up(heap, place, key, at)
+    else:
+        _sift_down(heap, place, key, at, size)
+    return size
+
+
+@njit(cache=True)
+def _take(heap, place, key, size):  # type: ignore[no-untyped-def]
+    """Remove the first event, which the caller has read."""
+    place[heap[0]] = -1
+    size -= 1
+    if size > 0:
+        heap[0] = heap[size]
+        _sift_down(heap, place, key, 0, size)
+    return size
+
+
+@njit(cache=True)
+def _loop(  # type: ignore[no-untyped-def]
+    work,
+    kind,
+    stream_start,
+    task_streams,
+    successor_start,
+    successors,
+    lags,
+    order_start,
+    stream_tasks,
+    stream_rank,
+    slowdown,
+):
+    n = work.shape[0]
+    streams = order_start.shape[0] - 1
+    ranks = 0
+    for stream in range(streams):
+        ranks = max(ranks, stream_rank[stream] + 1)
+
+    start = np.zeros(n)
+    end = np.zeros(n)
+    released_by = np.full(n, -1, np.int64)
+    waiting = np.zeros(n, np.int64)
+    for edge in range(successors.shape[0]):
+        waiting[successors[edge]] += 1
+    ready = np.zeros(n)
+    front = order_start[:-1].copy()
+    busy = np.zeros(streams, np.bool_)
+
+    started = np.zeros(n, np.bool_)
+    left = work.copy()
+    slowed = np.ones(n)
+    since = np.zeros(n)
+    running = np.full((ranks, MAX_RUNNING), -1, np.int64)
+    running_count = np.zeros(ranks, np.int64)
+    changed = np.zeros(ranks, np.bool_)
+    changed_ranks = np.empty(ranks, np.int64)
+    changed_count = 0
+
+    # Event t < n is the end of task t, event n + t its release after a lag.
+    heap = np.empty(2 * n + 1, np.int64)
+    place = np.full(2 * n, -1, np.int64)
+    key = np.zeros(2 * n)
+    size = 0
+    # Tasks that may now be able to start.
+    candidates = np.empty(streams + n, np.int64)
+    pending = 0
+    for stream in range(streams):
+        if order_start[stream] < order_start[stream + 1]:
+            candidates[pending] = stream_tasks[order_start[stream]]
+            pending += 1
+
+    now = 0.0
+    finished = 0
+    while True:
+        for at in range(pending):
+            task = candidates[at]
+            if started[task] or waiting[task] != 0 or ready[task] > now:
+                continue
+            able = True
+            for spot in range(stream_start[task], stream_start[task + 1]):
+                stream = task_streams[spot]
+                if busy[stream] or stream_tasks[front[stream]] != task:
+                    able = False
+                    break
+            if not able:
+                continue
+            started[task] = True
+            start[task] = now
+            since[task] = now
+            for spot in range(stream_start[task], stream_start[task + 1]):
+                stream = task_streams[spot]
+                busy[stream] = True
+                rank = stream_rank[stream]
+                count = running_count[rank]
+                if count > 0 and running[rank, count - 1] == task:
+                    continue
+                running[rank, count] = task
+                running_count[rank] = count + 1
+                if count > 0 and not changed[rank]:
+                    changed[rank] = True
+                    changed_ranks[changed_count] = rank
+                    changed_count += 1
+            size = _schedule(heap, place, key, size, task, now + left[task])
+        pending = 0
+
+        for at in range(changed_count):
+            rank = changed_ranks[at]
+            changed[rank] = False
+            for slot in range(running_count[rank]):
+                task = running[rank, slot]
+                slow = 1.0
+                for spot in range(stream_start[task], stream_start[task + 1]):
+                    here = stream_rank[task_streams[spot]]
+                    total = 1.0
+                    for other in range(running_count[here]):
+                        beside = running[here, other]
+                        if beside != task:
+                            total += slowdown[kind[task], kind[beside]] - 1.0
+                    slow = max(slow, total)
+                if slow != slowed[task]:
+                    left[task] = max(0.0, left[task] - (now - since[task]) / slowed[task])
+                    since[task] = now
+                    slowed[task] = slow
+                    size = _schedule(heap, place, key, size, task, now + left[task] * slow)
+        changed_count = 0
+
+        if size == 0:
+            break
+        now = key[heap[0]]
+        # Everything that happens at this instant, before anything new starts.
+        while size > 0 and key[heap[0]] == now:
+            item = heap[0]
+            size = _take(heap, place, key, size)
+            if item >= n:
+                candidates[pending] = item - n
+                pending += 1
+                continue
+            task = item
+            end[task] = now
+            finished += 1
+            for spot in range(stream_start[task], stream_start[task + 1]):
+                stream = task_streams[spot]
+                rank = stream_rank[stream]
+                for slot in range(running_count[rank]):
+                    if running[rank, slot] == task:
+                        running_count[rank] -= 1
+                        running[rank, slot] = running[rank, running_count[rank]]
+                        if running_count[rank] > 0 and not changed[rank]:
+                            changed[rank] = True
+                            changed_ranks[changed_count] = rank
+                            changed_count += 1
+                        break
+                front[stream] += 1
+                if front[stream] < order_start[stream + 1]:
+                    busy[stream] = False
+                    candidates[pending] = stream_tasks[front[stream]]
+                    pending += 1
+            for edge in range(successor_start[task], successor_start[task + 1]):
+                after = successors[edge]
+                release = now + lags[edge]
+                if release >= ready[after]:
+                    ready[after] = release
+                    released_by[after] = task
+                waiting[after] -= 1
+                if waiting[after] == 0:
+                    if ready[after] <= now:
+                        candidates[pending] = after
+                        pending += 1
+                    else:
+                        size = _schedule(heap, place, key, size, n + after, ready[after])
+    return start, end, released_by, finished

@@ -1,0 +1,132 @@
+"""Seconds of whole passes: one chunk, one micro-batch, one direction; and their segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.replay.prices import HOST, PART_INDEX, PARTS, PricedBlock, Pricer
+from simulators.workload.parameters import LocalParameters
+from simulators.workload.program import Chunk
+from simulators.workload.schedule import FORWARD
+
+
+@dataclass(frozen=True)
+class PassPrice:
+    """Time of consecutive blocks on one rank.
+
+    ``part_s`` sums to ``seconds``. When the host cannot launch as fast as the device runs,
+    the device waits for it: the excess is the ``host`` part.
+    """
+
+    seconds: float
+    part_s: np.ndarray
+    compute_share: float
+    memory_bound: float
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Part of a pass between two data-parallel communications, and the parameters it covers."""
+
+    price: PassPrice
+    parameters: LocalParameters
+
+
+def sum_blocks(
+    blocks: Sequence[tuple[PricedBlock, int]], host_excess_s: float | None = None
+) -> PassPrice:
+    """The price of blocks, each repeated so many times, run one after another.
+
+    ``host_excess_s`` overrides how long the device waits for the host.
+    """
+    parts = np.zeros(len(PARTS))
+    device_s = host_s = compute_s = memory_s = 0.0
+    for block, count in blocks:
+        parts += block.part_s * count
+        device_s += block.seconds * count
+        host_s += block.host_s * count
+        compute_s += block.seconds * block.compute_share * count
+        memory_s += block.seconds * block.compute_share * block.memory_bound * count
+    if host_excess_s is None:
+        host_excess_s = max(0.0, host_s - device_s)
+    parts[PART_INDEX[HOST]] += host_excess_s
+    return PassPrice(
+        seconds=device_s + host_excess_s,
+        part_s=parts,
+        compute_share=compute_s / device_s if device_s else 0.0,
+        memory_bound=memory_s / compute_s if compute_s else 0.0,
+    )
+
+
+class PassPricer:
+    """Prices chunks of one job; equal chunks once."""
+
+    def __init__(self, pricer: Pricer, bucket_parameters: int | None) -> None:
+        self.pricer = pricer
+        # None: every layer is a bucket of its own (FSDP's unit).
+        self.bucket_parameters = bucket_parameters
+        self._wholes: dict[tuple[object, int], PassPrice] = {}
+        self._segments: dict[tuple[object, int], tuple[Segment, ...]] = {}
+
+    def whole(self, chunk: Chunk, direction: int) -> PassPrice:
+        """One pass over a chunk, undivided."""
+        key = (chunk.digest, direction)
+        if key not in self._wholes:
+            self._wholes[key] = self._price(chunk, direction)
+        return self._wholes[key]
+
+    def segments(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
+        """The pass cut where a gradient bucket is complete, in execution order.
+
+        Buckets fill in the order gradients appear, so the forward pass meets them reversed.
+        """
+        key = (chunk.digest, direction)
+        if key not in self._segments:
+            self._segments[key] = self._cut(chunk, direction)
+        return self._segments[key]
+
+    def _price(self, chunk: Chunk, direction: int) -> PassPrice:
+        return sum_blocks(
+            [
+                (
+                    self.pricer.block(run.forward if direction == FORWARD else run.backward),
+                    run.count,
+                )
+                for run in chunk.runs
+            ]
+        )
+
+    def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
+        pieces = [run for run in chunk.runs for _ in range(run.count)]
+        groups: list[list[int]] = [[]]
+        filled = 0
+        for index in reversed(range(len(pieces))):
+            groups[-1].append(index)
+            filled += pieces[index].parameters.total
+            if self.bucket_parameters is None or filled >= self.bucket_parameters:
+                groups.append([])
+                filled = 0
+        groups = [group for group in groups if group]
+        if direction == FORWARD:
+            groups = [group[::-1] for group in groups[::-1]]
+        # The host's lag is a matter of the whole pass: its segments share it by launches, so
+        # that they add up to the pass.
+        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]])
+        priced = [
+            [
+                self.pricer.block(run.forward if direction == FORWARD else run.backward)
+                for run in (pieces[index] for index in group)
+            ]
+            for group in groups
+        ]
+        host_s = sum(block.host_s for blocks in priced for block in blocks)
+        segments = []
+        for group, blocks in zip(groups, priced, strict=True):
+            own = sum(block.host_s for block in blocks) / host_s if host_s else 0.0
+            price = sum_blocks([(block, 1) for block in blocks], excess_s * own)
+            parameters = sum((pieces[index].parameters for index in group), LocalParameters())
+            segments.append(Segment(price, parameters))
+        return tuple(segments)

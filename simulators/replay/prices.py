@@ -1,0 +1,241 @@
+"""Blocks with seconds: every operation priced, summed by the part of the step it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from simulators.collectives import CollectivePrice, price_collective, price_send_recv
+from simulators.interference import overlap_slowdowns
+from simulators.job import Cluster, Gpu
+from simulators.kernels import host_launch_s, price_kernels
+from simulators.prediction import Evidence
+from simulators.workload.ir import (
+    Attention,
+    Block,
+    Collective,
+    Communicator,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    SendRecv,
+    Streaming,
+)
+
+COMPUTE = "compute"
+OVERLAP_SLOWDOWN = "overlap_slowdown"
+HOST = "host"
+BUBBLE = "bubble"
+OPTIMIZER = "optimizer"
+# The part of the step that a communicator's time is shown under.
+COMMUNICATION = {
+    "tp": "tp_communication",
+    "etp": "tp_communication",
+    "cp": "cp_communication",
+    "ep": "ep_communication",
+    "etp_ep": "ep_communication",
+    "dp": "dp_communication",
+    "expert_dp": "dp_communication",
+    "model": "dp_communication",
+    "embedding": "dp_communication",
+    "pp": "pp_communication",
+}
+PARTS = (
+    COMPUTE,
+    "tp_communication",
+    "cp_communication",
+    "ep_communication",
+    "pp_communication",
+    "dp_communication",
+    OVERLAP_SLOWDOWN,
+    BUBBLE,
+    OPTIMIZER,
+    HOST,
+)
+PART_INDEX = {name: index for index, name in enumerate(PARTS)}
+EVIDENCE = tuple(Evidence)
+KERNELS = (Gemm, GroupedGemm, Attention, Streaming)
+DeviceOp = Kernel | Collective | SendRecv
+
+
+@dataclass(frozen=True)
+class PricedBlock:
+    """One block's time on one GPU.
+
+    ``part_s`` has one entry per name in ``PARTS`` and sums to ``seconds``, the device time of
+    the block run alone. ``host_s`` is what the host needs to launch it. ``compute_share`` of
+    ``seconds`` are kernels, ``memory_bound`` of those are limited by memory bandwidth.
+    ``channels`` and ``wire_bytes_per_s`` describe its communication (time-weighted means, see
+    ``CollectivePrice``).
+    ``evidence_s`` are the seconds priced as measured, fitted, estimated.
+    """
+
+    seconds: float
+    part_s: np.ndarray
+    host_s: float
+    compute_share: float
+    memory_bound: float
+    channels: float
+    wire_bytes_per_s: float
+    evidence_s: np.ndarray
+    estimated: frozenset[str] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True)
+class PricedOp:
+    """One operation's own time: ``seconds`` alone on the device."""
+
+    op: DeviceOp
+    seconds: float
+    evidence: Evidence
+    memory_bound: float = 0.0
+    communication: CollectivePrice | None = None
+
+
+class Pricer:
+    """Prices blocks for one GPU, cluster and set of communicators; each content once."""
+
+    def __init__(
+        self, gpu: Gpu, cluster: Cluster, communicators: Mapping[str, Communicator]
+    ) -> None:
+        self.gpu = gpu
+        self.cluster = cluster
+        self.communicators = communicators
+        figures = tuple(sorted(gpu.peak_flops.items())), gpu.nvlink_bytes_per_s
+        self._key = hash((gpu, figures, cluster, tuple(communicators.values())))
+
+    def block(self, block: Block) -> PricedBlock:
+        """The summed price of a block, computed once per content and process."""
+        key = (block.digest, self._key)
+        priced = _PRICED.get(key)
+        if priced is None:
+            if len(_PRICED) >= _PRICED_LIMIT:
+                _PRICED.clear()
+            priced = _sum_block(self.operations(block), self.gpu)
+            _PRICED[key] = priced
+        return priced
+
+    def operations(self, block: Block) -> list[PricedOp]:
+        """Every device operation of a block with its own time, in launch order."""
+        kernels: list[Kernel] = [op for op in block.ops if isinstance(op, KERNELS)]
+        prices = price_kernels(self.gpu, kernels) if kernels else None
+        priced: list[PricedOp] = []
+        index = 0
+        for op in block.ops:
+            if isinstance(op, KERNELS):
+                assert prices is not None
+                seconds, memory_bound = prices.seconds[index], prices.memory_bound[index]
+                grade = EVIDENCE[prices.evidence[index]]
+                priced.append(PricedOp(op, float(seconds), grade, float(memory_bound)))
+                index += 1
+            elif isinstance(op, Collective | SendRecv):
+                price = self._communication(op)
+                priced.append(PricedOp(op, price.seconds, price.evidence, communication=price))
+        return priced
+
+    def _communication(self, op: Collective | SendRecv) -> CollectivePrice:
+        group = self.communicators[op.communicator]
+        if isinstance(op, SendRecv):
+            return price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
+        return price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)
+
+
+_PRICED: dict[tuple[str, int], PricedBlock] = {}
+_PRICED_LIMIT = 50_000
+
+
+def launches_of(op: DeviceOp) -> int:
+    """Kernel launches the host makes for one operation."""
+    return op.launches if isinstance(op, Streaming) else 1
+
+
+def _sum_block(ops: Sequence[PricedOp], gpu: Gpu) -> PricedBlock:
+    """Run a block alone: kernels one after another, communication beside those it overlaps."""
+    parts = np.zeros(len(PARTS))
+    evidence = np.zeros(len(EVIDENCE))
+    estimated = set()
+    compute_s = memory_s = communication_s = 0.0
+    wire = np.zeros(2)
+    launches = 0
+    index = 0
+    while index < len(ops):
+        priced = ops[index]
+        beside = priced.op.overlaps if isinstance(priced.op, Collective | SendRecv) else 0
+        group = ops[index : index + 1 + beside]
+        for each in group:
+            launches += launches_of(each.op)
+            evidence[EVIDENCE.index(each.evidence)] += each.seconds
+            if each.evidence is Evidence.ESTIMATED:
+                estimated.add(_kind_of(each.op))
+            if each.communication is None:
+                compute_s += each.seconds
+                memory_s += each.seconds * each.memory_bound
+            else:
+                communication_s += each.seconds
+                price = each.communication
+                wire += each.seconds * np.array((price.channels, price.wire_bytes_per_s))
+        _add_group(parts, group, gpu)
+        index += len(group)
+    seconds = float(parts.sum())
+    if communication_s:
+        wire /= communication_s
+    parts.setflags(write=False)
+    return PricedBlock(
+        seconds=seconds,
+        part_s=parts,
+        host_s=launches * host_launch_s(gpu),
+        compute_share=min(1.0, compute_s / seconds) if seconds else 0.0,
+        memory_bound=memory_s / compute_s if compute_s else 0.0,
+        channels=float(wire[0]),
+        wire_bytes_per_s=float(wire[1]),
+        evidence_s=evidence,
+        estimated=frozenset(estimated),
+    )
+
+
+def _kind_of(op: DeviceOp) -> str:
+    """What an estimated price is reported as."""
+    if isinstance(op, Collective):
+        return f"{op.kind} over {op.communicator}"
+    if isinstance(op, SendRecv):
+        return f"send/recv over {op.communicator}"
+    if isinstance(op, Gemm):
+        return f"{op.dtype} GEMM"
+    if isinstance(op, GroupedGemm):
+        return f"{op.dtype} grouped GEMM"
+    if isinstance(op, Attention):
+        return f"attention {op.pass_}"
+    return op.kind
+
+
+def _add_group(parts: np.ndarray, group: Sequence[PricedOp], gpu: Gpu) -> None:
+    """Add one kernel, or one communication with the kernels it runs beside."""
+    first, kernels = group[0], group[1:]
+    if first.communication is None:
+        parts[PART_INDEX[COMPUTE]] += first.seconds
+        return
+    assert isinstance(first.op, Collective | SendRecv)
+    part = PART_INDEX[COMMUNICATION[first.op.communicator]]
+    compute_s = sum(kernel.seconds for kernel in kernels)
+    if not compute_s or not first.seconds:
+        parts[part] += first.seconds
+        parts[PART_INDEX[COMPUTE]] += compute_s
+        return
+    memory_bound = sum(kernel.seconds * kernel.memory_bound for kernel in kernels) / compute_s
+    slow_compute, slow_communication = overlap_slowdowns(
+        gpu,
+        np.array([memory_bound]),
+        np.array([first.communication.channels]),
+        np.array([first.communication.wire_bytes_per_s]),
+    )
+    compute_factor = float(slow_compute[0, 0])
+    communication_factor = float(slow_communication[0, 0])
+    # Both run until one ends; the other finishes alone at full speed.
+    together = min(compute_s * compute_factor, first.seconds * communication_factor)
+    compute_left = compute_s - together / compute_factor
+    communication_left = first.seconds - together / communication_factor
+    parts[PART_INDEX[COMPUTE]] += compute_s
+    parts[PART_INDEX[OVERLAP_SLOWDOWN]] += together + compute_left - compute_s
+    parts[part] += communication_left

@@ -1,0 +1,98 @@
+"""The default simulator: built-in workload, priced blocks, replayed timeline."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulators.collectives import price_collective
+from simulators.flops import step_flops
+from simulators.job import Job
+from simulators.memory import footprint
+from simulators.prediction import Prediction
+from simulators.replay.assemble import Assembler
+from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
+from simulators.replay.steady import Step, replay_step
+from simulators.workload.megatron import build_workload
+from simulators.workload.program import Workload
+
+# A collective large enough to use every channel its communicator opens.
+_LARGE_BYTES = 256 * 2**20
+
+
+class ReplaySimulator:
+    """Block-level replay of the Megatron-style workload."""
+
+    name = "replay"
+
+    def simulate(self, job: Job) -> Prediction:
+        """Predict one step of a valid job (see ``Simulator.simulate``)."""
+        workload = build_workload(job)
+        pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+        assembler = Assembler(job, workload, pricer)
+        step = replay_step(job, assembler.assemble)
+        return _predict(job, workload, pricer, step)
+
+
+def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:
+    memory = footprint(job, workload, _open_channels(job, workload))
+    seconds = step.step_time_s
+    parts = [_stage_parts(step, stage) for stage in range(job.recipe.pp)]
+    critical = min(range(len(parts)), key=lambda stage: parts[stage][PART_INDEX[BUBBLE]])
+    breakdown = {
+        name: float(part) for name, part in zip(PARTS, parts[critical], strict=True) if part > 0
+    }
+    flops = step_flops(job)
+    peak = job.gpu.peak(job.precision) * job.world_size * seconds
+    tokens_per_s = job.tokens_per_step / seconds
+    cost = seconds * job.world_size * job.gpu.price_usd_per_hour / 3600
+    shares, estimated = _evidence(workload, pricer)
+    return Prediction(
+        step_time_s=seconds,
+        mfu=flops.model / peak,
+        hfu=flops.hardware / peak,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / job.world_size,
+        cost_per_step_usd=cost,
+        cost_per_billion_tokens_usd=cost / job.tokens_per_step * 1e9,
+        cost_of_run_usd=cost / job.tokens_per_step * job.training.tokens,
+        fits=memory.headroom_bytes >= 0,
+        memory=memory,
+        breakdown_s=breakdown,
+        critical_stage=critical,
+        evidence_share=shares,
+        estimated_operations=estimated,
+    )
+
+
+def _stage_parts(step: Step, stage: int) -> np.ndarray:
+    """Seconds by part of one stage's compute stream; they sum to the step time."""
+    passes = step.program.pass_part_s[stage].sum(axis=(0, 1))
+    parts: np.ndarray = (
+        passes * step.micro_batches + step.program.end_part_s[stage] + step.idle_part_s[stage]
+    )
+    return parts
+
+
+def _open_channels(job: Job, workload: Workload) -> int:
+    """NCCL channels all communicators of one rank open together."""
+    return sum(
+        price_collective("all_reduce", _LARGE_BYTES, group, job.gpu, job.cluster).channels
+        for group in workload.communicators.values()
+        if group.size > 1
+    )
+
+
+def _evidence(workload: Workload, pricer: Pricer) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Share of priced seconds by evidence, and what was only estimated."""
+    totals = np.zeros(len(EVIDENCE))
+    estimated: set[str] = set()
+    for stage in set(map(id, workload.stages)):
+        program = next(each for each in workload.stages if id(each) == stage)
+        for run in (run for chunk in program.chunks for run in chunk.runs):
+            for block in (run.forward, run.backward):
+                priced = pricer.block(block)
+                totals += priced.evidence_s * run.count
+                estimated |= priced.estimated
+    total = float(totals.sum()) or 1.0
+    shares = {str(grade): float(t) / total for grade, t in zip(EVIDENCE, totals, strict=True)}
+    return shares, tuple(sorted(estimated))

@@ -1,0 +1,156 @@
+"""Replaying a step without replaying every micro-batch.
+
+A pipeline schedule is a deterministic recursion: when each pass starts depends on passes at
+most a warm-up's length behind it. Once every stage repeats the same period over a window as
+long as that memory, it repeats it until the cool-down, so micro-batches in between add
+whole periods and nothing else. This is checked on the simulated times, never assumed: when
+no steady period is found, more micro-batches are simulated, in the end all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.job import Job
+from simulators.replay.assemble import Program
+from simulators.replay.engine import NO_TASK, Floats, Times, run
+from simulators.replay.prices import BUBBLE, OVERLAP_SLOWDOWN, PART_INDEX, PARTS
+from simulators.workload.schedule import warmup_passes
+
+# Two periods count as equal when they differ by less than this fraction: rounding only.
+PERIOD_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Step:
+    """One replayed step.
+
+    ``idle_part_s[s]``, shape (parts,): how long stage ``s``'s compute stream waited or ran
+    slowed, by part; with the passes' and the step end's own time it sums to ``step_time_s``.
+    ``simulated_micro_batches`` of ``micro_batches`` were replayed, the rest is whole periods.
+    """
+
+    step_time_s: float
+    idle_part_s: tuple[Floats, ...]
+    program: Program
+    times: Times
+    micro_batches: int
+    simulated_micro_batches: int
+
+
+def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = False) -> Step:
+    """Replay one step of a valid job.
+
+    Args:
+        job: gives the schedule and the number of micro-batches.
+        assemble: builds the program for a number of micro-batches.
+        full: replay every micro-batch.
+    """
+    recipe, total = job.recipe, job.num_micro_batches
+    stages, chunks = recipe.pp, recipe.vpp
+    # Micro-batches after which the order of passes repeats.
+    unit = stages if chunks > 1 else 1
+    warmup = warmup_passes(recipe.schedule, 0, stages, chunks, total)
+    if full or recipe.schedule == "gpipe":
+        return _simulate(assemble, total)
+    period = 2 * chunks * unit
+    # A pass depends on passes at most a warm-up of both directions behind it.
+    window = max(2 * warmup, period)
+    # Warm-up, cool-down and as much again for the start to settle; then the window to check
+    # and the one before it to compare with.
+    count = unit * -(-(3 * warmup + window + 2 * period) // period)
+    while count < total:
+        program = assemble(count)
+        times = run(program.tasks)
+        period_s = _steady_period(program, times, period, window, warmup)
+        if period_s is not None and (total - count) % unit == 0:
+            extra = (total - count) // unit
+            return _read(program, times, total, count, Steady(period_s, extra, period))
+        count *= 2
+    return _simulate(assemble, total)
+
+
+@dataclass(frozen=True)
+class Steady:
+    """``periods`` of ``seconds`` and ``passes`` each that were not replayed."""
+
+    seconds: float
+    periods: int
+    passes: int
+
+
+def _simulate(assemble: Callable[[int], Program], total: int) -> Step:
+    program = assemble(total)
+    return _read(program, run(program.tasks), total, total, None)
+
+
+def _steady_period(
+    program: Program, times: Times, period: int, window: int, warmup: int
+) -> float | None:
+    """Seconds per period if every stage repeats it over the window, else None."""
+    seconds: float | None = None
+    for stage in range(len(program.compute_tasks)):
+        ends = _pass_ends(program, times, stage)
+        high = len(ends) - warmup
+        low = high - window
+        shift = ends[low:high] - ends[low - period : high - period]
+        if seconds is None:
+            seconds = float(shift[0])
+        if np.abs(shift - seconds).max() > PERIOD_TOLERANCE * seconds:
+            return None
+    return seconds
+
+
+def _pass_ends(program: Program, times: Times, stage: int) -> Floats:
+    """End of each pass of a stage, in its order."""
+    tasks = program.compute_tasks[stage][: program.pass_tasks[stage]]
+    last = np.append(program.pass_start[stage][1:], len(tasks)) - 1
+    ends: Floats = times.end[tasks[last]]
+    return ends
+
+
+def _read(program: Program, times: Times, total: int, count: int, steady: Steady | None) -> Step:
+    step_time_s = float(times.end.max())
+    idle = []
+    for stage, tasks in enumerate(program.compute_tasks):
+        parts = _idle_parts(program, times, stage, None)
+        parts[PART_INDEX[BUBBLE]] += step_time_s - float(times.end[tasks[-1]])
+        if steady is not None:
+            # One period in the middle of the steady state stands for those left out.
+            starts = program.pass_start[stage]
+            middle = len(starts) // 2
+            window = (int(starts[middle - steady.passes]), int(starts[middle]))
+            parts += steady.periods * _idle_parts(program, times, stage, window)
+        idle.append(parts)
+    if steady is not None:
+        step_time_s += steady.periods * steady.seconds
+    return Step(step_time_s, tuple(idle), program, times, total, count)
+
+
+def _idle_parts(
+    program: Program, times: Times, stage: int, window: tuple[int, int] | None
+) -> Floats:
+    """Waiting and slowdown of a stage's compute stream, for all its tasks or a window of them.
+
+    A wait belongs to data-parallel communication when that released the task; of a wait for
+    another stage the transfer's lag is pipeline communication and the rest is bubble.
+    """
+    parts = np.zeros(len(PARTS))
+    tasks = program.compute_tasks[stage]
+    start, end = times.start[tasks], times.end[tasks]
+    gaps = start - np.concatenate(([0.0], end[:-1]))
+    slowed = (end - start) - program.tasks.work[tasks]
+    if window is not None:
+        part = slice(*window)
+        tasks, gaps, slowed = tasks[part], gaps[part], slowed[part]
+    released_by = times.released_by[tasks]
+    by_communication = (released_by != NO_TASK) & program.communication[released_by]
+    lag = np.minimum(gaps, program.lag[tasks])
+    parts[PART_INDEX["dp_communication"]] = gaps[by_communication].sum()
+    parts[PART_INDEX["pp_communication"]] = lag[~by_communication].sum()
+    parts[PART_INDEX[BUBBLE]] = (gaps - lag)[~by_communication].sum()
+    parts[PART_INDEX[OVERLAP_SLOWDOWN]] = slowed.sum()
+    return parts

@@ -1,0 +1,263 @@
+"""Self-attention: projections, rotary positions, cores, MLA, context parallelism."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
+from simulators.workload.part import (
+    Part,
+    bias_grad,
+    column_gather,
+    linear,
+    norm,
+    row_reduce,
+)
+from simulators.workload.shard import Shard
+
+
+def attention_parts(shard: Shard, *, recompute_core: bool) -> list[Part]:
+    """The parts of one attention sub-layer, norm to output projection.
+
+    ``recompute_core`` is Megatron's selective recomputation: the attention core keeps nothing
+    and runs again in the backward pass.
+    """
+    project = _mla_projection(shard) if shard.model.mla else _projection(shard)
+    core = _core(shard)
+    if recompute_core:
+        core = replace(core, recomputed=True)
+    return [
+        norm(
+            shard,
+            "attention_norm",
+            shard.local_tokens,
+            shard.model.hidden_size,
+            keep_output=shard.linear_input_bytes,
+        ),
+        *project,
+        core,
+        _output(shard),
+    ]
+
+
+def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
+    """Bytes of this rank's Q, K and V of one micro-batch."""
+    per_token = shard.element_bytes * shard.tokens
+    model = shard.model
+    if model.mla is not None:
+        heads = shard.heads
+        return (
+            heads * model.qk_head_dim * per_token,
+            heads * model.qk_head_dim * per_token,
+            heads * model.v_head_dim * per_token,
+        )
+    width = model.qk_head_dim * per_token
+    return shard.heads * width, shard.kv_heads * width, shard.kv_heads * width
+
+
+def _projection(shard: Shard) -> list[Part]:
+    model = shard.model
+    width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
+    gather = column_gather(shard, "qkv")
+    forward, backward = linear(shard, "qkv", shard.tokens, model.hidden_size, width, gather=gather)
+    q, k, v = _qk_bytes(shard)
+    if model.qkv_bias:
+        backward += bias_grad("qkv", shard.tokens * width, shard.element_bytes)
+    saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
+    if model.qk_norm:
+        forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
+        backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
+        saved.append(Alloc("qk_norm_input", q + k))
+    if model.position == "rope":
+        forward.append(Streaming("rope_fwd", "elementwise", 2 * (q + k), launches=2))
+        backward.insert(0, Streaming("rope_bwd", "elementwise", 2 * (q + k), launches=2))
+    gathered = gather.bytes if gather else 0
+    return [
+        Part(
+            tuple(forward),
+            tuple(backward),
+            tuple(saved),
+            forward_peak_bytes=gathered + q + k + v,
+            backward_peak_bytes=q + k + v + 2 * max(gathered, shard.tokens * model.hidden_size),
+        )
+    ]
+
+
+def _mla_projection(shard: Shard) -> list[Part]:
+    """Low-rank query and key/value projections (DeepSeek-V2, equations 9-19).
+
+    The down projections are replicated over the tensor-parallel group, the up projections
+    sharded by head; the rotary key part is one head shared by all.
+    """
+    model, mla = shard.model, shard.model.mla
+    assert mla is not None
+    local, size = shard.local_tokens, shard.element_bytes
+    latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    down_forward, down_backward = linear(shard, "kv_down", local, model.hidden_size, latent)
+    if mla.q_lora_rank is not None:
+        more_forward, more_backward = linear(
+            shard, "q_down", local, model.hidden_size, mla.q_lora_rank
+        )
+        down_forward += more_forward
+        down_backward = more_backward + down_backward
+    parts = [Part(tuple(down_forward), tuple(down_backward))]
+    keep = shard.linear_input_bytes
+    parts.append(norm(shard, "kv_norm", local, mla.kv_lora_rank, keep_output=keep))
+    if mla.q_lora_rank is not None:
+        parts.append(norm(shard, "q_norm", local, mla.q_lora_rank, keep_output=keep))
+    query_input = mla.q_lora_rank or model.hidden_size
+    q, k, v = _qk_bytes(shard)
+    q_forward, q_backward = linear(
+        shard,
+        "q_up",
+        shard.tokens,
+        query_input,
+        shard.heads * model.qk_head_dim,
+        gather=_latent_gather(shard, "q_up", query_input),
+    )
+    kv_forward, kv_backward = linear(
+        shard,
+        "kv_up",
+        shard.tokens,
+        mla.kv_lora_rank,
+        shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+        gather=_latent_gather(shard, "kv_up", latent),
+    )
+    rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
+    rope: list[Op] = [
+        Streaming("rope_fwd", "elementwise", rope_bytes, launches=2),
+        # K is assembled from its latent and rotary halves.
+        Streaming("k_concat", "memcpy", 2 * k),
+    ]
+    unrope: list[Op] = [
+        Streaming("k_split", "memcpy", 2 * k),
+        Streaming("rope_bwd", "elementwise", rope_bytes, launches=2),
+    ]
+    parts.append(
+        Part(
+            (*q_forward, *kv_forward, *rope),
+            (*unrope, *kv_backward, *q_backward),
+            (Alloc("q", q), Alloc("k", k), Alloc("v", v)),
+            forward_peak_bytes=q + k + v,
+            backward_peak_bytes=q + k + v,
+        )
+    )
+    return parts
+
+
+def _latent_gather(shard: Shard, name: str, width: int) -> Collective | None:
+    """The sequence-parallel all-gather of a low-rank latent of ``width`` elements per token."""
+    gather = column_gather(shard, name)
+    if gather is None:
+        return None
+    return replace(gather, bytes=shard.tokens * width * shard.element_bytes)
+
+
+def _core(shard: Shard) -> Part:
+    return _flash_core(shard) if shard.attention == "flash" else _unfused_core(shard)
+
+
+def _flash_core(shard: Shard) -> Part:
+    model = shard.model
+    kv_heads = shard.heads if model.mla is not None else shard.kv_heads
+
+    def attention(seq_k: int, causal: bool, pass_: str) -> Attention:
+        return Attention(
+            f"attention_{pass_}",
+            shard.batch,
+            shard.heads,
+            kv_heads,
+            shard.sequence,
+            seq_k,
+            model.qk_head_dim,
+            model.v_head_dim,
+            causal,
+            pass_,
+            shard.dtype,
+        )
+
+    q, k, v = _qk_bytes(shard)
+    out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
+    logsumexp = 4 * shard.tokens * shard.heads
+    forward: list[Op] = []
+    backward: list[Op] = []
+    # Ring context parallelism with the causal triangle balanced over ranks: one causal piece
+    # on the local keys, then cp - 1 half-filled pieces while the next keys travel.
+    for step in range(shard.cp):
+        if step < shard.cp - 1:
+            forward.append(SendRecv("kv_exchange", k + v, "cp", overlaps=1))
+            backward.append(SendRecv("kv_grad_exchange", 2 * (k + v), "cp", overlaps=1))
+        causal = step == 0
+        keys = shard.sequence if causal else shard.sequence // 2
+        forward.append(attention(keys, causal, "fwd"))
+        backward.append(attention(keys, causal, "bwd"))
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        # The output is also the projection's input, which keeps it.
+        (Alloc("logsumexp", logsumexp),),
+        forward_peak_bytes=out + (k + v if shard.cp > 1 else 0),
+        backward_peak_bytes=q + k + v + out,
+    )
+
+
+def _unfused_core(shard: Shard) -> Part:
+    """Scores, scaled masked softmax, dropout, weighted sum as separate kernels.
+
+    Saved: softmax output, dropout mask and dropout output, i.e. 5 a s^2 b / t bytes at two
+    bytes per element (Korthikanti et al. 2022, section 4.1).
+    """
+    model, s = shard.model, shard.sequence
+    groups, size = shard.batch * shard.heads, shard.element_bytes
+    scores = groups * s * s
+    d, dv, dtype = model.qk_head_dim, model.v_head_dim, shard.dtype
+    forward: list[Op] = [
+        Gemm("scores", s, s, d, dtype, batch=groups),
+        Streaming("softmax_fwd", "softmax_fwd", 2 * scores * size),
+    ]
+    backward: list[Op] = [
+        Gemm("values_dgrad", s, s, dv, dtype, batch=groups, layout="NN"),
+        Gemm("values_wgrad", s, dv, s, dtype, batch=groups, layout="NT"),
+    ]
+    saved = [Alloc("softmax", scores * size)]
+    if model.dropout:
+        forward.append(Streaming("attention_dropout", "dropout", scores * (2 * size + 1)))
+        backward.append(Streaming("attention_dropout_bwd", "dropout", scores * (2 * size + 1)))
+        saved += [Alloc("dropout_mask", scores), Alloc("dropout", scores * size)]
+    forward.append(Gemm("values", s, dv, s, dtype, batch=groups))
+    backward += [
+        Streaming("softmax_bwd", "softmax_bwd", 3 * scores * size),
+        Gemm("scores_dgrad", s, d, s, dtype, batch=groups, layout="NN"),
+        Gemm("scores_wgrad", s, d, s, dtype, batch=groups, layout="NT"),
+    ]
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        tuple(saved),
+        forward_peak_bytes=scores * size,
+        backward_peak_bytes=2 * scores * size,
+    )
+
+
+def _output(shard: Shard) -> Part:
+    model = shard.model
+    width = shard.heads * model.v_head_dim
+    reduce = row_reduce(shard, "attention_output")
+    forward, backward = linear(
+        shard, "attention_output", shard.tokens, width, model.hidden_size, reduce=reduce
+    )
+    if model.linear_bias:
+        backward = (
+            bias_grad(
+                "attention_output", shard.local_tokens * model.hidden_size, shard.element_bytes
+            )
+            + backward
+        )
+    full = shard.tokens * model.hidden_size * shard.element_bytes
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        (Alloc("attention_output_input", shard.tokens * width * shard.linear_input_bytes),),
+        forward_peak_bytes=full,
+        backward_peak_bytes=2 * full,
+    )

@@ -1,0 +1,89 @@
+"""The two ends of the model: embedding on the first stage, norm, logits and loss on the last."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from simulators.workload.ir import Alloc, Block, Collective, Op, Streaming
+from simulators.workload.part import Part, column_gather, compose, linear, norm
+from simulators.workload.shard import Shard
+
+
+@functools.lru_cache(maxsize=1024)
+def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
+    """Vocabulary-parallel embedding lookup, positions, dropout."""
+    model, size = shard.model, shard.element_bytes
+    full = shard.tokens * model.hidden_size
+    forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
+    backward: list[Op] = [Streaming("embedding_bwd", "embedding_bwd", full * (size + 8))]
+    if shard.tp > 1:
+        kind = "reduce_scatter" if shard.sp else "all_reduce"
+        forward.append(Collective("embedding_reduce", kind, full * size, "tp", shard.dtype))
+        if shard.sp:
+            backward.insert(
+                0, Collective("embedding_gather", "all_gather", full * size, "tp", shard.dtype)
+            )
+    local = shard.local_tokens * model.hidden_size
+    saved: list[Alloc] = []
+    if model.position == "learned":
+        forward.append(Streaming("position_add", "elementwise", 3 * local * size))
+        backward.append(Streaming("position_grad", "embedding_bwd", local * (size + 8)))
+    if model.dropout:
+        forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
+        backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
+        saved.append(Alloc("embedding_mask", local))
+    part = Part(
+        tuple(forward),
+        tuple(backward),
+        tuple(saved),
+        forward_peak_bytes=2 * full * size,
+        backward_peak_bytes=2 * full * size,
+    )
+    return compose("embedding", [part])
+
+
+@functools.lru_cache(maxsize=1024)
+def head_blocks(shard: Shard) -> tuple[Block, Block]:
+    """Final norm, vocabulary-parallel logits and cross entropy.
+
+    The loss needs the maximum, the target logit and the sum of exponentials across the
+    tensor-parallel group: three all-reduces of one fp32 value per token (Megatron-LM).
+    """
+    model, size = shard.model, shard.element_bytes
+    vocab = model.padded_vocab_size(shard.tp) // shard.tp
+    logits = shard.tokens * vocab
+    # The output layer stays in bf16 when the layers run in fp8.
+    head = shard if shard.precision != "fp8" else _in_bf16(shard)
+    gather = column_gather(head, "logits")
+    forward, backward = linear(
+        head, "logits", shard.tokens, model.hidden_size, vocab, gather=gather
+    )
+    per_token = shard.tokens * 4
+    # Cast to fp32; subtract the maximum, exponentiate and sum; normalise.
+    loss_forward: list[Op] = [
+        Streaming("logits_cast", "cast", logits * (size + 4)),
+        Streaming("loss_fwd", "cross_entropy", 5 * logits * 4, launches=8),
+    ]
+    if shard.tp > 1:
+        loss_forward += [
+            Collective(f"loss_{what}", "all_reduce", per_token, "tp", "fp32")
+            for what in ("max", "target", "sum")
+        ]
+    loss_backward: list[Op] = [
+        Streaming("loss_bwd", "cross_entropy", 2 * logits * 4, launches=3),
+        Streaming("logits_grad_cast", "cast", logits * (size + 4)),
+    ]
+    loss = Part(
+        (*forward, *loss_forward),
+        (*loss_backward, *backward),
+        (Alloc("loss_softmax", logits * 4),),
+        forward_peak_bytes=logits * (size + 4),
+        backward_peak_bytes=logits * (size + 4) + 2 * shard.tokens * model.hidden_size * size,
+    )
+    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=size)
+    return compose("head", [final, loss])
+
+
+def _in_bf16(shard: Shard) -> Shard:
+    return replace(shard, precision="bf16")

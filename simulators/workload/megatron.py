@@ -1,0 +1,109 @@
+"""The built-in workload source: a Megatron-LM style job, from shapes alone."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from simulators.job import Job
+from simulators.workload.communicators import communicators
+from simulators.workload.ends import embedding_blocks, head_blocks
+from simulators.workload.layer import layer_blocks
+from simulators.workload.parameters import (
+    LocalParameters,
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from simulators.workload.program import Chunk, Run, Stage, Workload
+from simulators.workload.shard import Shard
+from simulators.workload.step_end import finish_block, optimizer_block
+
+
+def build_workload(job: Job) -> Workload:
+    """One training step of a valid job: the program of every pipeline stage."""
+    shard = Shard.of(job)
+    recipe = job.recipe
+    mode = ChunkMode(recipe.recompute, recipe.recompute_layers, recipe.pp == 1)
+    made: dict[tuple[object, ...], Chunk] = {}
+    stages: list[Stage] = []
+    finished: dict[tuple[object, ...], Stage] = {}
+    for stage, layers in enumerate(layers_by_stage(job)):
+        keys = []
+        for index, (start, stop) in enumerate(layers):
+            first = stage == 0 and index == 0
+            last = stage == recipe.pp - 1 and index == recipe.vpp - 1
+            experts = sum(job.model.is_moe_layer(layer) for layer in range(start, stop))
+            key = (stop - start - experts, experts, first, last)
+            if key not in made:
+                made[key] = _chunk(shard, mode, *key)
+            keys.append(key)
+        # Tied embeddings live on both ends and their gradients are summed.
+        shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
+        content = (*keys, shares)
+        if content not in finished:
+            chunks = tuple(made[key] for key in keys)
+            count = sum(stop - start for start, stop in layers)
+            parameters = sum((chunk.parameters for chunk in chunks), LocalParameters())
+            finished[content] = Stage(
+                chunks,
+                finish_block(job, parameters, count, shares_embedding=shares),
+                optimizer_block(job, parameters),
+            )
+        stages.append(finished[content])
+    boundary = shard.local_tokens * job.model.hidden_size * shard.element_bytes
+    return Workload(tuple(stages), communicators(job), boundary)
+
+
+def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
+    """For each stage the layer range of each of its chunks, ``[start, stop)``.
+
+    Interleaving deals layers out chunk by chunk: chunk ``c`` of stage ``s`` follows chunk
+    ``c`` of stage ``s - 1`` (Narayanan et al. 2021, figure 4).
+    """
+    recipe = job.recipe
+    per_chunk = [count // recipe.vpp for count in job.layers_per_stage]
+    ranges: list[list[tuple[int, int]]] = [[] for _ in per_chunk]
+    start = 0
+    for _ in range(recipe.vpp):
+        for stage, count in enumerate(per_chunk):
+            ranges[stage].append((start, start + count))
+            start += count
+    return ranges
+
+
+@dataclass(frozen=True)
+class ChunkMode:
+    """What a chunk's content depends on besides its shard and layers.
+
+    ``layers`` per chunk are recomputed when ``recompute`` is ``full`` (None: all).
+    ``single_stage``: the head can share the embedding's weight.
+    """
+
+    recompute: str
+    layers: int | None
+    single_stage: bool
+
+
+@functools.lru_cache(maxsize=8192)
+def _chunk(
+    shard: Shard, mode: ChunkMode, dense: int, experts: int, first: bool, last: bool
+) -> Chunk:
+    """One model chunk of ``dense`` then ``experts`` layers, with the ends it holds."""
+    runs: list[Run] = []
+    if first:
+        runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
+    left = dense + experts if mode.layers is None else mode.layers
+    for is_moe, count in ((False, dense), (True, experts)):
+        # Megatron's block method recomputes the first layers of a chunk.
+        head = min(count, left) if mode.recompute == "full" else 0
+        left -= head
+        rest = "none" if mode.recompute == "full" else mode.recompute
+        for recompute, number in (("full", head), (rest, count - head)):
+            if number:
+                parameters = layer_parameters(shard, is_moe)
+                runs.append(Run(*layer_blocks(shard, is_moe, recompute), number, parameters))
+    if last:
+        shares = shard.model.tied_embeddings and mode.single_stage
+        runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
+    return Chunk(tuple(runs))

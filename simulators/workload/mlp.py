@@ -1,0 +1,65 @@
+"""The dense MLP and the activation kernel it shares with experts."""
+
+from __future__ import annotations
+
+from simulators.workload.ir import Alloc, Op, Streaming
+from simulators.workload.part import Part, bias_grad, column_gather, linear, row_reduce
+from simulators.workload.shard import Shard
+
+
+def activation(
+    name: str, elements: int, element_bytes: int, gated: bool
+) -> tuple[list[Op], list[Op]]:
+    """GeLU (with bias) or SwiGLU over ``elements`` outputs, forward and backward.
+
+    GeLU reads and writes once, and backward reads two tensors and writes one; the gated form
+    has two inputs.
+    """
+    inputs = 2 if gated else 1
+    return (
+        [Streaming(f"{name}_fwd", "elementwise", (inputs + 1) * elements * element_bytes)],
+        [Streaming(f"{name}_bwd", "elementwise", (2 * inputs + 1) * elements * element_bytes)],
+    )
+
+
+def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
+    """A column-parallel then row-parallel MLP of inner ``width`` (before sharding).
+
+    Saved: the first layer's output, the activation's output. Its input is kept by the norm
+    before it.
+    """
+    model, size = shard.model, shard.element_bytes
+    local = width // shard.tp
+    fc1_width = local * (2 if model.gated_mlp else 1)
+    gather = column_gather(shard, f"{prefix}fc1")
+    fc1_forward, fc1_backward = linear(
+        shard, f"{prefix}fc1", shard.tokens, model.hidden_size, fc1_width, gather=gather
+    )
+    fc2_forward, fc2_backward = linear(
+        shard,
+        f"{prefix}fc2",
+        shard.tokens,
+        local,
+        model.hidden_size,
+        reduce=row_reduce(shard, f"{prefix}fc2"),
+    )
+    act_forward, act_backward = activation(
+        f"{prefix}activation", shard.tokens * local, size, model.gated_mlp
+    )
+    if model.linear_bias:
+        act_backward += bias_grad(f"{prefix}fc1", shard.tokens * fc1_width, size)
+        fc2_backward = (
+            bias_grad(f"{prefix}fc2", shard.local_tokens * model.hidden_size, size) + fc2_backward
+        )
+    inner = shard.tokens * local * size
+    outer = shard.tokens * model.hidden_size * size
+    return Part(
+        (*fc1_forward, *act_forward, *fc2_forward),
+        (*fc2_backward, *act_backward, *fc1_backward),
+        (
+            Alloc(f"{prefix}fc1_output", shard.tokens * fc1_width * size),
+            Alloc(f"{prefix}activation", shard.tokens * local * shard.linear_input_bytes),
+        ),
+        forward_peak_bytes=2 * outer,
+        backward_peak_bytes=inner + shard.tokens * fc1_width * size + 2 * outer,
+    )

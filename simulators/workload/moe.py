@@ -1,0 +1,191 @@
+"""Mixture-of-experts layers: router, token dispatch and combine, grouped expert GEMMs.
+
+Routing is balanced: every rank of the expert-parallel group receives as many tokens as it
+sends. With ``T`` tokens on a rank, ``K = top_k`` and an expert tensor-parallel group of
+``etp``, a rank's experts process ``T * K * etp`` rows (``T * K`` when
+tokens are not sharded), shared by its ``E / ep`` experts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulators.workload.ir import Alloc, Collective, Gemm, GroupedGemm, Op, Streaming
+from simulators.workload.mlp import activation, mlp_part
+from simulators.workload.part import Part
+from simulators.workload.shard import Shard
+
+
+def routed_rows(shard: Shard) -> int:
+    """Token copies one rank sends to experts, after the capacity limit if there is one."""
+    moe = shard.model.moe
+    assert moe is not None
+    rows = shard.local_tokens * moe.top_k
+    if moe.capacity_factor is not None:
+        # Every expert is padded or cut to its capacity.
+        per_expert = math.ceil(rows / moe.num_experts * moe.capacity_factor)
+        rows = per_expert * moe.num_experts
+    return rows
+
+
+def moe_parts(shard: Shard) -> list[Part]:
+    """Router, experts and shared experts of one layer."""
+    moe = shard.model.moe
+    assert moe is not None
+    parts = [_router(shard), _experts(shard)]
+    if moe.shared_ffn_hidden_size:
+        parts.append(mlp_part(shard, moe.shared_ffn_hidden_size, "shared_"))
+    return parts
+
+
+def _router(shard: Shard) -> Part:
+    """Logits GEMM, softmax, top-k and the auxiliary loss's statistics, in fp32."""
+    moe, tokens = shard.model.moe, shard.local_tokens
+    assert moe is not None
+    hidden, experts = shard.model.hidden_size, moe.num_experts
+    score_bytes = tokens * experts * 4
+    dtype = shard.dtype
+    return Part(
+        (
+            Gemm("router_fwd", tokens, experts, hidden, dtype),
+            # Softmax, top-k, one-hot map, counts: each passes over the scores.
+            Streaming("router_scores", "softmax_fwd", 8 * score_bytes, launches=10),
+        ),
+        (
+            Streaming("router_scores_bwd", "softmax_bwd", 6 * score_bytes, launches=6),
+            Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
+            Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT", accumulate=True),
+        ),
+        (Alloc("router_scores", 2 * score_bytes),),
+        forward_peak_bytes=2 * score_bytes,
+        backward_peak_bytes=2 * score_bytes,
+    )
+
+
+def _experts(shard: Shard) -> Part:
+    moe, model, size = shard.model.moe, shard.model, shard.element_bytes
+    assert moe is not None
+    rows_out = routed_rows(shard)
+    # Without sequence parallelism the whole tensor-parallel group already holds every token.
+    rows_in = rows_out * (shard.etp if shard.sp else 1)
+    groups = moe.num_experts // shard.ep
+    per_expert = math.ceil(rows_in / groups)
+    hidden, width = model.hidden_size, moe.ffn_hidden_size // shard.etp
+    fc1_width = width * (2 if model.gated_mlp else 1)
+    sent, received = rows_out * hidden * size, rows_in * hidden * size
+
+    act_forward, act_backward = activation(
+        "expert_activation", rows_in * width, size, model.gated_mlp
+    )
+    forward: list[Op] = [
+        *_dispatch(shard, sent, received),
+        *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
+        *act_forward,
+        *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
+        *_combine(shard, sent, received),
+    ]
+    backward: list[Op] = [
+        # The gradient of a combine is a dispatch, and the other way round.
+        *_dispatch(shard, sent, received, suffix="_bwd"),
+        *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
+        *act_backward,
+        *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
+        *_combine(shard, sent, received, suffix="_bwd"),
+    ]
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        (
+            Alloc("expert_input", rows_in * hidden * shard.linear_input_bytes),
+            Alloc("expert_fc1_output", rows_in * fc1_width * size),
+            Alloc("expert_activation", rows_in * width * shard.linear_input_bytes),
+            Alloc("expert_output", sent),
+        ),
+        forward_peak_bytes=received + sent,
+        backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
+    )
+
+
+def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
+    """Tokens to their experts: sort by expert, exchange over ep, gather over etp."""
+    moe = shard.model.moe
+    assert moe is not None
+    if moe.dispatcher == "allgather":
+        return _allgather_dispatch(shard, received, suffix)
+    ops: list[Op] = [Streaming(f"permute{suffix}", "permute", 2 * sent, launches=2)]
+    if shard.ep > 1:
+        ops.append(Collective(f"dispatch{suffix}", "all_to_all", sent, "ep", shard.dtype))
+        # Chunks arrive by source rank and are sorted by local expert.
+        ops.append(Streaming(f"sort{suffix}", "permute", 2 * sent))
+    if shard.sp and shard.etp > 1:
+        ops.append(
+            Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
+        )
+    return ops
+
+
+def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
+    """Expert outputs back to their tokens, weighted by the router."""
+    moe = shard.model.moe
+    assert moe is not None
+    if moe.dispatcher == "allgather":
+        return _allgather_combine(shard, received, suffix)
+    ops: list[Op] = []
+    if shard.sp and shard.etp > 1:
+        ops.append(
+            Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
+        )
+    if shard.ep > 1:
+        ops.append(Streaming(f"unsort{suffix}", "permute", 2 * sent))
+        ops.append(Collective(f"combine{suffix}", "all_to_all", sent, "ep", shard.dtype))
+    ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
+    if not shard.sp and shard.tp > 1:
+        size = shard.tokens * shard.model.hidden_size * shard.element_bytes
+        ops.append(Collective(f"combine_reduce{suffix}", "all_reduce", size, "tp", shard.dtype))
+    return ops
+
+
+def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:
+    """Every rank of the etp x ep group gathers all tokens and keeps those of its experts."""
+    ops: list[Op] = []
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    if shard.ep * shard.etp > 1:
+        gathered = size * shard.ep * (shard.etp if shard.sp else 1)
+        ops.append(Collective(f"dispatch{suffix}", "all_gather", gathered, "etp_ep", shard.dtype))
+    ops.append(Streaming(f"permute{suffix}", "permute", 2 * received, launches=2))
+    return ops
+
+
+def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
+    ops: list[Op] = [Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)]
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    if shard.ep * shard.etp > 1:
+        gathered = size * shard.ep * (shard.etp if shard.sp else 1)
+        ops.append(
+            Collective(f"combine{suffix}", "reduce_scatter", gathered, "etp_ep", shard.dtype)
+        )
+    return ops
+
+
+def _grouped(
+    name: str, pass_: str, groups: int, rows: int, outputs: int, inputs: int, shard: Shard
+) -> list[Op]:
+    """Expert linear layers of one rank in one launch per pass."""
+    dtype = shard.precision
+    ops: list[Op] = []
+    if dtype == "fp8":
+        width = inputs if pass_ == "fwd" else outputs
+        ops.append(
+            Streaming(
+                f"{name}_{pass_}_cast", "cast", groups * rows * width * (shard.element_bytes + 2)
+            )
+        )
+    if pass_ == "fwd":
+        return [*ops, GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype)]
+    return [
+        *ops,
+        GroupedGemm(f"{name}_dgrad", groups, rows, inputs, outputs, dtype, layout="NN"),
+        GroupedGemm(
+            f"{name}_wgrad", groups, rows, outputs, inputs, dtype, layout="NT", accumulate=True
+        ),
+    ]

@@ -1,0 +1,67 @@
+"""Pipeline schedules: in which order a stage runs its forward and backward passes.
+
+Each order is an integer array of shape (3, n): pass (0 forward, 1 backward), model chunk,
+micro-batch; one column per pass, in execution order.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORWARD, BACKWARD = 0, 1
+Order = NDArray[np.int64]
+
+
+@functools.lru_cache(maxsize=512)
+def stage_order(schedule: str, stage: int, stages: int, chunks: int, micro_batches: int) -> Order:
+    """The order of one stage.
+
+    Args:
+        schedule: ``gpipe`` or ``1f1b`` (interleaved when ``chunks`` > 1).
+        stage: 0-based pipeline stage of ``stages``.
+        chunks: model chunks per stage (virtual pipeline stages).
+        micro_batches: micro-batches per step; a multiple of ``stages`` when interleaved.
+    """
+    total = chunks * micro_batches
+    forward = _passes(FORWARD, stages, chunks, micro_batches)
+    backward = _passes(BACKWARD, stages, chunks, micro_batches)
+    warmup = warmup_passes(schedule, stage, stages, chunks, micro_batches)
+    order = np.empty((3, 2 * total), dtype=np.int64)
+    order[:, :warmup] = forward[:, :warmup]
+    steady = total - warmup
+    order[:, warmup : warmup + 2 * steady : 2] = forward[:, warmup:]
+    order[:, warmup + 1 : warmup + 2 * steady : 2] = backward[:, :steady]
+    order[:, warmup + 2 * steady :] = backward[:, steady:]
+    order.setflags(write=False)
+    return order
+
+
+def warmup_passes(schedule: str, stage: int, stages: int, chunks: int, micro_batches: int) -> int:
+    """Forward passes a stage runs before its first backward.
+
+    1F1B: ``stages - stage - 1``; interleaved: twice that plus ``(chunks - 1) * stages``
+    (Narayanan et al. 2021, section 2.2, as Megatron-LM schedules it); GPipe: all.
+    """
+    total = chunks * micro_batches
+    if schedule == "gpipe":
+        return total
+    behind = stages - stage - 1
+    return min(total, behind if chunks == 1 else 2 * behind + (chunks - 1) * stages)
+
+
+def _passes(pass_: int, stages: int, chunks: int, micro_batches: int) -> Order:
+    """All passes of one direction: groups of ``stages`` micro-batches visit chunk by chunk."""
+    if chunks == 1:
+        micro = np.arange(micro_batches)
+        chunk = np.zeros_like(micro)
+    else:
+        index = np.arange(chunks * micro_batches)
+        group, within = np.divmod(index, stages * chunks)
+        chunk, offset = np.divmod(within, stages)
+        micro = group * stages + offset
+        if pass_ == BACKWARD:
+            chunk = chunks - 1 - chunk
+    return np.stack([np.full_like(micro, pass_), chunk, micro])

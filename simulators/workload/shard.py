@@ -1,0 +1,87 @@
+"""What one rank holds of a model: local sizes derived once from a job.
+
+Everything a layer's operations depend on is a field here, so equal shards have equal blocks
+and the builders can be cached on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.job import ACTIVATION_BYTES, Job, Model
+
+# Linear layers run in the job's precision; everything else in fp8 jobs stays in bf16.
+_ACTIVATION_DTYPE = {"fp8": "bf16"}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's share of one micro-batch.
+
+    ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
+    is ``sequence * cp``).
+    """
+
+    model: Model
+    batch: int
+    sequence: int
+    tp: int
+    cp: int
+    ep: int
+    etp: int
+    sp: bool
+    tp_comm_overlap: bool
+    precision: str
+    attention: str
+    fused_wgrad: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Shard:
+        recipe = job.recipe
+        return cls(
+            model=job.model,
+            batch=recipe.micro_batch,
+            sequence=job.sequence_length // recipe.cp,
+            tp=recipe.tp,
+            cp=recipe.cp,
+            ep=recipe.ep,
+            etp=job.etp if job.model.moe else recipe.tp,
+            sp=recipe.sp,
+            tp_comm_overlap=recipe.tp_comm_overlap,
+            precision=job.precision,
+            attention=job.training.attention,
+            fused_wgrad=job.training.fused_wgrad,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on this context-parallel rank."""
+        return self.batch * self.sequence
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens per rank where sequence parallelism shards them (norms, dropout, experts)."""
+        return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def dtype(self) -> str:
+        """Type of activations outside the linear layers."""
+        return _ACTIVATION_DTYPE.get(self.precision, self.precision)
+
+    @property
+    def element_bytes(self) -> int:
+        return ACTIVATION_BYTES[self.precision]
+
+    @property
+    def linear_input_bytes(self) -> int:
+        """Bytes per element of a linear layer's saved input (fp8 keeps the quantised copy)."""
+        return 1 if self.precision == "fp8" else self.element_bytes
+
+    @property
+    def heads(self) -> int:
+        return self.model.num_heads // self.tp
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads on this rank; replicated when there are fewer groups than ranks."""
+        return max(1, self.model.kv_heads // self.tp)

@@ -1,0 +1,79 @@
+"""What ends a step: shared and sharded gradients made whole, gradient norm, optimizer."""
+
+from __future__ import annotations
+
+from simulators.job import Job
+from simulators.workload.data_parallel import gradient_bytes_per_parameter, parameter_bytes
+from simulators.workload.ir import Block, Collective, Op, Streaming
+from simulators.workload.parameters import LocalParameters
+
+# fp32 values the optimizer keeps per parameter besides the master weight.
+MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "sgd": 4}
+
+
+def owned_parameters(parameters: LocalParameters, job: Job) -> int:
+    """Parameters whose optimizer state this rank keeps."""
+    if job.recipe.zero_stage == 0:
+        return parameters.total
+    dense = -(-parameters.dense // (job.dp * job.recipe.cp))
+    expert = -(-parameters.expert // job.expert_dp) if parameters.expert else 0
+    return dense + expert
+
+
+def master_bytes(job: Job) -> int:
+    """Bytes of the fp32 master copy; fp32 training updates the parameters themselves."""
+    return 0 if job.precision in ("fp32", "tf32") else 4
+
+
+def finish_block(
+    job: Job, parameters: LocalParameters, num_layers: int, *, shares_embedding: bool
+) -> Block:
+    """Megatron's gradient finalisation and clipping, after data-parallel reduction."""
+    model, recipe = job.model, job.recipe
+    size = gradient_bytes_per_parameter(job)
+    ops: list[Op] = []
+    if recipe.sp and recipe.tp > 1:
+        # Norm weights see only their shard of the sequence.
+        per_norm = model.hidden_size * (2 if model.normalization == "layernorm" else 1)
+        norm_bytes = 2 * num_layers * per_norm * size
+        ops.append(Collective("norm_grads", "all_reduce", norm_bytes, "tp", "fp32"))
+    if shares_embedding:
+        rows = model.padded_vocab_size(recipe.tp) // recipe.tp
+        ops.append(
+            Collective(
+                "embedding_grads",
+                "all_reduce",
+                rows * model.hidden_size * size,
+                "embedding",
+                "fp32",
+            )
+        )
+    owned = owned_parameters(parameters, job)
+    ops.append(Streaming("grad_norm", "reduce", owned * size, launches=4))
+    if recipe.tp * recipe.pp > 1:
+        ops.append(Collective("grad_norm_sum", "all_reduce", 4, "model", "fp32"))
+    if recipe.zero_stage >= 1 and job.dp * recipe.cp > 1:
+        ops.append(Collective("grad_norm_shards", "all_reduce", 4, "dp", "fp32"))
+    return Block("finish_gradients", tuple(ops))
+
+
+def optimizer_block(job: Job, parameters: LocalParameters) -> Block:
+    """Clip, update, write back, and zero the gradients.
+
+    The update reads gradient, master (or parameter) and moments, and writes master, moments
+    and the forward copy.
+    """
+    size = gradient_bytes_per_parameter(job)
+    owned = owned_parameters(parameters, job)
+    weight = master_bytes(job) or parameter_bytes(job)
+    moments = MOMENT_BYTES[job.training.optimizer]
+    copy = parameter_bytes(job) if master_bytes(job) else 0
+    update = size + 2 * (weight + moments) + copy
+    return Block(
+        "optimizer",
+        (
+            Streaming("clip_grads", "elementwise", 2 * owned * size),
+            Streaming("update", "optimizer", owned * update, launches=4),
+            Streaming("zero_grads", "memcpy", parameters.total * size, launches=2),
+        ),
+    )
