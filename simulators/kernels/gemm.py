@@ -1,0 +1,191 @@
+"""Time of matrix multiplications: tiles, waves, DRAM and a launch floor.
+
+For each tile shape ``a x b`` and each split ``s`` of the inner dimension
+
+    tiles  = ceil(m / a) ceil(n / b) batch s          x = tiles / SMs
+    waves  = max(1, x + partial_wave (ceil(x) - x))
+    loop   = 2 a b ceil_64(k / s) / (peak of one SM x efficiency)
+    compute = waves (loop + latency + a b epilogue) + split traffic
+
+the library is taken to pick the fastest. With the DRAM time of operands and result
+
+    time = (compute^q + dram^q)^(1/q) + launch
+
+so it never beats the roofline (efficiency <= 1, norm >= maximum). The main loop's loss
+against peak is a time (feeding the tensor cores, and power), so on an SM with a slower
+tensor core, such as H20's, it shrinks relative to the useful work.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.job import Gpu
+from simulators.kernels.coefficients import GemmCoefficients, choose_gemm
+from simulators.prediction import Evidence
+
+Floats = NDArray[np.float64]
+
+SPLITS = (1, 2, 4, 8)
+INNER_GRANULE = 64
+# No published search for the fastest matrix product sustains more of the dense peak: V100
+# 0.90 (DeepBench), A40 0.90 (vidur), A100 0.87, H100 0.80, B200 0.78 (stas00/ml-engineering);
+# a main loop without its prologue and epilogue may come slightly closer.
+LOOP_CEILING = 0.92
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "tf32": 4, "fp32": 4}
+
+# Weight gradient against forward at equal dimensions, fp32 accumulation included: throughput
+# ratio 0.95 median on A100-PCIe and on B200 (MooreThreads/SimuMax, 2 x 61 and 2 x 143 shapes).
+WEIGHT_GRADIENT_FACTOR = 1.05
+# Grouped ones need no factor: fp32 accumulation and the short inner dimension already explain
+# them (measured/model against the forward rows' 0.90 on A100-PCIe, 1.01 on B200, same source).
+# fp16, M 8192, K 51200, N near 14336 on A100: 257 TFLOPS when the contiguous dimension is a
+# multiple of 8 elements, 173 for 2 or 4, 72 when odd (EleutherAI/cookbook).
+MISALIGNED_FACTORS = ((8, 1.0), (2, 257 / 173), (1, 257 / 72))
+
+
+@dataclass(frozen=True)
+class GemmRates:
+    """Hardware rates the tile model needs: SMs, FLOP/s of one SM, DRAM bytes/s.
+
+    ``reference_peak_per_sm`` is the per-SM peak of the GPU the coefficients were fitted on.
+    """
+
+    sms: int
+    peak_per_sm: float
+    dram_bytes_per_s: float
+    reference_peak_per_sm: float
+
+
+@dataclass(frozen=True)
+class TileVariants:
+    """Every (tile, split) the library may choose, as rows of shape (1, variants)."""
+
+    rows: Floats
+    columns: Floats
+    split: Floats
+    loop_s_per_k: Floats
+    fixed_s: Floats
+    l2_s_per_k: Floats
+
+
+def tile_variants(coefficients: GemmCoefficients, rates: GemmRates) -> TileVariants:
+    """Expand coefficients into the per-variant constants of one GPU."""
+    shapes: list[tuple[int, int, int, float]] = []
+    for name, efficiency in coefficients.tile_efficiency.items():
+        first, second = (int(side) for side in name.split("x"))
+        for rows, columns in {(first, second), (second, first)}:
+            shapes += [(rows, columns, split, efficiency) for split in SPLITS]
+    table = np.array(sorted(shapes), dtype=np.float64).T[:, None, :]
+    rows, columns, split, efficiency = table
+    # Useful time, plus the reference GPU's loss carried over as a time.
+    loss = (1.0 / efficiency - 1.0) / rates.reference_peak_per_sm
+    loss = np.maximum(loss, (1.0 / LOOP_CEILING - 1.0) / rates.peak_per_sm)
+    area = rows * columns
+    return TileVariants(
+        rows=rows,
+        columns=columns,
+        split=split,
+        loop_s_per_k=2.0 * area * (1.0 / rates.peak_per_sm + loss),
+        fixed_s=coefficients.tile_latency_s + area * coefficients.epilogue_s_per_element,
+        l2_s_per_k=(rows + columns) / (coefficients.l2_bytes_per_s_per_sm * rates.sms),
+    )
+
+
+def compute_seconds(
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    batch: Floats,
+    element_bytes: float,
+    variants: TileVariants,
+    coefficients: GemmCoefficients,
+    rates: GemmRates,
+) -> Floats:
+    """Seconds of the tensor-core side of each GEMM, shape (ops,); sizes are (ops,)."""
+    m, n, k, batch = m[:, None], n[:, None], k[:, None], batch[:, None]
+    output_tiles = np.ceil(m / variants.rows) * np.ceil(n / variants.columns) * batch
+    filled = output_tiles * (variants.split / rates.sms)
+    waves = filled + coefficients.partial_wave * (np.ceil(filled) - filled)
+    np.maximum(waves, 1.0, out=waves)
+    inner = np.ceil(k / (variants.split * INNER_GRANULE)) * INNER_GRANULE
+    seconds = waves * (inner * variants.loop_s_per_k + variants.fixed_s)
+    operand = output_tiles * (k * element_bytes * variants.l2_s_per_k)
+    np.maximum(seconds, operand, out=seconds)
+    # Partial sums are fp32, written once and read once by the reduction.
+    sums = (m * n * batch) * (8.0 * coefficients.split_traffic / rates.dram_bytes_per_s)
+    seconds += np.where(variants.split > 1, variants.split * sums, 0.0)
+    best: Floats = seconds.min(axis=1)
+    return best
+
+
+def join(compute: Floats, dram: Floats, exponent: float) -> Floats:
+    """``(compute^q + dram^q)^(1/q)``, computed without overflow; never below either."""
+    larger = np.maximum(compute, dram)
+    ratio = np.minimum(compute, dram) / larger
+    joined: Floats = larger * (1.0 + ratio**exponent) ** (1.0 / exponent)
+    return joined
+
+
+def misaligned_factor(contiguous: NDArray[np.int64]) -> Floats:
+    """Slowdown when tensor cores cannot load 16 bytes at a time, shape (ops,).
+
+    ``contiguous`` holds the greatest common divisor of the dimensions that lie contiguously
+    in memory.
+    """
+    factor = np.ones(len(contiguous))
+    for multiple, value in reversed(MISALIGNED_FACTORS):
+        factor[contiguous % multiple == 0] = value
+    return factor
+
+
+@functools.lru_cache(maxsize=256)
+def _machine(
+    gpu: Gpu, precision: str
+) -> tuple[GemmCoefficients, GemmRates, TileVariants, Evidence]:
+    choice = choose_gemm(gpu, precision)
+    rates = GemmRates(
+        sms=gpu.sms,
+        peak_per_sm=gpu.peak(precision) / gpu.sms,
+        dram_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        reference_peak_per_sm=choice.fit.peak_per_sm(precision) or gpu.peak(precision) / gpu.sms,
+    )
+    return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence
+
+
+def price_gemms(
+    gpu: Gpu,
+    precision: str,
+    sizes: NDArray[np.int64],
+    weight_gradient: NDArray[np.bool_],
+    accumulate: NDArray[np.bool_],
+    grouped: NDArray[np.bool_],
+) -> tuple[Floats, Floats, Evidence]:
+    """Seconds, DRAM share and evidence of GEMMs of one precision.
+
+    ``sizes`` has shape (ops, 4): m, n, k and the number of equal products in the launch;
+    the masks have shape (ops,). ``weight_gradient`` marks layout NT, ``accumulate`` a result
+    added into fp32, ``grouped`` products that share a launch but not their operands.
+
+    Raises:
+        InputError: when the GPU has no such arithmetic.
+    """
+    coefficients, rates, variants, evidence = _machine(gpu, precision)
+    m, n, k, batch = sizes.T.astype(np.float64)
+    element = ELEMENT_BYTES[precision]
+    compute = compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
+    # Rows of the left operand are contiguous in m only for the weight gradient.
+    contiguous = np.gcd(sizes[:, 1], np.where(weight_gradient, sizes[:, 0], sizes[:, 2]))
+    if precision != "fp32":
+        compute *= misaligned_factor(contiguous)
+    compute *= np.where(weight_gradient & ~grouped, WEIGHT_GRADIENT_FACTOR, 1.0)
+    # fp8 products are written in 16 bits; an accumulated result is read and written in fp32.
+    result = np.where(accumulate, 8.0, max(element, 2))
+    dram_bytes = batch * (element * k * (m + n) + result * m * n)
+    dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
+    seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
+    return seconds, dram / seconds, evidence

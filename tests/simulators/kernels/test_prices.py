@@ -1,0 +1,74 @@
+"""price_kernels as a whole: every GPU, any order, same answer."""
+
+import random
+
+import numpy as np
+import pytest
+
+from simulators.errors import InputError
+from simulators.kernels import host_launch_s, price_kernels
+from simulators.workload.ir import Collective, GroupedGemm, Streaming
+
+from .gpus import GPUS, attention, gemm
+
+
+def mixed_ops(dtype: str) -> list:  # type: ignore[type-arg]
+    return [
+        gemm(2048, 9216, 12288, dtype),
+        attention(2048, heads=12, dtype=dtype),
+        Streaming("dropout", "dropout", 50_331_648),
+        gemm(9216, 12288, 2048, dtype, layout="NT", accumulate=True),
+        GroupedGemm("experts", 8, 1024, 4096, 7168, dtype),
+        attention(2048, heads=12, pass_="bwd", dtype=dtype),
+        Streaming("norm", "norm_bwd", 150_994_944),
+        GroupedGemm("experts", 8, 1024, 4096, 7168, dtype, layout="NT", accumulate=True),
+        gemm(64, 64, 128, dtype, batch=96),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype"), [(name, dtype) for name, gpu in GPUS.items() for dtype in gpu.peak_flops]
+)
+def test_every_gpu_and_precision_has_a_price(gpu: str, dtype: str) -> None:
+    prices = price_kernels(GPUS[gpu], mixed_ops(dtype))
+    assert np.all(np.isfinite(prices.seconds))
+    assert np.all(prices.seconds >= 1e-6)
+    assert set(prices.evidence) <= {1, 2}
+
+
+@pytest.mark.parametrize("gpu", ["a100_80", "h800", "v100_32"])
+def test_order_does_not_matter(gpu: str) -> None:
+    ops = mixed_ops("fp16") * 3
+    order = list(range(len(ops)))
+    random.Random(0).shuffle(order)
+    straight = price_kernels(GPUS[gpu], ops)
+    shuffled = price_kernels(GPUS[gpu], [ops[index] for index in order])
+    np.testing.assert_array_equal(shuffled.seconds, straight.seconds[order])
+    np.testing.assert_array_equal(shuffled.evidence, straight.evidence[order])
+    np.testing.assert_array_equal(shuffled.memory_bound, straight.memory_bound[order])
+
+
+def test_alone_or_together() -> None:
+    ops = mixed_ops("bf16")
+    together = price_kernels(GPUS["h100"], ops).seconds
+    alone = [price_kernels(GPUS["h100"], [op]).seconds[0] for op in ops]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+def test_nothing_costs_nothing() -> None:
+    assert price_kernels(GPUS["h100"], []).seconds.shape == (0,)
+
+
+def test_collectives_are_priced_elsewhere() -> None:
+    with pytest.raises(InputError, match="is not a kernel"):
+        price_kernels(GPUS["h100"], [Collective("c", "all_reduce", 1, "tp")])  # type: ignore[list-item]
+
+
+def test_unknown_layout_is_refused() -> None:
+    with pytest.raises(InputError, match=r"gemm\.layout"):
+        price_kernels(GPUS["h100"], [gemm(64, 64, 64, layout="TT")])
+
+
+def test_host_launch_is_microseconds() -> None:
+    # At least what the driver alone needs; at most the lower end of published eager dispatch.
+    assert 5e-6 <= host_launch_s(GPUS["h100"]) <= 1e-5
