@@ -13,15 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.collectives import price_send_recv
-from simulators.interference import overlap_slowdowns
 from simulators.job import Job
 from simulators.replay.engine import Floats, Ints, Tasks
+from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.passes import PassPrice, PassPricer, Segment
 from simulators.replay.prices import (
     OPTIMIZER,
     PART_INDEX,
     PARTS,
-    PricedBlock,
     Pricer,
 )
 from simulators.workload.data_parallel import (
@@ -30,15 +29,14 @@ from simulators.workload.data_parallel import (
     reduce_gradients,
     sharing_key,
 )
+from simulators.workload.ir import Block
 from simulators.workload.program import Chunk, Workload
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
 
 PP_PART = PART_INDEX["pp_communication"]
-DP_PART = PART_INDEX["dp_communication"]
 # Gathers and reductions of one communicator run one after another in NCCL: one stream.
 COMPUTE_STREAM, DATA_PARALLEL_STREAM = 0, 1
 STREAMS_PER_RANK = 2
-NEUTRAL_KIND = 0
 # What is gathered or reduced for every micro-batch is double-buffered: the next layer's
 # parameters arrive while one runs, and a reduction must end before the second one after it.
 LAYERS_IN_FLIGHT = 2
@@ -50,9 +48,10 @@ class Program:
 
     ``compute_tasks[s]`` are the tasks of stage ``s``'s compute stream in order; the first
     ``pass_tasks[s]`` of them are passes. ``pass_start[s]`` maps pass ``i`` of the stage's
-    order to its first task's place among them. ``fixed_s`` (task -> part seconds) covers the
-    tasks that end the step; ``pass_part_s[s]``, shape (2, chunks, parts), one pass.
-    ``communication`` marks data-parallel tasks, ``lag`` the largest lag into each task.
+    order to its first task's place among them. ``pass_part_s[s]``, shape (2, chunks, parts),
+    is the time of one pass by part, ``end_part_s[s]`` that of the tasks after the passes.
+    ``communication`` marks data-parallel tasks, ``lag`` is the largest lag into each task, and
+    ``blocks`` holds the content of the tasks that are not passes.
     """
 
     tasks: Tasks
@@ -63,6 +62,8 @@ class Program:
     end_part_s: tuple[Floats, ...]
     communication: np.ndarray
     lag: Floats
+    edges: tuple[Ints, Ints, Floats]
+    blocks: dict[int, Block]
 
 
 @dataclass(frozen=True)
@@ -170,21 +171,14 @@ class _Build:
         self.orders: list[list[Ints]] = [[] for _ in range(self.stages * STREAMS_PER_RANK + 1)]
         # Data-parallel tasks by stage, each with its place in the stream's order.
         self.issued: list[list[tuple[float, Ints]]] = [[] for _ in range(self.stages)]
-        self.compute_kind: dict[tuple[float, float], int] = {}
-        self.block_kind: dict[int, tuple[int, PricedBlock]] = {}
+        self.kinds_of = Kinds()
+        self.blocks: dict[int, Block] = {}
         shape = (self.stages, 2, self.chunks, micro_batches)
         self.first = np.empty(shape, dtype=np.int64)
         self.last = np.empty(shape, dtype=np.int64)
 
-    # Kinds: 0 neutral, then compute kinds as odd numbers, communication kinds as even ones,
-    # renumbered when the matrix is made.
-    def compute(self, price: PassPrice) -> int:
-        key = (price.compute_share, price.memory_bound)
-        return 2 * self.compute_kind.setdefault(key, len(self.compute_kind)) + 1
-
-    def block(self, block: PricedBlock) -> int:
-        entry = self.block_kind.setdefault(id(block), (len(self.block_kind), block))
-        return 2 * entry[0] + 2
+    def compute_kind(self, price: PassPrice) -> int:
+        return self.kinds_of.compute(price.compute_share, price.memory_bound)
 
     def add(self, seconds: Floats, kinds: Ints) -> Ints:
         """Append tasks and return their numbers."""
@@ -225,7 +219,8 @@ class _Build:
             self.stream(stage, DATA_PARALLEL_STREAM).extend(in_order)
             for task in in_order:
                 communication[task] = True
-        tasks, lag = self.freeze()
+        edges = self.all_edges()
+        tasks, lag = self.freeze(edges)
         return Program(
             tasks=tasks,
             compute_tasks=tuple(compute_tasks),
@@ -235,6 +230,8 @@ class _Build:
             end_part_s=tuple(end_parts),
             communication=communication,
             lag=lag,
+            edges=edges,
+            blocks=self.blocks,
         )
 
     def stage_passes(self, stage: int) -> tuple[Ints, Floats, Ints | None]:
@@ -246,7 +243,7 @@ class _Build:
         direction, chunk, micro = order
         prices = [[of.pass_price(stage, c, d) for c in chunks] for d in (FORWARD, BACKWARD)]
         seconds = np.array([[price.seconds for price in row] for row in prices])
-        kinds = np.array([[self.compute(price) for price in row] for row in prices])
+        kinds = np.array([[self.compute_kind(price) for price in row] for row in prices])
         parts = np.array([[price.part_s for price in row] for row in prices])
 
         gathered = np.zeros(order.shape[1], dtype=np.bool_)
@@ -295,7 +292,7 @@ class _Build:
     ) -> None:
         for number, segment in zip(own, segments, strict=True):
             work[number - base] = segment.price.seconds
-            kind[number - base] = self.compute(segment.price)
+            kind[number - base] = self.compute_kind(segment.price)
         work[own[-1] - base] += self.of.sent_s(stage, direction)
 
     def gather_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> None:
@@ -305,7 +302,7 @@ class _Build:
         flight.
         """
         for number, segment in zip(own, segments, strict=True):
-            block = self.of.pricer.block(gather_parameters(segment.parameters, self.of.key))
+            block = gather_parameters(segment.parameters, self.of.key)
             # Issued when the compute it may not run ahead of has been launched.
             task = self.communicate(stage, number - LAYERS_IN_FLIGHT + 0.75, block)
             self.edge(task, np.array([number]))
@@ -317,7 +314,7 @@ class _Build:
     def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> Ints:
         task = own[:1]
         for number, segment in zip(own, segments, strict=True):
-            block = self.of.pricer.block(reduce_gradients(segment.parameters, self.of.key))
+            block = reduce_gradients(segment.parameters, self.of.key)
             task = self.communicate(stage, number + 0.5, block)
             self.edge(np.array([number]), task)
             if self.of.sharing.reduce_every:
@@ -326,10 +323,13 @@ class _Build:
                     self.edge(task, np.array([behind]))
         return task
 
-    def communicate(self, stage: int, place: float, block: PricedBlock) -> Ints:
+    def communicate(self, stage: int, place: float, block: Block) -> Ints:
         """A data-parallel task at a place between the numbers of the stage's compute tasks."""
-        task = self.add_one(block.seconds, self.block(block))
+        priced = self.of.pricer.block(block)
+        kind = self.kinds_of.communication(priced.channels, priced.wire_bytes_per_s)
+        task = self.add_one(priced.seconds, kind)
         self.issued[stage].append((place, task))
+        self.blocks[int(task[0])] = block
         return task
 
     def pipeline_edges(self) -> None:
@@ -357,87 +357,48 @@ class _Build:
         parts = np.zeros(len(PARTS))
         compute = self.stream(stage, COMPUTE_STREAM)
 
-        def append(block: PricedBlock, part: int | None) -> Ints:
-            task = self.add_one(block.seconds)
+        def append(block: Block, part: int | None = None) -> Ints:
+            priced = of.pricer.block(block)
+            task = self.add_one(priced.seconds)
             compute.append(task)
+            self.blocks[int(task[0])] = block
             if part is None:
-                parts[:] += block.part_s
+                parts[:] += priced.part_s
             else:
-                parts[part] += block.seconds
+                parts[part] += priced.seconds
             return task
 
         if sharing.reduces and not sharing.reduce_beside:
-            reduce = reduce_gradients(program.parameters, of.key)
-            append(of.pricer.block(reduce), DP_PART)
-        finish = append(of.pricer.block(program.finish), None)
+            append(reduce_gradients(program.parameters, of.key))
+        finish = append(program.finish)
         if last_reduce is not None:
             self.edge(last_reduce, finish)
         self.edge(finish, barrier)
-        optimizer = append(of.pricer.block(program.optimizer), PART_INDEX[OPTIMIZER])
+        optimizer = append(program.optimizer, PART_INDEX[OPTIMIZER])
         self.edge(barrier, optimizer)
         if sharing.gathers and not sharing.gather_beside:
-            gather = gather_parameters(program.parameters, of.key)
-            append(of.pricer.block(gather), DP_PART)
+            append(gather_parameters(program.parameters, of.key))
         return parts
 
-    def freeze(self) -> tuple[Tasks, Floats]:
-        work, kind = np.concatenate(self.work), np.concatenate(self.kinds)
-        before = np.concatenate([edge[0] for edge in self.edges])
-        after = np.concatenate([edge[1] for edge in self.edges])
-        lags = np.concatenate([edge[2] for edge in self.edges])
-        by_source = np.argsort(before, kind="stable")
-        successor_start = np.zeros(self.count + 1, dtype=np.int64)
-        np.cumsum(np.bincount(before, minlength=self.count), out=successor_start[1:])
+    def all_edges(self) -> tuple[Ints, Ints, Floats]:
+        before, after, lags = zip(*self.edges, strict=True)
+        return np.concatenate(before), np.concatenate(after), np.concatenate(lags)
+
+    def freeze(self, edges: tuple[Ints, Ints, Floats]) -> tuple[Tasks, Floats]:
+        _, after, lags = edges
         largest = np.zeros(self.count)
         np.maximum.at(largest, after, lags)
-
         orders = [
             np.concatenate(order) if order else np.empty(0, dtype=np.int64)
             for order in self.orders
         ]
-        order_start = np.zeros(len(orders) + 1, dtype=np.int64)
-        np.cumsum([len(order) for order in orders], out=order_start[1:])
-        stream_tasks = np.concatenate(orders)
-        stream_of = np.empty(self.count, dtype=np.int64)
-        stream_of[stream_tasks] = np.repeat(np.arange(len(orders)), np.diff(order_start))
-        ranks = np.minimum(np.arange(len(orders)) // STREAMS_PER_RANK, self.stages)
-        tasks = Tasks(
-            work=work,
-            kind=self.renumber(kind),
-            stream_start=np.arange(self.count + 1, dtype=np.int64),
-            task_streams=stream_of,
-            successor_start=successor_start,
-            successors=after[by_source],
-            lags=lags[by_source],
-            order_start=order_start,
-            stream_tasks=stream_tasks,
-            stream_rank=ranks,
-            slowdown=self.slowdowns(),
+        tasks = make_tasks(
+            np.concatenate(self.work),
+            np.concatenate(self.kinds),
+            edges,
+            orders,
+            # The barrier's stream belongs to no stage.
+            np.minimum(np.arange(len(orders)) // STREAMS_PER_RANK, self.stages),
+            self.kinds_of.slowdowns(self.of.job.gpu),
         )
         return tasks, largest
-
-    def renumber(self, kind: Ints) -> Ints:
-        """Neutral, then compute kinds, then communication kinds."""
-        computes = len(self.compute_kind)
-        is_block = (kind > 0) & (kind % 2 == 0)
-        return np.where(is_block, computes + kind // 2, (kind + 1) // 2)
-
-    def slowdowns(self) -> Floats:
-        computes = list(self.compute_kind)
-        blocks = [block for _, block in self.block_kind.values()]
-        size = 1 + len(computes) + len(blocks)
-        matrix = np.ones((size, size))
-        if not blocks:
-            return matrix
-        share = np.array([share for share, _ in computes])[:, None]
-        on_compute, on_blocks = overlap_slowdowns(
-            self.of.job.gpu,
-            np.array([memory_bound for _, memory_bound in computes]),
-            np.array([block.channels for block in blocks]),
-            np.array([block.wire_bytes_per_s for block in blocks]),
-        )
-        first = 1 + len(computes)
-        # Only the kernels of a pass compete; its own exposed communication does not.
-        matrix[1:first, first:] = 1 + share * (on_compute - 1)
-        matrix[first:, 1:first] = 1 + (share * (on_blocks - 1)).T
-        return matrix

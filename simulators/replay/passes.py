@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.replay.prices import HOST, PART_INDEX, PARTS, PricedBlock, Pricer
+from simulators.workload.ir import Block
 from simulators.workload.parameters import LocalParameters
 from simulators.workload.program import Chunk
 from simulators.workload.schedule import FORWARD
@@ -29,10 +30,14 @@ class PassPrice:
 
 @dataclass(frozen=True)
 class Segment:
-    """Part of a pass between two data-parallel communications, and the parameters it covers."""
+    """Part of a pass between two data-parallel communications.
+
+    ``blocks`` in execution order; ``parameters`` are those they hold.
+    """
 
     price: PassPrice
     parameters: LocalParameters
+    blocks: tuple[Block, ...]
 
 
 def sum_blocks(
@@ -115,18 +120,19 @@ class PassPricer:
         # The host's lag is a matter of the whole pass: its segments share it by launches, so
         # that they add up to the pass.
         excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]])
-        priced = [
-            [
-                self.pricer.block(run.forward if direction == FORWARD else run.backward)
-                for run in (pieces[index] for index in group)
-            ]
+        blocks = [
+            tuple(
+                pieces[index].forward if direction == FORWARD else pieces[index].backward
+                for index in group
+            )
             for group in groups
         ]
-        host_s = sum(block.host_s for blocks in priced for block in blocks)
+        priced = [[self.pricer.block(block) for block in part] for part in blocks]
+        host_s = sum(block.host_s for part in priced for block in part)
         segments = []
-        for group, blocks in zip(groups, priced, strict=True):
-            own = sum(block.host_s for block in blocks) / host_s if host_s else 0.0
-            price = sum_blocks([(block, 1) for block in blocks], excess_s * own)
-            parameters = sum((pieces[index].parameters for index in group), LocalParameters())
-            segments.append(Segment(price, parameters))
+        for index, group in enumerate(groups):
+            own = sum(block.host_s for block in priced[index]) / host_s if host_s else 0.0
+            price = sum_blocks([(block, 1) for block in priced[index]], excess_s * own)
+            parameters = sum((pieces[each].parameters for each in group), LocalParameters())
+            segments.append(Segment(price, parameters, blocks[index]))
         return tuple(segments)
