@@ -23,7 +23,6 @@ import dataclasses
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +53,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FIT_ROWS = 4000
+FEWEST_ROWS = 15
 HELD_OUT_SHARE = 0.2
 # Shorter host-timed rows measure the host, not the kernel; a table of efficiencies
 # (``from_eff``) was host-timed too.
 HOST_TIMED_FLOOR_US = 150.0
+TEXT_COLUMNS = ("layout", "pass")
 LAUNCH_BOUNDS_S = (1e-6, 5e-6)
 
 TILES = {
@@ -132,7 +133,7 @@ def read_rows(table: Path, where: Sequence[str], required: Sequence[str]) -> pd.
     """Rows of a table that pass every ``column=a,b`` condition.
 
     Raises:
-        InputError: for an unreadable table, a missing column or no row left.
+        InputError: for an unreadable table, a missing or non-numeric column, or too few rows.
     """
     import pandas as pd
 
@@ -143,6 +144,8 @@ def read_rows(table: Path, where: Sequence[str], required: Sequence[str]) -> pd.
     for name in required:
         if name not in rows.columns:
             raise InputError("table", table, f"has no column {name!r}", list(rows.columns))
+        if name not in TEXT_COLUMNS and rows[name].dtype.kind not in "iuf":
+            raise InputError("table", table, f"has text in the numeric column {name!r}")
     for condition in where:
         column, _, values = condition.partition("=")
         if column not in rows.columns:
@@ -153,9 +156,19 @@ def read_rows(table: Path, where: Sequence[str], required: Sequence[str]) -> pd.
         host = flag.str.contains("host_timed|from_eff") & (rows["time_us"] < HOST_TIMED_FLOOR_US)
         rows = rows[~flag.str.contains("outlier|above_peak_table") & ~host]
     rows = rows[rows["time_us"] > 0]
-    if rows.empty:
-        raise InputError("--where", " ".join(where), "leaves no row")
+    enough_rows(rows)
     return rows
+
+
+def enough_rows(rows: pd.DataFrame) -> None:
+    """Refuse a selection too small to fit.
+
+    Raises:
+        InputError: with how many usable rows there are.
+    """
+    if len(rows) < FEWEST_ROWS:
+        problem = "usable rows are too few to fit; loosen --where or --max-flops"
+        raise InputError("rows", len(rows), problem, f">= {FEWEST_ROWS}")
 
 
 def solve(
@@ -254,6 +267,7 @@ def fit_gemm(
     rows = rows[aligned & (rows["layout"] != "NT")]
     flops = 2.0 * rows["batch"] * rows["m"] * rows["n"] * rows["k"]
     rows = rows.assign(flops=flops)[flops / (rows["time_us"] * 1e-6) <= peak]
+    enough_rows(rows)
     pairs = rows[["n", "k"]].drop_duplicates()
     held = pairs.sample(frac=HELD_OUT_SHARE, random_state=0)
     index = rows.set_index(["n", "k"]).index.isin(held.set_index(["n", "k"]).index)
@@ -320,6 +334,7 @@ def fit_attention(rows: pd.DataFrame, gpu: Gpu, precision: str) -> dict[str, Any
     # A rate that disagrees with the shape means a window or a varlen batch, not full attention.
     rate = flops / rows["time_us"] / 1e6
     rows = rows[(np.abs(rate / rows["tflops"] - 1) < 0.1) & (rate * 1e12 <= gpu.peak(dtype))]
+    enough_rows(rows)
     names = [p.name for p in ATTENTION_PARAMETERS]
     parameters = list(ATTENTION_PARAMETERS) * 2
     start = np.array([p.encode(p.start) for p in parameters])
@@ -367,10 +382,9 @@ def write_section(output: Path, gpu: Gpu, section: str, precision: str, part: An
     }
     content.setdefault(section, {})[precision] = part
     text = yaml.safe_dump(content, sort_keys=False, width=99)
-    handle, name = tempfile.mkstemp(dir=output.parent, suffix=".tmp")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(name, output)
+    whole = output.with_name(output.name + ".tmp")
+    whole.write_text(text, encoding="utf-8")
+    os.replace(whole, output)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -404,6 +418,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser().parse_args(arguments)
     gpu = load_gpu(options.gpu)
     measured = load_gpu(options.measured_on) if options.measured_on else gpu
+    if not options.output.parent.is_dir():
+        raise InputError("--output", options.output, "is not in an existing folder")
     required = ["time_us"]
     if options.kind == "gemm":
         required += ["m", "n", "k", "batch", "layout"]
@@ -432,4 +448,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except InputError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

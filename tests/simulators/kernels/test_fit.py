@@ -47,7 +47,9 @@ def test_recovers_unseen_shapes(table: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
-        (["--where", "gpu=none"], "leaves no row"),
+        (["--where", "gpu=none"], "too few to fit"),
+        (["--max-flops", "1e6"], "too few to fit"),
+        (["--output", "no/such/folder/x.yaml"], "is not in an existing folder"),
         (["--where", "device=mine"], "names no column"),
         (["--gpu", "missing.yaml"], "is not a GPU declaration"),
     ],
@@ -63,6 +65,15 @@ def test_missing_column_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("m,n,k,time_us\n1,1,1,1\n")
     with pytest.raises(InputError, match="has no column 'batch'"):
+        main(arguments(path, tmp_path / "out.yaml"))
+
+
+def test_text_among_numbers_is_refused(table: Path, tmp_path: Path) -> None:
+    rows = pd.read_csv(table).astype({"m": object})
+    rows.loc[0, "m"] = "wide"
+    path = tmp_path / "text.csv"
+    rows.to_csv(path, index=False)
+    with pytest.raises(InputError, match="has text in the numeric column 'm'"):
         main(arguments(path, tmp_path / "out.yaml"))
 
 
