@@ -86,8 +86,8 @@ def _evidence(workload: Workload, pricer: Pricer) -> tuple[dict[str, float], tup
     """Share of priced seconds by evidence, and what was only estimated."""
     totals = np.zeros(len(EVIDENCE))
     estimated: set[str] = set()
-    for stage in set(map(id, workload.stages)):
-        program = next(each for each in workload.stages if id(each) == stage)
+    # Each program once, in stage order: a sum of floats depends on its order.
+    for program in {id(stage): stage for stage in workload.stages}.values():
         for run in (run for chunk in program.chunks for run in chunk.runs):
             for block in (run.forward, run.backward):
                 priced = pricer.block(block)
