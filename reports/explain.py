@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from optimizer.trial import SearchResult, Trial
 from reports.wording import gib_words, part_words, recipe_words, seconds_words
 from simulators.job import Job, Recipe
+from simulators.prediction import Prediction
 
 JobOf = Callable[[Recipe], Job]
 
@@ -14,37 +15,45 @@ JobOf = Callable[[Recipe], Job]
 _NOTABLE_SHARE = 0.001
 
 
-def why_best(best: Trial, runner_up: Trial | None, job_of: JobOf) -> str:
-    """One sentence: what the best recipe spends less time on than the runner-up, and what more.
+def why_best(ranked: Sequence[Trial], job_of: JobOf) -> str:
+    """One sentence: what the best recipe spends less time on than the next, and what more.
 
-    Parts are those of the two predictions' ``breakdown_s``, largest difference first.
+    ``ranked`` is best first. Recipes as fast as the best say nothing about why it wins: the
+    next is the first that is not. Parts are those of the two predictions' ``breakdown_s``,
+    largest difference first.
     """
-    ours = best.prediction
-    if ours is None:
-        raise ValueError("the best trial has no prediction")
-    if runner_up is None or runner_up.prediction is None:
-        return "It is the only recipe that fits."
-    theirs = runner_up.prediction
-    rival = f"#2 ({recipe_words(runner_up.recipe, job_of(runner_up.recipe).dp)})"
+    best, ours = ranked[0], _predicted(ranked[0])
     threshold_s = _NOTABLE_SHARE * ours.step_time_s
-    less, more = _differences(ours.breakdown_s, theirs.breakdown_s, threshold_s)
-    gain_s = theirs.step_time_s - ours.step_time_s
-    if abs(gain_s) < threshold_s:
-        sentence = f"#1 and {rival} take the same time within 0.1 %"
-        headroom_bytes = ours.memory.headroom_bytes - theirs.memory.headroom_bytes
-        if abs(headroom_bytes) >= 0.05 * 2**30:
-            word = "more" if headroom_bytes > 0 else "less"
-            sentence += f"; #1 has {gib_words(abs(headroom_bytes))} {word} headroom"
-        return sentence + "."
-    faster = "faster" if gain_s > 0 else "slower"
+    rank = 1
+    while rank < len(ranked) and abs(_gain_s(best, ranked[rank])) < threshold_s:
+        rank += 1
+    ties = "".join(f"#{tied + 1}, " for tied in range(1, rank)).removesuffix(", ")
+    as_fast = f"{ties} as fast within 0.1 %" if ties else ""
+    if rank == len(ranked):
+        return f"{as_fast}; nothing else fits." if ties else "It is the only recipe that fits."
+    rival, gain_s = ranked[rank], _gain_s(best, ranked[rank])
+    theirs = _predicted(rival)
     share = abs(gain_s) / theirs.step_time_s
-    sentence = f"#1 is {seconds_words(abs(gain_s))} a step ({share:.1%}) {faster} than {rival}"
-    if less:
-        sentence += f": it spends {_listing(less, 'less')}"
-        sentence += f", and {_listing(more, 'more')}" if more else ""
-    elif more:
-        sentence += f": it spends {_listing(more, 'more')}"
-    return sentence + "."
+    sentence = (
+        f"{seconds_words(abs(gain_s))} a step ({share:.1%}) "
+        f"{'faster' if gain_s > 0 else 'slower'} than #{rank + 1} "
+        f"({recipe_words(rival.recipe, job_of(rival.recipe).dp)})"
+    )
+    less, more = _differences(ours.breakdown_s, theirs.breakdown_s, threshold_s)
+    spent = [_listing(less, "less")] * bool(less) + [_listing(more, "more")] * bool(more)
+    if spent:
+        sentence += f": it spends {', and '.join(spent)}"
+    return f"{sentence}; {as_fast}." if ties else f"{sentence}."
+
+
+def _gain_s(best: Trial, rival: Trial) -> float:
+    return _predicted(rival).step_time_s - _predicted(best).step_time_s
+
+
+def _predicted(trial: Trial) -> Prediction:
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} has no prediction")
+    return trial.prediction
 
 
 Part = tuple[str, float]
@@ -87,13 +96,11 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
 
 
 def _headroom_bytes(trial: Trial) -> int:
-    assert trial.prediction is not None  # filtered by the caller
-    return trial.prediction.memory.headroom_bytes
+    return _predicted(trial).memory.headroom_bytes
 
 
 def _miss_words(trial: Trial, job_of: JobOf) -> str:
-    assert trial.prediction is not None  # filtered by the caller
-    memory = trial.prediction.memory
+    memory = _predicted(trial).memory
     return (
         f"{recipe_words(trial.recipe, job_of(trial.recipe).dp)} lacks "
         f"{gib_words(-memory.headroom_bytes)} on stage {memory.worst_stage} "

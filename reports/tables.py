@@ -81,8 +81,7 @@ def search_report(
         job = job_of(shown[0].recipe)
         parts += [_recipes_table(shown, result.objectives, job_of), Text()]
         if len(result.objectives) == 1:
-            runner_up = shown[1] if len(shown) > 1 else _second(result)
-            parts.append(_labelled("Why #1", why_best(shown[0], runner_up, job_of)))
+            parts.append(_labelled("Why #1", why_best(result.best, job_of)))
         assert shown[0].prediction is not None  # an ok trial was simulated
         parts += _prediction_notes(shown[0].prediction, job, "#1")
         parts.append(_labelled("Launch #1", _launch_words(job)))
@@ -92,10 +91,6 @@ def search_report(
     parts += [_labelled("Note", note) for note in result.notes]
     parts.append(_labelled("Files", str(directory)))
     return Group(*parts)
-
-
-def _second(result: SearchResult) -> Trial | None:
-    return result.best[1] if len(result.best) > 1 else None
 
 
 def prediction_report(prediction: Prediction, job: Job) -> RenderableType:

@@ -1,0 +1,186 @@
+import csv
+import io
+import json
+import subprocess
+
+import pytest
+
+from tests.e2e.commands import SMALL, files_in, run
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """One small search, tracked in MLflow: the process and its one run directory."""
+    cwd = tmp_path_factory.mktemp("search")
+    done = run("optimize.py", *SMALL, "search.n_trials=40", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    (directory,) = (cwd / "outputs" / "gpt13b-a800_8").iterdir()
+    return done, directory
+
+
+def test_the_answer_is_shown_and_kept(searched):
+    done, directory = searched
+    for shown in ("Best recipes", "Why #1", "Error bar", "--tensor-model-parallel-size", "Trials"):
+        assert shown in done.stdout
+    assert str(directory) in done.stdout
+    report = (directory / "report.txt").read_text()
+    assert done.stdout.startswith(report)
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_top_recipes_are_best_first_and_fit(searched):
+    rows = json.loads((searched[1] / "top_recipes.json").read_text())
+    assert 1 < len(rows) <= 10
+    costs = [row["prediction"]["cost_of_run_usd"] for row in rows]
+    assert costs == sorted(costs)
+    for row in rows:
+        recipe, prediction = row["recipe"], row["prediction"]
+        assert prediction["fits"]
+        assert recipe["tp"] * recipe["pp"] * recipe["dp"] * recipe["cp"] == 8
+        total = sum(prediction["breakdown_s"].values())
+        assert total == pytest.approx(prediction["step_time_s"])
+
+
+def test_every_point_asked_is_one_row(searched):
+    rows = list(csv.DictReader(io.StringIO((searched[1] / "trials.csv").read_text())))
+    by_status: dict[str, int] = {}
+    for row in rows:
+        by_status[row["status"]] = by_status.get(row["status"], 0) + 1
+    assert set(by_status) <= {"ok", "oom", "pruned", "invalid", "failed"}
+    assert sum(count for status, count in by_status.items() if status != "invalid") == 40
+    recipe_columns = ["tp", "pp", "vpp", "micro_batch", "recompute", "sp", "zero_stage"]
+    recipe_columns += ["recompute_layers", "overlap_grad_reduce", "overlap_param_gather"]
+    recipe_columns += ["tp_comm_overlap", "ep", "etp", "cp"]
+    considered = [row for row in rows if row["status"] != "invalid"]
+    assert len({tuple(row[name] for name in recipe_columns) for row in considered}) == 40
+    for row in considered:
+        assert (row["step_time_s"] != "") == (row["status"] in ("ok", "oom"))
+
+
+def test_the_best_recipe_is_what_simulate_predicts(searched, tmp_path):
+    best = json.loads((searched[1] / "top_recipes.json").read_text())[0]
+    recipe = [
+        f"recipe.{name}={'null' if value is None else value}"
+        for name, value in best["recipe"].items()
+        if name != "dp"
+    ]
+    done = run("simulate.py", *SMALL[:3], *recipe, "format=json", cwd=tmp_path)
+    assert json.loads(done.stdout) == best["prediction"]
+
+
+def test_the_launch_script_is_valid_shell(searched):
+    script = searched[1] / "launch.sh"
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    best = json.loads((searched[1] / "top_recipes.json").read_text())[0]["recipe"]
+    assert f"--tensor-model-parallel-size {best['tp']} " in script.read_text()
+
+
+def test_the_search_is_in_mlflow(searched):
+    done, directory = searched
+    assert "Tracked: sqlite:///mlflow.db" in done.stdout
+    from mlflow.tracking import MlflowClient
+
+    cwd = directory.parents[2]
+    client = MlflowClient(tracking_uri=f"sqlite:///{cwd}/mlflow.db")
+    experiment = client.get_experiment_by_name("trainscout")
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    rows = json.loads((directory / "top_recipes.json").read_text())
+    assert len(children) == len(rows)
+    first = next(run for run in children if run.data.tags["trainscout.rank"] == "1")
+    assert first.data.params["tp"] == str(rows[0]["recipe"]["tp"])
+    step_time_s = rows[0]["prediction"]["step_time_s"]
+    assert first.data.metrics["step_time_s"] == pytest.approx(step_time_s)
+    assert parent.data.params["model.name"] == "gpt13b"
+    assert parent.data.tags["cluster"] == "a800_8"
+    names = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert names == {"top_recipes.json", "trials.csv", "report.txt", "launch.sh"}
+
+
+def test_the_answer_does_not_depend_on_the_workers(searched, tmp_path):
+    arguments = [*SMALL[:3], "executor=loky", "executor.n_jobs=2", "search.n_trials=40"]
+    done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("outputs/*/*/top_recipes.json")
+    assert path.read_text() == (searched[1] / "top_recipes.json").read_text()
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+def test_several_objectives_give_a_front(tmp_path):
+    arguments = [*SMALL, "objective=time_memory", "search=nsga2", "search.n_trials=40"]
+    done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Pareto-optimal recipes" in done.stdout
+    (path,) = tmp_path.glob("outputs/*/*/top_recipes.json")
+    front = [row["prediction"] for row in json.loads(path.read_text())]
+    pairs = [(p["step_time_s"], p["memory"]["peak_reserved_bytes"]) for p in front]
+    for one in pairs:
+        assert not any(other[0] < one[0] and other[1] < one[1] for other in pairs)
+
+
+def test_nothing_fits_says_what_was_closest(tmp_path):
+    arguments = ["model=gpt175b", "cluster=a800_8", "executor=serial", "search.n_trials=20"]
+    done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "No recipe fits" in done.stdout
+    assert "Closest miss" in done.stdout
+    assert "GiB on stage" in done.stdout
+    (directory,) = tmp_path.glob("outputs/*/*")
+    assert json.loads((directory / "top_recipes.json").read_text()) == []
+
+
+def test_a_dead_tracking_server_costs_a_warning(tmp_path):
+    arguments = [*SMALL, "search.n_trials=20", "tracking.uri=http://127.0.0.1:9"]
+    done = run("optimize.py", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "http://127.0.0.1:9" in warning
+    assert "refused" in warning
+    assert list(tmp_path.glob("outputs/*/*/top_recipes.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["model=gpt175"], "did you mean 'gpt175b'"),
+        (["cluster=h100"], "h100_64"),
+        (["clustr=h100_64"], "did you mean 'cluster'"),
+        (["serch=tpe"], "did you mean 'search'"),
+        (["cluster.num_nodes=0"], "cluster.num_nodes=0"),
+        (["training.global_batch_size=-4"], "training.global_batch_size=-4"),
+        (["cluster.nic_gbps=nan"], "finite"),
+        (["seed=-1"], "seed=-1"),
+        (["search.n_trials=0"], "search.n_trials=0"),
+        (["search=cmaes", "objective=time_memory"], "takes one objective"),
+        (["objective.names=[speed]"], "step_time"),
+        (["+space.knobs.tpp=[1,2]"], "tpp"),
+        (["space.knobs.micro_batch.choices=[7]"], "no launchable recipe"),
+        (["tracking.uri=mlflow"], "tracking.uri=mlflow"),
+        (["executor.n_jobs=0"], "executor.n_jobs=0"),
+        (["hydra.run.dir=/dev/null/here"], "/dev/null is not a directory"),
+        (["resume=true"], "no search in outputs/gpt13b-a800_8"),
+        (["-m", "cluster=a800_8,h100x"], "h100x"),
+        (["-m", "cluster=a800_8,h100_64", "training.global_batch_size=64,0"], "out of range"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_bad_input_is_met_at_the_door(tmp_path, arguments, said):
+    flags = [argument for argument in arguments if argument == "-m"]
+    settings = [argument for argument in arguments if argument != "-m"]
+    done = run("optimize.py", *flags, *SMALL, *settings, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert files_in(tmp_path) == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_shows_how(tmp_path):
+    done = run("optimize.py", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for shown in ("python optimize.py model=gpt175b", "resume=true", "Exit codes", "gpt3_18b4"):
+        assert shown in done.stdout
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,96 @@
+import json
+
+import pytest
+
+from tests.e2e.commands import run
+
+SHAPE = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"]
+FITTING = [*SHAPE, "recipe.tp=4", "recipe.pp=2", "recipe.sp=true", "recipe.recompute=selective"]
+
+
+def test_json_is_one_object_and_nothing_else(tmp_path):
+    done = run("simulate.py", *FITTING, "format=json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    prediction = json.loads(done.stdout)  # fails on anything before or after the object
+    assert sum(prediction["breakdown_s"].values()) == pytest.approx(prediction["step_time_s"])
+    assert prediction["fits"] is True
+    assert 0 < prediction["mfu"] <= prediction["hfu"] < 1
+    tokens = 64 * 2048
+    assert prediction["tokens_per_s"] == pytest.approx(tokens / prediction["step_time_s"])
+    assert prediction["tokens_per_s_per_gpu"] == pytest.approx(prediction["tokens_per_s"] / 8)
+    assert prediction["cost_per_step_usd"] > 0
+    memory = prediction["memory"]
+    assert 0 < memory["peak_allocated_bytes"] <= memory["peak_reserved_bytes"]
+    assert [stage["stage"] for stage in memory["per_stage"]] == [0, 1]
+    for stage in memory["per_stage"]:
+        assert stage["kind"]["parameters"] > 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_is_for_people(tmp_path):
+    done = run("simulate.py", *FITTING, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for shown in ("gpt13b on a800_8 (8 x a800_80)", "tp4 pp2 dp1", "MFU", "fits:", "compute"):
+        assert shown in done.stdout
+    assert "\x1b" not in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_running_out_of_memory_is_an_answer(tmp_path):
+    done = run(
+        "simulate.py",
+        "model=gpt175b",
+        "cluster=a800_8",
+        "recipe.tp=8",
+        "format=json",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    prediction = json.loads(done.stdout)
+    assert prediction["fits"] is False
+    assert prediction["memory"]["headroom_bytes"] < 0
+
+
+def test_a_sweep_predicts_every_recipe(tmp_path):
+    done = run("simulate.py", "-m", *SHAPE, "recipe.tp=4,8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "tp4 pp1 dp2" in done.stdout
+    assert "tp8 pp1 dp1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["recipe.tp=3"], "3 x 1 x 1 = 3 does not divide the 8 GPUs"),
+        (["recipe.vpp=2"], "virtual pipeline stages need pp > 1"),
+        (["recipe.tq=8"], "did you mean 'tp'"),
+        (["recipe.tp=0"], "must be a whole number >= 1"),
+        (["recipe.tp=two"], "a whole number"),
+        (["recipe.recompute=ful"], "none, selective, full"),
+        (["format=yaml"], "json, table"),
+        (["+recipies=1"], "did you mean 'recipe'"),
+        (["training.tokens=nan"], "finite"),
+        (["gpu.memory_bytes=-1"], "> 0"),
+        (["simulator.name=reply"], "did you mean 'replay'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+    done = run("simulate.py", *SHAPE, *arguments, "format=json", cwd=tmp_path)
+    if arguments == ["format=yaml"]:
+        done = run("simulate.py", *SHAPE, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert arguments[0].split("=")[0].lstrip("+").split(".")[0] in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_debug_shows_the_traceback_too(tmp_path):
+    done = run("simulate.py", *SHAPE, "recipe.tp=3", "debug=true", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert "does not divide" in done.stderr.splitlines()[-1]

@@ -1,0 +1,104 @@
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from tests.e2e.commands import SMALL, command, environment, files_in, run
+
+# Too long to end by itself before the signal.
+ENDLESS = [*SMALL[:3], "executor.n_jobs=2", "tracking=none", "search.patience=null"]
+ENDLESS += ["search.n_trials=5000", "search.batch_size=16"]
+
+
+def stop_after_first_progress(cwd, how: signal.Signals) -> tuple[int, str, str, int]:
+    """Start a search and stop it; exit code, stdout, stderr and the recipes it reported."""
+    process = subprocess.Popen(
+        command("optimize.py", *ENDLESS),
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    # As a terminal does: the signal goes to the workers too.
+    os.killpg(process.pid, how)
+    stdout, stderr = process.communicate(timeout=60)
+    reported = re.match(r"(\d+)/\d+ recipes", line)
+    assert reported is not None, line + stderr
+    return process.returncode, stdout, line + stderr, int(reported[1])
+
+
+def run_directory(cwd):
+    (directory,) = (cwd / "outputs" / "gpt13b-a800_8").iterdir()
+    return directory
+
+
+def test_ctrl_c_shows_and_saves_what_there_is(tmp_path):
+    code, stdout, stderr, reported = stop_after_first_progress(tmp_path, signal.SIGINT)
+    assert code == 130, stderr
+    assert "interrupted" in stdout
+    assert "Traceback" not in stderr
+    directory = run_directory(tmp_path)
+    rows = json.loads((directory / "top_recipes.json").read_text())
+    assert rows or "No recipe fits" in stdout
+    assert len((directory / "trials.csv").read_text().splitlines()) > reported
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
+    """A directory whose one search was killed outright, and the recipes it had reported."""
+    cwd = tmp_path_factory.mktemp("killed")
+    code, _, _, reported = stop_after_first_progress(cwd, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    return cwd, reported
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    cwd, reported = killed_once
+    return shutil.copytree(cwd, tmp_path / "copy"), reported
+
+
+def test_a_killed_search_goes_on_where_it_was(killed):
+    cwd, reported = killed
+    directory = run_directory(cwd)
+    assert not (directory / "top_recipes.json").exists()
+    arguments = [*ENDLESS, f"search.n_trials={reported + 16}", "resume=true"]
+    done = run("optimize.py", *arguments, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    assert run_directory(cwd) == directory
+    resumed = re.search(r"(\d+) of them resumed", " ".join(done.stdout.split()))
+    assert resumed is not None
+    pruned = re.search(r"(\d+) pruned", done.stdout)
+    assert pruned is not None
+    # Every simulated recipe that was reported came from the store; pruned ones cost nothing.
+    assert int(resumed[1]) + int(pruned[1]) >= reported
+
+
+def test_a_damaged_store_is_refused_and_left_alone(killed):
+    cwd, _ = killed
+    (store,) = cwd.glob("outputs/*/*/trials.journal")
+    lines = store.read_bytes().splitlines(keepends=True)
+    store.write_bytes(b"".join([*lines[:2], b"not a record\n", *lines[3:]]))
+    before = files_in(cwd)
+    done = run("optimize.py", *ENDLESS, "resume=true", cwd=cwd)
+    assert done.returncode == 2
+    assert str(store.relative_to(cwd)) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert files_in(cwd) == before
+
+
+def test_another_question_is_not_resumed(killed):
+    cwd, _ = killed
+    before = files_in(cwd)
+    done = run("optimize.py", *ENDLESS, "resume=true", "training.global_batch_size=32", cwd=cwd)
+    assert done.returncode == 2
+    assert "another search" in done.stderr
+    assert files_in(cwd) == before
