@@ -7,9 +7,12 @@ from dataclasses import replace
 from pruning.history import History
 from pruning.tactic import Verdict
 from simulators.job import Job
+from simulators.prediction import Prediction
 
-# What sharding the optimizer can shorten, as parts of ``Prediction.breakdown_s``.
-SHARDED_PARTS = ("optimizer", "exposed_dp_communication")
+# What sharding the optimizer can shorten, as parts of ``Prediction.breakdown_s``; a part
+# that takes no time may be left out there, but every step has an optimizer.
+_OPTIMIZER = "optimizer"
+_TRAFFIC = "dp_communication"
 
 
 class DistributedOptimizer:
@@ -19,9 +22,9 @@ class DistributedOptimizer:
     rank updates only 1/dp of the parameters, and gathering bf16 parameters moves fewer bytes
     than the second half of an fp32 all-reduce. Both gains are bounded by what the twin spends
     on them, so this rule fires only where even a free optimizer and free data-parallel
-    communication would leave the recipe outside the best ones. With ``overlap_grad_reduce``
-    the traffic also slows the kernels beside it, which that bound does not see, so overlapped
-    recipes are simulated.
+    communication, on the stage with most parameters, would leave the recipe outside the best
+    ones. With ``overlap_grad_reduce`` the traffic also slows the kernels beside it, which that
+    bound does not see, so overlapped recipes are simulated.
     """
 
     name = "distributed_optimizer"
@@ -34,10 +37,9 @@ class DistributedOptimizer:
         known = history.find(replace(recipe, zero_stage=0, overlap_param_gather=False))
         if known is None or known.prediction is None or known.time_like is None or not known.fits:
             return None
-        parts = known.prediction.breakdown_s
-        if any(part not in parts for part in SHARDED_PARTS):
+        shortened_s = _most_shortened_s(known.prediction)
+        if shortened_s is None:
             return None
-        shortened_s = sum(parts[part] for part in SHARDED_PARTS)
         at_best = 1.0 - shortened_s / known.prediction.step_time_s
         if not history.out_of_reach(known.time_like * at_best):
             return None
@@ -46,3 +48,20 @@ class DistributedOptimizer:
             f"{shortened_s:.3g} s of {known.prediction.step_time_s:.4g} s"
         )
         return Verdict(self.name, True, reason, known)
+
+
+def _most_shortened_s(prediction: Prediction) -> float | None:
+    """Seconds of optimizer and exposed gradient traffic on the stage where they are longest.
+
+    The breakdown is the critical stage's; both parts grow with a stage's parameters. None when
+    the prediction does not say.
+    """
+    parts = prediction.breakdown_s
+    parameters = {
+        stage.stage: stage.kind.get("parameters", 0) for stage in prediction.memory.per_stage
+    }
+    critical = parameters.get(prediction.critical_stage, 0)
+    if _OPTIMIZER not in parts or not critical:
+        return None
+    largest = max(parameters.values()) / critical
+    return (parts[_OPTIMIZER] + parts.get(_TRAFFIC, 0.0)) * largest

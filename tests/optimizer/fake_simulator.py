@@ -72,10 +72,10 @@ class FakeSimulator:
         shards = job.dp if recipe.zero_stage else 1
         return {
             "compute": micro_batches * per_micro_s,
-            "exposed_tp_communication": micro_batches * traffic_s / recipe.pp,
+            "tp_communication": micro_batches * traffic_s / recipe.pp,
             "bubble": (recipe.pp - 1) * per_micro_s / recipe.vpp,
             "optimizer": 0.004 / (recipe.tp * recipe.pp * shards),
-            "exposed_dp_communication": 0.003 * (job.dp > 1) * (0.8 if recipe.zero_stage else 1.0),
+            "dp_communication": 0.003 * (job.dp > 1) * (0.8 if recipe.zero_stage else 1.0),
         }
 
     def simulate(self, job: Job) -> Prediction:

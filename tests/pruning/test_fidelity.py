@@ -47,7 +47,7 @@ class RandomSimulator(FakeSimulator):
         # Only what sharding leaves alone may wobble, and equally for both of its twins.
         wobble = self.jitter[replace(job.recipe, zero_stage=0)]
         return {
-            part: seconds * (1 if part in ("optimizer", "exposed_dp_communication") else wobble)
+            part: seconds * (1 if part in ("optimizer", "dp_communication") else wobble)
             for part, seconds in scaled.items()
         }
 

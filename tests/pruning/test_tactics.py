@@ -8,6 +8,7 @@ from pruning import TACTICS, History, Known, select_tactics, settle, settles_oth
 from pruning.micro_batches import QUANTISATION_GAIN
 from simulators.errors import InputError
 from simulators.job import Recipe
+from simulators.prediction import StageMemory
 from tests.optimizer.fake_simulator import FakeSimulator, declared
 
 QUESTION = declared()
@@ -85,7 +86,7 @@ class TestSequenceParallel:
 
 class TestDistributedOptimizer:
     at_best = 1 - sum(
-        PREDICTION.breakdown_s[part] for part in ("optimizer", "exposed_dp_communication")
+        PREDICTION.breakdown_s[part] for part in ("optimizer", "dp_communication")
     ) / (PREDICTION.step_time_s)
 
     def test_fires_when_even_free_sharding_cannot_reach_the_best(self):
@@ -103,6 +104,17 @@ class TestDistributedOptimizer:
         twin = fits(1.0, zero_stage=0, overlap_grad_reduce=True)
         assert rule(Recipe(overlap_grad_reduce=True), history(twin, bar=0.01)) is None
         assert rule(Recipe(zero_stage=0), history(fits(1.0, zero_stage=1), bar=0.01)) is None
+
+    def test_counts_the_stage_with_most_parameters(self):
+        stages = tuple(
+            StageMemory(stage, {"parameters": size}, size, size)
+            for stage, size in enumerate((100, 300))
+        )
+        memory = replace(PREDICTION.memory, per_stage=stages)
+        twin = Known(Recipe(zero_stage=0), True, replace(PREDICTION, memory=memory), 1.0)
+        at_best = 1 - 3 * (1 - self.at_best)
+        assert rule(Recipe(), history(twin, bar=at_best * 0.999)) == "distributed_optimizer"
+        assert rule(Recipe(), history(twin, bar=at_best * 1.001)) is None
 
     def test_does_not_guess_without_the_parts(self):
         prediction = replace(PREDICTION, breakdown_s={"compute": PREDICTION.step_time_s})
