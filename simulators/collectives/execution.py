@@ -19,6 +19,8 @@ KIB = 1024
 # Data bytes of one step of the FIFO between two peers (NCCL_STEPS is 8).
 STEP_BYTES = {"ll": 32 * KIB, "ll128": 576_000, "simple": 512 * KIB}
 _MIN_TRAFFIC_BYTES = 16 * KIB
+# Smallest part of a point-to-point transfer that gets a channel of its own.
+P2P_PART_BYTES = 64 * KIB
 
 Terms = dict[str, float]
 
@@ -127,8 +129,9 @@ def net_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Ter
                 "net_hop": 2.0 * tree_depth(nodes),
                 "net_stream": max(bound, nvlink),
             }
-        bus = graphs.ring.channels * graphs.tree.intra_gbs * wiring.nic_share
-        bound = max(bound, 2 * size_bytes / (1e3 * bus))
+        if wiring.ranks_per_node > 1:
+            bus_gbs = graphs.tree.channels * graphs.tree.intra_gbs
+            bound = max(bound, 2 * size_bytes / (1e3 * bus_gbs))
         chunk = tree_chunk_bytes(size_bytes, option.protocol, wiring, graphs.channels)
         chunk_us = min(chunk * graphs.channels, size_bytes) / (1e3 * nics_gbs)
         stages = 2 * (wiring.ranks_per_node - 1 + tree_depth(nodes))
@@ -175,13 +178,16 @@ def _nvls_terms(kind: str, size_bytes: int, wiring: Wiring, graphs: Graphs) -> T
 def all_to_all_terms(size_bytes: int, wiring: Wiring) -> tuple[Terms, Terms]:
     """All-to-all as concurrent sends: inside the node, and between nodes.
 
-    A rank sends ``size / ranks`` to each other rank; the NICs carry what leaves the node.
+    A rank sends ``size / ranks`` to each other rank; the NICs carry what leaves the node. The
+    first 64 KiB to a peer go through one channel, in LL while they are short; only what is
+    longer is spread over several.
     """
     ranks, inside = wiring.ranks, wiring.ranks_per_node - 1
     block = size_bytes / ranks
     node = {
         "launch": 1.0,
         "peer": float(ranks - 1),
+        "first_part": min(1.0, block / P2P_PART_BYTES),
         "own_block": block / (1e3 * wiring.link_gbs),
     }
     stream = inside * block / (1e3 * wiring.link_gbs)
@@ -191,6 +197,7 @@ def all_to_all_terms(size_bytes: int, wiring: Wiring) -> tuple[Terms, Terms]:
     net = {
         "net_start": 1.0,
         "net_peer": float(ranks - wiring.ranks_per_node),
+        "net_first_part": min(1.0, block / P2P_PART_BYTES),
         "net_stream": max(stream, leaving / (1e3 * wiring.nics_gbs)),
     }
     return node, net

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -70,6 +71,7 @@ def _number(value: Any) -> Any:
         return value
 
 
+@functools.cache
 def load_gpu(directory: Path, name: str) -> Gpu:
     """A GPU as declared in ``directory`` (YAML with exponents that PyYAML reads as text)."""
     declared = yaml.safe_load((directory / f"{name}.yaml").read_text())
@@ -101,7 +103,7 @@ def _row(machine: str, declared: dict[str, Any], record: dict[str, str], gpus: P
     nics = declared.get("nics_per_node", 0)
     if ranks % nodes or (nodes > 1 and not nics):
         return None
-    gpu = load_gpu_cached(gpus, declared["gpu"])
+    gpu = load_gpu(gpus, declared["gpu"])
     if "nvlink_links" in declared:
         gpu = replace(gpu, name=machine, nvlink_links=declared["nvlink_links"])
     version = record["nccl_version"] if re.match(r"\d+\.\d+", record["nccl_version"]) else ""
@@ -132,7 +134,7 @@ def _row(machine: str, declared: dict[str, Any], record: dict[str, str], gpus: P
     hardware = wiring.generation if wiring.link == "nvlink" else "pci"
     return Row(
         machine,
-        declared["fit"],
+        declared["fit"] and size >= declared.get("least_bytes", 0),
         nodes,
         (hardware, inner, protocol),
         node,
@@ -142,20 +144,11 @@ def _row(machine: str, declared: dict[str, Any], record: dict[str, str], gpus: P
     )
 
 
-_GPUS: dict[tuple[Path, str], Gpu] = {}
-
-
-def load_gpu_cached(directory: Path, name: str) -> Gpu:
-    if (directory, name) not in _GPUS:
-        _GPUS[directory, name] = load_gpu(directory, name)
-    return _GPUS[directory, name]
-
-
 def node_prior(key: Key) -> dict[str, float]:
     """NCCL's own constants for the terms inside a node."""
     hardware, algorithm, protocol = key
     if algorithm == "alltoall":
-        return {"launch": 8.0, "peer": 0.4, "stream": 1.0, "own_block": 0.5}
+        return {"launch": 8.0, "peer": 0.4, "first_part": 5.0, "stream": 1.0, "own_block": 0.5}
     if algorithm == "nvls":
         return {"launch": 25.0, "loop": 5.0, "stream": 1.0}
     version = tuning_tables.parse_version("2.22")
@@ -175,7 +168,7 @@ def net_prior(key: Key) -> dict[str, float]:
     """NCCL's own constants for the terms between nodes."""
     _, algorithm, protocol = key
     if algorithm == "alltoall":
-        return {"net_start": 10.0, "net_peer": 2.0, "net_stream": 1.0}
+        return {"net_start": 10.0, "net_peer": 2.0, "net_first_part": 5.0, "net_stream": 1.0}
     version = tuning_tables.parse_version("2.23")
     stream = _PROTOCOL_STREAM[protocol]
     hop = tuning_tables.hop_latency_us(version, algorithm, protocol).net

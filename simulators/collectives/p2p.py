@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from simulators.collectives.execution import P2P_PART_BYTES
 from simulators.collectives.graph import Wiring, graphs_of
 from simulators.collectives.tuning_tables import nvlink_link_gbs
 
@@ -18,7 +19,6 @@ _NET_CHANNELS_GBS = {1: 15.2, 2: 25.5, 4: 41.5}
 NIC_EFFICIENCY = 0.978
 # NCCL 2.29 asks for one channel per so much NIC speed.
 _NIC_GBS_PER_CHANNEL = 14
-_LEAST_PART_BYTES = 64 * 1024
 
 
 def p2p_channels(wiring: Wiring) -> int:
@@ -50,7 +50,7 @@ def channels_per_local_peer(wiring: Wiring) -> int:
 def all_to_all_channels(size_bytes: int, wiring: Wiring) -> int:
     """Channels an all-to-all keeps busy: parts of at least 64 KiB per peer and channel."""
     peers = wiring.ranks - 1
-    parts = math.ceil(size_bytes / wiring.ranks / _LEAST_PART_BYTES) * peers
+    parts = math.ceil(size_bytes / wiring.ranks / P2P_PART_BYTES) * peers
     return min(p2p_channels(wiring), parts)
 
 

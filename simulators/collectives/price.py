@@ -73,7 +73,8 @@ def price_collective(
     option = choose(kind, size_bytes, wiring)
     node = node_coefficients(_hardware(wiring), option.algorithm, option.protocol)
     time_us = weighted_us(execution.node_terms(kind, size_bytes, option, wiring), node)
-    fitted = _measured(wiring, node)
+    # The two rooted collectives were measured on one machine only.
+    fitted = _measured(wiring, node) and kind not in ("broadcast", "reduce")
     if wiring.multi_node:
         net = net_coefficients(wiring.fabric, option.algorithm, option.protocol)
         time_us += weighted_us(execution.net_terms(kind, size_bytes, option, wiring), net)

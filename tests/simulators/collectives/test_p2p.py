@@ -1,0 +1,51 @@
+"""NCCL's channels per peer, and the speed they give, on a public 10-node H100 cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.collectives import p2p
+from simulators.collectives.graph import wiring_of
+from tests.simulators.collectives import machines as m
+from tests.simulators.collectives.machines import MIB, cluster, group
+
+
+@pytest.mark.parametrize(
+    ("per_node", "nodes", "channels", "slowest", "fastest"),
+    [
+        (1, 2, 4, 39.7, 43.2),
+        (8, 2, 4, 39.7, 43.2),
+        (1, 10, 2, 24.9, 26.3),
+        (4, 10, 2, 24.9, 26.3),
+        (8, 10, 1, 15.2, 15.2),
+    ],
+)
+def test_network_peer(
+    per_node: int, nodes: int, channels: int, slowest: float, fastest: float
+) -> None:
+    machine = cluster(10, 8, version="2.29.2")
+    wiring = wiring_of(group(per_node, nodes), m.H100, machine)
+    assert p2p.channels_per_net_peer(wiring) == channels
+    assert slowest <= p2p.net_peer_gbs(wiring) <= fastest
+
+
+def test_before_2_29_two_channels_then_one() -> None:
+    machine = cluster(64, 8, version="2.22")
+    assert p2p.channels_per_net_peer(wiring_of(group(8, 4), m.H100, machine)) == 2
+    assert p2p.channels_per_net_peer(wiring_of(group(8, 8), m.H100, machine)) == 1
+
+
+def test_shared_nic_bounds_the_transfer() -> None:
+    wiring = wiring_of(group(1, 4, 8), m.A100, cluster(4, 8, 1, 100))
+    assert p2p.net_peer_gbs(wiring) == pytest.approx(12.5 / 8, rel=0.03)
+
+
+def test_local_peer_of_h100() -> None:
+    # Logged: 32 over the switch.
+    assert p2p.channels_per_local_peer(wiring_of(group(8), m.H100, cluster(1, 8))) == 32
+
+
+def test_all_to_all_takes_all_channels_when_large() -> None:
+    one, two = (wiring_of(group(8, n), m.H100, cluster(n, 8)) for n in (1, 2))
+    assert p2p.all_to_all_channels(512 * MIB, one) == 32
+    assert p2p.all_to_all_channels(512 * MIB, two) == 16
