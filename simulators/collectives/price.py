@@ -68,7 +68,7 @@ def price_collective(
     wiring = wiring_of(communicator, gpu, cluster)
     if kind == "all_to_all":
         return _price_all_to_all(size_bytes, wiring)
-    if dtype == "fp8" and wiring.multicast:
+    if dtype == "fp8" and kind in ("all_reduce", "reduce_scatter"):
         wiring = replace(wiring, multicast=False)
     option = choose(kind, size_bytes, wiring)
     node = node_coefficients(_hardware(wiring), option.algorithm, option.protocol)

@@ -152,6 +152,11 @@ def test_fp8_reductions_do_without_nvls() -> None:
     half = price_collective("all_reduce", GIB, group(8), m.H100, ONE, "bf16")
     fp8 = price_collective("all_reduce", GIB, group(8), m.H100, ONE, "fp8")
     assert (half.algorithm, fp8.algorithm) == ("nvls", "ring")
+    gathered = [
+        price_collective("all_gather", GIB, group(8), m.B200, ONE, dtype)
+        for dtype in ("bf16", "fp8")
+    ]
+    assert gathered[0] == gathered[1]
 
 
 @pytest.mark.parametrize(
