@@ -14,7 +14,7 @@ import numpy as np
 
 from simulators.collectives import price_send_recv
 from simulators.job import Job
-from simulators.replay.engine import Floats, Ints, Tasks
+from simulators.replay.engine import NO_TASK, Floats, Ints, Tasks
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.passes import PassPrice, PassPricer, Segment
 from simulators.replay.prices import (
@@ -168,9 +168,10 @@ class _Build:
         self.kinds: list[Ints] = []
         self.count = 0
         self.edges: list[tuple[Ints, Ints, Floats]] = []
+        self.single_edges: list[tuple[int, int]] = []
         self.orders: list[list[Ints]] = [[] for _ in range(self.stages * STREAMS_PER_RANK + 1)]
         # Data-parallel tasks by stage, each with its place in the stream's order.
-        self.issued: list[list[tuple[float, Ints]]] = [[] for _ in range(self.stages)]
+        self.issued: list[list[tuple[float, int]]] = [[] for _ in range(self.stages)]
         self.kinds_of = Kinds()
         self.blocks: dict[int, Block] = {}
         shape = (self.stages, 2, self.chunks, micro_batches)
@@ -188,19 +189,23 @@ class _Build:
         self.count += len(seconds)
         return numbers
 
-    def add_one(self, seconds: float, kind: int = NEUTRAL_KIND) -> Ints:
-        return self.add(np.array([seconds]), np.array([kind], dtype=np.int64))
+    def add_one(self, seconds: float, kind: int = NEUTRAL_KIND) -> int:
+        return int(self.add(np.array([seconds]), np.array([kind], dtype=np.int64))[0])
 
     def edge(self, before: Ints, after: Ints, lag: float | Floats = 0.0) -> None:
         lags = np.broadcast_to(np.asarray(lag, dtype=np.float64), before.shape)
         self.edges.append((before.ravel(), after.ravel(), lags.ravel()))
+
+    def then(self, before: int, after: int) -> None:
+        """One edge without lag."""
+        self.single_edges.append((before, after))
 
     def stream(self, stage: int, which: int) -> list[Ints]:
         return self.orders[stage * STREAMS_PER_RANK + which]
 
     def program(self) -> Program:
         compute_tasks, pass_tasks, pass_starts, pass_parts, end_parts = [], [], [], [], []
-        reduced: list[Ints | None] = []
+        reduced: list[int | None] = []
         for stage in range(self.stages):
             starts, parts, last_reduce = self.stage_passes(stage)
             pass_starts.append(starts)
@@ -209,16 +214,15 @@ class _Build:
             pass_tasks.append(sum(len(part) for part in self.stream(stage, COMPUTE_STREAM)))
         self.pipeline_edges()
         barrier = self.add_one(0.0)
-        self.orders[-1].append(barrier)
+        self.orders[-1].append(np.array([barrier]))
         for stage in range(self.stages):
             end_parts.append(self.step_end(stage, reduced[stage], barrier))
             compute_tasks.append(np.concatenate(self.stream(stage, COMPUTE_STREAM)))
         communication = np.zeros(self.count, dtype=np.bool_)
         for stage, issued in enumerate(self.issued):
             in_order = [task for _, task in sorted(issued, key=lambda entry: entry[0])]
-            self.stream(stage, DATA_PARALLEL_STREAM).extend(in_order)
-            for task in in_order:
-                communication[task] = True
+            self.stream(stage, DATA_PARALLEL_STREAM).append(np.array(in_order, dtype=np.int64))
+            communication[in_order] = True
         edges = self.all_edges()
         tasks, lag = self.freeze(edges)
         return Program(
@@ -234,7 +238,7 @@ class _Build:
             blocks=self.blocks,
         )
 
-    def stage_passes(self, stage: int) -> tuple[Ints, Floats, Ints | None]:
+    def stage_passes(self, stage: int) -> tuple[Ints, Floats, int | None]:
         """Add one stage's passes; returns pass starts, part seconds and the last reduction."""
         of, sharing, m = self.of, self.of.sharing, self.micro_batches
         recipe = of.job.recipe
@@ -268,7 +272,7 @@ class _Build:
         self.stream(stage, COMPUTE_STREAM).append(numbers)
         self.first[stage, direction, chunk, micro] = numbers[starts]
         self.last[stage, direction, chunk, micro] = numbers[starts + pieces - 1]
-        last_reduce: Ints | None = None
+        last_reduce: int | None = None
         for index in np.flatnonzero(cut):
             own = numbers[starts[index] : starts[index] + pieces[index]]
             way = int(direction[index])
@@ -305,31 +309,31 @@ class _Build:
             block = gather_parameters(segment.parameters, self.of.key)
             # Issued when the compute it may not run ahead of has been launched.
             task = self.communicate(stage, number - LAYERS_IN_FLIGHT + 0.75, block)
-            self.edge(task, np.array([number]))
+            self.then(task, int(number))
             if self.of.sharing.gather_every:
                 ahead = number - LAYERS_IN_FLIGHT
                 if ahead >= self.stream(stage, COMPUTE_STREAM)[0][0]:
-                    self.edge(np.array([ahead]), task)
+                    self.then(int(ahead), task)
 
-    def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> Ints:
-        task = own[:1]
+    def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> int:
+        task = NO_TASK
         for number, segment in zip(own, segments, strict=True):
             block = reduce_gradients(segment.parameters, self.of.key)
             task = self.communicate(stage, number + 0.5, block)
-            self.edge(np.array([number]), task)
+            self.then(int(number), task)
             if self.of.sharing.reduce_every:
                 behind = number + LAYERS_IN_FLIGHT
                 if behind <= self.stream(stage, COMPUTE_STREAM)[0][-1]:
-                    self.edge(task, np.array([behind]))
+                    self.then(task, int(behind))
         return task
 
-    def communicate(self, stage: int, place: float, block: Block) -> Ints:
+    def communicate(self, stage: int, place: float, block: Block) -> int:
         """A data-parallel task at a place between the numbers of the stage's compute tasks."""
         priced = self.of.pricer.block(block)
         kind = self.kinds_of.communication(priced.channels, priced.wire_bytes_per_s)
         task = self.add_one(priced.seconds, kind)
         self.issued[stage].append((place, task))
-        self.blocks[int(task[0])] = block
+        self.blocks[task] = block
         return task
 
     def pipeline_edges(self) -> None:
@@ -347,7 +351,7 @@ class _Build:
             self.edge(self.last[last, FORWARD, :-1], self.first[0, FORWARD, 1:], lags[last])
             self.edge(self.last[0, BACKWARD, 1:], self.first[last, BACKWARD, :-1], lags[last])
 
-    def step_end(self, stage: int, last_reduce: Ints | None, barrier: Ints) -> Floats:
+    def step_end(self, stage: int, last_reduce: int | None, barrier: int) -> Floats:
         """Reduction, finish, optimizer and gather that follow the passes; their part seconds.
 
         Clipping needs the norm over all stages, hence the barrier before the optimizer.
@@ -357,11 +361,11 @@ class _Build:
         parts = np.zeros(len(PARTS))
         compute = self.stream(stage, COMPUTE_STREAM)
 
-        def append(block: Block, part: int | None = None) -> Ints:
+        def append(block: Block, part: int | None = None) -> int:
             priced = of.pricer.block(block)
             task = self.add_one(priced.seconds)
-            compute.append(task)
-            self.blocks[int(task[0])] = block
+            compute.append(np.array([task]))
+            self.blocks[task] = block
             if part is None:
                 parts[:] += priced.part_s
             else:
@@ -372,15 +376,17 @@ class _Build:
             append(reduce_gradients(program.parameters, of.key))
         finish = append(program.finish)
         if last_reduce is not None:
-            self.edge(last_reduce, finish)
-        self.edge(finish, barrier)
+            self.then(last_reduce, finish)
+        self.then(finish, barrier)
         optimizer = append(program.optimizer, PART_INDEX[OPTIMIZER])
-        self.edge(barrier, optimizer)
+        self.then(barrier, optimizer)
         if sharing.gathers and not sharing.gather_beside:
             append(gather_parameters(program.parameters, of.key))
         return parts
 
     def all_edges(self) -> tuple[Ints, Ints, Floats]:
+        single = np.array(self.single_edges, dtype=np.int64)
+        self.edges.append((single[:, 0], single[:, 1], np.zeros(len(single))))
         before, after, lags = zip(*self.edges, strict=True)
         return np.concatenate(before), np.concatenate(after), np.concatenate(lags)
 

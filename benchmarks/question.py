@@ -1,0 +1,22 @@
+"""Compose a declared question from names, as the commands do."""
+
+from __future__ import annotations
+
+from hydra import compose, initialize_config_module
+
+from conf.build import Declared, build_declared
+from conf.commands import register_commands
+from simulators.job import Job, Recipe
+
+
+def declared(*overrides: str) -> Declared:
+    """Model, GPU, cluster and training of ``simulate.py`` with these overrides."""
+    register_commands()
+    with initialize_config_module("conf", version_base="1.3"):
+        return build_declared(compose("simulate", list(overrides)))
+
+
+def job(recipe: Recipe, *overrides: str) -> Job:
+    """One complete question."""
+    parts = declared(*overrides)
+    return Job(parts.model, parts.gpu, parts.cluster, parts.training, recipe)
