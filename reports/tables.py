@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -82,8 +83,7 @@ def search_report(
         parts += [_recipes_table(shown, result.objectives, job_of), Text()]
         if len(result.objectives) == 1:
             parts.append(_labelled("Why #1", why_best(result.best, job_of)))
-        assert shown[0].prediction is not None  # an ok trial was simulated
-        parts += _prediction_notes(shown[0].prediction, job, "#1")
+        parts += _prediction_notes(_predicted(shown[0]), job, "#1")
         parts.append(_labelled("Launch #1", _launch_words(job)))
     else:
         parts.append(Text(why_nothing_fits(result, job_of)))
@@ -130,26 +130,47 @@ def _recipes_table(
     job = job_of(trials[0].recipe)
     pareto = len(objectives) > 1
     title = "Pareto-optimal recipes" if pareto else "Best recipes"
-    table = Table(title=f"{title}: {question_words(job)}", title_justify="left", box=None)
+    table = Table(
+        title=f"{title}: {question_words(job)}", title_justify="left", box=None, pad_edge=False
+    )
+    predictions = [_predicted(trial) for trial in trials]
+    digits = _digits(min(prediction.step_time_s for prediction in predictions))
     table.add_column("#", justify="right")
-    table.add_column("recipe", overflow="fold")
-    for name in ("step", "MFU", "tokens/s/GPU", "memory", "headroom", "$/B tokens"):
-        table.add_column(name, justify="right")
-    for rank, trial in enumerate(trials, start=1):
-        prediction = trial.prediction
-        assert prediction is not None  # an ok trial was simulated
+    table.add_column("recipe")
+    # Units in the heading keep the rows narrow enough for an 80-column terminal.
+    for name, unit in (
+        ("step", "s"),
+        ("MFU", "%"),
+        ("tokens/s", "per GPU"),
+        ("memory", "GiB"),
+        ("headroom", "GiB"),
+        ("cost", "$/B tok"),
+    ):
+        table.add_column(f"{name}\n{unit}", justify="right")
+    for rank, (trial, prediction) in enumerate(zip(trials, predictions, strict=True), start=1):
         table.add_row(
             str(rank),
             recipe_words(trial.recipe, job_of(trial.recipe).dp),
-            seconds_words(prediction.step_time_s),
-            percent_words(prediction.mfu),
+            f"{prediction.step_time_s:.{digits}f}",
+            f"{prediction.mfu * 100:.1f}",
             f"{prediction.tokens_per_s_per_gpu:,.0f}",
-            gib_words(prediction.memory.peak_reserved_bytes),
-            gib_words(prediction.memory.headroom_bytes),
-            usd_words(prediction.cost_per_billion_tokens_usd),
+            f"{prediction.memory.peak_reserved_bytes / 2**30:.1f}",
+            f"{prediction.memory.headroom_bytes / 2**30:.1f}",
+            f"{prediction.cost_per_billion_tokens_usd:,.0f}",
             style="bold" if rank == 1 and not pareto else None,
         )
     return table
+
+
+def _predicted(trial: Trial) -> Prediction:
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} has no prediction")
+    return trial.prediction
+
+
+def _digits(seconds: float) -> int:
+    """Decimals that show four significant digits."""
+    return max(0, 3 - math.floor(math.log10(seconds)))
 
 
 def _prediction_notes(prediction: Prediction, job: Job, name: str) -> list[RenderableType]:
