@@ -32,13 +32,18 @@ def step_flops(job: Job) -> StepFlops:
     if recipe.recompute == "selective":
         repeated = core * model.num_layers
     elif recipe.recompute == "full":
-        per_chunk = max(1, max(job.layers_per_stage) // recipe.vpp)
-        share = 1.0
-        if recipe.recompute_layers is not None:
-            share = min(1.0, recipe.recompute_layers / per_chunk)
-        repeated = sum(layers) * share
+        repeated = sum(layers) * _recomputed_share(job)
     tokens = job.tokens_per_step
     return StepFlops(3 * forward * tokens, (3 * forward + repeated) * tokens)
+
+
+def _recomputed_share(job: Job) -> float:
+    """Share of the layers that full recomputation repeats; all layers count alike."""
+    per_chunk, chunks = job.recipe.recompute_layers, job.recipe.vpp
+    if per_chunk is None:
+        return 1.0
+    repeated = sum(chunks * min(per_chunk, count // chunks) for count in job.layers_per_stage)
+    return repeated / job.model.num_layers
 
 
 def attention_core_flops(model: Model, sequence: int) -> float:

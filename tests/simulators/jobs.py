@@ -1,0 +1,122 @@
+"""Models and jobs for the tests of the built-in workload and its replay.
+
+Shapes of published models where a published figure is compared, small made-up ones elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
+
+GPU = Gpu(
+    name="h100",
+    architecture="hopper",
+    compute_capability=9.0,
+    sms=132,
+    peak_flops={"bf16": 989.4e12, "fp16": 989.4e12, "fp8": 1978.9e12, "tf32": 494.7e12},
+    memory_bytes=80 * 2**30,
+    memory_bandwidth_bytes_per_s=3350e9,
+    l2_bytes=50 * 2**20,
+    nvlink_generation=4,
+    nvlink_links=18,
+    nvlink_bytes_per_s=450e9,
+    pcie_bytes_per_s=64e9,
+    price_usd_per_hour=2.0,
+)
+NODE = Cluster(
+    name="test",
+    num_nodes=1,
+    gpus_per_node=8,
+    nics_per_node=8,
+    nic_gbps=400,
+    fabric="infiniband",
+    source="made up",
+)
+GPT175B = Model(
+    name="gpt175b",
+    num_layers=96,
+    hidden_size=12288,
+    num_heads=96,
+    ffn_hidden_size=49152,
+    vocab_size=51200,
+    sequence_length=2048,
+    source="Korthikanti et al. 2022, Table 3",
+)
+TINY = replace(
+    GPT175B,
+    name="tiny",
+    num_layers=12,
+    hidden_size=256,
+    num_heads=8,
+    ffn_hidden_size=1024,
+    vocab_size=1000,
+    sequence_length=64,
+    vocab_multiple=8,
+    source="made up",
+)
+LLAMA = replace(
+    TINY,
+    name="tiny_llama",
+    num_query_groups=2,
+    ffn_hidden_size=704,
+    gated_mlp=True,
+    normalization="rmsnorm",
+    position="rope",
+    linear_bias=False,
+    qkv_bias=False,
+    qk_norm=True,
+    dropout=False,
+    tied_embeddings=False,
+)
+MOE = replace(
+    LLAMA,
+    name="tiny_moe",
+    moe=Moe(num_experts=8, top_k=2, ffn_hidden_size=128, shared_ffn_hidden_size=64),
+)
+MLA_MOE = replace(
+    MOE,
+    name="tiny_mla_moe",
+    num_query_groups=None,
+    qk_norm=False,
+    moe=Moe(8, 2, 128, shared_ffn_hidden_size=64, num_dense_layers=2),
+    mla=Mla(
+        kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, q_lora_rank=96
+    ),
+)
+MIXTRAL_8X7B = replace(
+    LLAMA,
+    name="mixtral_8x7b",
+    num_layers=32,
+    hidden_size=4096,
+    num_heads=32,
+    num_query_groups=8,
+    ffn_hidden_size=14336,
+    vocab_size=32000,
+    sequence_length=4096,
+    vocab_multiple=128,
+    qk_norm=False,
+    moe=Moe(num_experts=8, top_k=2, ffn_hidden_size=14336),
+    source="Jiang et al. 2024, Table 1",
+)
+MODELS = (TINY, LLAMA, MOE, MLA_MOE)
+
+
+def make_job(
+    model: Model = TINY,
+    *,
+    nodes: int = 1,
+    gpus_per_node: int = 8,
+    batch: int = 64,
+    training: dict[str, Any] | None = None,
+    **recipe: Any,
+) -> Job:
+    """A job on ``nodes`` nodes; further arguments are fields of the recipe."""
+    return Job(
+        model,
+        GPU,
+        replace(NODE, num_nodes=nodes, gpus_per_node=gpus_per_node),
+        Training(global_batch_size=batch, tokens=1e9, **(training or {})),
+        Recipe(**recipe),
+    )
