@@ -92,9 +92,10 @@ def _tensor_parallel_divides_model(job: Job) -> tuple[str, str] | None:
 def _pipeline_splits_layers(job: Job) -> tuple[str, str] | None:
     recipe, layers = job.recipe, job.model.num_layers
     first, last = recipe.first_stage_layers, recipe.last_stage_layers
+    given = "last_stage_layers" if first is None else "first_stage_layers"
     if recipe.pp == 1:
         if first is not None or last is not None:
-            return "first_stage_layers", "an uneven split needs pp > 1"
+            return given, "an uneven split needs pp > 1"
         return None
     if first is None and last is None:
         if layers % recipe.pp:
@@ -103,7 +104,7 @@ def _pipeline_splits_layers(job: Job) -> tuple[str, str] | None:
     middle = recipe.pp - (first is not None) - (last is not None)
     left = layers - (first or 0) - (last or 0)
     if left < middle or (left and not middle) or (middle and left % middle):
-        return "first_stage_layers", (
+        return given, (
             f"the {left} layers left over do not split evenly over {middle} middle stages"
         )
     return None
