@@ -13,7 +13,6 @@ from conf.door import OK, run_command
 from reports.tables import prediction_report, show
 from simulators.base import get_simulator
 from simulators.errors import require_choice
-from simulators.job import Job
 from simulators.validity import check_job
 
 
@@ -21,14 +20,7 @@ def simulate(config: DictConfig) -> int:
     refuse_unknown(config, "simulation_schema")
     require_choice("format", config.format, ("json", "table"))
     simulator = get_simulator(config.simulator.name)
-    declared = build_declared(config)
-    job = Job(
-        declared.model,
-        declared.gpu,
-        declared.cluster,
-        declared.training,
-        build_recipe(config.recipe),
-    )
+    job = build_declared(config).job(build_recipe(config.recipe))
     check_job(job)
     prediction = simulator.simulate(job)
     if config.format == "json":

@@ -7,7 +7,6 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,22 +14,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf.explain import explain_hydra_error, explain_omegaconf_error
 from conf.schema import structured
+from optimizer.question import Declared
 from simulators.errors import InputError
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
 
 __all__ = ["Declared", "build_declared", "build_recipe", "build_value", "explain_hydra_error"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Declared:
-    """Everything of a job but its recipe."""
-
-    model: Model
-    gpu: Gpu
-    cluster: Cluster
-    training: Training
 
 
 def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
@@ -49,8 +39,7 @@ def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
         cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),
         training=build_value(Training, "training", _group(cfg, "training")),
     )
-    for part in (declared.model, declared.gpu, declared.cluster, declared.training):
-        part.check()
+    declared.check()
     return declared
 
 

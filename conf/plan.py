@@ -40,9 +40,8 @@ def build_plan(config: DictConfig) -> SearchPlan:
     """
     refuse_unknown(config, "search_schema")
     space: Any = OmegaConf.to_container(config.space, resolve=True)
-    parts = build_declared(config)
     plan = SearchPlan(
-        declared=Declared(parts.model, parts.gpu, parts.cluster, parts.training),
+        declared=build_declared(config),
         space=space,
         objective=Objective(
             tuple(build_value(ObjectiveChoice, "objective", config.objective).names)
