@@ -53,7 +53,8 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
     stages, chunks = recipe.pp, recipe.vpp
     # Micro-batches after which the order of passes repeats.
     unit = stages if chunks > 1 else 1
-    warmup = warmup_passes(recipe.schedule, 0, stages, chunks, total)
+    # At least the first and the last pass, which meet data-parallel communication.
+    warmup = max(1, warmup_passes(recipe.schedule, 0, stages, chunks, total))
     if full or recipe.schedule == "gpipe":
         return _simulate(assemble, total)
     period = 2 * chunks * unit
