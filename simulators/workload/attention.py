@@ -72,13 +72,15 @@ def _projection(shard: Shard) -> list[Part]:
         forward.append(Streaming("rope_fwd", "elementwise", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("rope_bwd", "elementwise", 2 * (q + k), launches=2))
     gathered = gather.bytes if gather else 0
+    full = shard.tokens * model.hidden_size * shard.element_bytes
     return [
         Part(
             tuple(forward),
             tuple(backward),
             tuple(saved),
             forward_peak_bytes=gathered + q + k + v,
-            backward_peak_bytes=q + k + v + 2 * max(gathered, shard.tokens * model.hidden_size),
+            # The gradients of both sides, and the input when it must be gathered again.
+            backward_peak_bytes=q + k + v + full + gathered,
         )
     ]
 
