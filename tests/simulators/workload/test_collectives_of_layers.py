@@ -1,0 +1,95 @@
+"""Bytes that a layer's collectives carry, under every way to shard it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulators.job import Model
+from simulators.workload.ir import Block, Collective, SendRecv
+from simulators.workload.layer import layer_blocks
+from simulators.workload.shard import Shard
+from tests.simulators.jobs import GPT175B, LLAMA, MODELS, MOE, TINY, make_job
+
+# Bytes one rank sends over its links, in units of the collective's size times (t - 1)/t.
+STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+
+
+def wire_bytes(block: Block, communicator: str, *, exposed: bool = False) -> int:
+    return sum(
+        STEPS[op.kind] * op.bytes
+        for op in block.ops
+        if isinstance(op, Collective) and op.communicator == communicator
+        if not (exposed and op.overlaps)
+    )
+
+
+@pytest.mark.parametrize("model", [TINY, LLAMA, GPT175B], ids=lambda model: model.name)
+@pytest.mark.parametrize("tp", [2, 8])
+def test_sequence_parallelism_moves_the_same_forward_bytes(model: Model, tp: int) -> None:
+    plain = layer_blocks(Shard.of(make_job(model, batch=8, tp=tp)), False, "none")
+    sharded = layer_blocks(Shard.of(make_job(model, batch=8, tp=tp, sp=True)), False, "none")
+    assert wire_bytes(plain[0], "tp") == wire_bytes(sharded[0], "tp") > 0
+    # Backward: the inputs of both column-parallel layers are gathered once more.
+    full = model.sequence_length * model.hidden_size * 2
+    assert wire_bytes(sharded[1], "tp") == wire_bytes(plain[1], "tp") + 2 * full
+    assert wire_bytes(plain[1], "tp") == wire_bytes(plain[0], "tp")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_overlapping_cuts_communication_but_loses_none(model: Model) -> None:
+    plain = Shard.of(make_job(model, tp=4, sp=True))
+    cut = replace(plain, tp_comm_overlap=True)
+    for one, other in zip(
+        layer_blocks(plain, False, "none"), layer_blocks(cut, False, "none"), strict=True
+    ):
+        assert wire_bytes(one, "tp") == wire_bytes(other, "tp")
+        assert wire_bytes(other, "tp", exposed=True) < wire_bytes(one, "tp", exposed=True)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_a_single_rank_talks_to_nobody(model: Model) -> None:
+    for is_moe in {False, model.moe is not None}:
+        for recompute in ("none", "selective", "full"):
+            for block in layer_blocks(Shard.of(make_job(model)), is_moe, recompute):
+                assert not any(isinstance(op, Collective | SendRecv) for op in block.ops)
+
+
+def test_ring_attention_sends_every_other_key_and_value_once() -> None:
+    forward, backward = layer_blocks(Shard.of(make_job(LLAMA, cp=4)), False, "none")
+    exchanged = sum(op.bytes for op in forward.ops if isinstance(op, SendRecv))
+    keys_and_values = 2 * 2 * 32 * 64 * 2  # k and v of two groups, 32 wide, 64 tokens, bf16
+    assert exchanged == keys_and_values * 3 // 4
+    # Backward they travel with their gradients.
+    assert sum(op.bytes for op in backward.ops if isinstance(op, SendRecv)) == 2 * exchanged
+
+
+def test_all_to_all_carries_each_token_to_its_experts_and_back() -> None:
+    forward, backward = layer_blocks(Shard.of(make_job(MOE, ep=8)), True, "none")
+    copies = 64 * 2 * 256 * 2  # tokens, experts per token, hidden size, bf16
+    assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * copies
+
+
+def test_expert_tensor_parallelism_gathers_the_tokens_of_its_group() -> None:
+    shard = Shard.of(make_job(MOE, tp=2, sp=True, ep=2))
+    forward, _ = layer_blocks(shard, True, "none")
+    sent = 32 * 2 * 256 * 2
+    assert wire_bytes(forward, "ep") == 2 * sent
+    # Gathered before the experts, scattered after them.
+    assert wire_bytes(forward, "etp") == 2 * (2 * sent)
+
+
+def test_all_gather_dispatcher_gathers_all_tokens_once() -> None:
+    assert MOE.moe is not None
+    model = replace(MOE, moe=replace(MOE.moe, dispatcher="allgather"))
+    forward, backward = layer_blocks(Shard.of(make_job(model, ep=8)), True, "none")
+    everything = 8 * 64 * 256 * 2
+    assert wire_bytes(forward, "etp_ep") == wire_bytes(backward, "etp_ep") == 2 * everything
+
+
+def test_full_recomputation_repeats_the_forward_communication() -> None:
+    shard = Shard.of(make_job(GPT175B, batch=8, tp=8, sp=True))
+    forward, backward = layer_blocks(shard, False, "none")
+    _, again = layer_blocks(shard, False, "full")
+    assert wire_bytes(again, "tp") == wire_bytes(backward, "tp") + wire_bytes(forward, "tp")

@@ -1,0 +1,125 @@
+"""The operations of a layer do the FLOPs that MFU counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simulators.flops import attention_core_flops, layer_flops
+from simulators.job import Model
+from simulators.workload.ends import head_blocks
+from simulators.workload.ir import Attention, Block, Gemm, GroupedGemm
+from simulators.workload.layer import layer_blocks
+from simulators.workload.shard import Shard
+from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+
+SHARDED: list[tuple[Model, dict[str, Any], float]] = [
+    *((model, {}, 1) for model in MODELS),
+    # Ranks that share one micro-batch; token-sharded parts need sequence parallelism.
+    (TINY, {"tp": 8}, 8),
+    (TINY, {"tp": 4, "sp": True}, 4),
+    (LLAMA, {"tp": 2, "micro_batch": 2}, 2),
+    (MOE, {"tp": 2, "sp": True}, 2),
+    (MOE, {"tp": 2, "sp": True, "etp": 1, "ep": 4}, 2),
+    (MOE, {"tp": 2, "sp": True, "ep": 2}, 2),
+    (MOE, {"ep": 8}, 1),
+    (MLA_MOE, {"tp": 2, "sp": True, "etp": 1}, 2),
+    (TINY, {"cp": 4}, 4),
+    (replace(MLA_MOE, mla=replace(MLA_MOE.mla, q_lora_rank=None)), {}, 1),  # type: ignore[type-var]
+]
+
+
+def linear_flops(block: Block) -> int:
+    """Multiply-adds of dense and grouped products outside the attention core, times two."""
+    total = 0
+    for op in block.ops:
+        if isinstance(op, Gemm) and op.batch == 1:
+            total += 2 * op.m * op.n * op.k
+        elif isinstance(op, GroupedGemm):
+            total += 2 * op.groups * op.m_per_group * op.n * op.k
+    return total
+
+
+def causal_core_flops(block: Block, pass_: str) -> float:
+    """FLOPs of fused attention, the skipped half of causal pieces not counted."""
+    total = 0.0
+    for op in block.ops:
+        if isinstance(op, Attention) and op.pass_ == pass_:
+            pairs = op.batch * op.heads * op.seq_q * op.seq_k / (2 if op.causal else 1)
+            total += 2 * pairs * (op.head_dim + op.head_dim_v)
+    return total
+
+
+@pytest.mark.parametrize(("model", "recipe", "ranks"), SHARDED)
+def test_forward_flops_are_those_of_the_convention(
+    model: Model, recipe: dict[str, Any], ranks: int
+) -> None:
+    job = make_job(model, **recipe)
+    shard = Shard.of(job)
+    tokens = job.recipe.micro_batch * job.sequence_length
+    core = attention_core_flops(model, job.sequence_length)
+    for is_moe in {False, model.moe is not None}:
+        forward, _ = layer_blocks(shard, is_moe, "none")
+        expected = (layer_flops(model, job.sequence_length, is_moe) - core) * tokens
+        assert linear_flops(forward) * ranks == expected
+        # The convention counts the full square, of which a causal kernel runs half.
+        assert causal_core_flops(forward, "fwd") * ranks == core * tokens / 2
+
+
+@pytest.mark.parametrize(("model", "recipe", "ranks"), SHARDED)
+def test_backward_is_twice_the_forward(model: Model, recipe: dict[str, Any], ranks: int) -> None:
+    shard = Shard.of(make_job(model, **recipe))
+    for is_moe in {False, model.moe is not None}:
+        forward, backward = layer_blocks(shard, is_moe, "none")
+        assert linear_flops(backward) == 2 * linear_flops(forward)
+        # The same pieces, in the backward kernels.
+        assert causal_core_flops(backward, "bwd") == causal_core_flops(forward, "fwd")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_recomputation_repeats_the_layer_or_its_core(model: Model) -> None:
+    shard = Shard.of(make_job(model))
+    is_moe = model.moe is not None
+    forward, backward = layer_blocks(shard, is_moe, "none")
+    _, selective = layer_blocks(shard, is_moe, "selective")
+    _, full = layer_blocks(shard, is_moe, "full")
+    assert linear_flops(selective) == linear_flops(backward)
+    assert causal_core_flops(selective, "fwd") == causal_core_flops(forward, "fwd")
+    assert linear_flops(full) == linear_flops(backward) + linear_flops(forward)
+    assert causal_core_flops(full, "fwd") == causal_core_flops(forward, "fwd")
+    assert causal_core_flops(full, "bwd") == causal_core_flops(backward, "bwd")
+
+
+def test_unfused_core_does_the_full_square() -> None:
+    job = make_job(GPT175B, batch=8, tp=8, training={"attention": "unfused"})
+    forward, backward = layer_blocks(Shard.of(job), False, "none")
+
+    def core(block: Block) -> int:
+        products = (op for op in block.ops if isinstance(op, Gemm) and op.batch > 1)
+        return sum(2 * op.batch * op.m * op.n * op.k for op in products)
+
+    assert core(forward) * 8 == attention_core_flops(GPT175B, 2048) * 2048
+    assert core(backward) == 2 * core(forward)
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_head_multiplies_by_the_padded_vocabulary(tp: int) -> None:
+    job = make_job(TINY, tp=tp)
+    forward, backward = head_blocks(Shard.of(job))
+    padded = TINY.padded_vocab_size(tp)
+    assert linear_flops(forward) * tp == 2 * 256 * padded * 64
+    assert linear_flops(backward) == 2 * linear_flops(forward)
+
+
+def test_capacity_limits_what_experts_compute() -> None:
+    assert MOE.moe is not None
+    dropless = layer_blocks(Shard.of(make_job(MOE)), True, "none")[0]
+    capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=0.5))
+    half = layer_blocks(Shard.of(make_job(capped)), True, "none")[0]
+
+    def grouped(block: Block) -> int:
+        return sum(op.m_per_group for op in block.ops if isinstance(op, GroupedGemm))
+
+    assert 2 * grouped(half) == grouped(dropless)
