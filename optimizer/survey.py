@@ -18,7 +18,7 @@ from simulators.errors import InputError
 from simulators.job import Recipe
 from simulators.validity import Violation
 
-MAX_POINTS = 2_000_000
+MAX_POINTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,6 @@ def survey(space: Space) -> Survey:
         InputError: when the space is too large to check, or holds no launchable recipe (then
             with the rules that rejected the points).
     """
-    if space.size > MAX_POINTS:
-        raise InputError(
-            "space", space.name, f"has {space.size:,} raw points", f"at most {MAX_POINTS:,}"
-        )
     rows: dict[Recipe, int] = {}
     points: list[Indices] = []
     row_of: dict[Indices, int] = {}
