@@ -14,7 +14,8 @@ from simulators.workload.ir import Communicator
 def place(name: str, size: int, stride: int, job: Job) -> Communicator:
     """The communicator of ``size`` ranks that lie ``stride`` apart."""
     domain = min(job.cluster.domain, job.world_size)
-    span = size * stride
+    # The two ends of a pipeline lie further apart than they repeat.
+    span = min(size * stride, job.world_size)
     if span <= domain:
         per_domain = size
     else:

@@ -1,0 +1,115 @@
+"""Where groups lie, against enumerating every rank in Megatron's order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.job import Job
+from simulators.validity import why_invalid
+from simulators.workload.communicators import communicators, place
+from tests.simulators.jobs import GPT175B, MOE, TINY, make_job
+
+
+def groups_of(job: Job) -> dict[str, list[list[int]]]:
+    """All groups of every dimension as lists of ranks: tp, cp, dp, pp from the inside out."""
+    r, dp = job.recipe, job.dp
+    replica = r.tp * r.cp * dp
+
+    def by(key: Callable[[int], object], ranks: range | list[int]) -> list[list[int]]:
+        found: dict[object, list[int]] = {}
+        for rank in ranks:
+            found.setdefault(key(rank), []).append(rank)
+        return list(found.values())
+
+    everyone = range(job.world_size)
+    ends = [rank for rank in everyone if rank // replica in (0, r.pp - 1)]
+    groups = {
+        "tp": by(lambda rank: rank // r.tp, everyone),
+        "cp": by(lambda rank: (rank % r.tp, rank // (r.tp * r.cp)), everyone),
+        "dp": by(lambda rank: (rank % r.tp, rank // replica), everyone),
+        "pp": by(lambda rank: rank % replica, everyone),
+        "model": by(lambda rank: rank % replica // r.tp, everyone),
+        "embedding": by(lambda rank: rank % replica, ends),
+    }
+    if job.model.moe is not None:
+        etp, ep = job.etp, r.ep
+        groups |= {
+            "etp": by(lambda rank: rank // etp, everyone),
+            "ep": by(lambda rank: (rank % etp, rank // (etp * ep)), everyone),
+            "etp_ep": by(lambda rank: rank // (etp * ep), everyone),
+            "expert_dp": by(lambda rank: (rank % (etp * ep), rank // replica), everyone),
+        }
+    return groups
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    model=st.sampled_from([TINY, MOE]),
+    gpus_per_node=st.sampled_from([4, 8]),
+    nodes=st.sampled_from([1, 2, 4, 8]),
+    tp=st.sampled_from([1, 2, 4, 8]),
+    pp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2, 4]),
+    ep=st.sampled_from([1, 2, 4, 8]),
+    etp=st.sampled_from([None, 1]),
+)
+def test_placement_is_that_of_the_enumerated_ranks(
+    model: Any, gpus_per_node: int, nodes: int, **recipe: Any
+) -> None:
+    sp = model.moe is not None and recipe["tp"] > 1
+    job = make_job(model, nodes=nodes, gpus_per_node=gpus_per_node, batch=256, sp=sp, **recipe)
+    if why_invalid(job) is not None:
+        return
+    ours = communicators(job)
+    groups = groups_of(job)
+    assert set(ours) == set(groups)
+    for name, enumerated in groups.items():
+        group = ours[name]
+        for ranks in enumerated:
+            per_node = Counter(rank // gpus_per_node for rank in ranks)
+            assert len(ranks) == group.size
+            assert set(per_node.values()) == {group.ranks_per_node}, name
+            assert len(per_node) == group.nodes, name
+        if group.nodes > 1 and name != "embedding":
+            # Groups with a member on the first node share its NICs.
+            on_first = sum(any(rank < gpus_per_node for rank in ranks) for ranks in enumerated)
+            assert group.siblings == on_first, name
+
+
+@given(
+    size=st.integers(1, 64),
+    stride=st.integers(1, 64),
+    domain=st.sampled_from([1, 2, 3, 4, 6, 8, 36, 72]),
+)
+def test_members_multiply_out_whatever_the_layout(size: int, stride: int, domain: int) -> None:
+    job = make_job(TINY, nodes=512, gpus_per_node=8)
+    job = replace(job, cluster=replace(job.cluster, nvlink_domain=domain))
+    group = place("dp", size, stride, job)
+    assert group.ranks_per_node * group.nodes == group.size == size
+    assert 1 <= group.ranks_per_node <= domain
+    assert group.siblings >= 1
+
+
+@pytest.mark.parametrize(
+    ("nvlink_domain", "ranks_per_node", "nodes"), [(None, 8, 2), (16, 16, 1), (2, 2, 8)]
+)
+def test_nvlink_domains_are_not_nodes(
+    nvlink_domain: int | None, ranks_per_node: int, nodes: int
+) -> None:
+    job = make_job(GPT175B, nodes=4)
+    job = replace(job, cluster=replace(job.cluster, nvlink_domain=nvlink_domain))
+    group = place("tp", 16, 1, job)
+    assert (group.ranks_per_node, group.nodes) == (ranks_per_node, nodes)
+
+
+def test_first_and_last_stage_on_one_node_share_it() -> None:
+    job = make_job(TINY, pp=4, tp=2)
+    group = communicators(job)["embedding"]
+    assert (group.size, group.ranks_per_node, group.nodes) == (2, 2, 1)
