@@ -44,17 +44,18 @@ def layer_parameters(shard: Shard, is_moe: bool) -> LocalParameters:
         moe = model.moe
         assert moe is not None
         dense += h * moe.num_experts
-        per_expert = h * (moe.ffn_hidden_size // shard.etp) * (3 if model.gated_mlp else 2)
+        per_expert = _mlp(shard, moe.ffn_hidden_size // shard.etp)
         expert = per_expert * (moe.num_experts // shard.ep)
         if moe.shared_ffn_hidden_size:
-            dense += _mlp(shard, moe.shared_ffn_hidden_size)
+            dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
     else:
-        dense += _mlp(shard, model.ffn_hidden_size)
+        dense += _mlp(shard, model.ffn_hidden_size // shard.tp)
     return LocalParameters(dense, expert)
 
 
-def _mlp(shard: Shard, width: int) -> int:
-    model, h, local = shard.model, shard.model.hidden_size, width // shard.tp
+def _mlp(shard: Shard, local: int) -> int:
+    """An MLP of ``local`` inner width on this rank; the second bias is whole on every rank."""
+    model, h = shard.model, shard.model.hidden_size
     columns = local * (2 if model.gated_mlp else 1)
     bias = columns + h if model.linear_bias else 0
     return h * columns + local * h + bias
@@ -66,17 +67,17 @@ def _attention(shard: Shard) -> int:
     if model.mla is not None:
         mla = model.mla
         # The down projections and their norms are replicated over the tensor-parallel group.
-        down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
+        down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + _norm(shard, mla.kv_lora_rank)
         query = h
         if mla.q_lora_rank is not None:
-            down += h * mla.q_lora_rank + mla.q_lora_rank
+            down += h * mla.q_lora_rank + _norm(shard, mla.q_lora_rank)
             query = mla.q_lora_rank
         up = shard.heads * (
             query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
         )
         return down + up + output
     width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
-    norms = 2 * model.qk_head_dim if model.qk_norm else 0
+    norms = 2 * _norm(shard, model.qk_head_dim) if model.qk_norm else 0
     return h * width + (width if model.qkv_bias else 0) + norms + output
 
 
