@@ -76,7 +76,11 @@ def survey(space: Space) -> Survey:
     points: list[Indices] = []
     row_of: dict[Indices, int] = {}
     rejected: dict[str, Rejected] = {}
-    for indices, (candidate, violation) in space.points():
+    for count, (indices, (candidate, violation)) in enumerate(space.points(), start=1):
+        # Conditions leave far fewer points than the product of choices: count what there is.
+        if count > MAX_POINTS:
+            problem = f"has more than {MAX_POINTS:,} distinct points"
+            raise InputError("space", space.name, problem, "fewer knobs or choices")
         if violation is not None:
             before = rejected.get(violation.rule, Rejected(0, violation))
             rejected[violation.rule] = Rejected(before.count + 1, before.example)
