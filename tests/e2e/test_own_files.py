@@ -1,0 +1,62 @@
+"""A user's own declarations, in a directory of theirs."""
+
+import json
+import re
+
+from tests.e2e.commands import ROOT, run
+
+MODEL = """
+name: ours
+source: made up
+num_layers: 8
+hidden_size: 2048
+num_heads: 16
+ffn_hidden_size: 8192
+vocab_size: 32000
+sequence_length: 2048
+"""
+CLUSTER = """
+defaults:
+  - override /gpu@_global_.gpu: h100
+  - _self_
+name: ours_16
+source: made up
+num_nodes: 2
+gpus_per_node: 8
+nics_per_node: 4
+nic_gbps: 400
+fabric: roce
+"""
+
+
+def test_own_model_cluster_and_space(tmp_path):
+    (space,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/howto.md").read_text(), re.DOTALL)
+    for group, name, text in (
+        ("model", "ours", MODEL),
+        ("cluster", "ours_16", CLUSTER),
+        ("space", "layouts", space),
+    ):
+        (tmp_path / "mine" / group).mkdir(parents=True)
+        (tmp_path / "mine" / group / f"{name}.yaml").write_text(text)
+    done = run(
+        "optimize.py",
+        *("--config-dir", "mine", "model=ours", "cluster=ours_16", "space=layouts"),
+        *("search=grid", "executor=serial", "tracking=none", "training.global_batch_size=64"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("outputs/ours-ours_16/*/top_recipes.json")
+    for row in json.loads(path.read_text()):
+        assert row["recipe"]["recompute"] == "selective"
+        assert row["recipe"]["tp"] * row["recipe"]["pp"] * row["recipe"]["dp"] == 16
+
+
+def test_a_misspelt_field_of_an_own_file_is_named(tmp_path):
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    wrong = MODEL.replace("num_layers", "num_layer")
+    (tmp_path / "mine" / "model" / "ours.yaml").write_text(wrong)
+    done = run("optimize.py", "--config-dir", "mine", "model=ours", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "num_layer" in done.stderr
+    assert "did you mean 'num_layers'" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]

@@ -1,0 +1,46 @@
+import io
+
+from rich.console import Console
+
+from optimizer.trial import Progress
+from reports.progress import LiveBar, LogLines, best_words, progress_view
+from reports.tables import console_for
+from tests.samples import job_of, search_result
+
+COUNTS = {"ok": 3, "oom": 1, "pruned": 0, "invalid": 0, "failed": 0}
+
+
+def progress(best=None) -> Progress:
+    return Progress(4, 10, COUNTS, best, elapsed_s=2.0, eta_s=3.0)
+
+
+def test_a_log_gets_plain_lines_now_and_then():
+    stream = io.StringIO()
+    with progress_view(console_for(stream), job_of) as view:
+        assert isinstance(view, LogLines)
+        view.show(progress())
+        view.show(progress())  # too soon after the first
+    assert stream.getvalue() == "4/10 recipes, 2.0 s, about 3 s left: nothing fits yet\n"
+
+
+def test_every_line_when_asked():
+    stream = io.StringIO()
+    view = LogLines(console_for(stream), job_of, every_s=0.0)
+    view.show(progress())
+    view.show(progress())
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_a_terminal_gets_a_bar():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, color_system=None)
+    with progress_view(console, job_of) as view:
+        assert isinstance(view, LiveBar)
+        view.show(progress(search_result().best[0]))
+    assert "4/10" in stream.getvalue()
+    assert "best 2.000 s" in stream.getvalue()
+
+
+def test_the_best_so_far_in_a_few_words():
+    words = best_words(progress(search_result().best[0]), job_of)
+    assert words == "best 2.000 s, MFU 50.0 %, tp4 pp2 dp2 mb1 sp zero1"
