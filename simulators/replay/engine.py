@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Streams that may run at once on one rank.
-MAX_RUNNING = 16
 NO_TASK = -1
 
 
@@ -261,6 +259,12 @@ def _loop(  # type: ignore[no-untyped-def]
     ranks = 0
     for stream in range(streams):
         ranks = max(ranks, stream_rank[stream] + 1)
+    # At most one task of each of its streams runs on a rank.
+    streams_of_rank = np.zeros(ranks, np.int64)
+    most = 0
+    for stream in range(streams):
+        streams_of_rank[stream_rank[stream]] += 1
+        most = max(most, streams_of_rank[stream_rank[stream]])
 
     start = np.zeros(n)
     end = np.zeros(n)
@@ -276,7 +280,7 @@ def _loop(  # type: ignore[no-untyped-def]
     left = work.copy()
     slowed = np.ones(n)
     since = np.zeros(n)
-    running = np.full((ranks, MAX_RUNNING), -1, np.int64)
+    running = np.full((ranks, most), -1, np.int64)
     running_count = np.zeros(ranks, np.int64)
     changed = np.zeros(ranks, np.bool_)
     changed_ranks = np.empty(ranks, np.int64)
