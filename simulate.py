@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from omegaconf import DictConfig
 
-from conf.build import build_declared, build_recipe
-from conf.commands import refuse_unknown
+from conf.build import build_declared, build_recipe, build_value
+from conf.commands import TimelineChoice, refuse_unknown
 from conf.door import OK, run_command
-from reports.tables import prediction_report, show
+from reports.files import write_whole
+from reports.tables import prediction_report, show, show_text
+from reports.trace import chrome_trace
 from simulators.base import get_simulator
-from simulators.errors import require_choice
+from simulators.errors import InputError, require_choice
+from simulators.job import Job
+from simulators.replay.timeline import operation_timeline
 from simulators.validity import check_job
 
 
@@ -22,12 +27,30 @@ def simulate(config: DictConfig) -> int:
     simulator = get_simulator(config.simulator.name)
     job = build_declared(config).job(build_recipe(config.recipe))
     check_job(job)
+    timeline = build_value(TimelineChoice, "timeline", config.timeline)
+    if timeline.file is not None:
+        write_timeline(job, Path(timeline.file), timeline.micro_batches)
     prediction = simulator.simulate(job)
     if config.format == "json":
-        print(json.dumps(prediction.to_dict(), indent=2, allow_nan=False))
+        show_text(json.dumps(prediction.to_dict(), indent=2, allow_nan=False) + "\n")
     else:
         show(prediction_report(prediction, job))
     return OK
+
+
+def write_timeline(job: Job, path: Path, micro_batches: int | None) -> None:
+    """Write a step's operations as Chrome trace events.
+
+    Raises:
+        InputError: when the file cannot be written or the micro-batches not be scheduled.
+    """
+    if micro_batches is None:
+        micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
+    trace = chrome_trace(operation_timeline(job, micro_batches))
+    try:
+        write_whole(path, trace)
+    except OSError as error:
+        raise InputError("timeline.file", path, f"cannot be written: {error.strerror}") from error
 
 
 if __name__ == "__main__":

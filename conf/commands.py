@@ -23,6 +23,17 @@ class SimulatorChoice:
 
 
 @dataclass(frozen=True)
+class TimelineChoice:
+    """Where to write the operation timeline (None: nowhere), and for how many micro-batches.
+
+    None plays two rounds of the pipeline, or the whole step when it is shorter.
+    """
+
+    file: str | None = None
+    micro_batches: int | None = None
+
+
+@dataclass(frozen=True)
 class ObjectiveChoice:
     """One measure to optimise, or several for their Pareto front."""
 
@@ -39,7 +50,12 @@ _SEARCH = {
     "executor": ExecutorOptions,
     "tracking": TrackingSettings,
 }
-_SIMULATION = {**_QUESTION, "recipe": Recipe, "simulator": SimulatorChoice}
+_SIMULATION = {
+    **_QUESTION,
+    "recipe": Recipe,
+    "simulator": SimulatorChoice,
+    "timeline": TimelineChoice,
+}
 
 
 def register_commands() -> None:

@@ -1,8 +1,9 @@
 import json
+import subprocess
 
 import pytest
 
-from tests.e2e.commands import run
+from tests.e2e.commands import command, environment, run
 
 SHAPE = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"]
 FITTING = [*SHAPE, "recipe.tp=4", "recipe.pp=2", "recipe.sp=true", "recipe.recompute=selective"]
@@ -35,6 +36,22 @@ def test_the_table_is_for_people(tmp_path):
         assert shown in done.stdout
     assert "\x1b" not in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_a_reader_that_leaves_early_is_no_failure(tmp_path):
+    process = subprocess.Popen(
+        command("simulate.py", *FITTING, "format=json"),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0
 
 
 def test_running_out_of_memory_is_an_answer(tmp_path):
@@ -94,3 +111,21 @@ def test_debug_shows_the_traceback_too(tmp_path):
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert "does not divide" in done.stderr.splitlines()[-1]
+
+
+def test_a_timeline_is_written_only_where_asked(tmp_path):
+    file = tmp_path / "step.json"
+    done = run("simulate.py", *FITTING, f"timeline.file={file}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["step.json"]
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {"launch", "qkv_fwd", "update"} <= {event["name"] for event in events}
+
+
+def test_an_unwritable_timeline_is_bad_input(tmp_path):
+    file = tmp_path / "missing" / "step.json"
+    done = run("simulate.py", *FITTING, f"timeline.file={file}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "timeline.file" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
