@@ -23,36 +23,47 @@ from simulators.errors import InputError, require_choice
 # them those that miss memory by more.
 _INFEASIBLE_LOSS = 1e30
 
-Factory = Callable[[int, int], dict[str, Any]]
+# TPE models what is good only as well as it has seen the space: with Optuna's 10 random
+# points it settles on the first region that fits (benchmarks/search_quality.py).
+_TPE_STARTUP_SHARE = 3
+_TPE_MOST_STARTUP = 200
 
 
-def _tpe(seed: int, _: int) -> dict[str, Any]:
+def _tpe(options: SearchOptions, seed: int) -> dict[str, Any]:
+    budget = options.n_trials or _TPE_STARTUP_SHARE * _TPE_MOST_STARTUP
     # Multivariate TPE models knobs jointly (tp and pp trade off) and is the faster of the two;
     # the liar keeps one batch from crowding around one point.
-    return {"seed": seed, "multivariate": True, "constant_liar": True, "n_startup_trials": 64}
+    return {
+        "seed": seed,
+        "multivariate": True,
+        "constant_liar": True,
+        "n_startup_trials": max(1, min(_TPE_MOST_STARTUP, budget // _TPE_STARTUP_SHARE)),
+    }
 
 
-def _gp(seed: int, _: int) -> dict[str, Any]:
+def _gp(options: SearchOptions, seed: int) -> dict[str, Any]:
     return {"seed": seed, "deterministic_objective": True, "n_startup_trials": 32}
 
 
-def _nsga2(seed: int, batch_size: int) -> dict[str, Any]:
-    return {"seed": seed, "population_size": max(2, batch_size)}
+def _nsga2(options: SearchOptions, seed: int) -> dict[str, Any]:
+    return {"seed": seed, "population_size": max(2, options.batch_size)}
 
 
-def _cmaes(seed: int, batch_size: int) -> dict[str, Any]:
+def _cmaes(options: SearchOptions, seed: int) -> dict[str, Any]:
     # One generation per batch: a larger batch would sample a generation's law twice over.
     return {
         "seed": seed,
-        "popsize": max(5, batch_size),
+        "popsize": max(5, options.batch_size),
         "with_margin": True,
         "warn_independent_sampling": False,
     }
 
 
-def _random(seed: int, _: int) -> dict[str, Any]:
+def _random(options: SearchOptions, seed: int) -> dict[str, Any]:
     return {"seed": seed}
 
+
+Factory = Callable[[SearchOptions, int], dict[str, Any]]
 
 _BACKENDS: dict[str, tuple[str, Factory]] = {
     "tpe": ("TPESampler", _tpe),
@@ -88,7 +99,7 @@ def make_optuna_sampler(
     accepted = set(inspect.signature(backend.__init__).parameters) - {"self", "constraints_func"}
     for name in options.options:
         require_choice("search.options", name, accepted)
-    arguments = {**defaults(seed, options.batch_size), **options.options}
+    arguments = {**defaults(options, seed), **options.options}
     with warnings.catch_warnings():
         # Margin and multivariate sampling are marked experimental; choosing them is on purpose.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
