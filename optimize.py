@@ -18,7 +18,7 @@ from optimizer.tracking import TrackingError, make_tracker
 from reports.files import save_search
 from reports.progress import progress_view
 from reports.record import search_record
-from reports.tables import as_text, console_for, search_report, show, shown_trials
+from reports.tables import as_text, console_for, search_report, show, show_text, shown_trials
 
 
 def optimize(config: DictConfig) -> int:
@@ -39,11 +39,10 @@ def optimize(config: DictConfig) -> int:
             seed=plan.seed,
             on_progress=view.show,
         )
+    shown = shown_trials(result, top_k)
     report = search_report(result, declared.job, top_k, directory)
+    files = save_search(directory, result, shown, declared.job, as_text(report))
     show(report)
-    files = save_search(
-        directory, result, shown_trials(result, top_k), declared.job, as_text(report)
-    )
     settings: Any = OmegaConf.to_container(config, resolve=True)
     record = search_record(
         result, declared, settings=settings, top_k=top_k, group=_group(), files=files
@@ -51,7 +50,7 @@ def optimize(config: DictConfig) -> int:
     try:
         where = tracker.record(record)
         if where is not None:
-            print(f"Tracked: {where}")
+            show_text(f"Tracked: {where}\n")
     except TrackingError as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
     if result.stopped == "interrupted":

@@ -9,6 +9,8 @@ it goes on.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -125,7 +127,7 @@ def prepare_search(
     check_simulator(simulator)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
-    surveyed = survey(compile_space(space, declared))
+    surveyed = _survey_once(json.dumps(space), declared)
     sampler = make_sampler(options, surveyed, objective, seed)
     store = None
     if storage is not None:
@@ -134,6 +136,12 @@ def prepare_search(
         question = _identity(declared, space, objective, options, simulator, seed)
         store = TrialStore(storage, question, surveyed.space, objective, resume=resume)
     return surveyed, sampler, store
+
+
+@functools.lru_cache(maxsize=1)
+def _survey_once(space: str, declared: Declared) -> Survey:
+    """The survey of a space given as JSON; a search that was checked just before reuses it."""
+    return survey(compile_space(json.loads(space), declared))
 
 
 class Search:

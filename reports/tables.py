@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -57,7 +58,17 @@ def show(renderable: RenderableType) -> None:
     if console.is_terminal:
         console.print(renderable)
     else:
-        print(as_text(renderable), end="")
+        show_text(as_text(renderable))
+
+
+def show_text(text: str) -> None:
+    """Write on stdout. A reader that has left (``| head``) ends the output, not the program."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def as_text(renderable: RenderableType) -> str:
