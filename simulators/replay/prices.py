@@ -103,8 +103,8 @@ class Pricer:
         self.gpu = gpu
         self.cluster = cluster
         self.communicators = communicators
-        figures = tuple(sorted(gpu.peak_flops.items())), gpu.nvlink_bytes_per_s
-        self._key = hash((gpu, figures, cluster, tuple(communicators.values())))
+        # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
+        self._key = repr((gpu, cluster, communicators))
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -142,7 +142,7 @@ class Pricer:
         return price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)
 
 
-_PRICED: dict[tuple[str, int], PricedBlock] = {}
+_PRICED: dict[tuple[str, str], PricedBlock] = {}
 _PRICED_LIMIT = 50_000
 
 

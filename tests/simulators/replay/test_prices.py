@@ -1,0 +1,165 @@
+"""Blocks priced alone: sequences, overlaps, parts and what identifies a price."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulators.job import Gpu
+from simulators.kernels import KernelPrices
+from simulators.replay import prices
+from simulators.replay.passes import PassPricer
+from simulators.replay.prices import COMMUNICATION, PARTS, PricedBlock, Pricer
+from simulators.workload.communicators import communicators
+from simulators.workload.ir import Alloc, Block, Collective, Gemm, Kernel, SendRecv, Streaming
+from simulators.workload.megatron import build_workload
+from simulators.workload.parameters import LocalParameters
+from simulators.workload.schedule import BACKWARD, FORWARD
+from tests.simulators.jobs import GPU, MLA_MOE, NODE, TINY, make_job
+from tests.simulators.replay.conftest import Machine, Rates
+
+# One multiply-add takes a second, and so does one byte gathered over two ranks.
+SLOW = Rates(flops_per_s=2.0, wire_bytes_per_s=0.5)
+
+
+def gemm(seconds: int) -> Gemm:
+    return Gemm("product", seconds, 1, 1, "bf16")
+
+
+def gather(seconds: int, overlaps: int = 0) -> Collective:
+    return Collective("gather", "all_gather", seconds, "tp", "bf16", overlaps)
+
+
+def priced(*ops: Any) -> PricedBlock:
+    job = make_job(TINY, tp=2)
+    return Pricer(GPU, NODE, communicators(job)).block(Block("test", ops))
+
+
+def parts(block: PricedBlock) -> dict[str, float]:
+    return {name: part for name, part in zip(PARTS, block.part_s.tolist(), strict=True) if part}
+
+
+def test_kernels_and_collectives_take_turns(machine: Machine) -> None:
+    machine(SLOW)
+    block = priced(gemm(3), gather(2), Alloc("kept", 10), gemm(4))
+    assert block.seconds == 9
+    assert parts(block) == {"compute": 7, "tp_communication": 2}
+    assert block.compute_share == pytest.approx(7 / 9)
+
+
+@pytest.mark.parametrize(
+    ("compute_s", "communication_s", "slowdown", "expected"),
+    [
+        # The shorter side is hidden, the longer remains.
+        (3, 2, 1.0, {"compute": 3}),
+        (2, 3, 1.0, {"compute": 2, "tp_communication": 1}),
+        # Twice as slow together: 1 s of communication takes 2, in which 1 of 3 s is computed.
+        (3, 1, 2.0, {"compute": 3, "overlap_slowdown": 1}),
+        # 1 s of compute takes 2, in which 1 of 3 s is sent; 2 are left alone.
+        (1, 3, 2.0, {"compute": 1, "overlap_slowdown": 1, "tp_communication": 2}),
+        (2, 2, 1.5, {"compute": 2, "overlap_slowdown": 1}),
+    ],
+)
+def test_communication_beside_a_kernel(
+    machine: Machine,
+    compute_s: int,
+    communication_s: int,
+    slowdown: float,
+    expected: dict[str, float],
+) -> None:
+    machine(replace(SLOW, slowdown=slowdown))
+    block = priced(gather(communication_s, overlaps=1), gemm(compute_s))
+    assert parts(block) == pytest.approx(expected)
+    assert block.seconds == pytest.approx(sum(expected.values()))
+
+
+def test_only_the_kernels_named_run_beside(machine: Machine) -> None:
+    machine(SLOW)
+    block = priced(gather(5, overlaps=2), gemm(1), gemm(2), gemm(4))
+    assert parts(block) == {"compute": 7, "tp_communication": 2}
+
+
+def test_every_communicator_has_a_part(machine: Machine) -> None:
+    machine(replace(SLOW, send_s=1.0))
+    groups = communicators(make_job(MLA_MOE, nodes=2, tp=2, pp=2, sp=True))
+    assert set(groups) <= set(COMMUNICATION)
+    assert set(COMMUNICATION.values()) <= set(PARTS)
+    pricer = Pricer(GPU, NODE, groups)
+    assert parts(pricer.block(Block("send", (SendRecv("send", 1, "pp"),)))) == {
+        "pp_communication": 1
+    }
+
+
+def test_launches_are_counted_per_kernel(machine: Machine) -> None:
+    machine(replace(SLOW, launch_s=2.0))
+    block = priced(gemm(1), Streaming("norm", "norm_fwd", 1, launches=3), gather(1), Alloc("x", 1))
+    assert block.host_s == 2.0 * (1 + 3 + 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"l2_bytes": 1},
+        {"pcie_bytes_per_s": 1.0},
+        {"nvlink_links": 1},
+        {"nvlink_generation": 1},
+        {"nvlink_bytes_per_s": 1.0},
+        {"architecture": "volta"},
+        {"compute_capability": 7.0},
+        {"sms": 1},
+        {"peak_flops": {"bf16": 1.0}},
+    ],
+)
+def test_another_gpu_is_priced_anew(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    machine(SLOW)
+    asked: list[Gpu] = []
+
+    def price_kernels(gpu: Gpu, ops: Sequence[Kernel]) -> KernelPrices:
+        asked.append(gpu)
+        return KernelPrices(np.ones(1), np.ones(1, dtype=np.int8), np.zeros(1))
+
+    monkeypatch.setattr(prices, "price_kernels", price_kernels)
+    block, groups = Block("test", (gemm(1),)), communicators(make_job(TINY))
+    other = replace(GPU, **change)
+    for gpu in (GPU, GPU, other, other):
+        Pricer(gpu, NODE, groups).block(block)
+    assert asked == [GPU, other]
+
+
+@pytest.mark.parametrize("bucket", [None, 1, 500_000, 10**9])
+@pytest.mark.parametrize("direction", [FORWARD, BACKWARD])
+def test_segments_add_up_to_the_pass(machine: Machine, bucket: int | None, direction: int) -> None:
+    machine(Rates(flops_per_s=1e12, memory_bytes_per_s=1e11, launch_s=1e-4))
+    workload = build_workload(make_job(TINY))
+    chunk = workload.stages[0].chunks[0]
+    passes = PassPricer(Pricer(GPU, NODE, workload.communicators), bucket)
+    whole, segments = passes.whole(chunk, direction), passes.segments(chunk, direction)
+    assert sum(each.price.seconds for each in segments) == pytest.approx(whole.seconds, rel=1e-12)
+    assert sum(each.price.part_s for each in segments) == pytest.approx(whole.part_s, rel=1e-12)
+    total = sum((each.parameters for each in segments), LocalParameters())
+    assert total == chunk.parameters
+    blocks = [block for each in segments for block in each.blocks]
+    runs = [run for run in chunk.runs for _ in range(run.count)]
+    in_order = [run.forward for run in runs]
+    if direction == BACKWARD:
+        in_order = [run.backward for run in reversed(runs)]
+    assert blocks == in_order
+
+
+def test_buckets_close_when_full_from_the_last_layer_on(machine: Machine) -> None:
+    machine(SLOW)
+    workload = build_workload(make_job(TINY))
+    chunk = workload.stages[0].chunks[0]
+    per_layer = chunk.runs[1].parameters.total
+    passes = PassPricer(Pricer(GPU, NODE, workload.communicators), 3 * per_layer)
+    backward = passes.segments(chunk, BACKWARD)
+    # Head and three layers, three times three layers; what is left over closes with the pass.
+    assert [len(each.blocks) for each in backward] == [4, 3, 3, 3, 1]
+    assert [len(each.blocks) for each in passes.segments(chunk, FORWARD)] == [1, 3, 3, 3, 4]
+    assert all(each.parameters.total >= 3 * per_layer for each in backward[:-1])
