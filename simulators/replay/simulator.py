@@ -17,6 +17,8 @@ from simulators.workload.program import Workload
 
 # A collective large enough to use every channel its communicator opens.
 _LARGE_BYTES = 256 * 2**20
+# A part smaller than this fraction of the step is rounding left over from subtractions.
+ROUNDING = 1e-12
 
 
 class ReplaySimulator:
@@ -39,7 +41,9 @@ def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Predic
     parts = [_stage_parts(step, stage) for stage in range(job.recipe.pp)]
     critical = min(range(len(parts)), key=lambda stage: parts[stage][PART_INDEX[BUBBLE]])
     breakdown = {
-        name: float(part) for name, part in zip(PARTS, parts[critical], strict=True) if part > 0
+        name: float(part)
+        for name, part in zip(PARTS, parts[critical], strict=True)
+        if part > ROUNDING * seconds
     }
     flops = step_flops(job)
     peak = job.gpu.peak(job.precision) * job.world_size * seconds
