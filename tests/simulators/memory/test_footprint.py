@@ -1,0 +1,246 @@
+"""Bytes per parameter, activations in flight, and which way the footprint may move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.job import Job, Model
+from simulators.memory import footprint
+from simulators.memory.footprint import NCCL_CHANNEL_BYTES, static_bytes
+from simulators.prediction import Memory
+from simulators.validity import why_invalid
+from simulators.workload.megatron import build_workload
+from simulators.workload.schedule import FORWARD, stage_order
+from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+
+GIB = 2**30
+
+
+def memory_of(job: Job, channels: int = 0) -> Memory:
+    assert why_invalid(job) is None
+    return footprint(job, build_workload(job), channels)
+
+
+def static_per_parameter(job: Job) -> float:
+    stage = build_workload(job).stages[0]
+    return sum(static_bytes(job, stage).values()) / stage.parameters.total
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "training", "expected"),
+    # Rajbhandari et al. 2020, section 5, with Megatron's fp32 gradients: bf16 weight 2,
+    # gradient 4, master 4 and moments 8.
+    [
+        (0, {}, 2 + 4 + 12),
+        (1, {}, 2 + 4 + 12 / 8),
+        (2, {}, 2 + (4 + 12) / 8),
+        (0, {"accumulate_grads_fp32": False}, 2 + 2 + 12),
+        (1, {"accumulate_grads_fp32": False}, 2 + 2 + 12 / 8),
+        (0, {"optimizer": "sgd"}, 2 + 4 + 4 + 4),
+        (1, {"optimizer": "adam_bf16"}, 2 + 4 + (4 + 4) / 8),
+        # No separate master when training is in single precision.
+        (0, {"precision": "tf32"}, 4 + 4 + 8),
+        (1, {"precision": "tf32"}, 4 + 4 + 8 / 8),
+    ],
+)
+def test_bytes_per_parameter(zero_stage: int, training: dict[str, Any], expected: float) -> None:
+    job = make_job(TINY, zero_stage=zero_stage, training=training)
+    assert static_per_parameter(job) == pytest.approx(expected, rel=1e-5)
+
+
+def test_context_parallel_ranks_share_the_optimizer_state() -> None:
+    assert static_per_parameter(make_job(TINY, cp=4)) == pytest.approx(6 + 12 / 8, rel=1e-5)
+
+
+def test_fully_sharded_state_and_two_gathered_layers() -> None:
+    job = make_job(LLAMA, zero_stage=3)
+    stage = build_workload(job).stages[0]
+    held = static_bytes(job, stage)
+    unit = max(run.parameters.total for run in stage.chunks[0].runs)
+    # fp32 parameter, gradient and two moments of an eighth; two layers gathered in bf16 while
+    # one layer's bf16 gradient is made.
+    sharded = stage.parameters.total / 8
+    assert held["optimizer"] == pytest.approx(8 * sharded, rel=1e-5)
+    assert held["parameters"] == pytest.approx(4 * sharded + 2 * unit * 2, rel=1e-5)
+    assert held["gradients"] == pytest.approx(4 * sharded + unit * 2, rel=1e-5)
+
+
+def test_expert_state_is_sharded_over_its_own_replicas() -> None:
+    job = make_job(MOE, nodes=2, ep=8)
+    parameters = build_workload(job).stages[0].parameters
+    held = static_bytes(job, build_workload(job).stages[0])
+    assert held["optimizer"] == pytest.approx(
+        12 * (parameters.dense / 16 + parameters.expert / 2), rel=1e-5
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    nodes=st.sampled_from([1, 2, 4]),
+    precision=st.sampled_from(["bf16", "tf32", "fp8"]),
+)
+def test_sharding_more_never_holds_more(model: Model, nodes: int, precision: str) -> None:
+    def held(zero_stage: int) -> int:
+        job = make_job(model, nodes=nodes, zero_stage=zero_stage, precision=precision)
+        return sum(static_bytes(job, build_workload(job).stages[0]).values())
+
+    assert held(0) >= held(1) >= held(2) >= held(3)
+
+
+@pytest.mark.parametrize("recipe", [{}, {"pp": 2}, {"pp": 2, "tp": 2, "sp": True}])
+def test_more_replicas_never_hold_more(recipe: dict[str, Any]) -> None:
+    peaks = [
+        memory_of(make_job(TINY, nodes=nodes, batch=512, **recipe)).peak_allocated_bytes
+        for nodes in (1, 2, 4, 8)
+    ]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > peaks[-1]
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 32])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_activations_in_flight_under_1f1b(stages: int, micro_batches: int) -> None:
+    job = make_job(TINY, pp=stages, batch=micro_batches * 8 // stages)
+    workload = build_workload(job)
+    for index, (stage, found) in enumerate(
+        zip(workload.stages, memory_of(job).per_stage, strict=True)
+    ):
+        in_flight = min(micro_batches, stages - index)
+        assert found.kind["activations"] == in_flight * stage.chunks[0].saved_bytes
+
+
+def test_activations_in_flight_under_gpipe() -> None:
+    job = make_job(TINY, pp=2, schedule="gpipe", batch=4 * 24)
+    workload = build_workload(job)
+    for stage, found in zip(workload.stages, memory_of(job).per_stage, strict=True):
+        assert found.kind["activations"] == 24 * stage.chunks[0].saved_bytes
+
+
+@pytest.mark.parametrize(("pp", "vpp", "nodes"), [(2, 3, 1), (4, 3, 1), (6, 2, 3), (3, 2, 3)])
+def test_activations_in_flight_when_interleaved(pp: int, vpp: int, nodes: int) -> None:
+    batch = nodes * 8 // pp * pp * 12
+    job = make_job(TINY, nodes=nodes, pp=pp, vpp=vpp, batch=batch)
+    workload = build_workload(job)
+    for index, (stage, found) in enumerate(
+        zip(workload.stages, memory_of(job).per_stage, strict=True)
+    ):
+        # Along the whole order; the memory model looks at its beginning only.
+        live = most = 0
+        saved = [chunk.saved_bytes for chunk in stage.chunks]
+        for direction, chunk, _ in stage_order("1f1b", index, pp, vpp, 12 * pp).T:
+            live += saved[chunk] if direction == FORWARD else -saved[chunk]
+            most = max(most, live)
+        assert live == 0
+        held = found.kind["activations"] + found.kind["temporary"]
+        assert most <= held
+        assert found.kind["activations"] <= most
+
+
+def test_first_stage_holds_one_more_share_when_interleaved() -> None:
+    # Korthikanti et al. 2022, section 4.2.3: interleaving multiplies the first stage's
+    # activations by 1 + (p - 1) / (p v).
+    # Without dropout the embedding keeps nothing.
+    model = replace(GPT175B, dropout=False)
+    plain = memory_of(make_job(model, nodes=12, tp=8, pp=12, batch=1536)).per_stage[0]
+    job = make_job(model, nodes=12, tp=8, pp=12, vpp=2, batch=1536)
+    interleaved = memory_of(job).per_stage[0]
+    ratio = interleaved.kind["activations"] / plain.kind["activations"]
+    assert ratio == pytest.approx(1 + 11 / 24, rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 4]),
+    attention=st.sampled_from(["flash", "unfused"]),
+)
+def test_monotone_in_micro_batch_and_recomputation(
+    model: Model, tp: int, pp: int, attention: str
+) -> None:
+    def peak(**recipe: Any) -> int:
+        job = make_job(
+            model,
+            nodes=2,
+            tp=tp,
+            pp=pp,
+            sp=tp > 1,
+            batch=256,
+            training={"attention": attention},
+            **recipe,
+        )
+        return memory_of(job).peak_allocated_bytes
+
+    micro = [peak(micro_batch=size) for size in (1, 2, 4)]
+    assert micro[0] < micro[1] < micro[2]
+    modes = [peak(recompute=mode) for mode in ("none", "selective", "full")]
+    assert modes[0] >= modes[1] >= modes[2]
+    layers = [peak(recompute="full", recompute_layers=count) for count in (1, 2, 3)]
+    assert modes[0] >= layers[0] >= layers[1] >= layers[2] >= modes[2]
+
+
+ANY: list[tuple[Model, dict[str, Any]]] = [
+    (GPT175B, {"nodes": 12, "tp": 8, "pp": 12, "batch": 1536, "sp": True}),
+    (GPT175B, {"nodes": 12, "tp": 8, "batch": 1536}),
+    (LLAMA, {"zero_stage": 3}),
+    (MLA_MOE, {"ep": 8, "nodes": 2, "pp": 2}),
+]
+
+
+@pytest.mark.parametrize(("model", "arguments"), ANY)
+@pytest.mark.parametrize("channels", [0, 64])
+def test_totals_follow_from_the_stages(
+    model: Model, arguments: dict[str, Any], channels: int
+) -> None:
+    job = make_job(model, **arguments)
+    memory = memory_of(job, channels)
+    outside = {"context", "communication_buffers"}
+    for stage in memory.per_stage:
+        inside = sum(size for name, size in stage.kind.items() if name not in outside)
+        assert stage.peak_allocated_bytes == inside <= stage.peak_reserved_bytes
+        assert stage.kind["communication_buffers"] == channels * NCCL_CHANNEL_BYTES
+        assert all(size >= 0 for size in stage.kind.values())
+    worst = memory.per_stage[memory.worst_stage]
+    used = worst.peak_reserved_bytes + sum(worst.kind[name] for name in outside)
+    assert memory.capacity_bytes == int(80 * GIB * 0.95)
+    assert memory.headroom_bytes == memory.capacity_bytes - used
+    assert memory.peak_reserved_bytes == worst.peak_reserved_bytes
+    assert memory.peak_allocated_bytes == max(s.peak_allocated_bytes for s in memory.per_stage)
+
+
+def test_a_larger_reserve_leaves_less_room() -> None:
+    job = make_job(GPT175B, nodes=12, tp=8, pp=12, batch=1536, sp=True)
+    strict = replace(job, cluster=replace(job.cluster, memory_reserve=0.25))
+    given_up = memory_of(job).headroom_bytes - memory_of(strict).headroom_bytes
+    assert given_up == pytest.approx(0.2 * 80 * GIB, abs=2)
+
+
+def test_gpt175b_first_stage_by_the_published_formulas() -> None:
+    # Eight layers of sbh (34/t + 5as/ht) bytes for each of twelve micro-batches in flight.
+    job = make_job(
+        GPT175B,
+        nodes=12,
+        tp=8,
+        pp=12,
+        sp=True,
+        batch=1536,
+        zero_stage=0,
+        training={"attention": "unfused"},
+    )
+    first = memory_of(job).per_stage[0]
+    layers = 12 * 8 * 342 * 2**20
+    # The embedding keeps a dropout mask.
+    mask = 12 * 2048 * 12288 // 8
+    assert first.kind["activations"] == layers + mask
+    parameters = build_workload(job).stages[0].parameters.total
+    assert first.kind["parameters"] == 2 * parameters
+    assert first.kind["optimizer"] == 12 * parameters
+    # A rank of an inner stage, recorded from Megatron: 906.3 M parameters for four layers.
+    inner = build_workload(job).stages[1].parameters.total / 2
+    assert inner == pytest.approx(906.3e6, rel=1e-4)
