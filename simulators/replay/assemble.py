@@ -80,7 +80,8 @@ class Sharing:
     @classmethod
     def of(cls, job: Job) -> Sharing:
         recipe = job.recipe
-        replicated = job.dp * recipe.cp > 1
+        # With etp below tp, experts can have replicas where nothing else has.
+        replicated = max(job.dp * recipe.cp, job.expert_dp) > 1
         stage = recipe.zero_stage
         return cls(
             reduces=replicated,

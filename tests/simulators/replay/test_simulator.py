@@ -123,6 +123,17 @@ def test_data_parallel_communication_at_the_end(
     assert predict(job).step_time_s == pytest.approx(10 * micro_batch_s(job) + exposed, rel=1e-9)
 
 
+def test_experts_are_reduced_where_only_they_have_replicas(machine: Machine) -> None:
+    # One dense copy over eight tensor-parallel ranks, two of each expert.
+    machine(replace(BALANCED, wire_bytes_per_s=1e9))
+    job = make_job(MOE, tp=8, sp=True, etp=1, ep=4, batch=8)
+    assert (job.dp, job.expert_dp) == (1, 2)
+    experts = build_workload(job).stages[0].parameters.expert
+    exposed = predict(job).breakdown_s["dp_communication"]
+    # fp32 gradients scattered and bf16 parameters gathered between two.
+    assert exposed == pytest.approx((4 + 2) * experts / 2 / 1e9, rel=1e-4)
+
+
 def test_a_single_bucket_cannot_overlap_but_many_can(machine: Machine) -> None:
     # Long backward passes, so that all buckets but the last are reduced beside them.
     rates = replace(BALANCED, wire_bytes_per_s=1e12)
