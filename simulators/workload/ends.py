@@ -18,7 +18,9 @@ def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
     forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
     backward: list[Op] = [Streaming("embedding_bwd", "embedding_bwd", full * (size + 8))]
     if shard.tp > 1:
-        kind = "reduce_scatter" if shard.sp else "all_reduce"
+        # Learned positions are added to whole sequences, which are cut afterwards (Megatron-LM).
+        scattered = shard.sp and model.position != "learned"
+        kind = "reduce_scatter" if scattered else "all_reduce"
         forward.append(Collective("embedding_reduce", kind, full * size, "tp", shard.dtype))
         if shard.sp:
             backward.insert(
@@ -27,8 +29,8 @@ def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
     local = shard.local_tokens * model.hidden_size
     saved: list[Alloc] = []
     if model.position == "learned":
-        forward.append(Streaming("position_add", "elementwise", 3 * local * size))
-        backward.append(Streaming("position_grad", "embedding_bwd", local * (size + 8)))
+        forward.append(Streaming("position_add", "elementwise", 3 * full * size))
+        backward.append(Streaming("position_grad", "embedding_bwd", full * (size + 8)))
     if model.dropout:
         forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
         backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
