@@ -19,7 +19,10 @@ Values = Mapping[str, Any]
 _Compiled = Callable[[Values], Any]
 
 _MAX_LENGTH = 500
-GRAMMAR = "whole numbers, 'text', true/false, names, + - * / // %, comparisons, and/or/not"
+GRAMMAR = (
+    "whole numbers, 'text', true/false/null, names, + - * / // %, comparisons, and/or/not, "
+    "a if b else c"
+)
 
 
 class NotWholeError(ArithmeticError):
@@ -124,6 +127,9 @@ def _compile(
             parts = [sub(child) for child in node.values]
             every = isinstance(node.op, ast.And)
             return lambda values: (all if every else any)(part(values) for part in parts)
+        case ast.IfExp():
+            test, chosen, other = sub(node.test), sub(node.body), sub(node.orelse)
+            return lambda values: (chosen if test(values) else other)(values)
         case ast.Compare(ops=[op]) if type(op) in _COMPARISONS:
             compare = _COMPARISONS[type(op)]
             first, second = sub(node.left), sub(node.comparators[0])

@@ -44,7 +44,6 @@ def test_exact_division_inverts_multiplication(a, b):
         "[tp]",
         "tp ** 9",
         "lambda: tp",
-        "tp if pp else 1",
         "1.5",
         "1 < tp < 3",
         "f'{tp}'",
@@ -65,3 +64,11 @@ def test_an_unknown_name_gets_the_nearest():
     with pytest.raises(InputError) as refused:
         parse("space.derived.x", "num_gpu + 1", {"num_gpus", "tp"})
     assert refused.value.nearest == "num_gpus"
+
+
+def test_a_conditional_reads_only_the_branch_it_takes():
+    expression = parse(
+        "space.derived.pp", "null if pp == 1 else num_layers / pp", {"pp", "num_layers"}
+    )
+    assert expression({"pp": 1, "num_layers": 7}) is None
+    assert expression({"pp": 7, "num_layers": 7}) == 1
