@@ -2,8 +2,9 @@
 
 A space file names *knobs* (fields of ``Recipe``, or helpers that only expressions read), each
 with ordered choices; ``when`` says under which earlier knobs it matters, ``otherwise`` what it
-is when it does not. ``derived`` computes recipe fields from knobs and ``constants`` fixes the
-rest::
+is when it does not. ``derived`` computes recipe fields from knobs, ``constants`` fixes the
+rest, and ``constraints`` are expressions over knobs that must hold: what breaks one is no
+point of the space, and is never even enumerated::
 
     knobs:
       tp: {powers_of_two_up_to: nvlink_domain}
@@ -13,6 +14,7 @@ rest::
     derived:
       micro_batch: global_batch_size / (dp * multiplier * pp)
     constants: {zero_stage: 1}
+    constraints: [num_gpus % (tp * pp) == 0]
 
 A point is a tuple of choice indices, one per knob, so that every sampler sees the order.
 Knobs that do not matter at a point are collapsed to index 0: equal questions, equal point.
@@ -48,7 +50,7 @@ class Candidate(NamedTuple):
 RECIPE_DEFAULTS: dict[str, Any] = {
     field.name: field.default for field in dataclasses.fields(Recipe)
 }
-_SECTIONS = ("name", "knobs", "derived", "constants")
+_SECTIONS = ("name", "knobs", "constraints", "derived", "constants")
 _KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
 _MAX_CHOICES = 1000
 
@@ -70,6 +72,8 @@ class Space:
     name: str
     declared: Declared
     knobs: tuple[Knob, ...]
+    # By knob: what can be decided once that knob and those before it have values.
+    constraints: tuple[tuple[Expression, ...], ...]
     derived: tuple[tuple[str, Expression], ...]
     constants: Mapping[str, Any]
 
@@ -96,19 +100,23 @@ class Space:
                 yield prefix, self._candidate(dict(values))
                 return
             knob = self.knobs[depth]
-            if knob.when is not None and not knob.when(values):
-                values[knob.name] = knob.otherwise
-                yield from extend(depth + 1, (*prefix, 0))
-                return
-            for index, choice in enumerate(knob.choices):
+            matters = knob.when is None or knob.when(values)
+            for index, choice in enumerate(knob.choices if matters else (knob.otherwise,)):
                 values[knob.name] = choice
-                yield from extend(depth + 1, (*prefix, index))
+                if all(holds(values) for holds in self.constraints[depth]):
+                    yield from extend(depth + 1, (*prefix, index))
 
         yield from extend(0, ())
 
     def candidate(self, indices: Indices) -> Candidate:
         """The recipe at a point, and why no launcher would accept it, if so."""
-        return self._candidate(self._resolve(indices)[1])
+        values = self._resolve(indices)[1]
+        candidate = self._candidate(dict(values))
+        broken = [each.text for group in self.constraints for each in group if not each(values)]
+        if candidate.violation is None and broken:
+            reason = f"the space asks for {broken[0]}"
+            return Candidate(candidate.recipe, Violation("constraint", "space", reason))
+        return candidate
 
     def _candidate(self, values: dict[str, Any]) -> Candidate:
         fields = {**self.constants, **{k: v for k, v in values.items() if k in RECIPE_DEFAULTS}}
@@ -165,10 +173,35 @@ def compile_space(spec: Mapping[str, Any], declared: Declared) -> Space:
     for name in constants:
         require_choice("space.constants", name, RECIPE_DEFAULTS)
     space = Space(
-        str(spec.get("name", "space")), declared, tuple(knobs), tuple(derived), constants
+        str(spec.get("name", "space")),
+        declared,
+        tuple(knobs),
+        _compile_constraints(spec.get("constraints"), knobs, set(quantities)),
+        tuple(derived),
+        constants,
     )
     _refuse_conflicts(space)
     return space
+
+
+def _compile_constraints(
+    given: Any, knobs: list[Knob], quantities: set[str]
+) -> tuple[tuple[Expression, ...], ...]:
+    """Constraints grouped by the last knob they read."""
+    if given is None:
+        given = []
+    if not isinstance(given, (list, tuple)):
+        raise InputError("space.constraints", given, "is not a list", "a list of expressions")
+    names = [knob.name for knob in knobs]
+    groups: list[list[Expression]] = [[] for _ in knobs]
+    for index, text in enumerate(given):
+        field = f"space.constraints[{index}]"
+        expression = parse(field, text, quantities | set(names))
+        read = [names.index(name) for name in expression.names if name in names]
+        if not read:
+            raise InputError(field, text, "reads no knob", names)
+        groups[max(read)].append(expression)
+    return tuple(tuple(group) for group in groups)
 
 
 def _mapping(field: str, value: Any) -> Mapping[str, Any]:
@@ -244,7 +277,9 @@ _CHOICES: dict[str, Callable[[str, Any, Mapping[str, int]], tuple[Any, ...]]] = 
 def _refuse_conflicts(space: Space) -> None:
     """Every name once; a knob is a recipe field or something reads it."""
     read: set[str] = set()
-    for expression in [knob.when for knob in space.knobs] + [e for _, e in space.derived]:
+    constraints = [expression for group in space.constraints for expression in group]
+    conditions = [knob.when for knob in space.knobs]
+    for expression in [*conditions, *constraints, *(e for _, e in space.derived)]:
         read |= expression.names if expression is not None else set()
     seen: set[str] = set()
     names = [knob.name for knob in space.knobs] + [n for n, _ in space.derived]

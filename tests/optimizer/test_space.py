@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from optimizer.space import compile_space
 from optimizer.survey import survey
 from simulators.errors import InputError
+from simulators.job import Moe
 from simulators.validity import why_invalid
 from tests.optimizer.fake_simulator import SPACE, declared
 
@@ -156,3 +158,50 @@ def test_a_huge_space_is_refused_by_its_distinct_points(monkeypatch):
         survey(compile_space(spec, declared()))
     monkeypatch.setattr("optimizer.survey.MAX_POINTS", 12)
     assert len(survey(compile_space(spec, declared()))) > 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "nodes", "experts"), [(126, 4, 0), (61, 8, 0), (96, 12, 0), (7, 3, 0), (24, 2, 8)]
+)
+def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, nodes, experts):
+    question = declared()
+    moe = Moe(experts, 2, 512) if experts else None
+    question = dataclasses.replace(
+        question,
+        model=dataclasses.replace(question.model, num_layers=layers, moe=moe),
+        cluster=dataclasses.replace(question.cluster, num_nodes=nodes),
+    )
+    spec = shipped("megatron")
+    # The other knobs do not meet the constraints.
+    for name in ("recompute", "recompute_layers", "zero_stage", "tp_comm_overlap"):
+        del spec["knobs"][name]
+    for name in ("overlap_grad_reduce", "overlap_param_gather"):
+        del spec["knobs"][name]
+    free = {key: value for key, value in spec.items() if key != "constraints"}
+    narrow, wide = (survey(compile_space(each, question)) for each in (spec, free))
+    assert set(narrow.recipes) == set(wide.recipes)
+    assert narrow.distinct_points < wide.distinct_points
+
+
+def test_a_point_outside_a_constraint_says_so():
+    spec = {"knobs": {"tp": [1, 2], "pp": [1, 2]}, "constraints": ["tp >= pp"]}
+    space = compile_space(spec, declared())
+    assert [indices for indices, _ in space.points()] == [(0, 0), (1, 0), (1, 1)]
+    violation = space.candidate((0, 1)).violation
+    assert violation is not None
+    assert violation.rule == "constraint"
+    assert "tp >= pp" in violation.reason
+    assert space.candidate((1, 1)).violation is None
+
+
+@pytest.mark.parametrize(
+    ("constraints", "field"),
+    [
+        ("tp > 1", "space.constraints"),
+        (["tpp > 1"], r"space.constraints\[0\]"),
+        (["num_gpus > 1"], r"space.constraints\[0\]"),
+    ],
+)
+def test_a_wrong_constraint_is_refused(constraints, field):
+    with pytest.raises(InputError, match=field):
+        compile_space({"knobs": {"tp": [1, 2]}, "constraints": constraints}, declared())
