@@ -244,3 +244,23 @@ def test_gpt175b_first_stage_by_the_published_formulas() -> None:
     # A rank of an inner stage, recorded from Megatron: 906.3 M parameters for four layers.
     inner = build_workload(job).stages[1].parameters.total / 2
     assert inner == pytest.approx(906.3e6, rel=1e-4)
+
+
+def test_a_recorded_megatron_rank() -> None:
+    # Second of four stages of four GPT-175B layers, tp=8, dp=3, sequence parallelism, three
+    # micro-batches in flight, distributed optimizer: megatron-core 0.16.1 on fake tensors held
+    # 12.78 GiB at the peak of its second iteration, 8.44 GiB of it static.
+    job = make_job(
+        replace(GPT175B, num_layers=16),
+        nodes=12,
+        tp=8,
+        pp=4,
+        sp=True,
+        batch=24,
+        training={"attention": "unfused"},
+    )
+    stage = memory_of(job).per_stage[1]
+    static = sum(stage.kind[name] for name in ("parameters", "gradients", "optimizer"))
+    assert static / GIB == pytest.approx(8.44, abs=0.005)
+    assert stage.kind["activations"] == 3 * 4 * 342 * 2**20
+    assert stage.peak_allocated_bytes / GIB == pytest.approx(12.78, rel=0.02)
