@@ -14,6 +14,7 @@ from simulators.memory import footprint
 from simulators.memory.footprint import NCCL_CHANNEL_BYTES, static_bytes
 from simulators.prediction import Memory
 from simulators.validity import why_invalid
+from simulators.workload.ir import Alloc
 from simulators.workload.megatron import build_workload
 from simulators.workload.schedule import FORWARD, stage_order
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
@@ -244,6 +245,25 @@ def test_gpt175b_first_stage_by_the_published_formulas() -> None:
     # A rank of an inner stage, recorded from Megatron: 906.3 M parameters for four layers.
     inner = build_workload(job).stages[1].parameters.total / 2
     assert inner == pytest.approx(906.3e6, rel=1e-4)
+
+
+def test_reserved_rounds_large_tensors_to_segments() -> None:
+    # 5 x 1152 bf16 hidden states of 513 tokens are 5.6 MiB, kept in segments of 6; smaller
+    # tensors share segments.
+    model = replace(LLAMA, hidden_size=5 * 1152, num_heads=5, num_query_groups=5, qk_norm=False)
+    job = make_job(model, training={"sequence_length": 513})
+    workload = build_workload(job)
+    rounded = 0
+    for run in workload.stages[0].chunks[0].runs:
+        for op in run.forward.ops:
+            if isinstance(op, Alloc) and op.bytes > 2**20:
+                rounded += run.count * (-op.bytes % (2 * 2**20))
+    assert rounded > 12 * 2**20
+    stage = memory_of(job).per_stage[0]
+    static = sum(
+        -stage.kind[name] % (2 * 2**20) for name in ("parameters", "gradients", "optimizer")
+    )
+    assert stage.peak_reserved_bytes - stage.peak_allocated_bytes == rounded + static
 
 
 def test_a_recorded_megatron_rank() -> None:
