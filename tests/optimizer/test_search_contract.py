@@ -21,7 +21,7 @@ TAKES_SEVERAL = [p for p in ALL if p.values[0] != "cmaes"]
 
 
 def search(sampler, *, objective="cost", executor=SERIAL, seed=0, simulator=FAKE, **changes):
-    settings = {"n_trials": 64, "patience": None, "min_trials": 0, "batch_size": 16}
+    settings = {"n_trials": 48, "patience": None, "min_trials": 0, "batch_size": 16}
     options = SearchOptions(sampler=sampler, **(settings | changes))
     names = (objective,) if isinstance(objective, str) else objective
     return run_search(
@@ -51,7 +51,7 @@ class TestEverySampler:
         result = search(sampler)
         launchable = [t for t in result.trials if t.status != "invalid"]
         assert result.stopped == "n_trials"
-        assert len(launchable) == len({t.recipe for t in launchable}) == 64
+        assert len(launchable) == len({t.recipe for t in launchable}) == 48
         assert all(why_invalid(declared().job(t.recipe)) is None for t in launchable)
 
     def test_what_it_reports_is_what_the_simulator_says(self, sampler):
@@ -83,7 +83,8 @@ class TestEverySampler:
         assert result.best
 
     def test_exhausts_a_space_whatever_it_proposes(self, sampler):
-        small = {"knobs": {**SPACE["knobs"], "recompute": ["none"], "zero_stage": [1]}}
+        fixed = {"recompute": ["none"], "zero_stage": [1], "tp": [1, 2], "vpp": [1]}
+        small = {"knobs": {**SPACE["knobs"], **fixed}}
         options = SearchOptions(sampler=sampler, n_trials=None, patience=None, pruning=())
         result = run_search(
             declared(), small, Objective(("cost",)), options, simulator=FAKE, executor=SERIAL
@@ -95,19 +96,19 @@ class TestEverySampler:
         )
 
     def test_stops_when_the_best_are_stable(self, sampler):
-        result = search(sampler, n_trials=None, patience=30, min_trials=40, pruning=())
+        result = search(sampler, n_trials=None, patience=12, min_trials=24, pruning=())
         launchable = [t for t in result.trials if t.status != "invalid"]
         assert result.stopped == "converged"
-        assert len(launchable) >= 40
-        last = [t for t in launchable if t.status == "ok"][-30:]
+        assert len(launchable) >= 24
+        last = [t for t in launchable if t.status == "ok"][-12:]
         top = {t.recipe for t in result.best[:5]}
         assert not top & {t.recipe for t in last}
 
 
 @pytest.mark.parametrize("sampler", [p for p in ALL if p.values[0] not in ("random", "grid")])
 def test_a_learning_sampler_finds_the_top_of_the_space(sampler, exhaustive):
-    """Within 1 % of the true optimum from a fifth of the space."""
-    found = search(sampler, n_trials=192).best[0].values[0]
+    """Within 1 % of the true optimum from a fifth of the space; GP needs a fraction of that."""
+    found = search(sampler, n_trials=64 if sampler == "gp" else 192).best[0].values[0]
     assert found <= exhaustive.best[0].values[0] * 1.01
 
 
