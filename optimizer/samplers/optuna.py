@@ -23,8 +23,9 @@ from simulators.errors import InputError, require_choice
 # them those that miss memory by more.
 _INFEASIBLE_LOSS = 1e30
 
-# TPE models what is good only as well as it has seen the space: with Optuna's 10 random
-# points it settles on the first region that fits (benchmarks/search_quality.py).
+# TPE models what is good only as well as it has seen the space. On two spaces with 600
+# recipes, 64 random points ended more than 3 % above the optimum in 4 of 8 runs, 128 in 2 of
+# 13, 200 in none of 13, 256 in 1 of 8: more than 64 is clear, which of the others is not.
 _TPE_STARTUP_SHARE = 3
 _TPE_MOST_STARTUP = 200
 
