@@ -14,7 +14,7 @@ import numpy as np
 
 from simulators.collectives import price_send_recv
 from simulators.job import Job
-from simulators.replay.engine import NO_TASK, Floats, Ints, Tasks
+from simulators.replay.engine import NO_STREAM, NO_TASK, Floats, Ints, Tasks
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.passes import PassPrice, PassPricer, Segment
 from simulators.replay.prices import (
@@ -407,5 +407,13 @@ class _Build:
             # The barrier's stream belongs to no stage.
             np.minimum(np.arange(len(orders)) // STREAMS_PER_RANK, self.stages),
             self.kinds_of.slowdowns(self.of.job.gpu),
+            self.side_streams(),
         )
         return tasks, largest
+
+    def side_streams(self) -> Ints:
+        """Data-parallel communication meets only its own stage's compute stream."""
+        side = np.full(len(self.orders), NO_STREAM, dtype=np.int64)
+        mains = np.arange(self.stages) * STREAMS_PER_RANK + COMPUTE_STREAM
+        side[mains] = mains - COMPUTE_STREAM + DATA_PARALLEL_STREAM
+        return side

@@ -20,6 +20,7 @@ def make_tasks(
     orders: Sequence[Ints],
     stream_rank: Ints,
     slowdown: Floats,
+    side: Ints | None = None,
 ) -> Tasks:
     """Engine tasks in which every task sits on one stream.
 
@@ -30,6 +31,7 @@ def make_tasks(
         orders: task numbers of each stream, in order; together every task once.
         stream_rank: rank of each stream.
         slowdown: factor on a row's kind while a column's kind runs beside it.
+        side: side stream of each main stream, see ``Tasks``.
     """
     before, after, lags = edges
     count = len(work)
@@ -53,6 +55,7 @@ def make_tasks(
         stream_tasks=stream_tasks,
         stream_rank=stream_rank,
         slowdown=slowdown,
+        side=side,
     )
 
 

@@ -12,6 +12,7 @@ from simulators.prediction import Prediction
 from simulators.replay.assemble import Assembler
 from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
+from simulators.workload.ir import Block
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
 
@@ -49,7 +50,7 @@ def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Predic
     peak = job.gpu.peak(job.precision) * job.world_size * seconds
     tokens_per_s = job.tokens_per_step / seconds
     cost = seconds * job.world_size * job.gpu.price_usd_per_hour / 3600
-    shares, estimated = _evidence(workload, pricer)
+    shares, estimated = _evidence(job, workload, pricer, step)
     return Prediction(
         step_time_s=seconds,
         mfu=flops.model / peak,
@@ -86,17 +87,27 @@ def _open_channels(job: Job, workload: Workload) -> int:
     )
 
 
-def _evidence(workload: Workload, pricer: Pricer) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Share of priced seconds by evidence, and what was only estimated."""
+def _evidence(
+    job: Job, workload: Workload, pricer: Pricer, step: Step
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Share of all stages' priced seconds by evidence, and what was only estimated."""
     totals = np.zeros(len(EVIDENCE))
     estimated: set[str] = set()
-    # Each program once, in stage order: a sum of floats depends on its order.
-    for program in {id(stage): stage for stage in workload.stages}.values():
-        for run in (run for chunk in program.chunks for run in chunk.runs):
+
+    def add(block: Block, count: float) -> None:
+        priced = pricer.block(block)
+        np.add(totals, priced.evidence_s * count, out=totals)
+        estimated.update(priced.estimated)
+
+    for stage in workload.stages:
+        for run in (run for chunk in stage.chunks for run in chunk.runs):
             for block in (run.forward, run.backward):
-                priced = pricer.block(block)
-                totals += priced.evidence_s * run.count
-                estimated |= priced.estimated
+                add(block, run.count * job.num_micro_batches)
+    # ZeRO 2 and 3 communicate for every micro-batch, replayed or not; the rest happens once.
+    per_replayed = step.micro_batches / step.simulated_micro_batches
+    every = job.recipe.zero_stage >= 2
+    for task, block in step.program.blocks.items():
+        add(block, per_replayed if every and step.program.communication[task] else 1)
     total = float(totals.sum()) or 1.0
     shares = {str(grade): float(t) / total for grade, t in zip(EVIDENCE, totals, strict=True)}
     return shares, tuple(sorted(estimated))

@@ -22,6 +22,8 @@ from simulators.workload.schedule import warmup_passes
 
 # Two periods count as equal when they differ by less than this fraction: rounding only.
 PERIOD_TOLERANCE = 1e-9
+# Longer periods are not looked for.
+MOST_UNITS = 4
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,40 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
     if full or recipe.schedule == "gpipe":
         return _simulate(assemble, total)
     period = 2 * chunks * unit
-    # A pass depends on passes at most a warm-up of both directions behind it.
-    window = max(2 * warmup, period)
     # Warm-up, cool-down and as much again for the start to settle; then the window to check
     # and the one before it to compare with.
-    count = unit * -(-(3 * warmup + window + 2 * period) // period)
+    count = unit * -(-(3 * warmup + _memory(warmup, period) + 2 * period) // period)
     while count < total:
         program = assemble(count)
         times = run(program.tasks)
-        period_s = _steady_period(program, times, period, window, warmup)
-        if period_s is not None and (total - count) % unit == 0:
-            extra = (total - count) // unit
-            return _read(program, times, total, count, Steady(period_s, extra, period))
-        count *= 2
+        steady = _find_steady(program, times, period, warmup)
+        if steady is None:
+            count *= 2
+            continue
+        repeats = steady.passes // period * unit
+        left_over = (total - count) % repeats
+        if left_over == 0:
+            return _read(program, times, total, count, steady)
+        count += left_over
     return _simulate(assemble, total)
 
 
 @dataclass(frozen=True)
 class Steady:
-    """``periods`` of ``seconds`` and ``passes`` each that were not replayed."""
+    """The period that every stage repeats: ``seconds`` for ``passes`` of its order, which end
+    at pass ``stop`` of those replayed."""
 
     seconds: float
-    periods: int
     passes: int
+    stop: int
+
+
+def _memory(warmup: int, period: int) -> int:
+    """Passes over which the period must hold: none depends on one further behind.
+
+    That is a warm-up in both directions, and at least the period itself.
+    """
+    return max(2 * warmup, period)
 
 
 def _simulate(assemble: Callable[[int], Program], total: int) -> Step:
@@ -88,21 +101,26 @@ def _simulate(assemble: Callable[[int], Program], total: int) -> Step:
     return _read(program, run(program.tasks), total, total, None)
 
 
-def _steady_period(
-    program: Program, times: Times, period: int, window: int, warmup: int
-) -> float | None:
-    """Seconds per period if every stage repeats it over the window, else None."""
-    seconds: float | None = None
-    for stage in range(len(program.compute_tasks)):
-        ends = _pass_ends(program, times, stage)
-        high = len(ends) - warmup
-        low = high - window
-        shift = ends[low:high] - ends[low - period : high - period]
-        if seconds is None:
-            seconds = float(shift[0])
-        if np.abs(shift - seconds).max() > PERIOD_TOLERANCE * seconds:
+def _find_steady(program: Program, times: Times, unit: int, warmup: int) -> Steady | None:
+    """The shortest period, in multiples of ``unit`` passes, that every stage repeats.
+
+    Transfers that outlast passes make a pipeline repeat only every few units.
+    """
+    ends = [_pass_ends(program, times, stage) for stage in range(len(program.compute_tasks))]
+    stop = len(ends[0]) - warmup
+    for multiple in range(1, MOST_UNITS + 1):
+        period = multiple * unit
+        low = stop - _memory(warmup, period)
+        if low - period < warmup:
             return None
-    return seconds
+        seconds = float(ends[0][stop - 1] - ends[0][stop - 1 - period])
+        if all(
+            np.abs(each[low:stop] - each[low - period : stop - period] - seconds).max()
+            <= PERIOD_TOLERANCE * seconds
+            for each in ends
+        ):
+            return Steady(seconds, period, stop)
+    return None
 
 
 def _pass_ends(program: Program, times: Times, stage: int) -> Floats:
@@ -115,19 +133,21 @@ def _pass_ends(program: Program, times: Times, stage: int) -> Floats:
 
 def _read(program: Program, times: Times, total: int, count: int, steady: Steady | None) -> Step:
     step_time_s = float(times.end.max())
+    # Every micro-batch runs as many passes as the replayed ones did.
+    passes = len(program.pass_start[0]) // count
+    periods = (total - count) * passes // steady.passes if steady is not None else 0
     idle = []
     for stage, tasks in enumerate(program.compute_tasks):
         parts = _idle_parts(program, times, stage, None)
         parts[PART_INDEX[BUBBLE]] += step_time_s - float(times.end[tasks[-1]])
         if steady is not None:
-            # One period in the middle of the steady state stands for those left out.
+            # The last period seen stands for those left out.
             starts = program.pass_start[stage]
-            middle = len(starts) // 2
-            window = (int(starts[middle - steady.passes]), int(starts[middle]))
-            parts += steady.periods * _idle_parts(program, times, stage, window)
+            window = (int(starts[steady.stop - steady.passes]), int(starts[steady.stop]))
+            parts += periods * _idle_parts(program, times, stage, window)
         idle.append(parts)
     if steady is not None:
-        step_time_s += steady.periods * steady.seconds
+        step_time_s += periods * steady.seconds
     return Step(step_time_s, tuple(idle), program, times, total, count)
 
 
