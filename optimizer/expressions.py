@@ -2,7 +2,8 @@
 
 ``tp > 1 and recompute == 'full'``, ``global_batch_size / (dp * multiplier * pp)``. Parsed
 with ``ast`` and turned into closures; anything outside the list below is refused, so a space
-file can compute but never run code.
+file can compute but never run code. Arithmetic is on whole numbers only: text that could be
+multiplied is text that could fill the memory.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: _floor,
     ast.Mod: _modulo,
 }
+
+
+def _whole(value: Any) -> Any:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -68,8 +77,9 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression; ``names`` are the names it reads."""
+    """A parsed expression of one configuration field; ``names`` are the names it reads."""
 
+    field: str
     text: str
     names: frozenset[str]
     _evaluate: _Compiled
@@ -79,8 +89,24 @@ class Expression:
 
         Raises:
             NotWholeError: where ``/`` does not come out whole or a divisor is zero.
+            InputError: where text or null meets arithmetic or an ordering.
         """
-        return self._evaluate(values)
+        try:
+            return self._evaluate(values)
+        except TypeError as error:
+            problem = f"has no value at every point of the space: {error}"
+            raise InputError(self.field, self.text, problem, GRAMMAR) from error
+
+    def holds(self, values: Values) -> bool:
+        """Whether a condition is true; one whose division does not come out whole is not.
+
+        Raises:
+            InputError: as for the value.
+        """
+        try:
+            return bool(self(values))
+        except NotWholeError:
+            return False
 
 
 def parse(field: str, text: object, known: Collection[str]) -> Expression:
@@ -97,7 +123,7 @@ def parse(field: str, text: object, known: Collection[str]) -> Expression:
         raise InputError(field, text, "is not an expression", GRAMMAR) from error
     names: set[str] = set()
     evaluate = _compile(field, text, tree.body, known, names)
-    return Expression(text, frozenset(names), evaluate)
+    return Expression(field, text, frozenset(names), evaluate)
 
 
 def _compile(
@@ -119,7 +145,7 @@ def _compile(
             return lambda values: values[name]
         case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
             apply, left, right = _ARITHMETIC[type(op)], sub(node.left), sub(node.right)
-            return lambda values: apply(left(values), right(values))
+            return lambda values: apply(_whole(left(values)), _whole(right(values)))
         case ast.UnaryOp(op=ast.Not()):
             operand = sub(node.operand)
             return lambda values: not operand(values)

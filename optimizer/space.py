@@ -100,10 +100,10 @@ class Space:
                 yield prefix, self._candidate(dict(values))
                 return
             knob = self.knobs[depth]
-            matters = knob.when is None or knob.when(values)
+            matters = knob.when is None or knob.when.holds(values)
             for index, choice in enumerate(knob.choices if matters else (knob.otherwise,)):
                 values[knob.name] = choice
-                if all(holds(values) for holds in self.constraints[depth]):
+                if all(each.holds(values) for each in self.constraints[depth]):
                     yield from extend(depth + 1, (*prefix, index))
 
         yield from extend(0, ())
@@ -112,7 +112,9 @@ class Space:
         """The recipe at a point, and why no launcher would accept it, if so."""
         values = self._resolve(indices)[1]
         candidate = self._candidate(dict(values))
-        broken = [each.text for group in self.constraints for each in group if not each(values)]
+        broken = [
+            each.text for group in self.constraints for each in group if not each.holds(values)
+        ]
         if candidate.violation is None and broken:
             reason = f"the space asks for {broken[0]}"
             return Candidate(candidate.recipe, Violation("constraint", "space", reason))
@@ -137,7 +139,7 @@ class Space:
         values: dict[str, Any] = dict(self.declared.quantities)
         kept = []
         for knob, index in zip(self.knobs, indices, strict=True):
-            if knob.when is not None and not knob.when(values):
+            if knob.when is not None and not knob.when.holds(values):
                 values[knob.name] = knob.otherwise
                 kept.append(0)
             else:
@@ -170,8 +172,9 @@ def compile_space(spec: Mapping[str, Any], declared: Declared) -> Space:
         derived.append((name, parse(f"space.derived.{name}", text, known | {"dp"})))
         known.add(name)
     constants = _mapping("space.constants", spec.get("constants"))
-    for name in constants:
+    for name, value in constants.items():
         require_choice("space.constants", name, RECIPE_DEFAULTS)
+        _check_type(f"space.constants.{name}", name, value)
     space = Space(
         str(spec.get("name", "space")),
         declared,

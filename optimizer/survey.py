@@ -113,6 +113,9 @@ def _plainest(space: Space, recipe: Recipe) -> Recipe:
 
 
 def _nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
+    if not rejected:
+        constraints = [each.text for group in space.constraints for each in group]
+        return InputError("space.constraints", "; ".join(constraints), "leave no point")
     total = sum(entry.count for entry in rejected.values())
     worst = sorted(rejected.items(), key=lambda item: -item[1].count)
     reasons = "; ".join(

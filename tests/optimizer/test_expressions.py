@@ -72,3 +72,28 @@ def test_a_conditional_reads_only_the_branch_it_takes():
     )
     assert expression({"pp": 1, "num_layers": 7}) is None
     assert expression({"pp": 7, "num_layers": 7}) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("tp > 'a'", {"tp": 1}),
+        ("etp > 1", {"etp": None}),
+        ("recompute + 1", {"recompute": "full"}),
+        # Text that may be multiplied is a way to fill the memory.
+        ("'ab' * tp", {"tp": 3}),
+        ("tp % 'x'", {"tp": 3}),
+    ],
+)
+def test_text_and_null_have_no_arithmetic_and_no_order(text, values):
+    with pytest.raises(InputError) as refused:
+        parse("space.constraints[0]", text, set(values))(values)
+    assert refused.value.field == "space.constraints[0]"
+
+
+def test_a_condition_without_a_whole_value_does_not_hold():
+    fits = parse("f", "a / b >= 2", {"a", "b"})
+    assert fits.holds({"a": 4, "b": 2})
+    assert not fits.holds({"a": 2, "b": 2})
+    assert not fits.holds({"a": 5, "b": 2})
+    assert not fits.holds({"a": 5, "b": 0})

@@ -130,6 +130,7 @@ def test_nearest_is_itself_then_the_closest_other():
         ({"knobs": {"sp": {"choices": [True], "when": "tp > 1"}}}, "space.knobs.sp.when", None),
         ({"knobs": {"tp": [1]}, "constants": {"zero": 1}}, "space.constants", "zero_stage"),
         ({"knobs": {"tp": [1]}, "constants": {"tp": 1}}, "space", None),
+        ({"knobs": {"tp": [1]}, "constants": {"pp": "x"}}, "space.constants.pp", None),
         ({"knobs": {"tp": [1]}, "derived": {"microbatch": "1"}}, "space.derived", "micro_batch"),
     ],
 )
@@ -205,3 +206,9 @@ def test_a_point_outside_a_constraint_says_so():
 def test_a_wrong_constraint_is_refused(constraints, field):
     with pytest.raises(InputError, match=field):
         compile_space({"knobs": {"tp": [1, 2]}, "constraints": constraints}, declared())
+
+
+def test_constraints_that_leave_nothing_are_named():
+    with pytest.raises(InputError, match="tp > 8: leave no point") as refused:
+        survey(compile_space({"knobs": {"tp": [1, 2]}, "constraints": ["tp > 8"]}, declared()))
+    assert refused.value.field == "space.constraints"
