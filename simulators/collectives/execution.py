@@ -103,7 +103,11 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
     if not wiring.multi_node:
         terms["stream"] = _ring_us(kind, size_bytes, steps, wiring.ranks, bus_gbs)
     if kind in ("all_gather", "reduce_scatter"):
-        terms["own_block"] = size_bytes / wiring.ranks / (1e3 * bus_gbs)
+        # The own block never leaves the GPU: between nodes the channels' speed is the NICs', and
+        # a pass at that speed would make a reduce-scatter and an all-gather take half as long
+        # again as the all-reduce they add up to.
+        pass_gbs = wiring.link_gbs if wiring.multi_node else bus_gbs
+        terms["own_block"] = size_bytes / wiring.ranks / (1e3 * pass_gbs)
     elif kind in ("broadcast", "reduce"):
         chunk = min(STEP_BYTES[option.protocol], size_bytes / graphs.channels)
         terms["fill"] = steps * chunk * graphs.channels / (1e3 * bus_gbs)

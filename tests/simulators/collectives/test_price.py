@@ -105,11 +105,8 @@ def test_pipeline_send_crosses_the_network_slower_than_nvlink() -> None:
     stages = Communicator("pp", 8, 1, 8, 8)
     inside = price_send_recv(32 * MIB, False, stages, m.H100, machine)
     across = price_send_recv(32 * MIB, True, stages, m.H100, machine)
-    assert inside.nic_share == 0
-    assert inside.nvlink_share > 0
-    assert across.nvlink_share == 0
     # Two channels of about 12.7 GB/s on a 50 GB/s NIC.
-    assert across.nic_share == pytest.approx(0.5, abs=0.03)
+    assert 32 * MIB / across.seconds == pytest.approx(25e9, rel=0.03)
     assert across.seconds > 5 * inside.seconds
 
 
@@ -118,9 +115,7 @@ def test_pairs_send_over_pcie_between_islands() -> None:
     stages = Communicator("pp", 4, 1, 4, 2)
     bridged = price_send_recv(32 * MIB, False, Communicator("pp", 2, 2, 1), m.A40, server)
     pcie = price_send_recv(32 * MIB, True, stages, m.A40, server)
-    assert bridged.nvlink_share > 0
-    assert (pcie.nvlink_share, pcie.nic_share) == (0, 0)
-    assert pcie.seconds > bridged.seconds
+    assert 32 * MIB / bridged.seconds > m.A40.pcie_bytes_per_s > 32 * MIB / pcie.seconds
 
 
 def test_evidence_follows_the_measurements() -> None:
@@ -226,12 +221,8 @@ def test_every_call_has_a_sound_price(
     assert math.isfinite(price.seconds)
     assert price.seconds > 0
     assert 1 <= price.channels <= 64
-    assert 0 <= price.nic_share <= 1
-    assert 0 <= price.nvlink_share <= 1
     assert price.wire_bytes_per_s >= 0
     wiring = wiring_of(members, gpu, machine)
-    if not wiring.multi_node:
-        assert price.nic_share == 0
     if wiring.multi_node and kind != "all_to_all":
         # Each node must at least send its share of the message once.
         once = size / wiring.ranks / (wiring.nics * wiring.nic_gbs * 1e9)
@@ -307,6 +298,19 @@ def test_large_ring_all_reduce_takes_at_least_its_reduce_scatter(
     half = price_collective("reduce_scatter", size, members, gpu, machine)
     if (all_reduce.algorithm, all_reduce.protocol) == (half.algorithm, half.protocol):
         assert all_reduce.seconds >= half.seconds * 0.999, wiring
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8, 32])
+@pytest.mark.parametrize("kind", ["all_gather", "reduce_scatter"])
+def test_one_rank_a_node_halves_an_all_reduce(nodes: int, kind: str) -> None:
+    # A ring all-reduce is a reduce-scatter and an all-gather, and what a rank keeps for itself
+    # does not pass its NIC. Measured on 10 nodes of one H100 each (the public machine of the
+    # plateaus above): 20.2 and 20.6 ms for 1 GiB, 39.7 ms for the all-reduce.
+    machine = cluster(nodes, 8)
+    members = group(1, nodes, 8)
+    whole = price_collective("all_reduce", GIB, members, m.H100, machine).seconds
+    half = price_collective(kind, GIB, members, m.H100, machine).seconds
+    assert half == pytest.approx(whole / 2, rel=0.08)
 
 
 @given(st.integers(1, GIB))
