@@ -30,7 +30,7 @@ class Wiring:
     ``link`` is ``nvlink`` or ``pci``; ``link_gbs`` what one GPU can send to the other members of
     its node; ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node.
     ``nic_share`` is the fraction of them it really gets (siblings, oversubscription), which NCCL
-    does not know of; the two ``peak`` figures are one GPU's NVLink and network rates on paper.
+    does not know of; ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper.
     """
 
     ranks: int
@@ -48,7 +48,6 @@ class Wiring:
     nic_gbs: float
     nic_share: float
     nvlink_peak_gbs: float
-    nic_peak_gbs: float
 
     @property
     def multi_node(self) -> bool:
@@ -139,7 +138,6 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         nic_gbs=cluster.nic_gbps / 8 * merged,
         nic_share=share / max(1.0, cluster.oversubscription),
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
-        nic_peak_gbs=cluster.nic_gbps / 8 * nics_per_gpu,
     )
 
 

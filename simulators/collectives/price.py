@@ -1,4 +1,4 @@
-"""The price of one communication: seconds, SMs, links and memory traffic while it runs."""
+"""The price of one communication: seconds, and the SMs and memory traffic while it runs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "a
 class CollectivePrice:
     """What one NCCL call takes and occupies.
 
-    ``channels`` is the SMs it holds while it runs (one per channel). ``nic_share`` and
-    ``nvlink_share`` are fractions of this rank's network injection and NVLink bandwidth in use;
-    ``wire_bytes_per_s`` the bytes per second it reads and writes in this rank's memory.
+    ``channels`` is the SMs it holds while it runs (one per channel), ``wire_bytes_per_s`` the
+    bytes per second it reads and writes in this rank's memory.
     """
 
     seconds: float
@@ -36,12 +35,10 @@ class CollectivePrice:
     algorithm: str
     protocol: str
     evidence: Evidence
-    nic_share: float
-    nvlink_share: float
     wire_bytes_per_s: float
 
 
-_FREE = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0, 0.0, 0.0)
+_FREE = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -207,24 +204,17 @@ def _price(
     fitted: bool,
     wiring: Wiring,
 ) -> CollectivePrice:
-    """Bound the time by the links' rates on paper and turn bytes into shares of them."""
-    nvlink_us = nic_us = nic_share = nvlink_share = 0.0
+    """Bound the time by the links' rates on paper and turn bytes into a rate."""
     if traffic.nvlink_bytes:
-        nvlink_us = traffic.nvlink_bytes / (1e3 * wiring.nvlink_peak_gbs)
+        time_us = max(time_us, traffic.nvlink_bytes / (1e3 * wiring.nvlink_peak_gbs))
     if traffic.nic_bytes:
-        nic_us = traffic.nic_bytes * wiring.ranks_per_node / (1e3 * wiring.nics_gbs)
-    time_us = max(time_us, nvlink_us, nic_us)
-    if traffic.nvlink_bytes:
-        nvlink_share = nvlink_us / time_us
-    if traffic.nic_bytes:
-        nic_share = min(1.0, traffic.nic_bytes / (1e3 * wiring.nic_peak_gbs) / time_us)
+        node_bytes = traffic.nic_bytes * wiring.ranks_per_node
+        time_us = max(time_us, node_bytes / (1e3 * wiring.nics_gbs))
     return CollectivePrice(
         seconds=time_us * 1e-6,
         channels=channels,
         algorithm=algorithm,
         protocol=protocol,
         evidence=Evidence.FITTED if fitted else Evidence.ESTIMATED,
-        nic_share=nic_share,
-        nvlink_share=nvlink_share,
         wire_bytes_per_s=traffic.memory_bytes / (time_us * 1e-6),
     )

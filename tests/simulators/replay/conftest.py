@@ -74,7 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             )
 
         def communication(seconds: float) -> CollectivePrice:
-            return CollectivePrice(seconds, 8, "ring", "simple", Evidence.FITTED, 1, 1, 1e9)
+            return CollectivePrice(seconds, 8, "ring", "simple", Evidence.FITTED, 1e9)
 
         def price_collective(
             kind: str, size: int, group: Communicator, gpu: Gpu, cluster: Cluster, dtype: str = ""

@@ -146,7 +146,7 @@ def test_transfers_cross_nodes_where_stages_do(
 ) -> None:
     def price_send_recv(size: int, crosses: bool, *_: object) -> CollectivePrice:
         assert size == 64 * 256 * 2
-        return CollectivePrice(float(crosses), 1, "", "", Evidence.FITTED, 0, 0, 0)
+        return CollectivePrice(float(crosses), 1, "", "", Evidence.FITTED, 0)
 
     monkeypatch.setattr(assemble, "price_send_recv", price_send_recv)
     job = make_job(TINY, nodes=nodes, pp=pp)
