@@ -132,8 +132,9 @@ def _sequence_parallel(job: Job) -> tuple[str, str] | None:
         return "sp", f"tp x cp does not divide the sequence of {job.sequence_length} tokens"
     if recipe.tp_comm_overlap and not recipe.sp:
         return "tp_comm_overlap", "overlapping TP communication needs sequence parallelism"
-    if job.model.moe and not recipe.sp and ((recipe.tp > 1 < recipe.ep) or job.etp != recipe.tp):
-        return "sp", "MoE with tp > 1 and ep > 1, or with etp != tp, needs sequence parallelism"
+    # Megatron-LM's MoE layer refuses to train otherwise.
+    if job.model.moe and not recipe.sp and max(recipe.tp, job.etp) > 1:
+        return "sp", "MoE with tp > 1 or etp > 1 needs sequence parallelism"
     return None
 
 

@@ -2,8 +2,9 @@
 
 Routing is balanced: every rank of the expert-parallel group receives as many tokens as it
 sends. With ``T`` tokens on a rank, ``K = top_k`` and an expert tensor-parallel group of
-``etp``, a rank's experts process ``T * K * etp`` rows (``T * K`` when
-tokens are not sharded), shared by its ``E / ep`` experts.
+``etp``, a rank's experts process ``T * K * etp`` rows, shared by its ``E / ep`` experts.
+Tensor parallelism comes with sequence parallelism here (``simulators.validity``): no two ranks
+hold the same token.
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ def _experts(shard: Shard) -> Part:
     moe, model, size = shard.model.moe, shard.model, shard.element_bytes
     assert moe is not None
     rows_out = routed_rows(shard)
-    # Without sequence parallelism the whole tensor-parallel group already holds every token.
-    rows_in = rows_out * (shard.etp if shard.sp else 1)
+    rows_in = rows_out * shard.etp
     groups = moe.num_experts // shard.ep
     per_expert = math.ceil(rows_in / groups)
     hidden, width = model.hidden_size, moe.ffn_hidden_size // shard.etp
@@ -117,7 +117,7 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
         ops.append(Collective(f"dispatch{suffix}", "all_to_all", sent, "ep", shard.dtype))
         # Chunks arrive by source rank and are sorted by local expert.
         ops.append(Streaming(f"sort{suffix}", "permute", 2 * sent))
-    if shard.sp and shard.etp > 1:
+    if shard.etp > 1:
         ops.append(
             Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
         )
@@ -131,7 +131,7 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
     if moe.dispatcher == "allgather":
         return _allgather_combine(shard, received, suffix)
     ops: list[Op] = []
-    if shard.sp and shard.etp > 1:
+    if shard.etp > 1:
         ops.append(
             Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
         )
@@ -139,9 +139,6 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         ops.append(Streaming(f"unsort{suffix}", "permute", 2 * sent))
         ops.append(Collective(f"combine{suffix}", "all_to_all", sent, "ep", shard.dtype))
     ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
-    if not shard.sp and shard.tp > 1:
-        size = shard.tokens * shard.model.hidden_size * shard.element_bytes
-        ops.append(Collective(f"combine_reduce{suffix}", "all_reduce", size, "tp", shard.dtype))
     return ops
 
 
@@ -150,7 +147,7 @@ def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:
     ops: list[Op] = []
     size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
     if shard.ep * shard.etp > 1:
-        gathered = size * shard.ep * (shard.etp if shard.sp else 1)
+        gathered = size * shard.ep * shard.etp
         ops.append(Collective(f"dispatch{suffix}", "all_gather", gathered, "etp_ep", shard.dtype))
     ops.append(Streaming(f"permute{suffix}", "permute", 2 * received, launches=2))
     return ops
@@ -160,7 +157,7 @@ def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
     ops: list[Op] = [Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)]
     size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
     if shard.ep * shard.etp > 1:
-        gathered = size * shard.ep * (shard.etp if shard.sp else 1)
+        gathered = size * shard.ep * shard.etp
         ops.append(
             Collective(f"combine{suffix}", "reduce_scatter", gathered, "etp_ep", shard.dtype)
         )

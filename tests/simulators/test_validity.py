@@ -49,7 +49,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("sequence_parallel", "sp", TINY, {"sp": True}),
     ("sequence_parallel", "sp", TINY, {"tp": 8, "sp": True, "training": {"sequence_length": 60}}),
     ("sequence_parallel", "tp_comm_overlap", TINY, {"tp": 2, "tp_comm_overlap": True}),
-    ("sequence_parallel", "sp", MOE, {"tp": 2, "ep": 2}),
+    ("sequence_parallel", "sp", MOE, {"tp": 2}),
     ("sequence_parallel", "sp", MOE, {"tp": 2, "etp": 1}),
     ("context_parallel", "cp", TINY, {"cp": 8, "training": {"sequence_length": 56}}),
     ("context_parallel", "cp", TINY, {"cp": 2, "training": {"attention": "unfused"}}),
@@ -102,7 +102,7 @@ VALID: list[tuple[Model, dict[str, Any]]] = [
     (LLAMA, {"tp": 8}),
     (MOE, {"tp": 4, "ep": 8, "etp": 1, "sp": True}),
     (MOE, {"ep": 8}),
-    (MOE, {"tp": 2}),
+    (MOE, {"tp": 2, "sp": True}),
     (MLA_MOE, {"nodes": 2, "tp": 2, "ep": 4, "sp": True, "pp": 2}),
     (TINY, {"nodes": 4, "tp": 8, "pp": 4, "precision": "fp8"}),
 ]

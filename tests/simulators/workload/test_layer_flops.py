@@ -126,9 +126,9 @@ def test_capacity_limits_what_experts_compute() -> None:
 
 
 def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
-    # Without sequence parallelism every rank routes all tokens and holds a slice of each expert.
+    # Every rank holds a slice of each expert and gathers what its group routed there.
     assert MOE.moe is not None
-    forward, _ = layer_blocks(Shard.of(make_job(MOE, tp=2)), True, "none")
+    forward, _ = layer_blocks(Shard.of(make_job(MOE, tp=2, sp=True)), True, "none")
     grouped = [op for op in forward.ops if isinstance(op, GroupedGemm)]
     flops = sum(2 * op.groups * op.m_per_group * op.n * op.k for op in grouped)
     assert 2 * flops == 2 * 64 * 2 * MOE.moe.ffn_hidden_size * 256 * 3
