@@ -24,10 +24,10 @@ from simulators.replay.prices import (
     Pricer,
 )
 from simulators.workload.data_parallel import (
+    Transfer,
     bucket_parameters,
     gather_parameters,
     reduce_gradients,
-    sharing_key,
 )
 from simulators.workload.ir import Block
 from simulators.workload.program import Chunk, Workload
@@ -125,11 +125,10 @@ class Assembler:
         self.workload = workload
         self.pricer = pricer
         self.sharing = Sharing.of(job)
-        unit = None if job.recipe.zero_stage == 3 else bucket_parameters(job)
-        self.passes = PassPricer(pricer, unit)
+        self.passes = PassPricer(pricer, bucket_parameters(job))
         self.boundary_s = boundary_seconds(job, workload, pricer)
         self.blocking_sends = job.recipe.vpp == 1
-        self.key = sharing_key(job)
+        self.transfer = Transfer.of(job)
 
     def assemble(self, micro_batches: int) -> Program:
         """The step with ``micro_batches`` micro-batches per replica."""
@@ -307,7 +306,7 @@ class _Build:
         flight.
         """
         for number, segment in zip(own, segments, strict=True):
-            block = gather_parameters(segment.parameters, self.of.key)
+            block = gather_parameters(segment.parameters, self.of.transfer)
             # Issued when the compute it may not run ahead of has been launched.
             task = self.communicate(stage, number - LAYERS_IN_FLIGHT + 0.75, block)
             self.then(task, int(number))
@@ -319,7 +318,7 @@ class _Build:
     def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> int:
         task = NO_TASK
         for number, segment in zip(own, segments, strict=True):
-            block = reduce_gradients(segment.parameters, self.of.key)
+            block = reduce_gradients(segment.parameters, self.of.transfer)
             task = self.communicate(stage, number + 0.5, block)
             self.then(int(number), task)
             if self.of.sharing.reduce_every:
@@ -374,7 +373,7 @@ class _Build:
             return task
 
         if sharing.reduces and not sharing.reduce_beside:
-            append(reduce_gradients(program.parameters, of.key))
+            append(reduce_gradients(program.parameters, of.transfer))
         finish = append(program.finish)
         if last_reduce is not None:
             self.then(last_reduce, finish)
@@ -382,7 +381,7 @@ class _Build:
         optimizer = append(program.optimizer, PART_INDEX[OPTIMIZER])
         self.then(barrier, optimizer)
         if sharing.gathers and not sharing.gather_beside:
-            append(gather_parameters(program.parameters, of.key))
+            append(gather_parameters(program.parameters, of.transfer))
         return parts
 
     def all_edges(self) -> tuple[Ints, Ints, Floats]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 
 from simulators.job import Job
 from simulators.workload.ir import Block, Collective, Op
@@ -27,44 +28,59 @@ def parameter_bytes(job: Job) -> int:
 
 
 def bucket_parameters(job: Job) -> int | None:
-    """Parameters per communication bucket; None when nothing is bucketed."""
+    """Parameters per communication bucket; None: everything at hand goes in one call.
+
+    FSDP (``zero_stage`` 3) has no buckets: a layer's flat parameter travels whole.
+    """
     recipe = job.recipe
-    if not recipe.overlap_grad_reduce:
+    if not recipe.overlap_grad_reduce or recipe.zero_stage == 3:
         return None
     return max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA * job.dp * recipe.cp)
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """What gradient and parameter communication depends on, besides the parameters.
+
+    ``sharded``: every rank needs only its shard of the reduced gradients. Sizes are bytes of
+    one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``.
+    """
+
+    sharded: bool
+    gradient_bytes: int
+    parameter_bytes: int
+    bucket: int | None
+
+    @classmethod
+    def of(cls, job: Job) -> Transfer:
+        return cls(
+            sharded=job.recipe.zero_stage >= 1,
+            gradient_bytes=gradient_bytes_per_parameter(job),
+            parameter_bytes=parameter_bytes(job),
+            bucket=bucket_parameters(job),
+        )
+
+
 @functools.lru_cache(maxsize=4096)
-def reduce_gradients(parameters: LocalParameters, job_key: tuple[int, int, int, int]) -> Block:
+def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
     """The collectives that reduce the gradients of ``parameters``.
 
-    All-reduce without a sharded optimizer, reduce-scatter with one. ``job_key`` is
-    ``(zero_stage, bytes per gradient, bucket parameters or 0, 0)``, see ``sharing_key``.
+    All-reduce without a sharded optimizer, reduce-scatter with one.
     """
-    zero_stage, size, bucket, _ = job_key
-    kind = "reduce_scatter" if zero_stage >= 1 else "all_reduce"
-    return Block("reduce_gradients", _bucketed("grad", kind, parameters, size, bucket))
+    kind = "reduce_scatter" if transfer.sharded else "all_reduce"
+    ops = _bucketed("grad", kind, parameters, transfer.gradient_bytes, transfer.bucket)
+    return Block("reduce_gradients", ops)
 
 
 @functools.lru_cache(maxsize=4096)
-def gather_parameters(parameters: LocalParameters, job_key: tuple[int, int, int, int]) -> Block:
+def gather_parameters(parameters: LocalParameters, transfer: Transfer) -> Block:
     """The all-gathers that rebuild ``parameters`` from their shards."""
-    _, _, bucket, size = job_key
-    return Block("gather_parameters", _bucketed("param", "all_gather", parameters, size, bucket))
-
-
-def sharing_key(job: Job) -> tuple[int, int, int, int]:
-    """What gradient and parameter communication depends on, besides the parameters."""
-    return (
-        job.recipe.zero_stage,
-        gradient_bytes_per_parameter(job),
-        bucket_parameters(job) or 0,
-        parameter_bytes(job),
-    )
+    ops = _bucketed("param", "all_gather", parameters, transfer.parameter_bytes, transfer.bucket)
+    return Block("gather_parameters", ops)
 
 
 def _bucketed(
-    name: str, kind: str, parameters: LocalParameters, size: int, bucket: int
+    name: str, kind: str, parameters: LocalParameters, size: int, bucket: int | None
 ) -> tuple[Op, ...]:
     ops: list[Op] = []
     for count, communicator in ((parameters.dense, "dp"), (parameters.expert, "expert_dp")):

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.workload.data_parallel import (
+    Transfer,
     bucket_parameters,
     gather_parameters,
     gradient_bytes_per_parameter,
     parameter_bytes,
     reduce_gradients,
-    sharing_key,
 )
 from simulators.workload.ir import Block, Collective
 from simulators.workload.parameters import LocalParameters
@@ -42,7 +42,7 @@ def test_buckets_carry_every_gradient_once(
         training={"accumulate_grads_fp32": fp32},
     )
     size = 4 if fp32 else 2
-    found = collectives(reduce_gradients(LocalParameters(dense, expert), sharing_key(job)))
+    found = collectives(reduce_gradients(LocalParameters(dense, expert), Transfer.of(job)))
     assert {op.kind for op in found} <= {"reduce_scatter" if zero_stage else "all_reduce"}
     for group, count in (("dp", dense), ("expert_dp", expert)):
         buckets = [op.bytes for op in found if op.communicator == group]
@@ -59,7 +59,7 @@ def test_buckets_carry_every_gradient_once(
 @given(dense=st.integers(1, 10**10))
 def test_parameters_are_gathered_at_their_own_width(dense: int) -> None:
     job = make_job(zero_stage=1)
-    (gather,) = collectives(gather_parameters(LocalParameters(dense), sharing_key(job)))
+    (gather,) = collectives(gather_parameters(LocalParameters(dense), Transfer.of(job)))
     assert (gather.kind, gather.communicator) == ("all_gather", "dp")
     assert gather.bytes == 2 * dense
 
@@ -74,6 +74,14 @@ def test_bucket_size_is_megatrons_default(nodes: int, cp: int, expected: int) ->
 
 def test_nothing_is_bucketed_without_overlap() -> None:
     assert bucket_parameters(make_job()) is None
+
+
+def test_fully_sharded_layers_travel_whole() -> None:
+    # PyTorch FSDP: one flat parameter a unit, one collective, whatever Megatron's overlap says.
+    job = make_job(zero_stage=3, overlap_grad_reduce=True, overlap_param_gather=True)
+    layer = LocalParameters(400_000_000)
+    assert len(collectives(gather_parameters(layer, Transfer.of(job)))) == 1
+    assert len(collectives(reduce_gradients(layer, Transfer.of(job)))) == 1
 
 
 @pytest.mark.parametrize(
