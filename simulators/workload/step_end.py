@@ -65,6 +65,8 @@ def optimizer_block(job: Job, parameters: LocalParameters) -> Block:
     """
     size = gradient_bytes_per_parameter(job)
     owned = owned_parameters(parameters, job)
+    # From ZeRO 2 on, what outlives a micro-batch is the shard.
+    held = owned if job.recipe.zero_stage >= 2 else parameters.total
     weight = master_bytes(job) or parameter_bytes(job)
     moments = MOMENT_BYTES[job.training.optimizer]
     copy = parameter_bytes(job) if master_bytes(job) else 0
@@ -74,6 +76,6 @@ def optimizer_block(job: Job, parameters: LocalParameters) -> Block:
         (
             Streaming("clip_grads", "elementwise", 2 * owned * size),
             Streaming("update", "optimizer", owned * update, launches=4),
-            Streaming("zero_grads", "memcpy", parameters.total * size, launches=2),
+            Streaming("zero_grads", "memcpy", held * size, launches=2),
         ),
     )

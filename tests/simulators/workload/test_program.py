@@ -119,3 +119,11 @@ def test_optimizer_traffic_is_sharded(zero_stage: int, bytes_per_parameter: floa
     update = next(op for op in stage.optimizer.ops if op.name == "update")  # type: ignore[union-attr]
     assert isinstance(update, Streaming)
     assert update.bytes == pytest.approx(bytes_per_parameter * stage.parameters.total, rel=1e-5)
+
+
+@pytest.mark.parametrize(("zero_stage", "share"), [(0, 1), (1, 1), (2, 1 / 8), (3, 1 / 8)])
+def test_only_gradients_that_are_kept_are_zeroed(zero_stage: int, share: float) -> None:
+    stage = build_workload(make_job(TINY, zero_stage=zero_stage)).stages[0]
+    zero = next(op for op in stage.optimizer.ops if op.name == "zero_grads")  # type: ignore[union-attr]
+    assert isinstance(zero, Streaming)
+    assert zero.bytes == pytest.approx(4 * share * stage.parameters.total, rel=1e-5)
