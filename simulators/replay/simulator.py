@@ -9,7 +9,7 @@ from simulators.flops import step_flops
 from simulators.job import Job
 from simulators.memory import footprint
 from simulators.prediction import Prediction
-from simulators.replay.assemble import Assembler
+from simulators.replay.assemble import Assembler, Sharing
 from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
 from simulators.workload.ir import Block
@@ -103,11 +103,12 @@ def _evidence(
         for run in (run for chunk in stage.chunks for run in chunk.runs):
             for block in (run.forward, run.backward):
                 add(block, run.count * job.num_micro_batches)
-    # ZeRO 2 and 3 communicate for every micro-batch, replayed or not; the rest happens once.
+    # What ZeRO 2 and 3 exchange for every micro-batch, replayed or not; the rest happens once.
     per_replayed = step.micro_batches / step.simulated_micro_batches
-    every = job.recipe.zero_stage >= 2
-    for task, block in step.program.blocks.items():
-        add(block, per_replayed if every and step.program.communication[task] else 1)
+    sharing = Sharing.of(job)
+    every = {"reduce_gradients": sharing.reduce_every, "gather_parameters": sharing.gather_every}
+    for block in step.program.blocks.values():
+        add(block, per_replayed if every.get(block.name) else 1)
     total = float(totals.sum()) or 1.0
     shares = {str(grade): float(t) / total for grade, t in zip(EVIDENCE, totals, strict=True)}
     return shares, tuple(sorted(estimated))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulators.job import Job, Model
 from simulators.replay.assemble import Assembler
 from simulators.replay.prices import Pricer
-from simulators.replay.simulator import _stage_parts
+from simulators.replay.simulator import _evidence, _stage_parts
 from simulators.replay.steady import Step, replay_step
 from simulators.validity import why_invalid
 from simulators.workload.megatron import build_workload
@@ -127,3 +127,23 @@ def test_cost_does_not_grow_with_replicas_or_micro_batches(recipe: dict[str, int
     assert simulated(1, 2048 * replicas) == few
     assert simulated(64, 128 * 64 * replicas) == few
     assert few[0] < 128
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"pp": 2, "zero_stage": 1},
+        {"zero_stage": 2},
+        {"zero_stage": 2, "overlap_param_gather": True},
+        {"zero_stage": 3},
+    ],
+)
+def test_evidence_weighs_what_was_not_replayed(recipe: dict[str, Any]) -> None:
+    job = make_job(LLAMA, nodes=2, batch=1024, **recipe)
+    workload = build_workload(job)
+    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    short, full = step_of(job), step_of(job, full=True)
+    assert short.simulated_micro_batches < full.simulated_micro_batches
+    shares, _ = _evidence(job, workload, pricer, short)
+    expected, _ = _evidence(job, workload, pricer, full)
+    assert shares == pytest.approx(expected, rel=1e-9)
