@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
-from simulators.workload.part import (
-    Part,
-    bias_grad,
-    column_gather,
-    linear,
-    norm,
-    row_reduce,
-)
+from simulators.workload.ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
+from simulators.workload.linear import bias_grad, linear
+from simulators.workload.part import Part, norm
 from simulators.workload.shard import Shard
 
 
@@ -58,8 +52,9 @@ def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
 def _projection(shard: Shard) -> list[Part]:
     model = shard.model
     width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
-    gather = column_gather(shard, "qkv")
-    forward, backward = linear(shard, "qkv", shard.tokens, model.hidden_size, width, gather=gather)
+    forward, backward = linear(
+        shard, "qkv", shard.tokens, model.hidden_size, width, parallel="column"
+    )
     q, k, v = _qk_bytes(shard)
     if model.qkv_bias:
         backward += bias_grad("qkv", shard.tokens * width, shard.element_bytes)
@@ -71,8 +66,8 @@ def _projection(shard: Shard) -> list[Part]:
     if model.position == "rope":
         forward.append(Streaming("rope_fwd", "elementwise", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("rope_bwd", "elementwise", 2 * (q + k), launches=2))
-    gathered = gather.bytes if gather else 0
     full = shard.tokens * model.hidden_size * shard.element_bytes
+    gathered = full if shard.sp else 0
     return [
         Part(
             tuple(forward),
@@ -115,7 +110,7 @@ def _mla_projection(shard: Shard) -> list[Part]:
         shard.tokens,
         query_input,
         shard.heads * model.qk_head_dim,
-        gather=_latent_gather(shard, "q_up", query_input),
+        parallel="column",
     )
     kv_forward, kv_backward = linear(
         shard,
@@ -123,7 +118,8 @@ def _mla_projection(shard: Shard) -> list[Part]:
         shard.tokens,
         mla.kv_lora_rank,
         shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim),
-        gather=_latent_gather(shard, "kv_up", latent),
+        parallel="column",
+        gathered=latent,
     )
     rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
     rope: list[Op] = [
@@ -145,14 +141,6 @@ def _mla_projection(shard: Shard) -> list[Part]:
         )
     )
     return parts
-
-
-def _latent_gather(shard: Shard, name: str, width: int) -> Collective | None:
-    """The sequence-parallel all-gather of a low-rank latent of ``width`` elements per token."""
-    gather = column_gather(shard, name)
-    if gather is None:
-        return None
-    return replace(gather, bytes=shard.tokens * width * shard.element_bytes)
 
 
 def _core(shard: Shard) -> Part:
@@ -244,9 +232,8 @@ def _unfused_core(shard: Shard) -> Part:
 def _output(shard: Shard) -> Part:
     model = shard.model
     width = shard.heads * model.v_head_dim
-    reduce = row_reduce(shard, "attention_output")
     forward, backward = linear(
-        shard, "attention_output", shard.tokens, width, model.hidden_size, reduce=reduce
+        shard, "attention_output", shard.tokens, width, model.hidden_size, parallel="row"
     )
     if model.linear_bias:
         backward = (

@@ -6,7 +6,8 @@ import functools
 from dataclasses import replace
 
 from simulators.workload.ir import Alloc, Block, Collective, Op, Streaming
-from simulators.workload.part import Part, column_gather, compose, linear, norm
+from simulators.workload.linear import linear
+from simulators.workload.part import Part, compose, norm
 from simulators.workload.shard import Shard
 
 
@@ -57,9 +58,8 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8.
     head = shard if shard.precision != "fp8" else _in_bf16(shard)
-    gather = column_gather(head, "logits")
     forward, backward = linear(
-        head, "logits", shard.tokens, model.hidden_size, vocab, gather=gather
+        head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
     )
     per_token = shard.tokens * 4
     # Cast to fp32; subtract the maximum, exponentiate and sum; normalise.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulators.workload.ir import Alloc, Op, Streaming
-from simulators.workload.part import Part, bias_grad, column_gather, linear, row_reduce
+from simulators.workload.linear import bias_grad, linear
+from simulators.workload.part import Part
 from simulators.workload.shard import Shard
 
 
@@ -31,9 +32,8 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     model, size = shard.model, shard.element_bytes
     local = width // shard.tp
     fc1_width = local * (2 if model.gated_mlp else 1)
-    gather = column_gather(shard, f"{prefix}fc1")
     fc1_forward, fc1_backward = linear(
-        shard, f"{prefix}fc1", shard.tokens, model.hidden_size, fc1_width, gather=gather
+        shard, f"{prefix}fc1", shard.tokens, model.hidden_size, fc1_width, parallel="column"
     )
     fc2_forward, fc2_backward = linear(
         shard,
@@ -41,7 +41,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         shard.tokens,
         local,
         model.hidden_size,
-        reduce=row_reduce(shard, f"{prefix}fc2"),
+        parallel="row",
     )
     act_forward, act_backward = activation(
         f"{prefix}activation", shard.tokens * local, size, model.gated_mlp

@@ -1,19 +1,12 @@
-"""A part of a layer in both passes, and how parts compose into blocks."""
+"""A part of a layer in both passes, how parts compose into blocks, and the two that every
+sub-layer has: norm and residual."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulators.workload.ir import (
-    Alloc,
-    Block,
-    Collective,
-    Free,
-    Gemm,
-    Op,
-    Streaming,
-)
+from simulators.workload.ir import Alloc, Block, Free, Op, Streaming
 from simulators.workload.shard import Shard
 
 
@@ -85,114 +78,6 @@ def checkpointed(name: str, parts: Sequence[Part], input_bytes: int) -> tuple[Bl
     )
 
 
-def linear(
-    shard: Shard,
-    name: str,
-    tokens: int,
-    inputs: int,
-    outputs: int,
-    *,
-    gather: Collective | None = None,
-    reduce: Collective | None = None,
-) -> tuple[list[Op], list[Op]]:
-    """Forward and backward operations of ``y[tokens, outputs] = x[tokens, inputs] W^T``.
-
-    ``gather`` collects the sharded input before a column-parallel layer, ``reduce`` combines
-    the output of a row-parallel one. As in Megatron-LM, the backward of a column-parallel
-    layer gathers its input beside the dgrad GEMM and reduces the input gradient beside the
-    wgrad GEMM, while a row-parallel layer must gather the output gradient first.
-    With ``tp_comm_overlap`` (userbuffers) communication is cut in ``tp`` pieces that run
-    beside the pieces of the GEMM, so only one piece stays exposed.
-    """
-    dtype = shard.precision
-    forward_gemm = Gemm(f"{name}_fwd", tokens, outputs, inputs, dtype)
-    dgrad = Gemm(f"{name}_dgrad", tokens, inputs, outputs, dtype, layout="NN")
-    wgrad = Gemm(
-        f"{name}_wgrad",
-        outputs,
-        inputs,
-        tokens,
-        dtype,
-        layout="NT",
-        accumulate=shard.fused_wgrad,
-    )
-    forward: list[Op] = []
-    backward: list[Op] = []
-    if dtype == "fp8":
-        # Read at activation width, write the value and its transpose at one byte each.
-        forward.append(
-            Streaming(f"{name}_cast", "cast", tokens * inputs * (shard.element_bytes + 2))
-        )
-        backward.append(
-            Streaming(f"{name}_grad_cast", "cast", tokens * outputs * (shard.element_bytes + 2))
-        )
-    if gather is not None:
-        forward += _beside_gemm(shard, gather)
-    if reduce is not None and shard.tp_comm_overlap:
-        forward += _beside_gemm(shard, reduce)
-        forward.append(forward_gemm)
-    else:
-        forward.append(forward_gemm)
-        if reduce is not None:
-            forward.append(reduce)
-
-    if reduce is not None and shard.sp:
-        # The gradient of a reduce-scatter is an all-gather of the same size.
-        gathered = Collective(
-            f"{reduce.name}_grad", "all_gather", reduce.bytes, "tp", reduce.dtype
-        )
-        backward += _beside_gemm(shard, gathered)
-    if gather is not None and gather.kind == "all_gather":
-        again = Collective(
-            f"{gather.name}_again", "all_gather", gather.bytes, "tp", gather.dtype, 1
-        )
-        grad = Collective(
-            f"{gather.name}_grad", "reduce_scatter", gather.bytes, "tp", gather.dtype, 1
-        )
-        backward += [again, dgrad, grad, wgrad]
-    else:
-        backward.append(dgrad)
-        if gather is None and reduce is None and name in COLUMN_PARALLEL and shard.tp > 1:
-            bytes_ = tokens * inputs * shard.element_bytes
-            backward.append(Collective(f"{name}_grad", "all_reduce", bytes_, "tp", shard.dtype, 1))
-        backward.append(wgrad)
-    if not shard.fused_wgrad:
-        # Without the fused kernel the gradient is added to the fp32 main gradient separately.
-        backward.append(Streaming(f"{name}_accumulate", "elementwise", outputs * inputs * 10))
-    return forward, backward
-
-
-# Layers whose input gradient is summed over the tensor-parallel group when it is not sharded.
-COLUMN_PARALLEL = frozenset({"qkv", "q_up", "kv_up", "fc1", "shared_fc1", "logits"})
-
-
-def _beside_gemm(shard: Shard, op: Collective) -> list[Op]:
-    if not shard.tp_comm_overlap:
-        return [op]
-    piece = op.bytes // shard.tp
-    return [
-        Collective(op.name, op.kind, piece, op.communicator, op.dtype),
-        Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, 1),
-    ]
-
-
-def column_gather(shard: Shard, name: str) -> Collective | None:
-    """The all-gather before a column-parallel layer under sequence parallelism."""
-    if not shard.sp:
-        return None
-    size = shard.tokens * shard.model.hidden_size * shard.element_bytes
-    return Collective(f"{name}_gather", "all_gather", size, "tp", shard.dtype)
-
-
-def row_reduce(shard: Shard, name: str) -> Collective | None:
-    """The reduction after a row-parallel layer: reduce-scatter under SP, else all-reduce."""
-    if shard.tp == 1:
-        return None
-    size = shard.tokens * shard.model.hidden_size * shard.element_bytes
-    kind = "reduce_scatter" if shard.sp else "all_reduce"
-    return Collective(f"{name}_reduce", kind, size, "tp", shard.dtype)
-
-
 def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) -> Part:
     """LayerNorm or RMSNorm: reads and writes its input once forward, three passes backward.
 
@@ -228,8 +113,3 @@ def residual(shard: Shard, name: str) -> Part:
         forward_peak_bytes=2 * elements * size,
         backward_peak_bytes=2 * elements * size,
     )
-
-
-def bias_grad(name: str, elements: int, element_bytes: int) -> list[Op]:
-    """Summing a bias gradient over tokens reads the output gradient once."""
-    return [Streaming(f"{name}_bias_grad", "reduce", elements * element_bytes)]

@@ -1,0 +1,99 @@
+"""Linear layers, replicated or sharded over the tensor-parallel group, with their traffic."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulators.workload.ir import Collective, Gemm, Op, Streaming
+from simulators.workload.shard import Shard
+
+
+def linear(
+    shard: Shard,
+    name: str,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    *,
+    parallel: Literal["column", "row"] | None = None,
+    gathered: int | None = None,
+) -> tuple[list[Op], list[Op]]:
+    """Forward and backward operations of ``y[tokens, outputs] = x[tokens, inputs] W^T``.
+
+    ``inputs`` and ``outputs`` are this rank's; ``parallel`` says which of the two is sharded:
+    ``column`` the outputs, ``row`` the inputs, None neither. Under sequence parallelism a
+    column-parallel layer gathers ``gathered`` elements per token (default ``inputs``) before and
+    a row-parallel one scatters its sum after; without, the input gradient and the output are
+    summed in full. As in Megatron-LM, the backward of a column-parallel layer gathers its input
+    beside the dgrad GEMM and reduces the input gradient beside the wgrad GEMM, while a
+    row-parallel layer must gather the output gradient first. With ``tp_comm_overlap``
+    (userbuffers) communication is cut in ``tp`` pieces that run beside the pieces of the GEMM,
+    so only one piece stays exposed.
+    """
+    dtype, size = shard.precision, shard.element_bytes
+    forward: list[Op] = []
+    backward: list[Op] = []
+    if dtype == "fp8":
+        # Read at activation width, write the value and its transpose at one byte each.
+        forward.append(Streaming(f"{name}_cast", "cast", tokens * inputs * (size + 2)))
+        backward.append(Streaming(f"{name}_grad_cast", "cast", tokens * outputs * (size + 2)))
+    product = Gemm(f"{name}_fwd", tokens, outputs, inputs, dtype)
+    dgrad = Gemm(f"{name}_dgrad", tokens, inputs, outputs, dtype, layout="NN")
+    wgrad = Gemm(
+        f"{name}_wgrad",
+        outputs,
+        inputs,
+        tokens,
+        dtype,
+        layout="NT",
+        accumulate=shard.fused_wgrad,
+    )
+
+    def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
+        bytes_ = tokens * width * size
+        return Collective(f"{name}_{what}", kind, bytes_, "tp", shard.dtype, overlaps)
+
+    if parallel == "column" and shard.sp:
+        width = gathered or inputs
+        forward += [*_beside_gemm(shard, exchange("gather", "all_gather", width)), product]
+        backward += [
+            exchange("gather_again", "all_gather", width, 1),
+            dgrad,
+            exchange("gather_grad", "reduce_scatter", width, 1),
+            wgrad,
+        ]
+    elif parallel == "column" and shard.tp > 1:
+        forward.append(product)
+        backward += [dgrad, exchange("grad", "all_reduce", inputs, 1), wgrad]
+    elif parallel == "row" and shard.sp:
+        scatter = exchange("reduce", "reduce_scatter", outputs)
+        beside = _beside_gemm(shard, scatter)
+        forward += [*beside, product] if shard.tp_comm_overlap else [product, scatter]
+        # The gradient of a reduce-scatter is an all-gather of the same size.
+        backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs))
+        backward += [dgrad, wgrad]
+    elif parallel == "row" and shard.tp > 1:
+        forward += [product, exchange("reduce", "all_reduce", outputs)]
+        backward += [dgrad, wgrad]
+    else:
+        forward.append(product)
+        backward += [dgrad, wgrad]
+    if not shard.fused_wgrad:
+        # Without the fused kernel the gradient is added to the fp32 main gradient separately.
+        backward.append(Streaming(f"{name}_accumulate", "elementwise", outputs * inputs * 10))
+    return forward, backward
+
+
+def _beside_gemm(shard: Shard, op: Collective) -> list[Op]:
+    if not shard.tp_comm_overlap:
+        return [op]
+    piece = op.bytes // shard.tp
+    return [
+        Collective(op.name, op.kind, piece, op.communicator, op.dtype),
+        Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, 1),
+    ]
+
+
+def bias_grad(name: str, elements: int, element_bytes: int) -> list[Op]:
+    """Summing a bias gradient over tokens reads the output gradient once."""
+    return [Streaming(f"{name}_bias_grad", "reduce", elements * element_bytes)]
