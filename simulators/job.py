@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from dataclasses import dataclass, field
 
 from simulators.errors import InputError, require_choice, require_positive
@@ -258,6 +259,9 @@ class Cluster:
         require_positive("cluster.memory_reserve", self.memory_reserve, allow_zero=True)
         require_choice("cluster.fabric", self.fabric, FABRICS)
         require_choice("cluster.cpu", self.cpu, ("intel", "amd", "arm"))
+        if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
+            field, given = "cluster.nccl_version", self.nccl_version
+            raise InputError(field, given, "is not a version", "major.minor[.patch]")
         if self.memory_reserve >= 1:
             raise InputError(
                 "cluster.memory_reserve", self.memory_reserve, "is out of range", "0 <= x < 1"

@@ -50,7 +50,8 @@ def _known_choices(job: Job) -> tuple[str, str] | None:
     if recipe.zero_stage not in (0, 1, 2, 3):
         return "zero_stage", f"zero_stage={recipe.zero_stage} is not one of 0, 1, 2, 3"
     if job.precision not in job.gpu.peak_flops:
-        return "precision", f"{job.gpu.name} has no {job.precision} arithmetic"
+        known = ", ".join(job.gpu.peak_flops)
+        return "precision", f"{job.gpu.name} has no {job.precision} arithmetic, only {known}"
     return None
 
 
@@ -58,7 +59,9 @@ def _degrees_divide_world(job: Job) -> tuple[str, str] | None:
     recipe = job.recipe
     product = recipe.tp * recipe.pp * recipe.cp
     if job.world_size % product:
-        return "pp", (
+        partial = {"tp": recipe.tp, "pp": recipe.tp * recipe.pp, "cp": product}
+        first = next(name for name, degree in partial.items() if job.world_size % degree)
+        return first, (
             f"tp x pp x cp = {recipe.tp} x {recipe.pp} x {recipe.cp} = {product} does not divide "
             f"the {job.world_size} GPUs of {job.cluster.name}"
         )
@@ -253,5 +256,7 @@ def check_job(job: Job) -> None:
         part.check()
     violation = why_invalid(job)
     if violation is not None:
-        value = getattr(job.recipe, violation.field, None)
-        raise InputError(f"recipe.{violation.field}", value, violation.reason)
+        field, value = f"recipe.{violation.field}", getattr(job.recipe, violation.field, None)
+        if violation.field == "precision" and value is None:
+            field, value = "training.precision", job.precision
+        raise InputError(field, value, violation.reason)

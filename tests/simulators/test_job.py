@@ -118,6 +118,7 @@ MLA = Mla(64, 32, 16, 24)
         (replace(NODE, memory_reserve=1.0), "cluster.memory_reserve"),
         (replace(NODE, fabric="infinband"), "cluster.fabric"),
         (replace(NODE, nvlink_domain=0), "cluster.nvlink_domain"),
+        (replace(NODE, nccl_version="latest"), "cluster.nccl_version"),
     ],
 )
 def test_impossible_declarations_name_their_field(wrong: object, field: str) -> None:

@@ -32,6 +32,8 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("known_choices", "precision", TINY, {"precision": "fp32"}),
     ("known_choices", "zero_stage", TINY, {"zero_stage": 4}),
     ("degrees_divide_world", "pp", TINY, {"pp": 3}),
+    ("degrees_divide_world", "tp", TINY, {"tp": 3, "pp": 2}),
+    ("degrees_divide_world", "cp", TINY, {"tp": 2, "cp": 3}),
     ("tensor_parallel_in_domain", "tp", replace(TINY, num_heads=16), UNALIGNED),
     ("tensor_parallel_divides_model", "tp", replace(TINY, num_heads=4), {"tp": 8}),
     ("tensor_parallel_divides_model", "tp", GROUPS_OF_3, {"tp": 8}),
@@ -83,6 +85,14 @@ def test_each_rule_fires_for_its_case_alone(
         check_job(job)
     value = getattr(job.recipe, field)
     assert str(caught.value) == f"recipe.{field}={value}: {violation.reason}"
+
+
+def test_a_precision_from_the_training_is_refused_there() -> None:
+    job = make_job(TINY)
+    with pytest.raises(InputError) as caught:
+        check_job(replace(job, training=replace(job.training, precision="fp32")))
+    assert (caught.value.field, caught.value.value) == ("training.precision", "fp32")
+    assert "only bf16" in caught.value.problem
 
 
 def test_every_rule_has_a_case() -> None:
