@@ -62,7 +62,9 @@ def register_commands() -> None:
     """Make ``search_schema`` and ``simulation_schema`` known to Hydra."""
     search: dict[str, Any] = {
         **{group: structured(cls) for group, cls in _SEARCH.items()},
-        "space": {},
+        # Open, so that choices can be given to a knob that its file computes; what a space may
+        # say is checked when it is compiled.
+        "space": OmegaConf.create({}, flags={"struct": False}),
         "seed": IntegerNode(0, is_optional=False),
         "resume": BooleanNode(False, is_optional=False),
         "debug": BooleanNode(False, is_optional=False),

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+from hydra.errors import (
+    ConfigCompositionException,
+    MissingConfigException,
+    OverrideParseException,
+    SearchPathException,
+)
 from omegaconf import DictConfig, Node
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -35,6 +40,8 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
         return _unparsable(error)
     if isinstance(error, MissingConfigException):
         return _unknown_choice(error)
+    if isinstance(error, SearchPathException):
+        return InputError("command line", "--config-dir", _first_sentence(error))
     override = _override_at_fault(error)
     for link in _chain(error):
         if isinstance(link, OmegaConfBaseException) and link.full_key:
@@ -52,6 +59,8 @@ def explain_omegaconf_error(
     """What is wrong with value ``given`` of the dotted name ``field``."""
     unknown = isinstance(error, ConfigKeyError | ConfigAttributeError)
     if unknown and isinstance(error.parent_node, DictConfig):
+        if (told := _told_otherwise(field)) is not None:
+            return InputError(field, given, *told)
         names = sorted(str(key) for key in error.parent_node if key != "hydra")
         nearest = nearest_name(str(error.key), names)
         return InputError(field, given, "is not a known name", names, nearest)
@@ -91,6 +100,16 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
             "another declaration, or a YAML file that fills the group",
         )
     return InputError(name, given, _first_sentence(error))
+
+
+def _told_otherwise(field: str) -> tuple[str, str] | None:
+    """What is wrong and what would be right, for names that people expect but that are not."""
+    match field.split("."):
+        case ["recipe"]:
+            return "a search chooses the recipe", "space.knobs.tp=8 to hold a knob; or simulate.py"
+        case ["recipe", "dp"]:
+            return "follows from the other degrees", "GPUs / (tp x pp x cp)"
+    return None
 
 
 def _override_at_fault(error: BaseException) -> Override | None:

@@ -175,6 +175,10 @@ def compile_space(spec: Mapping[str, Any], declared: Declared) -> Space:
     for name, value in constants.items():
         require_choice("space.constants", name, RECIPE_DEFAULTS)
         _check_type(f"space.constants.{name}", name, value)
+    gpu, precision = declared.gpu, declared.training.precision
+    if "precision" not in known | set(constants) and precision not in gpu.peak_flops:
+        problem = f"{gpu.name} has no {precision} arithmetic"
+        raise InputError("training.precision", precision, problem, gpu.peak_flops)
     space = Space(
         str(spec.get("name", "space")),
         declared,
@@ -221,7 +225,8 @@ def _compile_knob(name: str, entry: Any, quantities: Mapping[str, int], known: s
         entry = {"choices": entry if isinstance(entry, (list, tuple)) else [entry]}
     for key in entry:
         require_choice(field, key, _KNOB_KEYS)
-    sources = [key for key in _CHOICES if key in entry]
+    # Choices beside a computed source come from the command line, and replace it.
+    sources = ["choices"] if "choices" in entry else [key for key in _CHOICES if key in entry]
     if len(sources) != 1:
         raise InputError(field, sources, "needs exactly one source of choices", list(_CHOICES))
     choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", entry[sources[0]], quantities)

@@ -78,6 +78,12 @@ def test_wrong_types(
     assert (error.field, error.value, error.allowed) == (field, value, allowed)
 
 
+def test_a_degree_that_follows_from_the_others(composed: Compose) -> None:
+    error = explained(composed, "recipe.dp=3")
+    assert (error.field, error.value, error.nearest) == ("recipe.dp", "3", None)
+    assert error.allowed == "GPUs / (tp x pp x cp)"
+
+
 @pytest.mark.parametrize("override", ["model.moe.top_k=3", "model.moe={top_k:2,num_experts:8}"])
 def test_a_group_that_is_null(composed: Compose, override: str) -> None:
     error = explained(composed, override)

@@ -60,3 +60,11 @@ def test_a_misspelt_field_of_an_own_file_is_named(tmp_path):
     assert "num_layer" in done.stderr
     assert "did you mean 'num_layers'" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_directory_that_is_not_there_is_bad_input(tmp_path):
+    done = run("optimize.py", "--config-dir", "mine", "model=gpt13b", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--config-dir" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())

@@ -147,7 +147,7 @@ def test_a_space_without_a_launchable_recipe_says_which_rules_and_what_to_widen(
         survey(compile_space(spec, declared()))
     assert "all 4 distinct points" in str(refused.value)
     assert "degrees_divide_world rejects 4" in str(refused.value)
-    assert "widen pp" in str(refused.value)
+    assert "widen tp" in str(refused.value)
 
 
 def test_a_huge_space_is_refused_by_its_distinct_points(monkeypatch):
@@ -182,6 +182,29 @@ def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, 
     narrow, wide = (survey(compile_space(each, question)) for each in (spec, free))
     assert set(narrow.recipes) == set(wide.recipes)
     assert narrow.distinct_points < wide.distinct_points
+
+
+def test_the_shipped_space_offers_nothing_without_effect():
+    surveyed = survey(compile_space(shipped("megatron"), declared()))
+    alone = [r for r in surveyed.recipes if declared().job(r).dp * r.cp == 1]
+    assert alone
+    assert {(recipe.zero_stage, recipe.overlap_grad_reduce) for recipe in alone} == {(1, False)}
+
+
+def test_choices_spelt_out_replace_computed_ones():
+    spec = {"knobs": {"tp": {"powers_of_two_up_to": "nvlink_domain", "choices": [2]}}}
+    assert compile_space(spec, declared()).knobs[0].choices == (2,)
+
+
+def test_a_precision_the_gpu_lacks_is_refused_unless_the_space_sets_it():
+    question = declared()
+    question = dataclasses.replace(
+        question, training=dataclasses.replace(question.training, precision="tf32")
+    )
+    with pytest.raises(InputError) as refused:
+        compile_space({"knobs": {"tp": [1, 2]}}, question)
+    assert refused.value.field == "training.precision"
+    compile_space({"knobs": {"tp": [1, 2]}, "constants": {"precision": "bf16"}}, question)
 
 
 def test_a_point_outside_a_constraint_says_so():
