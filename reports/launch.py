@@ -280,6 +280,12 @@ def _lacking(job: Job) -> tuple[str, ...]:
         lacking.append("overlap_param_gather without overlap_grad_reduce")
     if job.precision == "tf32":
         lacking.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
+    flash = job.training.attention == "flash"
+    if flash and (job.precision in ("fp32", "tf32") or job.gpu.compute_capability < 8):
+        lacking.append(
+            f"attention=flash in {job.precision} on {job.gpu.name} (FlashAttention 2 needs bf16 "
+            "or fp16, and Ampere or newer; training.attention=unfused runs everywhere)"
+        )
     if job.model.moe is not None and job.precision not in _GROUPED_GEMM_PRECISIONS:
         lacking.append(f"grouped GEMM in {job.precision} (Megatron-LM has it for bf16 models)")
     return tuple(lacking)

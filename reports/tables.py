@@ -259,7 +259,7 @@ def _counts_words(result: SearchResult) -> str:
     words.append(f"{counts['failed']} failed")
     resumed = f", {result.resumed_trials} of them resumed" if result.resumed_trials else ""
     return (
-        f"{len(result.trials)} of {result.space_size:,} points{resumed}: "
+        f"{len(result.trials):,} points asked{resumed}: "
         + "; ".join(words)
         + f". {result.wall_s:.1f} s; ended because {_STOP_WORDS[result.stopped]}."
     )

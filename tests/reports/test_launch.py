@@ -136,6 +136,24 @@ def test_what_megatron_lacks_is_said():
     assert megatron_launch(job_of(Recipe(pp=2))).lacking == ()
 
 
+@pytest.mark.parametrize(
+    ("precision", "compute_capability", "attention", "lacks"),
+    [
+        ("bf16", 9.0, "flash", False),
+        ("fp32", 9.0, "flash", True),
+        ("fp16", 7.0, "flash", True),
+        ("fp16", 7.0, "unfused", False),
+    ],
+)
+def test_flash_attention_needs_ampere_and_halves(precision, compute_capability, attention, lacks):
+    job = replace(
+        job_of(Recipe(precision=precision)),
+        gpu=replace(GPU, compute_capability=compute_capability),
+        training=replace(TRAINING, attention=attention),
+    )
+    assert any("attention=flash" in lack for lack in megatron_launch(job).lacking) == lacks
+
+
 def test_a_shell_runs_the_script_as_one_command(tmp_path):
     launch = megatron_launch(moe_job_of(Recipe(tp=2, pp=2, sp=True)))
     torchrun = tmp_path / "torchrun"

@@ -31,7 +31,7 @@ def test_the_report_answers_what_people_ask():
 
 def test_trials_are_counted_by_status_and_rule():
     text = " ".join(report().split())
-    assert "7 of 1,000 points: 2 simulated and fit; 2 out of memory" in text
+    assert "7 points asked: 2 simulated and fit; 2 out of memory" in text
     assert "1 pruned (recompute_dominated 1)" in text
     assert "1 invalid (degrees_divide_world 1); 1 failed" in text
 
