@@ -17,7 +17,6 @@ from simulators.errors import InputError
 
 Version = tuple[int, int, int]
 PROTOCOLS = ("ll", "ll128", "simple")
-GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 
 # A version without its patch number means the last patch of that minor release.
 _LAST_PATCH = 99

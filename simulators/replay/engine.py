@@ -78,22 +78,7 @@ def run(tasks: Tasks) -> Times:
     side = tasks.side
     if side is None and (tasks.slowdown == 1.0).all():
         side = np.full(len(tasks.stream_rank), NO_STREAM, dtype=np.int64)
-    if side is not None:
-        start, end, released_by, finished = sweep(
-            tasks.work,
-            tasks.kind,
-            tasks.stream_start,
-            tasks.task_streams,
-            tasks.successor_start,
-            tasks.successors,
-            tasks.lags,
-            tasks.order_start,
-            tasks.stream_tasks,
-            tasks.slowdown,
-            side,
-        )
-        return _times(tasks, start, end, released_by, finished)
-    start, end, released_by, finished = _loop(
+    program = (
         tasks.work,
         tasks.kind,
         tasks.stream_start,
@@ -103,13 +88,10 @@ def run(tasks: Tasks) -> Times:
         tasks.lags,
         tasks.order_start,
         tasks.stream_tasks,
-        tasks.stream_rank,
         tasks.slowdown,
     )
-    return _times(tasks, start, end, released_by, finished)
-
-
-def _times(tasks: Tasks, start: Floats, end: Floats, released_by: Ints, finished: int) -> Times:
+    outcome = sweep(*program, side) if side is not None else _loop(*program, tasks.stream_rank)
+    start, end, released_by, finished = outcome
     if finished != len(tasks.work):
         raise RuntimeError(
             f"replay deadlock: {len(tasks.work) - finished} of {len(tasks.work)} tasks wait "
@@ -196,8 +178,8 @@ def _loop(  # type: ignore[no-untyped-def]
     lags,
     order_start,
     stream_tasks,
-    stream_rank,
     slowdown,
+    stream_rank,
 ):
     n = work.shape[0]
     streams = order_start.shape[0] - 1

@@ -210,8 +210,8 @@ def looped(tasks: Tasks) -> Times:
         tasks.lags,
         tasks.order_start,
         tasks.stream_tasks,
-        tasks.stream_rank,
         tasks.slowdown,
+        tasks.stream_rank,
     )
     assert finished == len(tasks.work)
     return Times(start, end, released_by)
