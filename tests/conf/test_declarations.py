@@ -12,9 +12,9 @@ import yaml
 import conf
 from conf.build import build_declared, build_recipe, build_value
 from simulators.job import Gpu, Job, Model
-from simulators.parameters import count_parameters
 from simulators.validity import why_invalid
 from tests.conf.conftest import Compose, names
+from tests.parameter_count import count_parameters
 
 MODELS = [
     "gpt13b",

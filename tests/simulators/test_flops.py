@@ -8,7 +8,7 @@ import pytest
 
 from simulators.flops import attention_core_flops, layer_flops, step_flops
 from simulators.job import Job
-from simulators.parameters import count_parameters
+from tests.parameter_count import count_parameters
 from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, TINY, make_job
 
 

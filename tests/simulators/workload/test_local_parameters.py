@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.job import Job, Model, Moe
-from simulators.parameters import count_parameters, norm_parameters
 from simulators.validity import why_invalid
 from simulators.workload.megatron import build_workload
+from tests.parameter_count import count_parameters, norm_parameters
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MOE, TINY, make_job
 
 BIASED_MOE = replace(TINY, name="biased_moe", moe=Moe(8, 2, 128), qk_norm=True)

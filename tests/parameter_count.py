@@ -1,4 +1,4 @@
-"""How many parameters a declared model has, counted matrix by matrix.
+"""How many parameters a declared model has, counted matrix by matrix: the tests' yardstick.
 
 Symbols: h hidden size, a heads, g key/value groups, d query/key head width, v value head width,
 f MLP width, E experts, k experts per token, V vocabulary, s positions, L layers.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.job import Mla, Model, Moe
-from simulators.parameters import count_parameters
+from tests.parameter_count import count_parameters
 
 
 def gpt(**changes: object) -> Model:
