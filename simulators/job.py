@@ -235,6 +235,7 @@ class Cluster:
     2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
     ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the
     fraction of GPU memory that a recipe must leave free to be called fitting.
+    ``oversubscription`` divides what leaves a node (1: a full fabric).
     """
 
     name: str
@@ -262,6 +263,10 @@ class Cluster:
         if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
             field, given = "cluster.nccl_version", self.nccl_version
             raise InputError(field, given, "is not a version", "major.minor[.patch]")
+        if self.oversubscription < 1:
+            raise InputError(
+                "cluster.oversubscription", self.oversubscription, "is out of range", ">= 1"
+            )
         if self.memory_reserve >= 1:
             raise InputError(
                 "cluster.memory_reserve", self.memory_reserve, "is out of range", "0 <= x < 1"

@@ -136,7 +136,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         multicast=cluster.nvswitch and gpu.compute_capability >= 9.0 and link == "nvlink",
         nics=nics,
         nic_gbs=cluster.nic_gbps / 8 * merged,
-        nic_share=share / max(1.0, cluster.oversubscription),
+        nic_share=share / cluster.oversubscription,
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
     )
 

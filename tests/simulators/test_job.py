@@ -116,6 +116,7 @@ MLA = Mla(64, 32, 16, 24)
         (replace(NODE, num_nodes=0), "cluster.num_nodes"),
         (replace(NODE, num_nodes=2, nics_per_node=0), "cluster.nics_per_node"),
         (replace(NODE, memory_reserve=1.0), "cluster.memory_reserve"),
+        (replace(NODE, oversubscription=0.5), "cluster.oversubscription"),
         (replace(NODE, fabric="infinband"), "cluster.fabric"),
         (replace(NODE, nvlink_domain=0), "cluster.nvlink_domain"),
         (replace(NODE, nccl_version="latest"), "cluster.nccl_version"),
