@@ -15,6 +15,7 @@ from simulators.collectives.tuning_tables import nvlink_link_gbs
 # GB/s of 1, 2 and 4 network channels to one peer with the NIC to spare: sendrecv on public
 # 10-node H100 results (NCCL 2.29.2, 400 Gb/s InfiniBand), 15.2, 24.9-26.3 and 39.7-43.2.
 _NET_CHANNELS_GBS = {1: 15.2, 2: 25.5, 4: 41.5}
+MEASURED_FABRIC = "infiniband"
 # What the same runs reach of a NIC's nominal rate.
 NIC_EFFICIENCY = 0.978
 # NCCL 2.29 asks for one channel per so much NIC speed.

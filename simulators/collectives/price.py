@@ -118,7 +118,8 @@ def _send_between_nodes(size_bytes: int, wiring: Wiring) -> CollectivePrice:
     time_us = latency_us + size_bytes / (1e3 * p2p.net_peer_gbs(wiring))
     channels = p2p.channels_per_net_peer(wiring)
     traffic = _Traffic(0.0, float(size_bytes), 4.0 * size_bytes)
-    return _price(time_us, traffic, channels, "p2p", "simple", net.rows > 0, wiring)
+    fitted = wiring.fabric == p2p.MEASURED_FABRIC
+    return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
 
 
 def _send_inside_node(size_bytes: int, wiring: Wiring) -> CollectivePrice:

@@ -110,6 +110,13 @@ def test_pipeline_send_crosses_the_network_slower_than_nvlink() -> None:
     assert across.seconds > 5 * inside.seconds
 
 
+def test_sends_were_measured_on_infiniband_only() -> None:
+    stages = Communicator("pp", 8, 1, 8, 8)
+    for fabric in FABRICS[:-1]:
+        price = price_send_recv(32 * MIB, True, stages, m.H100, cluster(8, 8, fabric=fabric))
+        assert (price.evidence is Evidence.FITTED) == (fabric == "infiniband")
+
+
 def test_pairs_send_over_pcie_between_islands() -> None:
     server = cluster(1, 8, 0, 0, "2.18", fabric="none", nvswitch=False, domain=2)
     stages = Communicator("pp", 4, 1, 4, 2)
