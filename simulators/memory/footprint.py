@@ -102,7 +102,10 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
             "gradients": owned * 4 + _largest_unit(stage) * weight,
             "optimizer": owned * MOMENT_BYTES[job.training.optimizer],
         }
-    reduced = owned if zero == 2 else parameters.total
+    # Under ZeRO 2 a layer's gradient is whole until it is reduced.
+    reduced = parameters.total
+    if zero == 2:
+        reduced = min(reduced, owned + _largest_unit(stage))
     return {
         "parameters": parameters.total * weight,
         "gradients": reduced * gradient,
@@ -111,7 +114,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
 
 
 def _largest_unit(stage: Stage) -> int:
-    """Parameters of the largest piece FSDP gathers at once."""
+    """Parameters of the largest piece that is gathered or reduced at once."""
     runs = [run for chunk in stage.chunks for run in chunk.runs]
     return max((run.parameters.total for run in runs), default=0)
 

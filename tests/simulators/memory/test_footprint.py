@@ -39,7 +39,6 @@ def static_per_parameter(job: Job) -> float:
     [
         (0, {}, 2 + 4 + 12),
         (1, {}, 2 + 4 + 12 / 8),
-        (2, {}, 2 + (4 + 12) / 8),
         (0, {"accumulate_grads_fp32": False}, 2 + 2 + 12),
         (1, {"accumulate_grads_fp32": False}, 2 + 2 + 12 / 8),
         (0, {"optimizer": "sgd"}, 2 + 4 + 4 + 4),
@@ -56,6 +55,14 @@ def test_bytes_per_parameter(zero_stage: int, training: dict[str, Any], expected
 
 def test_context_parallel_ranks_share_the_optimizer_state() -> None:
     assert static_per_parameter(make_job(TINY, cp=4)) == pytest.approx(6 + 12 / 8, rel=1e-5)
+
+
+def test_a_gradient_is_whole_until_it_is_reduced() -> None:
+    job = make_job(LLAMA, zero_stage=2)
+    stage = build_workload(job).stages[0]
+    unit = max(run.parameters.total for run in stage.chunks[0].runs)
+    expected = 4 * (stage.parameters.total / 8 + unit)
+    assert static_bytes(job, stage)["gradients"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_fully_sharded_state_and_two_gathered_layers() -> None:
