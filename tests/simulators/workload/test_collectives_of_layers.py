@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulators.job import Model
-from simulators.workload.ir import Block, Collective, SendRecv
+from simulators.workload.ir import Attention, Block, Collective, Gemm, SendRecv
 from simulators.workload.layer import layer_blocks
 from simulators.workload.shard import Shard
 from tests.simulators.jobs import GPT175B, LLAMA, MODELS, MOE, TINY, make_job
@@ -93,3 +93,22 @@ def test_full_recomputation_repeats_the_forward_communication() -> None:
     forward, backward = layer_blocks(shard, False, "none")
     _, again = layer_blocks(shard, False, "full")
     assert wire_bytes(again, "tp") == wire_bytes(backward, "tp") + wire_bytes(forward, "tp")
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_only_kernels_run_beside_communication(model: Model, precision: str) -> None:
+    # What prices a block takes the operations beside a communication for computation.
+    for recipe in (
+        {"tp": 4},
+        {"tp": 4, "sp": True},
+        {"tp": 4, "sp": True, "tp_comm_overlap": True},
+    ):
+        shard = Shard.of(make_job(model, cp=2, precision=precision, **recipe))
+        for recompute in ("none", "selective", "full"):
+            for block in layer_blocks(shard, False, recompute):
+                for index, op in enumerate(block.ops):
+                    if isinstance(op, Collective | SendRecv):
+                        beside = block.ops[index + 1 : index + 1 + op.overlaps]
+                        assert len(beside) == op.overlaps
+                        assert all(isinstance(each, Gemm | Attention) for each in beside)
