@@ -48,6 +48,10 @@ def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
         hydra.main(version_base="1.3", config_path="pkg://conf", config_name=config_name)(job)()
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        # Hydra's own printing (--help | head); Python flushes stdout once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except Exception as error:
         return explain(error, debug="debug=true" in sys.argv)
     return next((code for code in codes if code != OK), OK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +49,8 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
             return explain_omegaconf_error(link, str(link.full_key), _given(link, override))
     if override is not None:
         return _refused_override(error, override)
+    if (group := re.match(r"Could not override '(\w+)'", str(error))) is not None:
+        return InputError("command line", group[1], "is not a group of this command")
     if isinstance(error, ConfigCompositionException) and str(error):
         return InputError("configuration", "?", _first_sentence(error))
     return None

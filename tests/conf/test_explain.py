@@ -101,6 +101,7 @@ def test_a_group_that_is_null(composed: Compose, override: str) -> None:
         ("~nothing", "nothing", ""),
         ("~model.name", "model.name", ""),
         ("+model=gpt13b", "configuration", "?"),
+        ("space=moye", "command line", "space"),
     ],
 )
 def test_overrides_that_cannot_be_applied(

@@ -38,9 +38,12 @@ def test_the_table_is_for_people(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_reader_that_leaves_early_is_no_failure(tmp_path):
+@pytest.mark.parametrize(
+    "arguments", [[*FITTING, "format=json"], ["--help"]], ids=["json", "help"]
+)
+def test_a_reader_that_leaves_early_is_no_failure(tmp_path, arguments):
     process = subprocess.Popen(
-        command("simulate.py", *FITTING, "format=json"),
+        command("simulate.py", *arguments),
         cwd=tmp_path,
         env=environment(),
         stdout=subprocess.PIPE,
