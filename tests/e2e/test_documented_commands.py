@@ -16,7 +16,13 @@ from conf.plan import build_plan, check_plan
 from simulators.validity import check_job
 from tests.e2e.commands import ROOT
 
-PAGES = ["README.md", "docs/howto.md", "docs/performance.md", "conf/config.yaml", "conf/simulate.yaml"]
+PAGES = [
+    "README.md",
+    "docs/howto.md",
+    "docs/performance.md",
+    "conf/config.yaml",
+    "conf/simulate.yaml",
+]
 
 
 def documented(program: str) -> list[list[str]]:
