@@ -78,10 +78,15 @@ def linear(
     else:
         forward.append(product)
         backward += [dgrad, wgrad]
-    if not shard.fused_wgrad:
-        # Without the fused kernel the gradient is added to the fp32 main gradient separately.
-        backward.append(Streaming(f"{name}_accumulate", "elementwise", outputs * inputs * 10))
+    backward += separate_accumulation(shard, name, outputs * inputs)
     return forward, backward
+
+
+def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
+    """Adding a 16-bit weight gradient to the fp32 main gradient where the GEMM does not."""
+    if shard.fused_wgrad:
+        return []
+    return [Streaming(f"{name}_accumulate", "elementwise", elements * 10)]
 
 
 def _beside_gemm(shard: Shard, op: Collective) -> list[Op]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from simulators.workload.ir import Alloc, Collective, Gemm, GroupedGemm, Op, Streaming
+from simulators.workload.linear import separate_accumulation
 from simulators.workload.mlp import activation, mlp_part
 from simulators.workload.part import Part
 from simulators.workload.shard import Shard
@@ -55,7 +56,16 @@ def _router(shard: Shard) -> Part:
         (
             Streaming("router_scores_bwd", "softmax_bwd", 6 * score_bytes, launches=6),
             Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
-            Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT", accumulate=True),
+            Gemm(
+                "router_wgrad",
+                experts,
+                hidden,
+                tokens,
+                dtype,
+                layout="NT",
+                accumulate=shard.fused_wgrad,
+            ),
+            *separate_accumulation(shard, "router", experts * hidden),
         ),
         (Alloc("router_scores", 2 * score_bytes),),
         forward_peak_bytes=2 * score_bytes,
@@ -183,6 +193,14 @@ def _grouped(
         *ops,
         GroupedGemm(f"{name}_dgrad", groups, rows, inputs, outputs, dtype, layout="NN"),
         GroupedGemm(
-            f"{name}_wgrad", groups, rows, outputs, inputs, dtype, layout="NT", accumulate=True
+            f"{name}_wgrad",
+            groups,
+            rows,
+            outputs,
+            inputs,
+            dtype,
+            layout="NT",
+            accumulate=shard.fused_wgrad,
         ),
+        *separate_accumulation(shard, name, groups * outputs * inputs),
     ]

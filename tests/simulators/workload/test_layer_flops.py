@@ -10,7 +10,7 @@ import pytest
 from simulators.flops import attention_core_flops, layer_flops
 from simulators.job import Model
 from simulators.workload.ends import head_blocks
-from simulators.workload.ir import Attention, Block, Gemm, GroupedGemm
+from simulators.workload.ir import Attention, Block, Gemm, GroupedGemm, Streaming
 from simulators.workload.layer import layer_blocks
 from simulators.workload.shard import Shard
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
@@ -132,3 +132,24 @@ def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
     grouped = [op for op in forward.ops if isinstance(op, GroupedGemm)]
     flops = sum(2 * op.groups * op.m_per_group * op.n * op.k for op in grouped)
     assert 2 * flops == 2 * 64 * 2 * MOE.moe.ffn_hidden_size * 256 * 3
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
+    # Fused: by its GEMM. Else: read it and the fp32 main gradient, write that, 2 + 4 + 4 bytes.
+    def weights(fused: bool) -> tuple[int, int]:
+        job = make_job(model, training={"fused_wgrad": fused})
+        _, backward = layer_blocks(Shard.of(job), model.moe is not None, "none")
+        inside = separate = 0
+        for op in backward.ops:
+            if isinstance(op, Gemm) and op.accumulate:
+                inside += op.m * op.n
+            elif isinstance(op, GroupedGemm) and op.accumulate:
+                inside += op.groups * op.n * op.k
+            elif isinstance(op, Streaming) and op.name.endswith("_accumulate"):
+                separate += op.bytes
+        return inside, separate
+
+    matrices, nothing = weights(True)
+    assert nothing == 0
+    assert weights(False) == (0, 10 * matrices)
