@@ -16,34 +16,58 @@ _NOTABLE_SHARE = 0.001
 
 
 def why_best(ranked: Sequence[Trial], job_of: JobOf) -> str:
-    """One sentence: what the best recipe spends less time on than the next, and what more.
+    """Why the best recipe wins: what it spends less time on than the best of another layout.
 
-    ``ranked`` is best first. Recipes as fast as the best say nothing about why it wins: the
-    next is the first that is not. Parts are those of the two predictions' ``breakdown_s``,
-    largest difference first.
+    ``ranked`` is best first. Recipes of the same layout differ in switches (overlap,
+    recomputation, sharding): they say how much a switch matters, not why the layout wins, so
+    they are named in passing. Parts are those of the two predictions' ``breakdown_s``, largest
+    difference first.
     """
     best, ours = ranked[0], _predicted(ranked[0])
-    threshold_s = _NOTABLE_SHARE * ours.step_time_s
+    if len(ranked) == 1:
+        return "It is the only recipe that fits."
     rank = 1
-    while rank < len(ranked) and abs(_gain_s(best, ranked[rank])) < threshold_s:
+    while rank < len(ranked) and _layout(ranked[rank]) == _layout(best):
         rank += 1
-    ties = "".join(f"#{tied + 1}, " for tied in range(1, rank)).removesuffix(", ")
-    as_fast = f"{ties} as fast within 0.1 %" if ties else ""
+    same = _same_layout_words(ranked, rank)
     if rank == len(ranked):
-        return f"{as_fast}; nothing else fits." if ties else "It is the only recipe that fits."
+        return f"No recipe of another layout comes near: {same}."
     rival, gain_s = ranked[rank], _gain_s(best, ranked[rank])
     theirs = _predicted(rival)
     share = abs(gain_s) / theirs.step_time_s
-    sentence = (
-        f"{seconds_words(abs(gain_s))} a step ({share:.1%}) "
-        f"{'faster' if gain_s > 0 else 'slower'} than #{rank + 1} "
-        f"({recipe_words(rival.recipe, job_of(rival.recipe).dp)})"
+    name = f"#{rank + 1} ({recipe_words(rival.recipe, job_of(rival.recipe).dp)})"
+    if share < _NOTABLE_SHARE:
+        sentence = f"as fast within {_NOTABLE_SHARE:.1%} as the best of another layout, {name}"
+    else:
+        sentence = (
+            f"{seconds_words(abs(gain_s))} a step ({share:.1%}) "
+            f"{'faster' if gain_s > 0 else 'slower'} than the best of another layout, {name}"
+        )
+    less, more = _differences(
+        ours.breakdown_s, theirs.breakdown_s, _NOTABLE_SHARE * ours.step_time_s
     )
-    less, more = _differences(ours.breakdown_s, theirs.breakdown_s, threshold_s)
     spent = [_listing(less, "less")] * bool(less) + [_listing(more, "more")] * bool(more)
     if spent:
         sentence += f": it spends {', and '.join(spent)}"
-    return f"{sentence}; {as_fast}." if ties else f"{sentence}."
+    return f"{sentence}; {same}." if same else f"{sentence}."
+
+
+def _layout(trial: Trial) -> tuple[object, ...]:
+    """What shapes the work of a rank; the rest of a recipe are switches."""
+    recipe = trial.recipe
+    return recipe.tp, recipe.pp, recipe.cp, recipe.ep, recipe.etp, recipe.vpp, recipe.micro_batch
+
+
+def _same_layout_words(ranked: Sequence[Trial], count: int) -> str:
+    """How far the recipes from the second to the ``count``-th, of the best layout, are behind."""
+    if count == 1:
+        return ""
+    which = "#2 has" if count == 2 else f"#2 to #{count} have"
+    share = max(
+        _gain_s(ranked[0], each) / _predicted(each).step_time_s for each in ranked[1:count]
+    )
+    behind = f"up to {share:.1%} slower" if share >= _NOTABLE_SHARE else "as fast within 0.1%"
+    return f"{which} its layout with other switches, {behind}"
 
 
 def _gain_s(best: Trial, rival: Trial) -> float:

@@ -10,24 +10,33 @@ def test_says_which_parts_differ_and_by_how_much():
     rival = trial(1, Recipe(tp=2), prediction=prediction(2.5, bubble=0.7, exposed_tp_comm=0.3))
     said = why_best([best, rival], job_of)
     # Bubble 0.7 -> 0.1; TP communication 0.3 -> 0.4; compute is 1.5 in both.
-    assert said.startswith("500 ms a step (20.0%) faster than #2 (tp2 pp1 dp8")
+    assert said.startswith(
+        "500 ms a step (20.0%) faster than the best of another layout, #2 (tp2 pp1 dp8"
+    )
     assert "600 ms less on bubble" in said
     assert "100 ms more on exposed TP comm" in said
     assert "compute" not in said
 
 
-def test_recipes_as_fast_are_passed_over_for_the_next_that_is_not():
+def test_the_same_layout_with_other_switches_is_named_in_passing():
     best = trial(0, Recipe(tp=4), prediction=prediction(2.0, bubble=0.1))
-    tied = trial(1, Recipe(tp=2), prediction=prediction(2.0005, bubble=0.1))
-    slower = trial(2, Recipe(tp=1), prediction=prediction(4.0, bubble=0.1))
-    said = why_best([best, tied, slower], job_of)
-    assert "2.000 s a step (50.0%) faster than #3 (tp1 pp1 dp16" in said
-    assert said.endswith("#2 as fast within 0.1 %.")
+    switch = trial(
+        1, Recipe(tp=4, overlap_grad_reduce=True), prediction=prediction(2.5, bubble=0.1)
+    )
+    other = trial(2, Recipe(tp=1), prediction=prediction(4.0, bubble=0.1))
+    said = why_best([best, switch, other], job_of)
+    assert said.startswith(
+        "2.000 s a step (50.0%) faster than the best of another layout, #3 (tp1"
+    )
+    assert said.endswith("#2 has its layout with other switches, up to 20.0% slower.")
+    alone = why_best([best, switch], job_of)
+    assert alone.startswith("No recipe of another layout comes near: #2 has its layout")
 
 
-def test_all_as_fast():
+def test_another_layout_as_fast():
     trials = [trial(i, Recipe(micro_batch=i + 1), prediction=prediction(2.0)) for i in range(3)]
-    assert why_best(trials, job_of) == "#2, #3 as fast within 0.1 %; nothing else fits."
+    said = why_best(trials, job_of)
+    assert said.startswith("as fast within 0.1% as the best of another layout, #2 (tp1")
 
 
 def test_no_rival():
