@@ -22,7 +22,7 @@ def test_the_report_answers_what_people_ask():
     for shown in ("tp4 pp2 dp2", "sp", "2.000", "50.0", "66.0", "10.0", "300"):
         assert shown in first
     assert "Why #1:" in text
-    assert "500 ms less on bubble" in text
+    assert "500 ms less on bubble" in " ".join(text.split())
     assert "not yet calibrated" in text
     assert "75.0 % fitted, 25.0 % estimated" in text
     assert "norm_fwd, embedding" in text
