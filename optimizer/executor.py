@@ -6,9 +6,11 @@ down, costs that one recipe: it becomes a failed outcome and the search goes on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -79,7 +81,7 @@ class SerialExecutor:
 
 
 class LokyExecutor:
-    """Simulates in joblib's worker processes, started on first use."""
+    """Simulates in joblib's worker processes, started on entering."""
 
     def __init__(self, declared: Declared, simulator: str, n_jobs: int) -> None:
         import joblib
@@ -117,7 +119,12 @@ class LokyExecutor:
             return [Outcome(None, f"the worker process died: {type(error).__name__}")]
 
     def __enter__(self) -> Self:
+        from joblib import delayed
+
         self._pool.__enter__()
+        with _interrupts_held():
+            load: Any = delayed(_load)
+            self._pool(load(self._simulator) for _ in range(self._workers))
         return self
 
     def __exit__(
@@ -143,7 +150,29 @@ def simulate_all(declared: Declared, simulator: str, recipes: Sequence[Recipe]) 
     return outcomes
 
 
+def _load(simulator: str) -> None:
+    """Have this process ready to simulate."""
+    _simulator(simulator)
+
+
 @functools.cache
 def _simulator(name: str) -> Simulator:
     """One instance per process, so that what it caches serves the next recipe."""
     return get_simulator(name)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while processes are started, which then never see it.
+
+    A terminal sends it to the workers too, and one that is starting up or waiting for work would
+    print a traceback; stopping them is the parent's task. Windows has no such mask.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
