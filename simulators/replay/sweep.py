@@ -88,10 +88,7 @@ def sweep(  # type: ignore[no-untyped-def]
                 other = stream_tasks[front[beside]]
                 if waiting[other] != 0:
                     break
-                if left[beside] < 0.0:
-                    since, todo = max(clock[beside], ready[other]), work[other]
-                else:
-                    since, todo = clock[beside], left[beside]
+                since, todo = _resume(other, beside, clock, left, ready, work)
                 awaited = front[beside] <= awaits[task]
                 if not awaited and since >= begin:
                     break
@@ -117,10 +114,7 @@ def sweep(  # type: ignore[no-untyped-def]
                 other = stream_tasks[front[beside]]
                 if waiting[other] != 0:
                     break
-                if left[beside] < 0.0:
-                    since, todo = max(clock[beside], ready[other]), work[other]
-                else:
-                    since, todo = clock[beside], left[beside]
+                since, todo = _resume(other, beside, clock, left, ready, work)
                 if since >= now + todo_main:
                     break
                 if left[beside] < 0.0:
@@ -175,17 +169,23 @@ def sweep(  # type: ignore[no-untyped-def]
             continue
         while front[beside] < order_start[beside + 1]:
             other = stream_tasks[front[beside]]
+            since, todo = _resume(other, beside, clock, left, ready, work)
             if left[beside] < 0.0:
-                start[other] = max(clock[beside], ready[other])
-                done = start[other] + work[other]
-            else:
-                done = clock[beside] + left[beside]
+                start[other] = since
             _end_side(
-                other, done, beside, end, clock, left, front, ready, released_by,
+                other, since + todo, beside, end, clock, left, front, ready, released_by,
                 successor_start, successors, lags,
             )  # fmt: skip
             finished += 1
     return start, end, released_by, finished
+
+
+@njit(cache=True)
+def _resume(task, stream, clock, left, ready, work):  # type: ignore[no-untyped-def]
+    """Since when the first task of a side stream runs, or could, and what it has left to do."""
+    if left[stream] < 0.0:
+        return max(clock[stream], ready[task]), work[task]
+    return clock[stream], left[stream]
 
 
 @njit(cache=True)
