@@ -30,8 +30,8 @@ CONTEXT_BYTES = {
     "hopper": 600 * MIB,
     "blackwell": 700 * MIB,
 }
-# NCCL allocates per channel and peer one buffer per protocol: 4 MiB Simple, 512 KiB LL and
-# 4.69 MiB LL128 (NCCL's defaults), for a send and a receive side it keeps the latter.
+# A channel's connection has one buffer per protocol on the receiving side: by NCCL's defaults
+# 4 MiB for Simple, 512 KiB for LL and 4.69 MiB for LL128. One connection a channel is counted.
 NCCL_CHANNEL_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
 
 

@@ -10,6 +10,7 @@ from simulators.job import Job
 from simulators.memory import footprint
 from simulators.prediction import Prediction
 from simulators.replay.assemble import Assembler, Sharing
+from simulators.replay.assumptions import assumptions_of
 from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
 from simulators.workload.ir import Block
@@ -66,6 +67,7 @@ def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Predic
         critical_stage=critical,
         evidence_share=shares,
         estimated_operations=estimated,
+        assumptions=assumptions_of(job),
     )
 
 

@@ -8,32 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
+from simulators.job import Job, Mla, Model, Moe, Recipe, Training
+from tests.samples import CLUSTER, GPU
 
-GPU = Gpu(
-    name="h100",
-    architecture="hopper",
-    compute_capability=9.0,
-    sms=132,
-    peak_flops={"bf16": 989.4e12, "fp16": 989.4e12, "fp8": 1978.9e12, "tf32": 494.7e12},
-    memory_bytes=80 * 2**30,
-    memory_bandwidth_bytes_per_s=3350e9,
-    l2_bytes=50 * 2**20,
-    nvlink_generation=4,
-    nvlink_links=18,
-    nvlink_bytes_per_s=450e9,
-    pcie_bytes_per_s=64e9,
-    price_usd_per_hour=2.0,
-)
-NODE = Cluster(
-    name="test",
-    num_nodes=1,
-    gpus_per_node=8,
-    nics_per_node=8,
-    nic_gbps=400,
-    fabric="infiniband",
-    source="made up",
-)
+NODE = replace(CLUSTER, name="test", num_nodes=1)
 GPT175B = Model(
     name="gpt175b",
     num_layers=96,
