@@ -42,7 +42,7 @@ def main() -> None:
             "cluster.nccl_version='2.12'",
             f"training.global_batch_size={row['global_batch']}",
             f"training.precision={row['dtype']}",
-            "training.attention=unfused",
+            "framework.attention=unfused",
         )
         check_job(question)
         published = float(row["measured_iter_s"] or row["derived_iter_s"])

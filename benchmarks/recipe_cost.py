@@ -90,7 +90,7 @@ def main() -> None:
         again = _median_s(simulator, question, repeat, forget=False)
         new = _median_s(simulator, question, max(3, repeat // 3), forget=True)
         workload = build_workload(question)
-        pricer = Pricer(question.gpu, question.cluster, workload.communicators)
+        pricer = Pricer(question.gpu, question.cluster, question.framework, workload.communicators)
         step = replay_step(question, Assembler(question, workload, pricer).assemble)
         table.add_row(
             name,

@@ -16,6 +16,7 @@ from conf.explain import explain_hydra_error, explain_omegaconf_error
 from conf.schema import structured
 from optimizer.question import Declared
 from simulators.errors import InputError
+from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
 
 __all__ = ["Declared", "build_declared", "build_recipe", "build_value", "explain_hydra_error"]
@@ -27,7 +28,8 @@ def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
     """The checked declarations of a composed configuration.
 
     Args:
-        cfg: a configuration with the groups ``model``, ``gpu``, ``cluster`` and ``training``;
+        cfg: a configuration with the groups ``model``, ``gpu``, ``cluster``,
+            ``training`` and ``framework``;
             other keys are not looked at.
 
     Raises:
@@ -38,6 +40,7 @@ def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
         gpu=build_value(Gpu, "gpu", _group(cfg, "gpu")),
         cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),
         training=build_value(Training, "training", _group(cfg, "training")),
+        framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )
     declared.check()
     return declared

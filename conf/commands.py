@@ -12,6 +12,7 @@ from conf.schema import structured
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.tracking import TrackingSettings
 from simulators.errors import InputError, nearest_name
+from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
 
 
@@ -40,7 +41,13 @@ class ObjectiveChoice:
     names: tuple[str, ...] = ("cost",)
 
 
-_QUESTION = {"model": Model, "gpu": Gpu, "cluster": Cluster, "training": Training}
+_QUESTION = {
+    "model": Model,
+    "gpu": Gpu,
+    "cluster": Cluster,
+    "training": Training,
+    "framework": Framework,
+}
 
 _SEARCH = {
     **_QUESTION,

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
+from simulators.framework import MEGATRON_CORE, Framework
 from simulators.job import Cluster, Gpu, Job, Model, Recipe, Training
 
 
@@ -17,9 +18,10 @@ class Declared:
     gpu: Gpu
     cluster: Cluster
     training: Training
+    framework: Framework = MEGATRON_CORE
 
     def job(self, recipe: Recipe) -> Job:
-        return Job(self.model, self.gpu, self.cluster, self.training, recipe)
+        return Job(self.model, self.gpu, self.cluster, self.training, recipe, self.framework)
 
     def check(self) -> None:
         """Refuse impossible declarations.
@@ -27,7 +29,7 @@ class Declared:
         Raises:
             InputError: naming the field.
         """
-        for part in (self.model, self.gpu, self.cluster, self.training):
+        for part in (self.model, self.gpu, self.cluster, self.training, self.framework):
             part.check()
 
     @functools.cached_property

@@ -107,7 +107,7 @@ def _plainest(space: Space, recipe: Recipe) -> Recipe:
     plain = recipe
     if recipe.etp is not None and recipe.etp == recipe.tp:
         plain = dataclasses.replace(plain, etp=None)
-    if recipe.recompute_layers == max(job.layers_per_stage) // recipe.vpp:
+    if recipe.recompute_layers == job.largest_chunk:
         plain = dataclasses.replace(plain, recompute_layers=None)
     return plain
 

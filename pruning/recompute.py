@@ -45,11 +45,11 @@ def _more_recomputation(job: Job) -> list[Recipe]:
     everything = replace(recipe, recompute="full", recompute_layers=None)
     if recipe.recompute == "full":
         if recipe.recompute_layers is not None:
-            chunk = max(job.layers_per_stage) // recipe.vpp
+            chunk = job.largest_chunk
             more = range(recipe.recompute_layers + 1, chunk)
             twins += [replace(recipe, recompute_layers=layers) for layers in more]
             twins.append(everything)
-    elif recipe.recompute == "none" or job.training.attention == "flash":
+    elif recipe.recompute == "none" or job.framework.attention != "unfused":
         twins.append(everything)
     return twins
 

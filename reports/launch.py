@@ -11,7 +11,7 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from simulators.job import Job, Model, Training
+from simulators.job import Job, Model
 
 Arguments = list[tuple[str, ...]]
 
@@ -162,7 +162,7 @@ def _experts(job: Job) -> Arguments:
 def _training(job: Job) -> Arguments:
     training = job.training
     iterations = max(1, math.ceil(training.tokens / job.tokens_per_step))
-    attention = "flash" if training.attention == "flash" else "unfused"
+    attention = "unfused" if job.framework.attention == "unfused" else "flash"
     arguments: Arguments = [
         ("--micro-batch-size", str(job.recipe.micro_batch)),
         ("--global-batch-size", str(training.global_batch_size)),
@@ -171,8 +171,8 @@ def _training(job: Job) -> Arguments:
         ("--attention-backend", attention),
     ]
     arguments += _precision(job.precision)
-    arguments += _optimizer(training)
-    if not training.fused_wgrad:
+    arguments += _optimizer(job)
+    if not job.framework.fused_wgrad:
         arguments.append(("--no-gradient-accumulation-fusion",))
     return arguments
 
@@ -183,7 +183,8 @@ def _precision(precision: str) -> Arguments:
     return [(f"--{precision}",)] if precision in ("bf16", "fp16") else []
 
 
-def _optimizer(training: Training) -> Arguments:
+def _optimizer(job: Job) -> Arguments:
+    training = job.training
     arguments: Arguments = [("--optimizer", "sgd" if training.optimizer == "sgd" else "adam")]
     if training.optimizer == "adam_bf16":
         arguments += [
@@ -191,7 +192,7 @@ def _optimizer(training: Training) -> Arguments:
             ("--exp-avg-dtype", "bf16"),
             ("--exp-avg-sq-dtype", "bf16"),
         ]
-    if training.accumulate_grads_fp32:
+    if job.framework.accumulate_grads_fp32:
         arguments.append(("--accumulate-allreduce-grads-in-fp32",))
     else:
         arguments.append(("--grad-reduce-in-bf16",))
@@ -218,6 +219,13 @@ def _parallelism(job: Job) -> Arguments:
         if layers is not None:
             uneven = True
             arguments.append((name, str(layers)))
+    for flag, given in (
+        ("--account-for-embedding-in-pipeline-split", recipe.embedding_as_layer),
+        ("--account-for-loss-in-pipeline-split", recipe.loss_as_layer),
+    ):
+        if given:
+            uneven = True
+            arguments.append((flag,))
     if recipe.vpp > 1:
         # An uneven split has no single layer count per virtual stage.
         arguments.append(
@@ -280,11 +288,11 @@ def _lacking(job: Job) -> tuple[str, ...]:
         lacking.append("overlap_param_gather without overlap_grad_reduce")
     if job.precision == "tf32":
         lacking.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
-    flash = job.training.attention == "flash"
+    flash = job.framework.attention != "unfused"
     if flash and (job.precision in ("fp32", "tf32") or job.gpu.compute_capability < 8):
         lacking.append(
             f"attention=flash in {job.precision} on {job.gpu.name} (FlashAttention 2 needs bf16 "
-            "or fp16, and Ampere or newer; training.attention=unfused runs everywhere)"
+            "or fp16, and Ampere or newer; framework.attention=unfused runs everywhere)"
         )
     if job.model.moe is not None and job.precision not in _GROUPED_GEMM_PRECISIONS:
         lacking.append(f"grouped GEMM in {job.precision} (Megatron-LM has it for bf16 models)")

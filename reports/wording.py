@@ -42,6 +42,7 @@ def recipe_words(recipe: Recipe, dp: int) -> str:
     for name in ("first_stage_layers", "last_stage_layers"):
         if getattr(recipe, name) is not None:
             words.append(f"{name}={getattr(recipe, name)}")
+    words += [name for name in ("embedding_as_layer", "loss_as_layer") if getattr(recipe, name)]
     return " ".join(words)
 
 

@@ -2,6 +2,7 @@
 
 from simulators.base import Simulator, get_simulator, simulator_names
 from simulators.errors import InputError
+from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
 from simulators.prediction import Evidence, Memory, Prediction, StageMemory
 from simulators.validity import check_job, why_invalid
@@ -9,6 +10,7 @@ from simulators.validity import check_job, why_invalid
 __all__ = [
     "Cluster",
     "Evidence",
+    "Framework",
     "Gpu",
     "InputError",
     "Job",

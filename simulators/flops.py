@@ -39,10 +39,10 @@ def step_flops(job: Job) -> StepFlops:
 
 def _recomputed_share(job: Job) -> float:
     """Share of the layers that full recomputation repeats; all layers count alike."""
-    per_chunk, chunks = job.recipe.recompute_layers, job.recipe.vpp
+    per_chunk = job.recipe.recompute_layers
     if per_chunk is None:
         return 1.0
-    repeated = sum(chunks * min(per_chunk, count // chunks) for count in job.layers_per_stage)
+    repeated = sum(min(per_chunk, count) for stage in job.layers_per_chunk for count in stage)
     return repeated / job.model.num_layers
 
 

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 
 from simulators.errors import InputError, require_choice, require_positive
+from simulators.framework import MEGATRON_CORE, Framework
+from simulators.layout import split_layers
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "tf32")
 RECOMPUTE_MODES = ("none", "selective", "full")
@@ -296,8 +298,6 @@ FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
 class Training:
     """How the model is trained; lengths in tokens, ``tokens`` is the whole run's count.
 
-    ``attention`` is the kernel family (``flash`` or ``unfused``);
-    ``accumulate_grads_fp32`` keeps Megatron's fp32 main gradient;
     ``optimizer`` is ``adam`` (two fp32 moments), ``sgd`` (one) or ``adam_bf16`` (two bf16).
     """
 
@@ -306,9 +306,6 @@ class Training:
     sequence_length: int | None = None
     precision: str = "bf16"
     optimizer: str = "adam"
-    attention: str = "flash"
-    accumulate_grads_fp32: bool = True
-    fused_wgrad: bool = True
 
     def check(self) -> None:
         require_positive("training.global_batch_size", self.global_batch_size)
@@ -317,7 +314,6 @@ class Training:
             require_positive("training.sequence_length", self.sequence_length)
         require_choice("training.precision", self.precision, PRECISIONS)
         require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
-        require_choice("training.attention", self.attention, ("flash", "unfused"))
 
 
 @dataclass(frozen=True)
@@ -328,7 +324,9 @@ class Recipe:
     the GPU count. ``etp`` None means ``tp``. ``recompute_layers`` None means every layer (it
     counts layers per pipeline chunk, Megatron's ``block`` method, and only matters for
     ``full``). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
-    ``first_stage_layers``/``last_stage_layers`` make the split uneven.
+    ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
+    ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in
+    it (Megatron's ``account-for-...-in-pipeline-split``).
     """
 
     tp: int = 1
@@ -349,6 +347,8 @@ class Recipe:
     precision: str | None = None
     first_stage_layers: int | None = None
     last_stage_layers: int | None = None
+    embedding_as_layer: bool = False
+    loss_as_layer: bool = False
 
 
 @dataclass(frozen=True)
@@ -360,6 +360,7 @@ class Job:
     cluster: Cluster
     training: Training
     recipe: Recipe
+    framework: Framework = MEGATRON_CORE
 
     @property
     def world_size(self) -> int:
@@ -398,18 +399,30 @@ class Job:
         return self.training.global_batch_size * self.sequence_length
 
     @functools.cached_property
+    def layers_per_chunk(self) -> tuple[tuple[int, ...], ...]:
+        """Transformer layers of each pipeline stage's chunks.
+
+        Raises:
+            InputError: naming the recipe field, when the layers cannot be split as declared.
+        """
+        recipe = self.recipe
+        return split_layers(
+            self.model.num_layers,
+            recipe.pp,
+            recipe.vpp,
+            first_stage=recipe.first_stage_layers,
+            last_stage=recipe.last_stage_layers,
+            embedding_as_layer=recipe.embedding_as_layer,
+            loss_as_layer=recipe.loss_as_layer,
+            deal_out=self.framework.balanced_split,
+        )
+
+    @property
     def layers_per_stage(self) -> tuple[int, ...]:
         """Transformer layers on each pipeline stage, first to last."""
-        recipe, stages = self.recipe, self.recipe.pp
-        if recipe.first_stage_layers is None and recipe.last_stage_layers is None:
-            return (self.model.num_layers // stages,) * stages
-        first, last = recipe.first_stage_layers, recipe.last_stage_layers
-        middle = stages - (first is not None) - (last is not None)
-        left = self.model.num_layers - (first or 0) - (last or 0)
-        each = left // middle if middle else 0
-        layers = [each] * stages
-        if first is not None:
-            layers[0] = first
-        if last is not None:
-            layers[-1] = last
-        return tuple(layers)
+        return tuple(sum(chunks) for chunks in self.layers_per_chunk)
+
+    @property
+    def largest_chunk(self) -> int:
+        """Layers of the chunk that holds most."""
+        return max(max(chunks) for chunks in self.layers_per_chunk)

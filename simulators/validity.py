@@ -93,23 +93,10 @@ def _tensor_parallel_divides_model(job: Job) -> tuple[str, str] | None:
 
 
 def _pipeline_splits_layers(job: Job) -> tuple[str, str] | None:
-    recipe, layers = job.recipe, job.model.num_layers
-    first, last = recipe.first_stage_layers, recipe.last_stage_layers
-    given = "last_stage_layers" if first is None else "first_stage_layers"
-    if recipe.pp == 1:
-        if first is not None or last is not None:
-            return given, "an uneven split needs pp > 1"
-        return None
-    if first is None and last is None:
-        if layers % recipe.pp:
-            return "pp", f"pp={recipe.pp} does not divide the {layers} layers"
-        return None
-    middle = recipe.pp - (first is not None) - (last is not None)
-    left = layers - (first or 0) - (last or 0)
-    if left < middle or (left and not middle) or (middle and left % middle):
-        return given, (
-            f"the {left} layers left over do not split evenly over {middle} middle stages"
-        )
+    try:
+        job.layers_per_chunk  # noqa: B018 - the split is the check
+    except InputError as error:
+        return error.field, error.problem
     return None
 
 
@@ -121,9 +108,6 @@ def _virtual_stages(job: Job) -> tuple[str, str] | None:
         return "vpp", "virtual pipeline stages need pp > 1"
     if recipe.schedule != "1f1b":
         return "vpp", "virtual pipeline stages need the 1f1b schedule"
-    for stage, layers in enumerate(job.layers_per_stage):
-        if layers % recipe.vpp:
-            return "vpp", f"vpp={recipe.vpp} does not divide the {layers} layers of stage {stage}"
     return None
 
 
@@ -146,7 +130,7 @@ def _context_parallel(job: Job) -> tuple[str, str] | None:
     # Causal load balancing cuts the sequence into 2 x cp pieces.
     if cp > 1 and job.sequence_length % (2 * cp):
         return "cp", f"2 x cp={2 * cp} does not divide the {job.sequence_length} tokens"
-    if cp > 1 and job.training.attention != "flash":
+    if cp > 1 and job.framework.attention == "unfused":
         return "cp", "context parallelism needs flash attention"
     return None
 
@@ -197,7 +181,7 @@ def _recompute(job: Job) -> tuple[str, str] | None:
         return None
     if recipe.recompute != "full":
         return "recompute_layers", "recompute_layers only means something with recompute=full"
-    chunk = max(job.layers_per_stage) // recipe.vpp
+    chunk = job.largest_chunk
     if recipe.recompute_layers > chunk:
         return "recompute_layers", (
             f"recompute_layers={recipe.recompute_layers} exceeds the {chunk} layers of a chunk"

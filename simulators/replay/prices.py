@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simulators.collectives import CollectivePrice, price_collective, price_send_recv
+from simulators.framework import Framework
 from simulators.interference import overlap_slowdowns
 from simulators.job import Cluster, Gpu
-from simulators.kernels import host_launch_s, price_kernels
+from simulators.kernels import price_kernels
 from simulators.prediction import Evidence
 from simulators.workload.ir import (
     Attention,
@@ -98,13 +99,18 @@ class Pricer:
     """Prices blocks for one GPU, cluster and set of communicators; each content once."""
 
     def __init__(
-        self, gpu: Gpu, cluster: Cluster, communicators: Mapping[str, Communicator]
+        self,
+        gpu: Gpu,
+        cluster: Cluster,
+        framework: Framework,
+        communicators: Mapping[str, Communicator],
     ) -> None:
         self.gpu = gpu
         self.cluster = cluster
         self.communicators = communicators
+        self.host_launch_s = host_launch_s(framework)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
-        self._key = repr((gpu, cluster, communicators))
+        self._key = repr((gpu, cluster, self.host_launch_s, communicators))
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -113,7 +119,7 @@ class Pricer:
         if priced is None:
             if len(_PRICED) >= _PRICED_LIMIT:
                 _PRICED.clear()
-            priced = _sum_block(self.operations(block), self.gpu)
+            priced = _sum_block(self.operations(block), self.gpu, self.host_launch_s)
             _PRICED[key] = priced
         return priced
 
@@ -146,12 +152,17 @@ _PRICED: dict[tuple[str, str], PricedBlock] = {}
 _PRICED_LIMIT = 50_000
 
 
+def host_launch_s(framework: Framework) -> float:
+    """Seconds of the host per kernel; a replayed graph costs it one call, whatever it holds."""
+    return 0.0 if framework.cuda_graphs else framework.host_launch_s
+
+
 def launches_of(op: DeviceOp) -> int:
     """Kernel launches the host makes for one operation."""
     return op.launches if isinstance(op, Streaming) else 1
 
 
-def _sum_block(ops: Sequence[PricedOp], gpu: Gpu) -> PricedBlock:
+def _sum_block(ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float) -> PricedBlock:
     """Run a block alone: kernels one after another, communication beside those it overlaps."""
     parts = np.zeros(len(PARTS))
     evidence = np.zeros(len(EVIDENCE))
@@ -185,7 +196,7 @@ def _sum_block(ops: Sequence[PricedOp], gpu: Gpu) -> PricedBlock:
     return PricedBlock(
         seconds=seconds,
         part_s=parts,
-        host_s=launches * host_launch_s(gpu),
+        host_s=launches * host_launch_s,
         compute_share=min(1.0, compute_s / seconds) if seconds else 0.0,
         memory_bound=memory_s / compute_s if compute_s else 0.0,
         channels=float(wire[0]),

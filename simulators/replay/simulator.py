@@ -31,7 +31,7 @@ class ReplaySimulator:
     def simulate(self, job: Job) -> Prediction:
         """Predict one step of a valid job (see ``Simulator.simulate``)."""
         workload = build_workload(job)
-        pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+        pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
         return _predict(job, workload, pricer, step)

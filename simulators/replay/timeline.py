@@ -15,7 +15,6 @@ import numpy as np
 
 from simulators.errors import InputError
 from simulators.job import Job
-from simulators.kernels import host_launch_s
 from simulators.replay.assemble import Assembler, Program
 from simulators.replay.engine import Floats, Ints, run
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
@@ -69,7 +68,7 @@ def operation_timeline(job: Job, micro_batches: int | None = None) -> Timeline:
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     assembler = Assembler(job, workload, pricer)
     return _Unroll(job, workload, pricer, assembler, assembler.assemble(count), count).play()
 
@@ -92,7 +91,7 @@ class _Unroll:
         self.assembler = assembler
         self.program = program
         self.micro_batches = micro_batches
-        self.launch_s = host_launch_s(job.gpu)
+        self.launch_s = pricer.host_launch_s
         self.kinds = Kinds()
         self.names: dict[str, int] = {}
         # Columns of the operations, then the edges between them.

@@ -144,7 +144,7 @@ def _mla_projection(shard: Shard) -> list[Part]:
 
 
 def _core(shard: Shard) -> Part:
-    return _flash_core(shard) if shard.attention == "flash" else _unfused_core(shard)
+    return _unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard)
 
 
 def _flash_core(shard: Shard) -> Part:

@@ -17,7 +17,7 @@ MEGATRON_BUCKET_PER_REPLICA = 1_000_000
 
 
 def gradient_bytes_per_parameter(job: Job) -> int:
-    if job.training.accumulate_grads_fp32 or job.precision in ("fp32", "tf32"):
+    if job.framework.accumulate_grads_fp32 or job.precision in ("fp32", "tf32"):
         return 4
     return 2
 

@@ -62,11 +62,11 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
     ``c`` of stage ``s - 1`` (Narayanan et al. 2021, figure 4).
     """
     recipe = job.recipe
-    per_chunk = [count // recipe.vpp for count in job.layers_per_stage]
-    ranges: list[list[tuple[int, int]]] = [[] for _ in per_chunk]
+    ranges: list[list[tuple[int, int]]] = [[] for _ in range(recipe.pp)]
     start = 0
-    for _ in range(recipe.vpp):
-        for stage, count in enumerate(per_chunk):
+    for chunk in range(recipe.vpp):
+        for stage in range(recipe.pp):
+            count = job.layers_per_chunk[stage][chunk]
             ranges[stage].append((start, start + count))
             start += count
     return ranges

@@ -49,8 +49,8 @@ class Shard:
             sp=recipe.sp,
             tp_comm_overlap=recipe.tp_comm_overlap,
             precision=job.precision,
-            attention=job.training.attention,
-            fused_wgrad=job.training.fused_wgrad,
+            attention=job.framework.attention,
+            fused_wgrad=job.framework.fused_wgrad,
         )
 
     @property

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import conf
 from conf.schema import structured
+from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
 
 DECLARATIONS = {
@@ -19,6 +20,7 @@ DECLARATIONS = {
     "gpu": Gpu,
     "cluster": Cluster,
     "training": Training,
+    "framework": Framework,
     "recipe": Recipe,
 }
 PRIMARY = """
@@ -28,6 +30,7 @@ defaults:
   - gpu: h100
   - cluster: h800_96
   - training: default
+  - framework: megatron_core
   - _self_
 seed: 0
 hydra:

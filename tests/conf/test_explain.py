@@ -51,7 +51,10 @@ def test_the_message_reads_as_one_sentence(composed: Compose) -> None:
 
 
 def test_hydra_itself_is_not_offered(composed: Compose) -> None:
-    assert explained(composed, "sead=3").allowed == "cluster, gpu, model, recipe, seed, training"
+    assert (
+        explained(composed, "sead=3").allowed
+        == "cluster, framework, gpu, model, recipe, seed, training"
+    )
 
 
 def test_unknown_field_of_a_nested_group(composed: Compose) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pruning import TACTICS, History, Known, select_tactics, settle, settles_others_rank
 from pruning.micro_batches import QUANTISATION_GAIN
 from simulators.errors import InputError
+from simulators.framework import Framework
 from simulators.job import Recipe
 from simulators.prediction import StageMemory
 from tests.optimizer.fake_simulator import FakeSimulator, declared
@@ -68,8 +69,7 @@ class TestRecompute:
         assert rule(Recipe(recompute="none", pp=8), settled) == "recompute_oom"
 
     def test_unfused_attention_scores_can_make_full_the_larger(self):
-        training = replace(QUESTION.training, attention="unfused")
-        unfused = replace(QUESTION, training=training)
+        unfused = replace(QUESTION, framework=Framework(attention="unfused"))
         settled = history(out_of_memory(recompute="full"))
         assert rule(Recipe(recompute="selective"), settled, unfused) is None
         assert rule(Recipe(recompute="none"), settled, unfused) == "recompute_oom"

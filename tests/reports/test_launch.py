@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reports.launch import megatron_launch
+from simulators.framework import Framework
 from simulators.job import Job, Mla, Recipe
 from tests.samples import CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
 
@@ -149,7 +150,7 @@ def test_flash_attention_needs_ampere_and_halves(precision, compute_capability, 
     job = replace(
         job_of(Recipe(precision=precision)),
         gpu=replace(GPU, compute_capability=compute_capability),
-        training=replace(TRAINING, attention=attention),
+        framework=Framework(attention=attention),
     )
     assert any("attention=flash" in lack for lack in megatron_launch(job).lacking) == lacks
 

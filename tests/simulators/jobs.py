@@ -5,9 +5,10 @@ Shapes of published models where a published figure is compared, small made-up o
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+from simulators.framework import Framework
 from simulators.job import Job, Mla, Model, Moe, Recipe, Training
 from tests.samples import CLUSTER, GPU
 
@@ -90,11 +91,19 @@ def make_job(
     training: dict[str, Any] | None = None,
     **recipe: Any,
 ) -> Job:
-    """A job on ``nodes`` nodes; further arguments are fields of the recipe."""
+    """A job on ``nodes`` nodes; further arguments are fields of the recipe.
+
+    ``training`` holds fields of the training or of the framework.
+    """
+    given = training or {}
+    software = {field.name for field in fields(Framework)}
+    framework = Framework(**{name: value for name, value in given.items() if name in software})
+    trained = {name: value for name, value in given.items() if name not in software}
     return Job(
         model,
         GPU,
         replace(NODE, num_nodes=nodes, gpus_per_node=gpus_per_node),
-        Training(global_batch_size=batch, tokens=1e9, **(training or {})),
+        Training(global_batch_size=batch, tokens=1e9, **trained),
         Recipe(**recipe),
+        framework,
     )

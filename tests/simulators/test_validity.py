@@ -46,7 +46,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("pipeline_splits_layers", "first_stage_layers", TINY, {"pp": 4, "first_stage_layers": 11}),
     ("pipeline_splits_layers", "last_stage_layers", TINY, {"pp": 4, "last_stage_layers": 2}),
     ("virtual_stages", "vpp", TINY, {"vpp": 2}),
-    ("virtual_stages", "vpp", TINY, {"pp": 4, "vpp": 2}),
+    ("pipeline_splits_layers", "vpp", TINY, {"pp": 4, "vpp": 2}),
     ("virtual_stages", "vpp", TINY, {"pp": 2, "vpp": 2, "schedule": "gpipe"}),
     ("sequence_parallel", "sp", TINY, {"sp": True}),
     ("sequence_parallel", "sp", TINY, {"tp": 8, "sp": True, "training": {"sequence_length": 60}}),

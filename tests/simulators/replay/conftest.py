@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simulators.collectives import CollectivePrice
+from simulators.framework import Framework
 from simulators.job import Cluster, Gpu
 from simulators.kernels import KernelPrices
 from simulators.prediction import Evidence
@@ -94,7 +95,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             factors = np.full((len(memory_bound), len(channels)), rates.slowdown)
             return factors, factors
 
-        def host_launch_s(gpu: Gpu) -> float:
+        def host_launch_s(framework: Framework) -> float:
             return rates.launch_s
 
         replaced = {

@@ -26,7 +26,7 @@ ROUNDING_S = 1e-12
 
 def full_step(job: Job) -> Step:
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     return replay_step(job, Assembler(job, workload, pricer).assemble, full=True)
 
 
@@ -152,7 +152,7 @@ def test_transfers_cross_nodes_where_stages_do(
     job = make_job(TINY, nodes=nodes, pp=pp)
     job = replace(job, cluster=replace(job.cluster, nvlink_domain=nvlink_domain))
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     assert boundary_seconds(job, workload, pricer).tolist() == crossing
 
 
@@ -160,6 +160,8 @@ def test_direction_of_a_pass_decides_who_sends(machine: Machine) -> None:
     machine(Rates(send_s=SEND_S))
     job = make_job(TINY, pp=2)
     workload = build_workload(job)
-    assembler = Assembler(job, workload, Pricer(job.gpu, job.cluster, workload.communicators))
+    assembler = Assembler(
+        job, workload, Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
+    )
     sent = [[assembler.sent_s(stage, way) for way in (FORWARD, BACKWARD)] for stage in (0, 1)]
     assert sent == [[SEND_S, 0], [0, SEND_S]]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulators.framework import Framework
 from simulators.job import Gpu
 from simulators.kernels import KernelPrices
 from simulators.replay import prices
@@ -36,7 +37,7 @@ def gather(seconds: int, overlaps: int = 0) -> Collective:
 
 def priced(*ops: Any) -> PricedBlock:
     job = make_job(TINY, tp=2)
-    return Pricer(GPU, NODE, communicators(job)).block(Block("test", ops))
+    return Pricer(GPU, NODE, Framework(), communicators(job)).block(Block("test", ops))
 
 
 def parts(block: PricedBlock) -> dict[str, float]:
@@ -88,7 +89,7 @@ def test_every_communicator_has_a_part(machine: Machine) -> None:
     groups = communicators(make_job(MLA_MOE, nodes=2, tp=2, pp=2, sp=True))
     assert set(groups) <= set(COMMUNICATION)
     assert set(COMMUNICATION.values()) <= set(PARTS)
-    pricer = Pricer(GPU, NODE, groups)
+    pricer = Pricer(GPU, NODE, Framework(), groups)
     assert parts(pricer.block(Block("send", (SendRecv("send", 1, "pp"),)))) == {
         "pp_communication": 1
     }
@@ -128,7 +129,7 @@ def test_another_gpu_is_priced_anew(
     block, groups = Block("test", (gemm(1),)), communicators(make_job(TINY))
     other = replace(GPU, **change)
     for gpu in (GPU, GPU, other, other):
-        Pricer(gpu, NODE, groups).block(block)
+        Pricer(gpu, NODE, Framework(), groups).block(block)
     assert asked == [GPU, other]
 
 
@@ -138,7 +139,7 @@ def test_segments_add_up_to_the_pass(machine: Machine, bucket: int | None, direc
     machine(Rates(flops_per_s=1e12, memory_bytes_per_s=1e11, launch_s=1e-4))
     workload = build_workload(make_job(TINY))
     chunk = workload.stages[0].chunks[0]
-    passes = PassPricer(Pricer(GPU, NODE, workload.communicators), bucket)
+    passes = PassPricer(Pricer(GPU, NODE, Framework(), workload.communicators), bucket)
     whole, segments = passes.whole(chunk, direction), passes.segments(chunk, direction)
     assert sum(each.price.seconds for each in segments) == pytest.approx(whole.seconds, rel=1e-12)
     assert sum(each.price.part_s for each in segments) == pytest.approx(whole.part_s, rel=1e-12)
@@ -157,7 +158,7 @@ def test_buckets_close_when_full_from_the_last_layer_on(machine: Machine) -> Non
     workload = build_workload(make_job(TINY))
     chunk = workload.stages[0].chunks[0]
     per_layer = chunk.runs[1].parameters.total
-    passes = PassPricer(Pricer(GPU, NODE, workload.communicators), 3 * per_layer)
+    passes = PassPricer(Pricer(GPU, NODE, Framework(), workload.communicators), 3 * per_layer)
     backward = passes.segments(chunk, BACKWARD)
     # Head and three layers, three times three layers; what is left over closes with the pass.
     assert [len(each.blocks) for each in backward] == [4, 3, 3, 3, 1]

@@ -26,7 +26,7 @@ SEARCH = settings(
 
 def step_of(job: Job, *, full: bool = False) -> Step:
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     return replay_step(job, Assembler(job, workload, pricer).assemble, full=full)
 
 
@@ -141,7 +141,7 @@ def test_cost_does_not_grow_with_replicas_or_micro_batches(recipe: dict[str, int
 def test_evidence_weighs_what_was_not_replayed(recipe: dict[str, Any]) -> None:
     job = make_job(LLAMA, nodes=2, batch=1024, **recipe)
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     short, full = step_of(job), step_of(job, full=True)
     assert short.simulated_micro_batches < full.simulated_micro_batches
     shares, _ = _evidence(job, workload, pricer, short)

@@ -87,7 +87,7 @@ def test_a_main_task_that_awaits_a_side_task_behind_it_is_a_deadlock() -> None:
 def test_real_steps_take_the_same_time_on_the_event_loop(recipe: Recipe) -> None:
     job = wide_job(recipe)
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     tasks = Assembler(job, workload, pricer).assemble(job.num_micro_batches).tasks
     swept, played = run(tasks), run(replace(tasks, side=None))
     assert swept.start == pytest.approx(played.start, rel=1e-9, abs=1e-12)

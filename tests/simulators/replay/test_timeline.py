@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulators.errors import InputError
+from simulators.framework import Framework
 from simulators.job import Job, Recipe, Training
 from simulators.replay.simulator import ReplaySimulator
 from simulators.replay.timeline import (
@@ -68,11 +69,11 @@ def test_no_operation_precedes_its_launch() -> None:
     assert (np.sort(device) >= np.sort(launches) - 1e-12).all()
 
 
-def test_a_slow_host_holds_the_device_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_host_holds_the_device_back() -> None:
     question = wide_job(RECIPES["one stage"])
     fast = operation_timeline(question, micro_batches=1)
-    monkeypatch.setattr("simulators.replay.timeline.host_launch_s", lambda gpu: 0.01)
-    slow = operation_timeline(question, micro_batches=1)
+    slow_host = replace(question, framework=Framework(host_launch_s=0.01))
+    slow = operation_timeline(slow_host, micro_batches=1)
     launches = float((slow.end_s - slow.start_s)[slow.stream == HOST].sum())
     assert slow.step_time_s > fast.step_time_s
     assert slow.step_time_s >= launches

@@ -1,0 +1,57 @@
+"""The software that runs a job: which kernels it has, what it fuses, how it launches.
+
+Two runs of one recipe on one cluster differ by these facts as much as by the recipe. They are
+documented properties of a framework's version, declared in ``conf/framework/``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.errors import require_choice, require_positive
+
+ATTENTION_KERNELS = ("flash", "flash2", "unfused")
+FUSIONS = ("fused", "compiled", "eager")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework at one time; the defaults are those of today's Megatron-Core.
+
+    ``attention``: ``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2
+    on Ampere, cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on
+    any GPU, ``unfused`` writes the scores to memory (everything before 2022). ``fusion``:
+    memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
+    each region (``compiled``), or one kernel per written operation (``eager``).
+    ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
+    ``accumulate_grads_fp32`` keeps that fp32 gradient. ``host_launch_s`` is the host's time per
+    kernel launch in seconds; with ``cuda_graphs`` passes are replayed and the host never lags.
+    ``scatter_gather_p2p``: without sequence parallelism, tensor-parallel ranks each send their
+    share of a pipeline message and gather it on arrival (Narayanan et al. 2021, section 4.1).
+    ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
+    refused as Megatron-LM does.
+    """
+
+    name: str = "megatron_core"
+    source: str = ""
+    attention: str = "flash"
+    fusion: str = "fused"
+    fused_wgrad: bool = True
+    accumulate_grads_fp32: bool = True
+    host_launch_s: float = 7e-6
+    cuda_graphs: bool = False
+    scatter_gather_p2p: bool = False
+    balanced_split: bool = False
+
+    def check(self) -> None:
+        """Refuse what does not exist.
+
+        Raises:
+            InputError: naming the field.
+        """
+        require_choice("framework.attention", self.attention, ATTENTION_KERNELS)
+        require_choice("framework.fusion", self.fusion, FUSIONS)
+        require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
+
+
+MEGATRON_CORE = Framework()

@@ -1,0 +1,62 @@
+"""Splitting layers over stages and chunks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulators.errors import InputError
+from simulators.layout import split_layers
+
+
+def test_llama_405b_counts_both_ends_as_layers() -> None:
+    # 126 layers + 2 over 8 stages of 8 chunks: two layers a chunk, one in the first and last.
+    chunks = split_layers(126, 8, 8, embedding_as_layer=True, loss_as_layer=True)
+    assert chunks[0] == (1, 2, 2, 2, 2, 2, 2, 2)
+    assert chunks[-1] == (2, 2, 2, 2, 2, 2, 2, 1)
+    assert set(chunks[1:-1]) == {(2,) * 8}
+
+
+def test_bloom_176b_on_twelve_stages() -> None:
+    split = split_layers(70, 12, 1, embedding_as_layer=True, loss_as_layer=True)
+    assert [sum(chunks) for chunks in split] == [5, *[6] * 10, 5]
+
+
+def test_leftover_layers_are_dealt_out_only_when_allowed() -> None:
+    assert split_layers(61, 8, 1, deal_out=True) == ((8,),) * 5 + ((7,),) * 3
+    with pytest.raises(InputError, match="pp=8 does not divide the 61 layers"):
+        split_layers(61, 8, 1)
+
+
+def test_fixed_ends_and_counted_ends_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="loss_as_layer"):
+        split_layers(62, 4, 1, first_stage=14, loss_as_layer=True)
+
+
+@given(
+    layers=st.integers(1, 200),
+    stages=st.integers(1, 16),
+    chunks=st.integers(1, 8),
+    embedding=st.booleans(),
+    loss=st.booleans(),
+)
+def test_every_layer_is_somewhere_and_chunks_are_nearly_equal(
+    layers: int, stages: int, chunks: int, embedding: bool, loss: bool
+) -> None:
+    try:
+        split = split_layers(
+            layers,
+            stages,
+            chunks,
+            embedding_as_layer=embedding,
+            loss_as_layer=loss,
+            deal_out=True,
+        )
+    except InputError:
+        assert layers + embedding + loss < stages * chunks + 2
+        return
+    flat = [count for stage in split for count in stage]
+    assert sum(flat) == layers
+    assert len(flat) == stages * chunks
+    assert max(flat) - min(flat) <= 2
