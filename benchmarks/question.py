@@ -18,5 +18,4 @@ def declared(*overrides: str) -> Declared:
 
 def job(recipe: Recipe, *overrides: str) -> Job:
     """One complete question."""
-    parts = declared(*overrides)
-    return Job(parts.model, parts.gpu, parts.cluster, parts.training, recipe)
+    return declared(*overrides).job(recipe)
