@@ -1,5 +1,6 @@
 """How much computation and communication slow each other while they run together."""
 
-from simulators.interference.overlap import overlap_slowdowns
+from simulators.interference.features import KERNEL_CLASSES
+from simulators.interference.predict import overlap_slowdowns
 
-__all__ = ["overlap_slowdowns"]
+__all__ = ["KERNEL_CLASSES", "overlap_slowdowns"]

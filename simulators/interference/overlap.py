@@ -1,4 +1,4 @@
-"""First overlap model: what a communication kernel takes from computation, and the reverse.
+"""The physical overlap model: what a communication kernel takes from computation, and the reverse.
 
 Two resources are shared. *SMs*: a channel is a thread block that keeps one SM for the life of
 its kernel, so computation is left ``sms - channels``; this holds for streaming kernels too,
@@ -24,7 +24,7 @@ from simulators.job import Gpu
 Floats = NDArray[np.float64]
 
 
-def overlap_slowdowns(
+def physical_slowdowns(
     gpu: Gpu,
     memory_bound: NDArray[np.floating],
     channels: NDArray[np.integer] | NDArray[np.floating],

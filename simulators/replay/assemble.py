@@ -144,7 +144,7 @@ class Assembler:
         parts[PP_PART] += sent
         total = price.seconds + sent
         share = price.compute_share * price.seconds / total
-        return PassPrice(total, parts, share, price.memory_bound)
+        return PassPrice(total, parts, share, price.kernel_s)
 
     def sent_s(self, stage: int, direction: int) -> float:
         """Blocking transfer after a pass: forward to the next stage, backward to the previous."""
@@ -179,7 +179,7 @@ class _Build:
         self.last = np.empty(shape, dtype=np.int64)
 
     def compute_kind(self, price: PassPrice) -> int:
-        return self.kinds_of.compute(price.compute_share, price.memory_bound)
+        return self.kinds_of.compute(price.compute_share, price.kernel_s)
 
     def add(self, seconds: Floats, kinds: Ints) -> Ints:
         """Append tasks and return their numbers."""

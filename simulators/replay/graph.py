@@ -63,35 +63,36 @@ class Kinds:
     """Numbers what runs at once and makes the slowdown matrix of it.
 
     Kind 0 is neutral. A compute kind is a share of kernel time (the rest does not compete) and
-    how memory-bound those kernels are; a communication kind is its channels and the bytes per
-    second it moves through device memory.
+    the mix of those kernels; a communication kind is its channels and the bytes per second it
+    moves through device memory.
     """
 
     def __init__(self) -> None:
-        self._numbers: dict[tuple[bool, float, float], int] = {}
+        self._computes: dict[tuple[float, bytes], int] = {}
+        self._wires: dict[tuple[float, float], int] = {}
 
-    def compute(self, share: float, memory_bound: float) -> int:
-        return self._number(False, share, memory_bound)
+    def compute(self, share: float, kernel_s: Floats) -> int:
+        """The kind of kernels, ``kernel_s`` their seconds as in ``PricedBlock``."""
+        key = (share, kernel_s.tobytes())
+        return self._computes.setdefault(key, self._next())
 
     def communication(self, channels: float, bytes_per_s: float) -> int:
-        return self._number(True, channels, bytes_per_s)
+        return self._wires.setdefault((channels, bytes_per_s), self._next())
 
-    def _number(self, *key: bool | float) -> int:
-        is_communication, first, second = key
-        full = (bool(is_communication), float(first), float(second))
-        return self._numbers.setdefault(full, len(self._numbers) + 1)
+    def _next(self) -> int:
+        return len(self._computes) + len(self._wires) + 1
 
     def slowdowns(self, gpu: Gpu) -> Floats:
         """Shape (kinds, kinds): factor on the row's kind while the column's runs beside it."""
-        matrix = np.ones((len(self._numbers) + 1,) * 2)
-        entries = [(number, key[1], key[2]) for key, number in self._numbers.items() if not key[0]]
-        wires = [(number, key[1], key[2]) for key, number in self._numbers.items() if key[0]]
-        if not entries or not wires:
+        matrix = np.ones((self._next(),) * 2)
+        if not self._computes or not self._wires:
             return matrix
-        rows, share, memory_bound = (np.array(column) for column in zip(*entries, strict=True))
-        columns, channels, bytes_per_s = (np.array(column) for column in zip(*wires, strict=True))
-        on_compute, on_wires = overlap_slowdowns(gpu, memory_bound, channels, bytes_per_s)
+        rows, columns = list(self._computes.values()), list(self._wires.values())
+        share = np.array([key[0] for key in self._computes])[:, None]
+        kernel_s = np.stack([np.frombuffer(key[1]).reshape(2, -1) for key in self._computes])
+        channels, bytes_per_s = np.array(list(self._wires)).T
+        on_compute, on_wires = overlap_slowdowns(gpu, kernel_s, channels, bytes_per_s)
         # Only the kernels of a pass compete; its own exposed communication does not.
-        matrix[np.ix_(rows, columns)] = 1 + share[:, None] * (on_compute - 1)
-        matrix[np.ix_(columns, rows)] = 1 + (share[:, None] * (on_wires - 1)).T
+        matrix[np.ix_(rows, columns)] = 1 + share * (on_compute - 1)
+        matrix[np.ix_(columns, rows)] = 1 + (share * (on_wires - 1)).T
         return matrix

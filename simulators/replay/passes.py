@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.interference import KERNEL_CLASSES
 from simulators.replay.prices import HOST, PART_INDEX, PARTS, PricedBlock, Pricer
 from simulators.workload.ir import Block
 from simulators.workload.parameters import LocalParameters
@@ -19,13 +20,13 @@ class PassPrice:
     """Time of consecutive blocks on one rank.
 
     ``part_s`` sums to ``seconds``. When the host cannot launch as fast as the device runs,
-    the device waits for it: the excess is the ``host`` part.
+    the device waits for it: the excess is the ``host`` part. ``kernel_s`` as in ``PricedBlock``.
     """
 
     seconds: float
     part_s: np.ndarray
     compute_share: float
-    memory_bound: float
+    kernel_s: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,21 @@ def sum_blocks(
     ``host_excess_s`` overrides how long the device waits for the host.
     """
     parts = np.zeros(len(PARTS))
-    device_s = host_s = compute_s = memory_s = 0.0
+    kernel_s = np.zeros((2, len(KERNEL_CLASSES)))
+    device_s = host_s = 0.0
     for block, count in blocks:
         parts += block.part_s * count
         device_s += block.seconds * count
         host_s += block.host_s * count
-        compute_s += block.seconds * block.compute_share * count
-        memory_s += block.seconds * block.compute_share * block.memory_bound * count
+        kernel_s += block.kernel_s * count
     if host_excess_s is None:
         host_excess_s = max(0.0, host_s - device_s)
     parts[PART_INDEX[HOST]] += host_excess_s
     return PassPrice(
         seconds=device_s + host_excess_s,
         part_s=parts,
-        compute_share=compute_s / device_s if device_s else 0.0,
-        memory_bound=memory_s / compute_s if compute_s else 0.0,
+        compute_share=min(1.0, float(kernel_s[0].sum()) / device_s) if device_s else 0.0,
+        kernel_s=kernel_s,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from simulators.collectives import CollectivePrice, price_collective, price_send_recv
 from simulators.framework import Framework
-from simulators.interference import overlap_slowdowns
+from simulators.interference import KERNEL_CLASSES, overlap_slowdowns
 from simulators.job import Cluster, Gpu
 from simulators.kernels import price_kernels
 from simulators.prediction import Evidence
@@ -66,8 +66,9 @@ class PricedBlock:
     """One block's time on one GPU.
 
     ``part_s`` has one entry per name in ``PARTS`` and sums to ``seconds``, the device time of
-    the block run alone. ``host_s`` is what the host needs to launch it. ``compute_share`` of
-    ``seconds`` are kernels, ``memory_bound`` of those are limited by memory bandwidth.
+    the block run alone. ``host_s`` is what the host needs to launch it. ``kernel_s``, shape
+    (2, kernel classes), are the seconds of its kernels by class, and how many of those are
+    limited by memory bandwidth.
     ``channels`` and ``wire_bytes_per_s`` describe its communication (time-weighted means, see
     ``CollectivePrice``).
     ``evidence_s`` are the seconds priced as measured, fitted, estimated.
@@ -76,12 +77,16 @@ class PricedBlock:
     seconds: float
     part_s: np.ndarray
     host_s: float
-    compute_share: float
-    memory_bound: float
+    kernel_s: np.ndarray
     channels: float
     wire_bytes_per_s: float
     evidence_s: np.ndarray
     estimated: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def compute_share(self) -> float:
+        """Share of ``seconds`` that are kernels."""
+        return min(1.0, float(self.kernel_s[0].sum()) / self.seconds) if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ def _sum_block(ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float) -> Price
     parts = np.zeros(len(PARTS))
     evidence = np.zeros(len(EVIDENCE))
     estimated = set()
-    compute_s = memory_s = communication_s = 0.0
+    communication_s = 0.0
     wire = np.zeros(2)
     launches = 0
     index = 0
@@ -180,30 +185,50 @@ def _sum_block(ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float) -> Price
             evidence[EVIDENCE.index(each.evidence)] += each.seconds
             if each.evidence is Evidence.ESTIMATED:
                 estimated.add(_kind_of(each.op))
-            if each.communication is None:
-                compute_s += each.seconds
-                memory_s += each.seconds * each.memory_bound
-            else:
+            price = each.communication
+            if price is not None:
                 communication_s += each.seconds
-                price = each.communication
                 wire += each.seconds * np.array((price.channels, price.wire_bytes_per_s))
         _add_group(parts, group, gpu)
         index += len(group)
     seconds = float(parts.sum())
     if communication_s:
         wire /= communication_s
+    kernel_s = kernel_seconds([each for each in ops if each.communication is None])
     parts.setflags(write=False)
+    kernel_s.setflags(write=False)
     return PricedBlock(
         seconds=seconds,
         part_s=parts,
         host_s=launches * host_launch_s,
-        compute_share=min(1.0, compute_s / seconds) if seconds else 0.0,
-        memory_bound=memory_s / compute_s if compute_s else 0.0,
+        kernel_s=kernel_s,
         channels=float(wire[0]),
         wire_bytes_per_s=float(wire[1]),
         evidence_s=evidence,
         estimated=frozenset(estimated),
     )
+
+
+def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
+    """Seconds by class of kernels, and how many of those memory limits, shape (2, classes)."""
+    seconds = np.zeros((2, len(KERNEL_CLASSES)))
+    for priced in kernels:
+        which = KERNEL_CLASSES.index(_class_of(priced.op))
+        seconds[0, which] += priced.seconds
+        seconds[1, which] += priced.seconds * priced.memory_bound
+    return seconds
+
+
+def _class_of(op: DeviceOp) -> str:
+    """The class whose slowdown beside communication a kernel shares."""
+    if isinstance(op, Gemm):
+        return "gemm"
+    if isinstance(op, GroupedGemm):
+        return "grouped_gemm"
+    if isinstance(op, Attention):
+        return "attention"
+    assert isinstance(op, Streaming)
+    return "norm" if op.kind.startswith("norm") else "streaming"
 
 
 def _kind_of(op: DeviceOp) -> str:
@@ -234,10 +259,9 @@ def _add_group(parts: np.ndarray, group: Sequence[PricedOp], gpu: Gpu) -> None:
         parts[part] += first.seconds
         parts[PART_INDEX[COMPUTE]] += compute_s
         return
-    memory_bound = sum(kernel.seconds * kernel.memory_bound for kernel in kernels) / compute_s
     slow_compute, slow_communication = overlap_slowdowns(
         gpu,
-        np.array([memory_bound]),
+        kernel_seconds(kernels)[None],
         np.array([first.communication.channels]),
         np.array([first.communication.wire_bytes_per_s]),
     )

@@ -18,7 +18,7 @@ from simulators.job import Job
 from simulators.replay.assemble import Assembler, Program
 from simulators.replay.engine import Floats, Ints, run
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
-from simulators.replay.prices import PricedOp, Pricer, launches_of
+from simulators.replay.prices import PricedOp, Pricer, kernel_seconds, launches_of
 from simulators.workload.ir import Block, Collective, SendRecv
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
@@ -176,7 +176,7 @@ class _Unroll:
     def device_op(self, priced: PricedOp, stage: int, micro_batch: int) -> int:
         price = priced.communication
         if price is None:
-            kind, stream = self.kinds.compute(1.0, priced.memory_bound), COMPUTE
+            kind, stream = self.kinds.compute(1.0, kernel_seconds([priced])), COMPUTE
         else:
             kind = self.kinds.communication(price.channels, price.wire_bytes_per_s)
             stream = COMMUNICATION

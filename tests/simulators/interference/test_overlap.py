@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulators.collectives import price_collective
 from simulators.errors import InputError
-from simulators.interference import overlap_slowdowns
+from simulators.interference.overlap import physical_slowdowns
 from simulators.job import Cluster, Gpu
 from simulators.workload.ir import Communicator
 from tests.simulators.collectives.machines import A800, H100, H800, cluster
@@ -18,7 +18,7 @@ from tests.simulators.collectives.machines import A800, H100, H800, cluster
 def slowdowns(
     gpu: Gpu, memory_bound: float, channels: int, bytes_per_s: float
 ) -> tuple[float, float]:
-    compute, comm = overlap_slowdowns(
+    compute, comm = physical_slowdowns(
         gpu, np.array([memory_bound]), np.array([channels]), np.array([bytes_per_s])
     )
     return float(compute[0, 0]), float(comm[0, 0])
@@ -92,7 +92,7 @@ def test_streaming_kernel_beside_copy_engine_shares_memory() -> None:
 
 
 def test_shape_is_compute_by_communication() -> None:
-    compute, comm = overlap_slowdowns(H100, np.zeros(3), np.zeros(2), np.zeros(2))
+    compute, comm = physical_slowdowns(H100, np.zeros(3), np.zeros(2), np.zeros(2))
     assert compute.shape == comm.shape == (3, 2)
 
 

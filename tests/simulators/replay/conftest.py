@@ -90,9 +90,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             return communication(rates.send_s if group.size > 1 else 0.0)
 
         def overlap_slowdowns(
-            gpu: Gpu, memory_bound: np.ndarray, channels: np.ndarray, traffic: np.ndarray
+            gpu: Gpu, kernel_s: np.ndarray, channels: np.ndarray, traffic: np.ndarray
         ) -> tuple[np.ndarray, np.ndarray]:
-            factors = np.full((len(memory_bound), len(channels)), rates.slowdown)
+            factors = np.full((len(kernel_s), len(channels)), rates.slowdown)
             return factors, factors
 
         def host_launch_s(framework: Framework) -> float:
