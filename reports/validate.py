@@ -1,0 +1,95 @@
+"""Hold predictions against measured runs: ``python -m reports.validate --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from conf.catalogue import load_catalogue
+from conf.door import FAILURE, OK, explain
+from reports.files import write_whole
+from reports.tables import show
+from reports.validation.jobs import Declarations
+from reports.validation.replay import Result, replay_rows
+from reports.validation.report import validation_report
+from reports.validation.rows import QUALITIES, Row, read_rows
+from reports.validation.tables import validation_tables
+from simulators.base import Simulator, get_simulator
+from simulators.errors import InputError
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code (0 done, 2 wrong input, 1 nothing predicted)."""
+    options = _parser().parse_args(arguments)
+    try:
+        return validate(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug=options.debug)
+
+
+def validate(options: argparse.Namespace) -> int:
+    grades = _grades(options.quality)
+    rows = read_rows(options.runs)
+    _check_writable("--json", options.json)
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    results = _replay(rows, declared, get_simulator(options.simulator))
+    report = validation_report(results, grades)
+    if options.json is not None:
+        write_whole(options.json, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    show(validation_tables(report, results))
+    return OK if report["rows"] else FAILURE
+
+
+def _replay(
+    rows: Sequence[Row], declared: Declarations, simulator: Simulator
+) -> tuple[Result, ...]:
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(rows))
+        return replay_rows(rows, declared, simulator, lambda: bar.advance(task))
+
+
+def _grades(text: str) -> tuple[str, ...]:
+    grades = tuple(grade.strip().upper() for grade in text.split(","))
+    for grade in grades:
+        if grade not in QUALITIES:
+            raise InputError("--quality", text, "is not a list of grades", ",".join(QUALITIES))
+    return grades
+
+
+def _check_writable(option: str, path: Path | None) -> None:
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise InputError(option, path, "cannot be written", "a file in an existing place")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.validate",
+        description="Predict measured training runs and report the errors.",
+    )
+    parser.add_argument("runs", type=Path, help="CSV of measured runs (columns: docs/accuracy.md)")
+    parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
+    parser.add_argument(
+        "--quality",
+        default="A,B",
+        help="grades that enter the summaries (default A,B; other rows are listed only)",
+    )
+    parser.add_argument("--simulator", default="replay", help="which simulator predicts")
+    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

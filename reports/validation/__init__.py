@@ -1,0 +1,1 @@
+"""Predictions held against measured training runs: rows, replay, errors, rankings."""

@@ -1,0 +1,54 @@
+"""When a run was made, as far as its framework label tells; software facts depend on it."""
+
+from __future__ import annotations
+
+import re
+
+from reports.validation.rows import Row
+from simulators.job import Gpu
+
+_MLPERF = {
+    "3.0": 2023.4,
+    "3.1": 2023.8,
+    "4.0": 2024.4,
+    "4.1": 2024.8,
+    "5.0": 2025.4,
+    "5.1": 2025.8,
+}
+_FIRST_YEAR = {"volta": 2020.0, "ampere": 2022.0, "hopper": 2024.0, "blackwell": 2025.5}
+
+# Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
+_NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))
+_NCCL_LATEST = "2.27"
+
+
+def published_year(row: Row) -> float | None:
+    """The year in the framework's label (2024.5 is mid 2024), or None when there is none.
+
+    Labels carry a year (``Megatron-LM (Feb 2022)``), a container (``NeMo 24.09``), an MLPerf
+    round (``NeMo (MLPerf v3.1)``) or a Megatron-Core release (``mcore r0.8.0``).
+    """
+    label = row.framework
+    if match := re.search(r"MLPerf v(\d\.\d)", label):
+        return _MLPERF.get(match[1])
+    if match := re.search(r"\b(20[12]\d)\b", label):
+        return float(match[1])
+    if match := re.search(r"\b(2[2-9])\.(0[1-9]|1[0-2])\b", label):
+        return 2000 + int(match[1]) + (int(match[2]) - 1) / 12
+    if match := re.search(r"\bv?20(2\d)", label):
+        return 2000.0 + int(match[1])
+    if match := re.search(r"mcore r0\.(\d+)", label):
+        # Core 0.8 came out in July 2024, a release about every two months after it.
+        return 2024.5 + (int(match[1]) - 8) / 6
+    return None
+
+
+def year_of(row: Row, gpu: Gpu) -> float:
+    """``published_year``, else when the GPU's generation was what people trained on."""
+    year = published_year(row)
+    return _FIRST_YEAR[gpu.architecture] if year is None else year
+
+
+def nccl_version(year: float) -> str:
+    """The NCCL release that software of that year shipped with."""
+    return next((version for before, version in _NCCL if year < before), _NCCL_LATEST)

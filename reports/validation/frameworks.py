@@ -1,0 +1,90 @@
+"""Which declared framework a row's software was, by its published name and year."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from reports.validation.era import published_year, year_of
+from reports.validation.outcome import CannotReplayError
+from reports.validation.rows import Row
+from simulators.framework import Framework
+from simulators.job import Gpu
+
+_FLASH_IN_MEGATRON = 2023.0
+_FLASH_IN_NEMO = 2023.6
+_SCATTER_GATHER_IN_MEGATRON = 2021.3
+_FUSED_WGRAD_IN_MEGATRON = 2022.0
+
+_MEGATRON_LIKE = ("megatron", "nemo", "mcore", "megascale", "ptd-p", "moe parallel folding")
+_EAGER = ("foundry", "composer", "fsdp1", "nanotron", "pytorch", "huggingface", "transformers")
+_COMPILED = ("torchtitan", "fms-fsdp", "compile")
+_XLA = ("maxtext", "paxml", "jax")
+
+
+def framework_of(
+    row: Row, gpu: Gpu, precision: str, frameworks: Mapping[str, Framework]
+) -> tuple[Framework, tuple[str, ...]]:
+    """The declared framework of a row, with its documented switches, and what was assumed.
+
+    The switches: FlashAttention in Megatron-LM from 2023 and in NeMo from 2023.07; gradient
+    accumulation fused into GEMMs from 2022; pipeline messages split over tensor-parallel ranks
+    from 2021.04; Megatron's fp32 main gradients only in BF16 (``accumulate-allreduce-grads-
+    in-fp32``); CUDA graphs where the row says so.
+
+    Raises:
+        CannotReplayError: when a declaration this needs is not there.
+    """
+    label = row.framework.lower()
+    notes = row.notes.lower()
+    name, assumed = _declared_name(row, label, notes, gpu)
+    if name not in frameworks:
+        raise CannotReplayError(f"framework {name} is not declared in conf/framework")
+    framework = frameworks[name]
+    year = year_of(row, gpu)
+    changes: dict[str, object] = {}
+    megatron = name.startswith("megatron")
+    if name == "megatron_2021" and year < _SCATTER_GATHER_IN_MEGATRON:
+        changes["scatter_gather_p2p"] = False
+    if name == "megatron_2021" and year < _FUSED_WGRAD_IN_MEGATRON:
+        changes["fused_wgrad"] = False
+    if megatron and precision == "fp16":
+        changes["accumulate_grads_fp32"] = False
+    if "fp32 gradient accumulation" in notes:
+        changes["accumulate_grads_fp32"] = True
+    if "fp16 gradient accumulation" in notes:
+        changes["accumulate_grads_fp32"] = False
+    if "cuda graphs" in notes:
+        changes["cuda_graphs"] = True
+    return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
+
+
+def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tuple[str, ...]]:
+    if "megatron-deepspeed" in label:
+        return "megatron_deepspeed", ()
+    if "deepspeed" in label:
+        return "megatron_deepspeed", ("DeepSpeed's kernels as in Megatron-DeepSpeed",)
+    if any(word in label for word in _XLA):
+        return "torch_compile", ("XLA's fusions priced as those of torch.compile",)
+    if any(word in label for word in _COMPILED):
+        if "; eager" in notes:
+            return "torch_eager", ()
+        return "torch_compile", ()
+    if any(word in label for word in _MEGATRON_LIKE):
+        year = year_of(row, gpu)
+        flash = _FLASH_IN_NEMO if _is_nemo_launcher(label) else _FLASH_IN_MEGATRON
+        assumed: tuple[str, ...] = ()
+        if published_year(row) is None and "no flash attention" not in notes:
+            assumed = (f"software of {year:.0f}, by the GPU's generation",)
+        if "no flash attention" in notes or year < flash:
+            return "megatron_2021", assumed
+        return "megatron_core", assumed
+    if any(word in label for word in _EAGER):
+        return "torch_eager", ()
+    if "eager" in label:
+        return "torch_eager", ()
+    return "megatron_core", ("framework not known: kernels as in Megatron-Core",)
+
+
+def _is_nemo_launcher(label: str) -> bool:
+    return "nemo" in label and "mlperf" not in label

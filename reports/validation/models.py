@@ -1,0 +1,117 @@
+"""From the shape columns of a row to a declared model."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from reports.validation.families import Family, family_of, other_architecture
+from reports.validation.outcome import CannotReplayError
+from reports.validation.rows import Row, given
+from simulators.job import Mla, Model, Moe
+
+_DEFAULT_VOCABULARY = 51200
+
+
+def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
+    """The model of a row and what was assumed about it.
+
+    Raises:
+        CannotReplayError: for an architecture that is not a decoder-only transformer, or a
+            shape that was not published.
+    """
+    if reason := other_architecture(row.model):
+        raise CannotReplayError(reason)
+    assumed: list[str] = []
+    layers = _required(row, "num_layers", row.num_layers)
+    hidden = _required(row, "hidden", row.hidden)
+    heads = _required(row, "num_heads", row.num_heads)
+    sequence = _required(row, "seq_len", row.seq_len)
+    gated = bool(row.gated_mlp)
+    family, about_family = family_of(row.model, gated)
+    assumed += about_family
+    if row.gated_mlp is None:
+        gated = family.normalization == "rmsnorm"
+        assumed.append(f"MLP not published: {'gated' if gated else 'two projections'}")
+    vocabulary = row.vocab
+    if vocabulary is None:
+        vocabulary = _DEFAULT_VOCABULARY
+        assumed.append(f"vocabulary not published: {vocabulary}")
+    moe = _moe(row, family, assumed)
+    ffn = row.ffn_hidden
+    if ffn is None:
+        if moe is not None and not moe.num_dense_layers:
+            ffn = moe.ffn_hidden_size
+        else:
+            ffn = 4 * hidden
+            assumed.append(f"MLP width not published: {ffn}")
+    if "mtp" in row.notes.lower() and "mtp layer disabled" not in row.notes.lower():
+        assumed.append("the multi-token-prediction module is left out")
+    if "parallel transformer block" in row.notes and "MegaScale rows" not in row.notes:
+        assumed.append("the parallel transformer block is replayed as a sequential one")
+    mla = _mla(row, family)
+    model = Model(
+        name=row.model or "unnamed",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        ffn_hidden_size=ffn,
+        vocab_size=vocabulary,
+        sequence_length=sequence,
+        source=row.source,
+        num_query_groups=None if mla else row.num_query_groups,
+        head_dim=None if mla else family.head_dim,
+        gated_mlp=gated,
+        normalization=family.normalization,
+        position=family.position,
+        linear_bias=family.linear_bias,
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
+        dropout=family.dropout,
+        tied_embeddings=family.tied_embeddings,
+        moe=moe,
+        mla=mla,
+    )
+    return model, tuple(assumed)
+
+
+def _required(row: Row, column: str, value: int | None) -> int:
+    if value is None:
+        raise CannotReplayError(f"{column} is not published")
+    return value
+
+
+def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
+    if given(row.num_experts, 0) <= 1:
+        return None
+    width = _required(row, "moe_ffn_hidden", row.moe_ffn_hidden)
+    shared = family.shared_experts * width
+    if match := re.search(r"shared expert (?:ffn )?(\d+)", row.notes):
+        shared = int(match[1])
+    return Moe(
+        num_experts=_required(row, "num_experts", row.num_experts),
+        top_k=_required(row, "topk", row.topk),
+        ffn_hidden_size=width,
+        shared_ffn_hidden_size=shared,
+        num_dense_layers=given(row.num_dense_layers, 0),
+        capacity_factor=_capacity_factor(row, assumed),
+    )
+
+
+def _capacity_factor(row: Row, assumed: list[str]) -> float | None:
+    notes = row.notes.lower()
+    if match := re.search(r"capacity factor (\d+(?:\.\d+)?)", notes):
+        return float(match[1])
+    if "token-drop" in notes or "token drop" in notes:
+        assumed.append("capacity factor not published: 1")
+        return 1.0
+    if "real router" in notes or "real aux-loss router" in notes:
+        assumed.append("experts loaded evenly, although the router was not forced to")
+    return None
+
+
+def _mla(row: Row, family: Family) -> Mla | None:
+    ranks = re.search(r"q_lora (\d+),? kv_lora (\d+)", row.notes)
+    if ranks is None or family.mla is None:
+        return family.mla
+    return dataclasses.replace(family.mla, q_lora_rank=int(ranks[1]), kv_lora_rank=int(ranks[2]))

@@ -1,0 +1,246 @@
+"""From the layout columns of a row to a recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+
+from reports.validation.outcome import CannotReplayError
+from reports.validation.rows import Row, given
+from simulators.framework import Framework
+from simulators.job import Model, Recipe
+
+_PRECISIONS = (("nvfp4", None), ("fp4", None), ("mxfp8", "fp8"), ("fp8", "fp8"), ("int8", None))
+_PLAIN = ("bf16", "fp16", "fp32", "tf32")
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """How many GPUs, and how they are divided among tensor, pipeline, context and data."""
+
+    num_gpus: int
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+
+
+def precision_of(row: Row, default: str) -> tuple[str, tuple[str, ...]]:
+    """The arithmetic of a row's matrix multiplications, and what was assumed.
+
+    Raises:
+        CannotReplayError: for arithmetic that no declared GPU has.
+    """
+    label = row.dtype.lower()
+    if not label:
+        return default, (f"precision not published: {default}",)
+    for prefix, precision in _PRECISIONS:
+        if label.startswith(prefix):
+            if precision is None:
+                raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
+            if label != precision:
+                return precision, (f"{row.dtype} priced as {precision} with one scale a tensor",)
+            return precision, ()
+    if label not in _PLAIN:
+        raise CannotReplayError(f"{row.dtype} is not a known precision")
+    return label, ()
+
+
+def degrees_of(row: Row) -> tuple[Degrees, tuple[str, ...]]:
+    """The row's parallel degrees; one that is missing follows from the others.
+
+    Raises:
+        CannotReplayError: when more than one is missing, or they contradict each other.
+    """
+    assumed: list[str] = []
+    known = {"tp": row.tp, "pp": row.pp, "cp": given(row.cp, 1), "dp": row.dp}
+    missing = [name for name, value in known.items() if value is None]
+    if row.num_gpus is None:
+        missing.insert(0, "num_gpus")
+    if len(missing) > 1:
+        raise CannotReplayError(f"{', '.join(missing)} not published")
+    product = 1
+    for value in known.values():
+        product *= given(value, 1)
+    if not missing:
+        if product != row.num_gpus:
+            raise CannotReplayError(
+                f"tp x pp x cp x dp = {product} contradicts the {row.num_gpus} GPUs printed"
+            )
+    elif missing == ["num_gpus"]:
+        assumed.append(f"GPU count not published: {product} by the layout")
+    else:
+        total = given(row.num_gpus, 0)
+        if total % product:
+            raise CannotReplayError(f"the printed degrees do not divide {total} GPUs")
+        known[missing[0]] = total // product
+        if missing[0] != "dp":
+            assumed.append(f"{missing[0]} not published: {total // product} by the GPU count")
+    tp, pp, cp, dp = (given(known[name], 1) for name in ("tp", "pp", "cp", "dp"))
+    return Degrees(tp * pp * cp * dp, tp, pp, cp, dp), tuple(assumed)
+
+
+def batch_of(row: Row) -> int:
+    """The global batch in sequences.
+
+    Raises:
+        CannotReplayError: when it is not published.
+    """
+    if row.global_batch is None:
+        raise CannotReplayError("global_batch is not published")
+    return row.global_batch
+
+
+def recipe_of(
+    row: Row, degrees: Degrees, model: Model, framework: Framework, batch: int
+) -> tuple[Recipe, Framework, tuple[str, ...]]:
+    """The recipe of a row, the framework with the layer split it needs, and what was assumed."""
+    assumed: list[str] = []
+    zero = _zero_stage(row, degrees, assumed)
+    vpp = _virtual_stages(row, degrees, model, assumed)
+    sequence_parallel = _sequence_parallel(row, degrees, model, assumed)
+    overlap = row.grad_overlap == 1
+    if row.grad_overlap is None:
+        overlap = zero >= 2
+        words = "overlapped" if overlap else "not overlapped"
+        if degrees.dp > 1:
+            assumed.append(f"data-parallel communication not published: {words}")
+    tp_overlap = row.tp_overlap == 1 and degrees.tp > 1
+    if tp_overlap and not sequence_parallel:
+        tp_overlap = False
+        assumed.append("TP overlap without sequence parallelism replayed without overlap")
+    recompute, recompute_layers = _recompute(row, degrees, vpp, model, framework, assumed)
+    etp = row.etp if model.moe is not None and row.etp != degrees.tp else None
+    if model.moe is not None and row.ep is None:
+        assumed.append("expert parallelism not published: 1")
+    recipe = Recipe(
+        tp=degrees.tp,
+        pp=degrees.pp,
+        cp=degrees.cp,
+        ep=given(row.ep, 1) if model.moe is not None else 1,
+        etp=etp,
+        vpp=vpp,
+        micro_batch=_micro_batch(row, degrees, batch, zero, assumed),
+        recompute=recompute,
+        recompute_layers=recompute_layers,
+        sp=sequence_parallel,
+        zero_stage=zero,
+        overlap_grad_reduce=overlap,
+        overlap_param_gather=overlap and zero >= 1,
+        tp_comm_overlap=tp_overlap,
+    )
+    return *_split(row, recipe, model, framework, assumed), tuple(assumed)
+
+
+def _zero_stage(row: Row, degrees: Degrees, assumed: list[str]) -> int:
+    label = row.dist_optimizer.lower()
+    if not label:
+        assumed.append("optimizer sharding not published: none")
+        return 0
+    if match := re.search(r"^([0-3])(?:\.0)?$|zero-?([0-3])", label):
+        stage = int(match[1] or match[2])
+    elif label.startswith(("fsdp", "hsdp")):
+        stage = 3
+        group = re.fullmatch(r"fsdp(\d{2,})", label)
+        if label == "hsdp" or (group and int(group[1]) != degrees.dp):
+            assumed.append(f"{label}: shards replayed over all {degrees.dp} data-parallel ranks")
+    else:
+        raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
+    if stage >= 2 and degrees.pp > 1:
+        assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")
+        return 1
+    return stage
+
+
+def _virtual_stages(row: Row, degrees: Degrees, model: Model, assumed: list[str]) -> int:
+    if degrees.pp == 1:
+        return 1
+    if row.vpp is not None:
+        return row.vpp
+    per_stage = model.num_layers // degrees.pp
+    text = f"{row.framework} {row.notes}".lower()
+    if "interleaved" in text and "non-interleaved" not in text and per_stage > 1:
+        chunks = per_stage // 2 if per_stage % 2 == 0 else per_stage
+        assumed.append(f"virtual stages not published: {chunks}")
+        return chunks
+    assumed.append("virtual stages not published: 1")
+    return 1
+
+
+def _sequence_parallel(row: Row, degrees: Degrees, model: Model, assumed: list[str]) -> bool:
+    if degrees.tp == 1:
+        return False
+    if row.sp is not None:
+        if model.moe is not None and not row.sp:
+            assumed.append("sequence parallelism on, as Megatron-LM demands of MoE with TP")
+            return True
+        return bool(row.sp)
+    on = model.moe is not None or row.tp_overlap == 1
+    assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")
+    return on
+
+
+def _micro_batch(row: Row, degrees: Degrees, batch: int, zero: int, assumed: list[str]) -> int:
+    if row.micro_batch is not None:
+        return row.micro_batch
+    share = batch // degrees.dp
+    micro_batch = share if zero >= 2 and share else 1
+    assumed.append(f"micro-batch not published: {micro_batch}")
+    return micro_batch
+
+
+def _recompute(
+    row: Row,
+    degrees: Degrees,
+    vpp: int,
+    model: Model,
+    framework: Framework,
+    assumed: list[str],
+) -> tuple[str, int | None]:
+    """What is recomputed, and how many layers of a chunk; labels mean what the notes say."""
+    label, notes = row.recompute.lower(), row.notes.lower()
+    chunk = max(1, model.num_layers // (degrees.pp * vpp))
+    if match := re.search(r"block recompute of only (\d+) layers per stage", notes):
+        return "full", max(1, min(chunk, int(match[1]) // vpp))
+    if not label:
+        mode = "selective" if framework.attention == "unfused" else "none"
+        assumed.append(f"recomputation not published: {mode}")
+        return mode, None
+    if label in ("none", "full"):
+        return label, None
+    if label != "selective":
+        raise CannotReplayError(f"recompute={row.recompute} is not a known label")
+    if "every other layer" in notes:
+        return "full", max(1, chunk // 2)
+    if "per-op" in notes or framework.name.startswith("torch"):
+        assumed.append("per-operation checkpointing replayed as every other layer recomputed")
+        return "full", max(1, chunk // 2)
+    if "save_qkv_proj" in notes:
+        assumed.append("remat policy that saves QKV projections replayed as full recomputation")
+        return "full", None
+    if "recompute modules" in notes or "norm+act" in notes:
+        if "core_attn" in notes:
+            return "selective", None
+        assumed.append("recomputation of norms and activations alone replayed as none")
+        return "none", None
+    return "selective", None
+
+
+def _split(
+    row: Row, recipe: Recipe, model: Model, framework: Framework, assumed: list[str]
+) -> tuple[Recipe, Framework]:
+    """Split layers that do not divide as the software of the row did, or nearly."""
+    chunks = recipe.pp * recipe.vpp
+    layers = model.num_layers
+    stated = "counted as pipeline layers" in row.notes.lower()
+    if recipe.pp == 1 or (layers % chunks == 0 and not stated):
+        return recipe, framework
+    if (layers + 2) % chunks == 0 and (stated or not framework.balanced_split):
+        assumed.append("the embedding and the loss take a layer's place in the pipeline split")
+        ends = dataclasses.replace(recipe, embedding_as_layer=True, loss_as_layer=True)
+        return ends, framework
+    if not framework.balanced_split:
+        assumed.append(f"{layers} layers dealt out over {chunks} chunks as evenly as they go")
+        framework = dataclasses.replace(framework, balanced_split=True)
+    return recipe, framework

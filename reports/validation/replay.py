@@ -1,0 +1,134 @@
+"""Every row predicted: its error in time and in memory, or why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from reports.validation.jobs import Declarations, job_of
+from reports.validation.measured import (
+    measured_memory,
+    measured_step,
+    memory_kind,
+    predicted_memory_bytes,
+)
+from reports.validation.outcome import NotReplayable
+from reports.validation.rows import Row
+from simulators.base import Simulator
+from simulators.job import Job
+from simulators.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """Peak memory in bytes; ``kind`` says what is counted, ``error`` is relative and signed."""
+
+    kind: str
+    measured_bytes: float
+    predicted_bytes: int
+
+    @property
+    def error(self) -> float:
+        return self.predicted_bytes / self.measured_bytes - 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row beside its prediction.
+
+    ``reason`` says why there is no prediction, or (with a prediction) why no measured step time;
+    ``measured_s`` is the measured step in seconds.
+    """
+
+    row: Row
+    job: Job | None
+    prediction: Prediction | None
+    measured_s: float | None
+    memory: MemoryResult | None
+    assumptions: tuple[str, ...]
+    reason: str
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the step time, signed; None when there is nothing to compare."""
+        if self.prediction is None or self.measured_s is None:
+            return None
+        return self.prediction.step_time_s / self.measured_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        return None if self.memory is None else self.memory.error
+
+
+def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result:
+    """Predict one row. What a simulator refuses or fails at is that row's reason."""
+    outcome = job_of(row, declared)
+    if isinstance(outcome, NotReplayable):
+        return Result(row, None, None, None, None, (), outcome.reason)
+    job, assumptions = outcome.job, outcome.assumptions
+    measured = measured_step(row, job)
+    memory = measured_memory(row)
+    if measured is None and memory is None:
+        reason = "neither a step time nor a memory figure can be derived"
+        return Result(row, job, None, None, None, assumptions, reason)
+    try:
+        prediction = simulator.simulate(job)
+    except Exception as error:
+        reason = f"the simulator failed: {type(error).__name__}: {error}"
+        return Result(row, job, None, None, None, assumptions, reason)
+    if measured is not None and measured.derived:
+        assumptions = (*assumptions, measured.derived)
+    compared = None
+    if memory is not None:
+        kind, measured_bytes = memory
+        predicted = predicted_memory_bytes(kind, prediction)
+        compared = MemoryResult(kind, measured_bytes, predicted)
+        if not row.memory_kind:
+            assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}")
+    return Result(
+        row=row,
+        job=job,
+        prediction=prediction,
+        measured_s=None if measured is None else measured.step_time_s,
+        memory=compared,
+        assumptions=assumptions + prediction.assumptions,
+        reason="" if measured is not None else "no step time is published",
+    )
+
+
+def replay_rows(
+    rows: Sequence[Row],
+    declared: Declarations,
+    simulator: Simulator,
+    advance: Callable[[], None],
+) -> tuple[Result, ...]:
+    """Predict every row in order, calling ``advance`` after each. Equal jobs are run once."""
+    results = []
+    known: dict[tuple[object, ...], Prediction] = {}
+    memo = _Memo(simulator, known)
+    for row in rows:
+        results.append(replay_row(row, declared, memo))
+        advance()
+    return tuple(results)
+
+
+class _Memo:
+    """A simulator that answers an equal job from memory (editions repeat rows)."""
+
+    def __init__(self, simulator: Simulator, known: dict[tuple[object, ...], Prediction]) -> None:
+        self.name = simulator.name
+        self._simulator = simulator
+        self._known = known
+
+    def simulate(self, job: Job) -> Prediction:
+        key = (
+            replace(job.model, name="", source=""),
+            job.gpu.name,
+            replace(job.cluster, name="", source=""),
+            job.training,
+            job.recipe,
+            job.framework,
+        )
+        if key not in self._known:
+            self._known[key] = self._simulator.simulate(job)
+        return self._known[key]
