@@ -271,8 +271,22 @@ def test_nvlink_links_carry_what_their_generation_does(name: str) -> None:
 
 @pytest.mark.parametrize("name", names("gpu"))
 def test_memory_is_the_nominal_size_less_at_most_a_tenth(name: str) -> None:
-    nominal = {"a100_40": 40, "h200": 141, "h20": 96, "b200": 180, "gb200": 186}
-    nominal |= {"v100_32": 32, "a40": 48, "rtx3090": 24}
+    nominal = {
+        "a100_40": 40,
+        "h200": 141,
+        "h20": 96,
+        "b200": 180,
+        "gb200": 186,
+        "h100_96_hbm2e": 96,
+    }
+    nominal |= {
+        "v100_32": 32,
+        "a40": 48,
+        "rtx3090": 24,
+        "h200_nvl": 141,
+        "b300": 288,
+        "gb300": 288,
+    }
     gibibytes = gpu(name).memory_bytes / 2**30
     assert 0.9 * nominal.get(name, 80) < gibibytes <= nominal.get(name, 80)
 
