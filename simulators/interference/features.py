@@ -57,8 +57,3 @@ class Features:
 
 
 FEATURES = tuple(item.name for item in fields(Features))
-
-
-def unknown(count: int) -> Floats:
-    """A column of which nothing is known, shape (count,)."""
-    return np.full(count, np.nan)

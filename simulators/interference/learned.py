@@ -12,6 +12,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,12 @@ def parse_fitted(content: Mapping[str, Any], where: str) -> Fitted:
 @functools.cache
 def fitted() -> Fitted:
     """What the package ships."""
-    file = resources.files("simulators.interference") / "fitted" / "overlap.yaml"
+    file = _folder() / "overlap.yaml"
     return parse_fitted(yaml.safe_load(file.read_text("utf-8")), file.name)
+
+
+def _folder() -> Traversable:
+    return resources.files("simulators.interference") / "fitted"
 
 
 def learned_classes() -> tuple[str, ...]:
@@ -117,17 +122,16 @@ def _factors(
     if inside.any():
         matrix = np.column_stack([columns[name] for name in KNOWN])
         factors[inside] = np.exp(_booster().inplace_predict(matrix[inside]))
-    factors = factors.reshape(len(rows), len(channels))
-    factors.setflags(write=False)
-    return factors
+    pairs: Floats = factors.reshape(len(rows), len(channels))
+    pairs.setflags(write=False)
+    return pairs
 
 
 @functools.cache
 def _booster() -> Any:
     import xgboost
 
-    file = resources.files("simulators.interference") / "fitted" / MODEL_FILE
     booster = xgboost.Booster()
-    booster.load_model(bytearray(file.read_bytes()))
+    booster.load_model(bytearray((_folder() / MODEL_FILE).read_bytes()))
     booster.set_param({"nthread": 1})
     return booster

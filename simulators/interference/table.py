@@ -19,7 +19,7 @@ What published rows leave out is taken from their text (``(20 CTAs)``, ``24 chan
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,32 +130,38 @@ def load_gpus(folder: Path) -> dict[str, Gpu]:
 def declared_gpu(text: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
     """The declared GPU a row's free text means, or None when it names none or several kinds."""
     words = re.split(r"[^a-z0-9]+", text.lower())
-    named = {name for name in gpus if name.split("_")[0] in words}
-    if len({name.split("_")[0] for name in named}) != 1:
+    named = {name: name.split("_") for name in gpus if name.split("_")[0] in words}
+    if len({parts[0] for parts in named.values()}) != 1:
         return None
-    # Of one kind in two memory sizes: the one stated, else the larger.
-    stated = [
-        name for name in named if any(word.startswith(name.split("_")[-1]) for word in words)
-    ]
-    return gpus[max(stated or named, key=lambda name: gpus[name].memory_bytes)]
+
+    def likeness(name: str) -> tuple[int, int, str]:
+        """Variants stated ("PCIe", "40GB") less those not; then the larger memory."""
+        rest = named[name][1:]
+        stated = sum(any(word.startswith(part) for word in words) for part in rest)
+        return 2 * stated - len(rest), gpus[name].memory_bytes, name
+
+    return gpus[max(named, key=likeness)]
 
 
-def read_samples(table: Path, gpus: Mapping[str, Gpu], comm: bool = False) -> Samples:
-    """The kernel rows of a table (``comm``: those of communication slowed by kernels).
+def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = False) -> Samples:
+    """The kernel rows of tables (``comm``: those of communication slowed by kernels).
 
     Raises:
         InputError: for an unreadable table, a missing column or no usable row.
     """
     import pandas as pd
 
-    try:
-        rows = pd.read_csv(table)
-    except (OSError, ValueError) as error:
-        raise InputError("table", table, f"cannot be read ({error})") from error
-    for name in REQUIRED:
-        if name not in rows.columns:
-            raise InputError("table", table, f"has no column {name!r}", list(rows.columns))
-    return _samples(rows, gpus, "comm-slowdown" if comm else "kernel")
+    parts = []
+    for table in tables:
+        try:
+            rows = pd.read_csv(table)
+        except (OSError, ValueError) as error:
+            raise InputError("table", table, f"cannot be read ({error})") from error
+        for name in REQUIRED:
+            if name not in rows.columns:
+                raise InputError("table", table, f"has no column {name!r}", list(rows.columns))
+        parts.append(rows)
+    return _samples(pd.concat(parts), gpus, "comm-slowdown" if comm else "kernel")
 
 
 def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples:
