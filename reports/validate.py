@@ -16,6 +16,7 @@ from conf.door import FAILURE, OK, explain
 from reports.files import write_whole
 from reports.tables import show
 from reports.validation.jobs import Declarations
+from reports.validation.published import PUBLISHED_RUNS, read_peer_predictions
 from reports.validation.replay import Result, replay_rows
 from reports.validation.report import validation_report
 from reports.validation.rows import QUALITIES, Row, read_rows
@@ -44,7 +45,7 @@ def validate(options: argparse.Namespace) -> int:
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
     results = _replay(rows, declared, get_simulator(options.simulator))
-    report = validation_report(results, grades)
+    report = validation_report(results, grades, read_peer_predictions())
     if options.json is not None:
         write_whole(options.json, json.dumps(report, indent=1, allow_nan=False) + "\n")
     show(validation_tables(report, results))
@@ -79,7 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m reports.validate",
         description="Predict measured training runs and report the errors.",
     )
-    parser.add_argument("runs", type=Path, help="CSV of measured runs (columns: docs/accuracy.md)")
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs (columns: docs/howto.md); default: the published rows",
+    )
     parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
     parser.add_argument(
         "--quality",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from reports.validation.comparison import compare_sets, flat_by
 from reports.validation.groups import family_group, precision_group, scale_group, source_group
+from reports.validation.layouts import rank_layouts
+from reports.validation.published import PeerPrediction
 from reports.validation.replay import Result
 from reports.validation.score import Summary, as_dicts, summarise, summarise_by
 
@@ -18,17 +21,22 @@ GROUPINGS: Mapping[str, Callable[[Result], str]] = {
 }
 
 
-def validation_report(results: Sequence[Result], counted: Iterable[str]) -> dict[str, Any]:
+def validation_report(
+    results: Sequence[Result], counted: Iterable[str], peers: Sequence[PeerPrediction]
+) -> dict[str, Any]:
     """Summaries and rows of a validation; errors are fractions of the measured value.
 
     Args:
         results: every row, predicted or not.
         counted: the quality grades that enter the summaries; rows of other grades are listed
             with ``counted: false``.
+        peers: what other simulators predict for rows that may be among the results.
 
     Returns:
         ``overall`` and one ``by_...`` dictionary per grouping with the fields of ``Summary``
-        for step times; ``memory`` with the same for memory; ``rows`` for what was predicted;
+        for step times; ``memory`` with the same for memory; ``layouts`` with the fields of
+        ``Ranking`` per sweep; ``baseline`` with the flat baseline by source and, per set of
+        published cases, beside ours and the peers'; ``rows`` for what was predicted;
         ``skipped`` with the reason for what was not.
     """
     grades = set(counted)
@@ -40,6 +48,11 @@ def validation_report(results: Sequence[Result], counted: Iterable[str]) -> dict
         "quality": sorted(grades),
         **_summaries(timed, lambda result: result.error),
         "memory": _summaries(weighed, lambda result: result.memory_error),
+        "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
+        "baseline": {
+            "by_source": as_dicts(flat_by(inside, GROUPINGS["by_source"])),
+            "sets": {name: one.to_dict() for name, one in compare_sets(inside, peers).items()},
+        },
         "rows": [_row(result, grades) for result in results if result.prediction is not None],
         "skipped": [
             {"id": result.row.id, "reason": result.reason}

@@ -1,0 +1,1 @@
+"""Published measurements and other projects' published predictions, with their sources."""
