@@ -7,6 +7,7 @@ mock data as printed.
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from simulators.job import Job, Model
 Arguments = list[tuple[str, ...]]
 
 _GROUPED_GEMM_PRECISIONS = ("bf16", "fp8")
+_DISPATCHER: dict[str, Arguments] = {
+    "alltoall": [("--moe-token-dispatcher-type", "alltoall")],
+    "allgather": [("--moe-token-dispatcher-type", "allgather")],
+    "deepep": [("--moe-token-dispatcher-type", "flex"), ("--moe-enable-deepep",)],
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,7 @@ def megatron_launch(job: Job) -> Launch:
     arguments = (
         _model(job.model, job.sequence_length)
         + _attention(job.model)
+        + _multi_token_prediction(job.model)
         + _experts(job)
         + _training(job)
         + _parallelism(job)
@@ -131,6 +138,10 @@ def _attention(model: Model) -> Arguments:
     return arguments
 
 
+def _multi_token_prediction(model: Model) -> Arguments:
+    return [("--mtp-num-layers", str(model.num_mtp_layers))] if model.num_mtp_layers else []
+
+
 def _experts(job: Job) -> Arguments:
     moe = job.model.moe
     if moe is None:
@@ -139,7 +150,7 @@ def _experts(job: Job) -> Arguments:
         ("--num-experts", str(moe.num_experts)),
         ("--moe-router-topk", str(moe.top_k)),
         ("--moe-ffn-hidden-size", str(moe.ffn_hidden_size)),
-        ("--moe-token-dispatcher-type", moe.dispatcher),
+        *_DISPATCHER[moe.dispatcher],
     ]
     if job.precision in _GROUPED_GEMM_PRECISIONS:
         arguments.append(("--moe-grouped-gemm",))
@@ -147,16 +158,21 @@ def _experts(job: Job) -> Arguments:
         arguments.append(
             ("--moe-shared-expert-intermediate-size", str(moe.shared_ffn_hidden_size))
         )
-    if moe.num_dense_layers:
-        experts = job.model.num_layers - moe.num_dense_layers
-        pattern = f"([0]*{moe.num_dense_layers}+[1]*{experts})"
-        arguments.append(("--moe-layer-freq", pattern))
+    if moe.num_dense_layers or moe.layer_period > 1:
+        arguments.append(("--moe-layer-freq", _layer_pattern(job.model)))
     if moe.capacity_factor is not None:
         arguments += [
             ("--moe-expert-capacity-factor", str(moe.capacity_factor)),
             ("--moe-pad-expert-input-to-capacity",),
         ]
     return arguments
+
+
+def _layer_pattern(model: Model) -> str:
+    """Megatron's list of which layers have experts, runs of equal layers folded."""
+    kinds = [int(model.is_moe_layer(layer)) for layer in range(model.num_layers)]
+    runs = (f"[{kind}]*{len(list(run))}" for kind, run in itertools.groupby(kinds))
+    return f"({'+'.join(runs)})"
 
 
 def _training(job: Job) -> Arguments:

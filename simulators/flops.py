@@ -3,7 +3,8 @@
 Conventions (Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022, appendix B): matrix
 multiplications only, attention counted over the full square although causal kernels skip
 half of it, active experts only, output layer at the unpadded vocabulary. A backward pass is
-twice the forward.
+twice the forward. A multi-token-prediction module counts as a layer, an output layer and its
+projection of two hidden states to one.
 """
 
 from __future__ import annotations
@@ -24,15 +25,24 @@ class StepFlops:
 def step_flops(job: Job) -> StepFlops:
     """FLOPs of one training step of a valid job."""
     model, recipe, sequence = job.model, job.recipe, job.sequence_length
-    layers = [layer_flops(model, sequence, model.is_moe_layer(i)) for i in range(model.num_layers)]
+    # All layers of a kind cost the same.
+    experts = sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
+    dense = model.num_layers - experts
+    layers = dense * layer_flops(model, sequence, False)
+    if experts:
+        layers += experts * layer_flops(model, sequence, True)
     head = 2.0 * model.hidden_size * model.vocab_size
-    forward = sum(layers) + head
+    module = (
+        layer_flops(model, sequence, model.is_moe_layer(model.num_layers))
+        + 4.0 * model.hidden_size**2
+    )
+    forward = layers + head + model.num_mtp_layers * (module + head)
     core = attention_core_flops(model, sequence)
     repeated = 0.0
     if recipe.recompute == "selective":
-        repeated = core * model.num_layers
+        repeated = core * (model.num_layers + model.num_mtp_layers)
     elif recipe.recompute == "full":
-        repeated = sum(layers) * _recomputed_share(job)
+        repeated = layers * _recomputed_share(job)
     tokens = job.tokens_per_step
     return StepFlops(3 * forward * tokens, (3 * forward + repeated) * tokens)
 

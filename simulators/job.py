@@ -18,6 +18,7 @@ from simulators.layout import split_layers
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "tf32")
 RECOMPUTE_MODES = ("none", "selective", "full")
 SCHEDULES = ("1f1b", "gpipe")
+DISPATCHERS = ("alltoall", "allgather", "deepep")
 ACTIVATION_BYTES = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
 
 
@@ -27,7 +28,10 @@ class Moe:
 
     ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed
     inner width of the shared experts (0 for none); the first ``num_dense_layers`` layers
-    keep the dense MLP. ``capacity_factor`` None means dropless routing.
+    keep the dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4
+    Maverick: 2). ``capacity_factor`` None means dropless routing. ``dispatcher``: ``alltoall``
+    and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node (or each
+    GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
     """
 
     num_experts: int
@@ -35,15 +39,16 @@ class Moe:
     ffn_hidden_size: int
     shared_ffn_hidden_size: int = 0
     num_dense_layers: int = 0
+    layer_period: int = 1
     dispatcher: str = "alltoall"
     capacity_factor: float | None = None
 
     def check(self) -> None:
-        for name in ("num_experts", "top_k", "ffn_hidden_size"):
+        for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
             require_positive(f"model.moe.{name}", getattr(self, name))
         for name in ("shared_ffn_hidden_size", "num_dense_layers"):
             require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
-        require_choice("model.moe.dispatcher", self.dispatcher, ("alltoall", "allgather"))
+        require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             require_positive("model.moe.capacity_factor", self.capacity_factor)
         if self.top_k > self.num_experts:
@@ -77,7 +82,9 @@ class Model:
     """A decoder-only transformer.
 
     ``sequence_length`` is the length the model is usually trained at (tokens); ``training``
-    may override it. ``vocab_multiple``: Megatron pads the vocabulary to a multiple of
+    may override it. ``num_mtp_layers`` multi-token-prediction modules (DeepSeek-V3, section 2.2)
+    follow the last layer: each a projection of two hidden states to one, a transformer layer and
+    the shared head. ``vocab_multiple``: Megatron pads the vocabulary to a multiple of
     ``vocab_multiple * tp``. ``source`` says where the shape was published.
     """
 
@@ -100,6 +107,7 @@ class Model:
     dropout: bool = True
     tied_embeddings: bool = True
     vocab_multiple: int = 128
+    num_mtp_layers: int = 0
     moe: Moe | None = None
     mla: Mla | None = None
 
@@ -117,6 +125,7 @@ class Model:
             require_positive(f"model.{name}", getattr(self, name))
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_choice("model.position", self.position, ("learned", "rope", "none"))
+        require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
         for name in ("num_query_groups", "head_dim"):
             value = getattr(self, name)
             if value is not None:
@@ -137,12 +146,12 @@ class Model:
             )
         if self.moe is not None:
             self.moe.check()
-            if self.moe.num_dense_layers >= self.num_layers:
+            if self.moe.num_dense_layers + self.moe.layer_period > self.num_layers:
                 raise InputError(
                     "model.moe.num_dense_layers",
                     self.moe.num_dense_layers,
                     "leaves no expert layer",
-                    f"0..{self.num_layers - 1}",
+                    f"0..{self.num_layers - self.moe.layer_period}",
                 )
         if self.mla is not None:
             self.mla.check()
@@ -164,7 +173,11 @@ class Model:
         return self.mla.v_head_dim if self.mla is not None else self.qk_head_dim
 
     def is_moe_layer(self, layer: int) -> bool:
-        return self.moe is not None and layer >= self.moe.num_dense_layers
+        """Whether a layer has experts; MTP modules count as further layers."""
+        if self.moe is None:
+            return False
+        after_dense = layer - self.moe.num_dense_layers + 1
+        return after_dense > 0 and after_dense % self.moe.layer_period == 0
 
     def padded_vocab_size(self, tp: int) -> int:
         """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``."""
@@ -414,6 +427,7 @@ class Job:
             last_stage=recipe.last_stage_layers,
             embedding_as_layer=recipe.embedding_as_layer,
             loss_as_layer=recipe.loss_as_layer,
+            mtp_layers=self.model.num_mtp_layers,
             deal_out=self.framework.balanced_split,
         )
 

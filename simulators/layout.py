@@ -14,19 +14,22 @@ def split_layers(
     last_stage: int | None = None,
     embedding_as_layer: bool = False,
     loss_as_layer: bool = False,
+    mtp_layers: int = 0,
     deal_out: bool = False,
 ) -> tuple[tuple[int, ...], ...]:
     """Layers of every chunk: one tuple per stage, one entry per chunk of it, in model order.
 
     ``first_stage``/``last_stage`` fix the layers of an end and split the rest evenly.
     ``embedding_as_layer``/``loss_as_layer``: the embedding (the loss) takes the place of one
-    layer in the first (last) chunk. ``deal_out``: layers that do not divide go, one each, to
-    the earliest chunks.
+    layer in the first (last) chunk; where the loss does, so does each of ``mtp_layers``
+    multi-token-prediction modules beside it. ``deal_out``: layers that do not divide go, one
+    each, to the earliest chunks.
 
     Raises:
         InputError: naming the recipe field, for a split that does not come out even.
     """
-    ends = embedding_as_layer + loss_as_layer
+    after = loss_as_layer * (1 + mtp_layers)
+    ends = embedding_as_layer + after
     if first_stage is not None or last_stage is not None:
         if ends:
             field = "embedding_as_layer" if embedding_as_layer else "loss_as_layer"
@@ -43,7 +46,12 @@ def split_layers(
         )
     flat = [each + (index < left) for index in range(stages * chunks)]
     flat[0] -= embedding_as_layer
-    flat[-1] -= loss_as_layer
+    flat[-1] -= after
+    if deal_out and flat[-1] < 0:
+        # The ends fill more than the last chunk: those before it take fewer layers.
+        short, flat[-1] = -flat[-1], 0
+        for index in range(len(flat) - 1 - short, len(flat) - 1):
+            flat[index] -= 1
     if min(flat) < 0 or sum(flat) != layers:
         raise InputError("pp", stages, f"has more places than the {layers} layers fill")
     return tuple(tuple(flat[stage::stages]) for stage in range(stages))

@@ -13,7 +13,8 @@ class Family:
     """What every model of a family has in common; fields as in ``simulators.job.Model``.
 
     ``shared_experts`` counts experts that see every token, each as wide as a routed one.
-    ``departs`` says in words what of the architecture a job cannot express.
+    ``interleaved_experts``: dense and expert layers alternate. ``departs`` says in words what of
+    the architecture a job cannot express.
     """
 
     normalization: str = "rmsnorm"
@@ -26,6 +27,7 @@ class Family:
     head_dim: int | None = None
     mla: Mla | None = None
     shared_experts: int = 0
+    interleaved_experts: bool = False
     departs: str = ""
 
 
@@ -61,7 +63,7 @@ _FAMILIES = (
     (r"qwen", Family(qkv_bias=True)),
     (
         r"llama-?4",
-        Family(shared_experts=1, departs="expert layers replayed as one block, not interleaved"),
+        Family(shared_experts=1, interleaved_experts=True),
     ),
     (r"grok", Family(tied_embeddings=True)),
     (r"nemotron", Family(normalization="layernorm")),

@@ -45,8 +45,6 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         else:
             ffn = 4 * hidden
             assumed.append(f"MLP width not published: {ffn}")
-    if "mtp" in row.notes.lower() and "mtp layer disabled" not in row.notes.lower():
-        assumed.append("the multi-token-prediction module is left out")
     if "parallel transformer block" in row.notes and "MegaScale rows" not in row.notes:
         assumed.append("the parallel transformer block is replayed as a sequential one")
     mla = _mla(row, family)
@@ -69,6 +67,7 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         qk_norm=family.qk_norm,
         dropout=family.dropout,
         tied_embeddings=family.tied_embeddings,
+        num_mtp_layers=_mtp_layers(row, assumed),
         moe=moe,
         mla=mla,
     )
@@ -88,14 +87,39 @@ def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
     shared = family.shared_experts * width
     if match := re.search(r"shared expert (?:ffn )?(\d+)", row.notes):
         shared = int(match[1])
+    dense, period = given(row.num_dense_layers, 0), 1
+    if family.interleaved_experts and dense:
+        # The column counts all dense layers, here every other one.
+        dense, period = 0, 2
     return Moe(
         num_experts=_required(row, "num_experts", row.num_experts),
         top_k=_required(row, "topk", row.topk),
         ffn_hidden_size=width,
         shared_ffn_hidden_size=shared,
-        num_dense_layers=given(row.num_dense_layers, 0),
+        num_dense_layers=dense,
+        layer_period=period,
+        dispatcher=_dispatcher(row),
         capacity_factor=_capacity_factor(row, assumed),
     )
+
+
+def _dispatcher(row: Row) -> str:
+    notes = row.notes.lower()
+    return "deepep" if "deepep" in notes or "hybridep" in notes else "alltoall"
+
+
+def _mtp_layers(row: Row, assumed: list[str]) -> int:
+    """Multi-token-prediction modules, where the row's notes tell of them."""
+    notes = row.notes.lower()
+    if "mtp layer disabled" in notes or "mtp" not in notes:
+        return 0
+    if "mtp layer probably counted" in notes:
+        assumed.append("one multi-token-prediction module, by the FLOPs per token")
+        return 1
+    if "mtp on" in notes or "1 mtp layer" in notes:
+        return 1
+    assumed.append("multi-token prediction not published: none")
+    return 0
 
 
 def _capacity_factor(row: Row, assumed: list[str]) -> float | None:

@@ -240,6 +240,10 @@ def _split(
         assumed.append("the embedding and the loss take a layer's place in the pipeline split")
         ends = dataclasses.replace(recipe, embedding_as_layer=True, loss_as_layer=True)
         return ends, framework
+    if model.num_mtp_layers:
+        # Megatron-Bridge's layouts for DeepSeek-V3: the module and the loss each take a place.
+        assumed.append("the loss and the multi-token prediction take layers' places in the split")
+        recipe = dataclasses.replace(recipe, loss_as_layer=True)
     if not framework.balanced_split:
         assumed.append(f"{layers} layers dealt out over {chunks} chunks as evenly as they go")
         framework = dataclasses.replace(framework, balanced_split=True)

@@ -9,6 +9,7 @@ from simulators.job import Job
 from simulators.workload.communicators import communicators
 from simulators.workload.ends import embedding_blocks, head_blocks
 from simulators.workload.layer import layer_blocks
+from simulators.workload.mtp import mtp_projection_blocks, mtp_projection_parameters
 from simulators.workload.parameters import (
     LocalParameters,
     embedding_parameters,
@@ -104,6 +105,32 @@ def _chunk(
                 parameters = layer_parameters(shard, is_moe)
                 runs.append(Run(*layer_blocks(shard, is_moe, recompute), number, parameters))
     if last:
+        runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
         runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
     return Chunk(tuple(runs))
+
+
+def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
+    """Multi-token-prediction modules, which end the last chunk (Megatron-Core).
+
+    Each looks the shifted tokens up in the embedding, which a stage that is not also the first
+    holds a copy of, and runs the shared head.
+    """
+    model = shard.model
+    if not model.num_mtp_layers:
+        return []
+    is_moe = model.is_moe_layer(model.num_layers)
+    embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
+    module = [
+        Run(*mtp_projection_blocks(shard), 1, mtp_projection_parameters(shard)),
+        Run(*layer_blocks(shard, is_moe, mode.recompute), 1, layer_parameters(shard, is_moe)),
+        Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=False)),
+    ]
+    lookup = Run(*embedding_blocks(shard), 1, embedding)
+    repeated = Run(*embedding_blocks(shard), 1, LocalParameters())
+    return [
+        run
+        for index in range(model.num_mtp_layers)
+        for run in (repeated if index else lookup, *module)
+    ]

@@ -30,7 +30,8 @@ class LocalParameters:
         return self.dense + self.expert
 
 
-def _norm(shard: Shard, width: int) -> int:
+def norm_parameters(shard: Shard, width: int) -> int:
+    """Gain, and bias where there is one, of a norm over ``width``."""
     return width * (2 if shard.model.normalization == "layernorm" else 1)
 
 
@@ -38,7 +39,7 @@ def _norm(shard: Shard, width: int) -> int:
 def layer_parameters(shard: Shard, is_moe: bool) -> LocalParameters:
     """One transformer layer's parameters on one rank."""
     model, h = shard.model, shard.model.hidden_size
-    dense = 2 * _norm(shard, h) + _attention(shard)
+    dense = 2 * norm_parameters(shard, h) + _attention(shard)
     expert = 0
     if is_moe:
         moe = model.moe
@@ -67,17 +68,19 @@ def _attention(shard: Shard) -> int:
     if model.mla is not None:
         mla = model.mla
         # The down projections and their norms are replicated over the tensor-parallel group.
-        down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + _norm(shard, mla.kv_lora_rank)
+        down = h * (mla.kv_lora_rank + mla.qk_rope_head_dim) + norm_parameters(
+            shard, mla.kv_lora_rank
+        )
         query = h
         if mla.q_lora_rank is not None:
-            down += h * mla.q_lora_rank + _norm(shard, mla.q_lora_rank)
+            down += h * mla.q_lora_rank + norm_parameters(shard, mla.q_lora_rank)
             query = mla.q_lora_rank
         up = shard.heads * (
             query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
         )
         return down + up + output
     width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
-    norms = 2 * _norm(shard, model.qk_head_dim) if model.qk_norm else 0
+    norms = 2 * norm_parameters(shard, model.qk_head_dim) if model.qk_norm else 0
     return h * width + (width if model.qkv_bias else 0) + norms + output
 
 
@@ -93,4 +96,4 @@ def head_parameters(shard: Shard, *, owns_weight: bool) -> LocalParameters:
     """Final norm, and the output weight unless the embedding on this rank provides it."""
     model = shard.model
     rows = model.padded_vocab_size(shard.tp) // shard.tp if owns_weight else 0
-    return LocalParameters(rows * model.hidden_size + _norm(shard, model.hidden_size))
+    return LocalParameters(rows * model.hidden_size + norm_parameters(shard, model.hidden_size))

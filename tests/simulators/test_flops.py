@@ -110,3 +110,14 @@ def test_six_flops_per_active_matrix_parameter() -> None:
     attention = 3 * attention_core_flops(model, 4096) * model.num_layers
     per_token = step_flops(job).model / job.tokens_per_step
     assert per_token == pytest.approx(6 * matrices + attention, rel=1e-12)
+
+
+def test_extra_prediction_counts_a_layer_a_head_and_its_projection() -> None:
+    # DeepSeek-V3 section 2.2: the projection joins two hidden states, 2 x 2h x h FLOPs a token.
+    h = LLAMA.hidden_size
+    one_more = layer_flops(LLAMA, 64, False) + 2 * h * LLAMA.vocab_size + 4 * h**2
+    plain, extended = (
+        step_flops(make_job(replace(LLAMA, num_mtp_layers=count))).model for count in (0, 2)
+    )
+    tokens = make_job(LLAMA).tokens_per_step
+    assert extended - plain == pytest.approx(3 * 2 * one_more * tokens, rel=1e-12)

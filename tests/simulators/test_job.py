@@ -82,6 +82,14 @@ def test_first_layers_of_a_moe_model_may_be_dense() -> None:
     assert not TINY.is_moe_layer(11)
 
 
+def test_expert_layers_may_alternate_with_dense_ones() -> None:
+    # Llama 4 Maverick: 24 of 48 layers, the second first.
+    alternating = replace(MOE, moe=Moe(8, 2, 128, layer_period=2))
+    assert [alternating.is_moe_layer(i) for i in range(4)] == [False, True, False, True]
+    after_one = replace(MOE, moe=Moe(8, 2, 128, num_dense_layers=1, layer_period=2))
+    assert [after_one.is_moe_layer(i) for i in range(5)] == [False, False, True, False, True]
+
+
 def test_recipe_and_training_override_sequence_and_precision() -> None:
     job = make_job(precision="fp8", training={"sequence_length": 128, "precision": "fp16"})
     assert (job.precision, job.sequence_length) == ("fp8", 128)
@@ -106,6 +114,9 @@ MLA = Mla(64, 32, 16, 24)
         (replace(MOE, moe=Moe(4, 0, 128)), "model.moe.top_k"),
         (replace(MOE, moe=Moe(4, 2, 128, num_dense_layers=12)), "model.moe.num_dense_layers"),
         (replace(MOE, moe=Moe(4, 2, 128, dispatcher="flex")), "model.moe.dispatcher"),
+        (replace(MOE, moe=Moe(4, 2, 128, layer_period=0)), "model.moe.layer_period"),
+        (replace(MOE, moe=Moe(4, 2, 128, layer_period=13)), "model.moe.num_dense_layers"),
+        (replace(TINY, num_mtp_layers=-1), "model.num_mtp_layers"),
         (replace(MOE, moe=Moe(4, 2, 128, capacity_factor=-1)), "model.moe.capacity_factor"),
         (replace(TINY, mla=replace(MLA, kv_lora_rank=0)), "model.mla.kv_lora_rank"),
         (replace(TINY, mla=replace(MLA, q_lora_rank=0)), "model.mla.q_lora_rank"),

@@ -23,6 +23,25 @@ def test_bloom_176b_on_twelve_stages() -> None:
     assert [sum(chunks) for chunks in split] == [5, *[6] * 10, 5]
 
 
+@pytest.mark.parametrize(
+    ("stages", "chunks", "first", "last"),
+    [(16, 1, 4, 1), (2, 8, 4, 1), (8, 1, 8, 5), (4, 1, 16, 13)],
+)
+def test_deepseek_v3_leaves_places_for_the_loss_and_the_extra_prediction(
+    stages: int, chunks: int, first: int, last: int
+) -> None:
+    # Megatron-Bridge's layouts: Et*4|(t*4|)*14tmL and alike (deepseek_v3.py).
+    split = split_layers(61, stages, chunks, loss_as_layer=True, mtp_layers=1, deal_out=True)
+    flat = [split[stage][chunk] for chunk in range(chunks) for stage in range(stages)]
+    assert flat == [first] * (stages * chunks - 1) + [last]
+
+
+def test_ends_that_fill_more_than_the_last_chunk() -> None:
+    split = split_layers(61, 8, 4, loss_as_layer=True, mtp_layers=1, deal_out=True)
+    flat = [split[stage][chunk] for chunk in range(4) for stage in range(8)]
+    assert flat == [2] * 30 + [1, 0]
+
+
 def test_leftover_layers_are_dealt_out_only_when_allowed() -> None:
     assert split_layers(61, 8, 1, deal_out=True) == ((8,),) * 5 + ((7,),) * 3
     with pytest.raises(InputError, match="pp=8 does not divide the 61 layers"):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conf.catalogue import load_catalogue
 from simulators.job import Job, Model, Moe
 from simulators.validity import why_invalid
 from simulators.workload.megatron import build_workload
@@ -107,3 +108,17 @@ def test_uneven_stages_hold_their_layers() -> None:
     embedding = LLAMA.padded_vocab_size(1) * 256
     assert stages[0].parameters.dense == per_layer + embedding
     assert stages[3].parameters.dense == 3 * per_layer + embedding + 256
+
+
+@pytest.mark.parametrize("pp", [1, 61])
+def test_the_extra_prediction_of_deepseek_v3(pp: int) -> None:
+    model = load_catalogue().models["deepseek_v3"]
+    plain, extended = (
+        make_job(replace(model, num_mtp_layers=count), nodes=61, ep=8, pp=pp, batch=488)
+        for count in (0, 1)
+    )
+    added = held_by_all_ranks(extended) - held_by_all_ranks(plain)
+    # The released weights' README: 11.5 billion besides the shared embedding and output head;
+    # a last stage that is not the first holds the embedding again.
+    copy = model.padded_vocab_size(1) * model.hidden_size if pp > 1 else 0
+    assert (added - copy) / 1e9 == pytest.approx(11.5, rel=0.01)
