@@ -81,6 +81,8 @@ def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, .
         nvswitch=_has_switch(row, gpu),
         cpu=_cpu(gpu),
         nccl_version=version,
+        # What was run did fit: no reserve is asked for.
+        memory_reserve=0.0,
     )
     return cluster, tuple(assumed)
 

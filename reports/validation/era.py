@@ -15,6 +15,7 @@ _MLPERF = {
     "5.0": 2025.4,
     "5.1": 2025.8,
 }
+_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 _FIRST_YEAR = {"volta": 2020.0, "ampere": 2022.0, "hopper": 2024.0, "blackwell": 2025.5}
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
@@ -23,23 +24,27 @@ _NCCL_LATEST = "2.27"
 
 
 def published_year(row: Row) -> float | None:
-    """The year in the framework's label (2024.5 is mid 2024), or None when there is none.
+    """The year in the framework's label (2024.5 is mid 2024), else that of the paper it was
+    published in, else None.
 
-    Labels carry a year (``Megatron-LM (Feb 2022)``), a container (``NeMo 24.09``), an MLPerf
+    Labels carry a year, perhaps a month (``Megatron-LM (Feb 2022)``; the middle of the year
+    otherwise), a container (``NeMo 24.09``), an MLPerf
     round (``NeMo (MLPerf v3.1)``) or a Megatron-Core release (``mcore r0.8.0``).
     """
     label = row.framework
     if match := re.search(r"MLPerf v(\d\.\d)", label):
         return _MLPERF.get(match[1])
-    if match := re.search(r"\b(20[12]\d)\b", label):
-        return float(match[1])
+    if match := re.search(r"(?:(\w{3})\w* )?\b(20[12]\d)\b", label):
+        month = (match[1] or "").lower()
+        passed = _MONTHS.index(month) / 12 if month in _MONTHS else 0.5
+        return int(match[2]) + passed
     if match := re.search(r"\b(2[2-9])\.(0[1-9]|1[0-2])\b", label):
         return 2000 + int(match[1]) + (int(match[2]) - 1) / 12
-    if match := re.search(r"\bv?20(2\d)", label):
-        return 2000.0 + int(match[1])
     if match := re.search(r"mcore r0\.(\d+)", label):
         # Core 0.8 came out in July 2024, a release about every two months after it.
         return 2024.5 + (int(match[1]) - 8) / 6
+    if match := re.search(r"et al\. (20[12]\d)", row.source):
+        return int(match[1]) + 0.5
     return None
 
 

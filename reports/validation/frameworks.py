@@ -15,9 +15,12 @@ _FLASH_IN_MEGATRON = 2023.0
 _FLASH_IN_NEMO = 2023.6
 _SCATTER_GATHER_IN_MEGATRON = 2021.3
 _FUSED_WGRAD_IN_MEGATRON = 2022.0
+_MODULES_IN_MEGATRON = 2025.25
+
+_FUSED_LOSS = ("megatron-bridge", "nemo 25", "nemo 26", "automodel")
 
 _MEGATRON_LIKE = ("megatron", "nemo", "mcore", "megascale", "ptd-p", "moe parallel folding")
-_EAGER = ("foundry", "composer", "fsdp1", "nanotron", "pytorch", "huggingface", "transformers")
+_EAGER = ("foundry", "composer", "fsdp1", "pytorch", "huggingface", "transformers")
 _COMPILED = ("torchtitan", "fms-fsdp", "compile")
 _XLA = ("maxtext", "paxml", "jax")
 
@@ -29,7 +32,8 @@ def framework_of(
 
     The switches: FlashAttention in Megatron-LM from 2023 and in NeMo from 2023.07; gradient
     accumulation fused into GEMMs from 2022; pipeline messages split over tensor-parallel ranks
-    from 2021.04; Megatron's fp32 main gradients only in BF16 (``accumulate-allreduce-grads-
+    from 2021.04; Transformer Engine's cross entropy where NVIDIA's recipes set it (2025 and
+    later) or the row says so; Megatron's fp32 main gradients only in BF16 (``accumulate-allreduce-grads-
     in-fp32``); CUDA graphs where the row says so.
 
     Raises:
@@ -54,9 +58,17 @@ def framework_of(
         changes["accumulate_grads_fp32"] = True
     if "fp16 gradient accumulation" in notes:
         changes["accumulate_grads_fp32"] = False
+    if "fused ce loss" in notes or any(word in label for word in _FUSED_LOSS):
+        changes["cross_entropy"] = "in_place"
     if "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
+
+
+def recomputes_modules(framework: Framework, year: float) -> bool:
+    """Whether software that saves memory picks modules to recompute rather than whole layers,
+    as Megatron-Core does since ``recompute-modules`` (core 0.12, spring 2025)."""
+    return framework.name == "megatron_core" and year >= _MODULES_IN_MEGATRON
 
 
 def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tuple[str, ...]]:
@@ -79,6 +91,8 @@ def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tup
         if "no flash attention" in notes or year < flash:
             return "megatron_2021", assumed
         return "megatron_core", assumed
+    if "nanotron" in label:
+        return "nanotron", ()
     if any(word in label for word in _EAGER):
         return "torch_eager", ()
     if "eager" in label:

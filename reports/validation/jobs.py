@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reports.validation.clusters import cluster_of
-from reports.validation.frameworks import framework_of
+from reports.validation.era import year_of
+from reports.validation.frameworks import framework_of, recomputes_modules
 from reports.validation.gpus import gpu_of
 from reports.validation.models import model_of
 from reports.validation.outcome import CannotReplayError, NotReplayable, Replayable
@@ -69,4 +70,5 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         + about_framework
         + about_recipe
         + inferred,
+        recompute_open=not row.recompute and not recomputes_modules(framework, year_of(row, gpu)),
     )

@@ -13,10 +13,15 @@ class CannotReplayError(Exception):
 
 @dataclass(frozen=True)
 class Replayable:
-    """A job and, in words, everything it takes for granted beyond what the row states."""
+    """A job and, in words, everything it takes for granted beyond what the row states.
+
+    ``recompute_open``: what is recomputed is not published, so it must be as much as fitting
+    in memory took.
+    """
 
     job: Job
     assumptions: tuple[str, ...]
+    recompute_open: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from reports.validation.measured import (
 from reports.validation.outcome import NotReplayable
 from reports.validation.rows import Row
 from simulators.base import Simulator
-from simulators.job import Job
+from simulators.job import RECOMPUTE_MODES, Job
 from simulators.prediction import Prediction
 
 
@@ -73,6 +73,9 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         return Result(row, job, None, None, None, assumptions, reason)
     try:
         prediction = simulator.simulate(job)
+        if outcome.recompute_open and not prediction.fits:
+            job, prediction, assumed = _recompute_until_it_fits(job, prediction, simulator)
+            assumptions += assumed
     except Exception as error:
         reason = f"the simulator failed: {type(error).__name__}: {error}"
         return Result(row, job, None, None, None, assumptions, reason)
@@ -94,6 +97,22 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         assumptions=assumptions + prediction.assumptions,
         reason="" if measured is not None else "no step time is published",
     )
+
+
+def _recompute_until_it_fits(
+    job: Job, prediction: Prediction, simulator: Simulator
+) -> tuple[Job, Prediction, tuple[str, ...]]:
+    """The least recomputation that fits: a run that was published did fit.
+
+    When nothing fits, the memory model is the likelier culprit and the job stays as it is.
+    """
+    modes = RECOMPUTE_MODES[RECOMPUTE_MODES.index(job.recipe.recompute) + 1 :]
+    for mode in modes:
+        tried = replace(job, recipe=replace(job.recipe, recompute=mode))
+        found = simulator.simulate(tried)
+        if found.fits:
+            return tried, found, (f"recomputation: {mode}, the least that fits in memory",)
+    return job, prediction, ()
 
 
 def replay_rows(
