@@ -33,8 +33,8 @@ def framework_of(
     The switches: FlashAttention in Megatron-LM from 2023 and in NeMo from 2023.07; gradient
     accumulation fused into GEMMs from 2022; pipeline messages split over tensor-parallel ranks
     from 2021.04; Transformer Engine's cross entropy where NVIDIA's recipes set it (2025 and
-    later) or the row says so; Megatron's fp32 main gradients only in BF16 (``accumulate-allreduce-grads-
-    in-fp32``); CUDA graphs where the row says so.
+    later) or the row says so; Megatron's fp32 main gradients only in BF16
+    (``accumulate-allreduce-grads-in-fp32``); CUDA graphs where the row says so.
 
     Raises:
         CannotReplayError: when a declaration this needs is not there.
