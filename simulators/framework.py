@@ -12,6 +12,7 @@ from simulators.errors import require_choice, require_positive
 
 ATTENTION_KERNELS = ("flash", "flash2", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
+CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies")
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,19 @@ class Framework:
     memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``).
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
-    ``accumulate_grads_fp32`` keeps that fp32 gradient. ``host_launch_s`` is the host's time per
-    kernel launch in seconds; with ``cuda_graphs`` passes are replayed and the host never lags.
+    ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
+    the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
+    ``keeps_16bit_grads`` the 16-bit one beside it (DeepSpeed's BF16 optimizer, DDP's buckets).
+    ``cross_entropy``: the loss overwrites its 16-bit logits with their gradient (``in_place``),
+    reads them and writes a gradient (``compiled``), keeps an fp32 softmax made in place of the
+    logits' fp32 copy (``fp32``), or beside that copy (``copies``). ``host_launch_s`` is the host's
+    time per kernel launch in seconds; with ``cuda_graphs`` passes are replayed and the host never
+    lags.
     ``scatter_gather_p2p``: without sequence parallelism, tensor-parallel ranks each send their
     share of a pipeline message and gather it on arrival (Narayanan et al. 2021, section 4.1).
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
-    refused as Megatron-LM does.
+    refused as Megatron-LM does. ``expandable_segments``: PyTorch's allocator grows its segments
+    in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of taking new ones.
     """
 
     name: str = "megatron_core"
@@ -37,11 +45,15 @@ class Framework:
     attention: str = "flash"
     fusion: str = "fused"
     fused_wgrad: bool = True
+    wgrad_placeholders: bool = True
     accumulate_grads_fp32: bool = True
+    keeps_16bit_grads: bool = False
+    cross_entropy: str = "fp32"
     host_launch_s: float = 7e-6
     cuda_graphs: bool = False
     scatter_gather_p2p: bool = False
     balanced_split: bool = False
+    expandable_segments: bool = False
 
     def check(self) -> None:
         """Refuse what does not exist.
@@ -51,6 +63,7 @@ class Framework:
         """
         require_choice("framework.attention", self.attention, ATTENTION_KERNELS)
         require_choice("framework.fusion", self.fusion, FUSIONS)
+        require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
 
 

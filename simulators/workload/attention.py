@@ -181,11 +181,15 @@ def _flash_core(shard: Shard) -> Part:
         keys = shard.sequence if causal else shard.sequence // 2
         forward.append(attention(keys, causal, "fwd"))
         backward.append(attention(keys, causal, "bwd"))
+    # The output is also the projection's input, which keeps it. The ring puts it together from
+    # its pieces in a layout of its own, and the projection reads a copy.
+    saved = [Alloc("logsumexp", logsumexp)]
+    if shard.cp > 1:
+        saved.append(Alloc("ring_output", out))
     return Part(
         tuple(forward),
         tuple(backward),
-        # The output is also the projection's input, which keeps it.
-        (Alloc("logsumexp", logsumexp),),
+        tuple(saved),
         forward_peak_bytes=out + (k + v if shard.cp > 1 else 0),
         backward_peak_bytes=q + k + v + out,
     )

@@ -36,12 +36,14 @@ def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
         forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
         backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
         saved.append(Alloc("embedding_mask", local))
+    # A lookup's gradient is a dense tensor of the table's size, in every framework.
+    rows = model.padded_vocab_size(shard.tp) // shard.tp
     part = Part(
         tuple(forward),
         tuple(backward),
         tuple(saved),
         forward_peak_bytes=2 * full * size,
-        backward_peak_bytes=2 * full * size,
+        backward_peak_bytes=(2 * full + rows * model.hidden_size) * size,
     )
     return compose("embedding", [part])
 
@@ -76,15 +78,38 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
         Streaming("loss_bwd", "cross_entropy", 2 * logits * 4, launches=3),
         Streaming("logits_grad_cast", "cast", logits * (size + 4)),
     ]
+    kept, beside = _loss_bytes(shard.cross_entropy, size)
+    # The gradient of the logits meets the gathered input, the input's gradient before and after
+    # it is scattered, and the weight's gradient where the GEMM does not add it to another.
+    full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
+    projection = (2 * full + local if shard.sp else full) * size
+    if not shard.fused_wgrad:
+        projection += vocab * model.hidden_size * size
+    held = 0 if shard.cross_entropy == "in_place" else logits * size
     loss = Part(
         (*forward, *loss_forward),
         (*loss_backward, *backward),
-        (Alloc("loss_softmax", logits * 4),),
-        forward_peak_bytes=logits * (size + 4),
-        backward_peak_bytes=logits * (size + 4) + 2 * shard.tokens * model.hidden_size * size,
+        (Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),),
+        forward_peak_bytes=logits * beside + (full * size if shard.sp else 0),
+        backward_peak_bytes=max(logits * beside, held + projection - max(0, kept - size) * logits),
     )
     final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=size)
     return compose("head", [final, loss])
+
+
+def _loss_bytes(cross_entropy: str, size: int) -> tuple[int, int]:
+    """Bytes per logit that the loss keeps, and that both passes hold at once beside them.
+
+    ``in_place``: the 16-bit logits, which become their gradient. ``compiled``: the logits, and
+    in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
+    gradient. ``copies``: an fp32 copy of the logits besides.
+    """
+    return {
+        "in_place": (size, 0),
+        "compiled": (size, size),
+        "fp32": (4, size),
+        "copies": (4, size + 4),
+    }[cross_entropy]
 
 
 def _in_bf16(shard: Shard) -> Shard:

@@ -53,13 +53,19 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         )
     inner = shard.tokens * local * size
     outer = shard.tokens * model.hidden_size * size
+    residual = shard.local_tokens * model.hidden_size * size
+    # Each gradient appears while its successor's input is still held: of the activation's output
+    # (from the gathered output gradient), then of its input, then of the layer's.
+    gathered = outer if shard.sp else 0
+    fc1_output = shard.tokens * fc1_width * size
+    chain = max(gathered + inner, fc1_output, outer + gathered - inner)
     return Part(
         (*fc1_forward, *act_forward, *fc2_forward),
         (*fc2_backward, *act_backward, *fc1_backward),
         (
-            Alloc(f"{prefix}fc1_output", shard.tokens * fc1_width * size),
+            Alloc(f"{prefix}fc1_output", fc1_output),
             Alloc(f"{prefix}activation", shard.tokens * local * shard.linear_input_bytes),
         ),
         forward_peak_bytes=2 * outer,
-        backward_peak_bytes=inner + shard.tokens * fc1_width * size + 2 * outer,
+        backward_peak_bytes=chain + 2 * residual,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulators.workload.ir import Alloc, Block, Communicator
+from simulators.workload.ir import Block, Communicator, Gemm, GroupedGemm
 from simulators.workload.parameters import LocalParameters
 
 
@@ -48,14 +48,16 @@ class Chunk:
         return sum(run.forward.saved_bytes * run.count for run in self.runs)
 
     @cached_property
-    def saved_tensor_bytes(self) -> tuple[tuple[int, int], ...]:
-        """(bytes, how many) of every saved tensor of one micro-batch."""
-        return tuple(
-            (op.bytes, run.count)
-            for run in self.runs
-            for op in run.forward.ops
-            if isinstance(op, Alloc)
-        )
+    def fused_weight_shapes(self) -> frozenset[tuple[int, int]]:
+        """Shapes of the weights whose gradients GEMMs add to a main gradient."""
+        shapes = set()
+        for run in self.runs:
+            for op in run.backward.ops:
+                if isinstance(op, Gemm) and op.accumulate:
+                    shapes.add((op.m, op.n))
+                elif isinstance(op, GroupedGemm) and op.accumulate:
+                    shapes.add((op.n, op.k))
+        return frozenset(shapes)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Shard:
     precision: str
     attention: str
     fused_wgrad: bool
+    cross_entropy: str
 
     @classmethod
     def of(cls, job: Job) -> Shard:
@@ -51,6 +52,7 @@ class Shard:
             precision=job.precision,
             attention=job.framework.attention,
             fused_wgrad=job.framework.fused_wgrad,
+            cross_entropy=job.framework.cross_entropy,
         )
 
     @property
