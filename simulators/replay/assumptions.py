@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulators.job import Job
+from simulators.replay.stragglers import SPEED_SPREAD
 
 
 def assumptions_of(job: Job) -> tuple[str, ...]:
@@ -12,7 +13,9 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
         "CUDA context and NCCL buffers are estimated, memory fragmentation is left out",
     ]
     if job.world_size > 1:
-        stated.append("no GPU or link is slower than its peers")
+        stated.append(
+            f"GPUs' speeds spread by {SPEED_SPREAD:.0%}, and no link is slower than its peers"
+        )
     if job.model.moe is not None:
         stated.append("experts are evenly loaded")
     if recipe.tp_comm_overlap:

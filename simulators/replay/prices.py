@@ -13,6 +13,7 @@ from simulators.interference import KERNEL_CLASSES, overlap_slowdowns
 from simulators.job import Cluster, Gpu
 from simulators.kernels import price_kernels
 from simulators.prediction import Evidence
+from simulators.replay.stragglers import slowest_excess
 from simulators.workload.ir import (
     Attention,
     Block,
@@ -27,6 +28,7 @@ from simulators.workload.ir import (
 
 COMPUTE = "compute"
 OVERLAP_SLOWDOWN = "overlap_slowdown"
+STRAGGLERS = "stragglers"
 HOST = "host"
 BUBBLE = "bubble"
 OPTIMIZER = "optimizer"
@@ -51,6 +53,7 @@ PARTS = (
     "pp_communication",
     "dp_communication",
     OVERLAP_SLOWDOWN,
+    STRAGGLERS,
     BUBBLE,
     OPTIMIZER,
     HOST,
@@ -91,7 +94,7 @@ class PricedBlock:
 
 @dataclass(frozen=True)
 class PricedOp:
-    """One operation's own time: ``seconds`` alone on the device."""
+    """One operation's own time: ``seconds`` alone on the device, on the slowest rank."""
 
     op: DeviceOp
     seconds: float
@@ -114,6 +117,7 @@ class Pricer:
         self.cluster = cluster
         self.communicators = communicators
         self.host_launch_s = host_launch_s(framework)
+        self.excess = slowest_excess(cluster.num_gpus)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
         self._key = repr((gpu, cluster, self.host_launch_s, communicators))
 
@@ -124,7 +128,7 @@ class Pricer:
         if priced is None:
             if len(_PRICED) >= _PRICED_LIMIT:
                 _PRICED.clear()
-            priced = _sum_block(self.operations(block), self.gpu, self.host_launch_s)
+            priced = _sum_block(self.operations(block), self.gpu, self.host_launch_s, self.excess)
             _PRICED[key] = priced
         return priced
 
@@ -137,7 +141,8 @@ class Pricer:
         for op in block.ops:
             if isinstance(op, KERNELS):
                 assert prices is not None
-                seconds, memory_bound = prices.seconds[index], prices.memory_bound[index]
+                seconds = prices.seconds[index] * (1 + self.excess)
+                memory_bound = prices.memory_bound[index]
                 grade = EVIDENCE[prices.evidence[index]]
                 priced.append(PricedOp(op, float(seconds), grade, float(memory_bound)))
                 index += 1
@@ -167,7 +172,9 @@ def launches_of(op: DeviceOp) -> int:
     return op.launches if isinstance(op, Streaming) else 1
 
 
-def _sum_block(ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float) -> PricedBlock:
+def _sum_block(
+    ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float, excess: float
+) -> PricedBlock:
     """Run a block alone: kernels one after another, communication beside those it overlaps."""
     parts = np.zeros(len(PARTS))
     evidence = np.zeros(len(EVIDENCE))
@@ -191,6 +198,8 @@ def _sum_block(ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float) -> Price
                 wire += each.seconds * np.array((price.channels, price.wire_bytes_per_s))
         _add_group(parts, group, gpu)
         index += len(group)
+    parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
+    parts[PART_INDEX[COMPUTE]] /= 1 + excess
     seconds = float(parts.sum())
     if communication_s:
         wire /= communication_s

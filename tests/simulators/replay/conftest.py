@@ -28,7 +28,8 @@ from simulators.workload.ir import (
 class Rates:
     """A machine in few numbers; infinite rates are free.
 
-    ``free_head`` makes the output layer cost nothing, so that equal layers make equal stages.
+    ``excess`` is by how much the slowest GPU is behind. ``free_head`` makes the output layer cost
+    nothing, so that equal layers make equal stages.
     """
 
     flops_per_s: float = 1e12
@@ -37,6 +38,7 @@ class Rates:
     send_s: float = 0.0
     slowdown: float = 1.0
     launch_s: float = 0.0
+    excess: float = 0.0
     free_head: bool = False
 
 
@@ -98,7 +100,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         def host_launch_s(framework: Framework) -> float:
             return rates.launch_s
 
+        def slowest_excess(ranks: int) -> float:
+            return rates.excess
+
         replaced = {
+            "slowest_excess": slowest_excess,
             "price_kernels": price_kernels,
             "price_collective": price_collective,
             "price_send_recv": price_send_recv,

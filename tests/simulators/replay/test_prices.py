@@ -44,6 +44,14 @@ def parts(block: PricedBlock) -> dict[str, float]:
     return {name: part for name, part in zip(PARTS, block.part_s.tolist(), strict=True) if part}
 
 
+def test_the_slowest_rank_stretches_kernels_and_nothing_else(machine: Machine) -> None:
+    machine(replace(SLOW, excess=0.25))
+    block = priced(gemm(4), gather(2), gemm(4))
+    assert parts(block) == {"compute": 8, "tp_communication": 2, "stragglers": 2}
+    assert block.seconds == 12
+    assert block.compute_share == pytest.approx(10 / 12)
+
+
 def test_kernels_and_collectives_take_turns(machine: Machine) -> None:
     machine(SLOW)
     block = priced(gemm(3), gather(2), Alloc("kept", 10), gemm(4))
