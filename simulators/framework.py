@@ -35,6 +35,10 @@ class Framework:
     lags.
     ``scatter_gather_p2p``: without sequence parallelism, tensor-parallel ranks each send their
     share of a pipeline message and gather it on arrival (Narayanan et al. 2021, section 4.1).
+    ``overlap_p2p``: interleaved pipeline messages travel beside compute; without it every
+    message blocks, as plain 1F1B's do. ``overlap_tp_gradients``: without sequence parallelism
+    the input gradient of a column-parallel layer is summed beside its weight gradient's GEMM
+    (Megatron-LM from 2022) instead of after it.
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
     refused as Megatron-LM does. ``expandable_segments``: PyTorch's allocator grows its segments
     in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of taking new ones.
@@ -52,6 +56,8 @@ class Framework:
     host_launch_s: float = 7e-6
     cuda_graphs: bool = False
     scatter_gather_p2p: bool = False
+    overlap_p2p: bool = True
+    overlap_tp_gradients: bool = True
     balanced_split: bool = False
     expandable_segments: bool = False
 

@@ -52,6 +52,7 @@ def framework_of(
         changes["scatter_gather_p2p"] = False
     if name == "megatron_2021" and year < _FUSED_WGRAD_IN_MEGATRON:
         changes["fused_wgrad"] = False
+        changes["overlap_tp_gradients"] = False
     if megatron and precision == "fp16":
         changes["accumulate_grads_fp32"] = False
     if "fp32 gradient accumulation" in notes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.collectives import price_send_recv
+from simulators.collectives import price_collective, price_send_recv
 from simulators.job import Job
 from simulators.replay.engine import NO_STREAM, NO_TASK, Floats, Ints, Tasks
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
@@ -30,7 +30,7 @@ from simulators.workload.data_parallel import (
     reduce_gradients,
 )
 from simulators.workload.ir import Block
-from simulators.workload.program import Chunk, Workload
+from simulators.workload.program import Workload
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
 
 PP_PART = PART_INDEX["pp_communication"]
@@ -96,7 +96,9 @@ class Sharing:
 def boundary_seconds(job: Job, workload: Workload, pricer: Pricer) -> Floats:
     """Seconds to send one micro-batch's boundary tensor from each stage to the next.
 
-    Shape (stages,); the last entry is the wrap-around of the interleaved schedule.
+    Shape (stages,); the last entry is the wrap-around of the interleaved schedule. With
+    ``scatter_gather_p2p`` each tensor-parallel rank sends its share of a tensor that all of
+    them hold, and they gather it on arrival.
     """
     stages = job.recipe.pp
     if stages == 1:
@@ -104,16 +106,18 @@ def boundary_seconds(job: Job, workload: Workload, pricer: Pricer) -> Floats:
     replica = job.world_size // stages
     domain = job.cluster.domain
     seconds = np.empty(stages)
-    group = workload.communicators["pp"]
+    group, peers = workload.communicators["pp"], workload.communicators["tp"]
+    sent_bytes, gather_s = workload.stage_boundary_bytes, 0.0
+    if job.framework.scatter_gather_p2p and peers.size > 1 and not job.recipe.sp:
+        gathered = price_collective("all_gather", sent_bytes, peers, job.gpu, job.cluster)
+        sent_bytes, gather_s = sent_bytes // peers.size, gathered.seconds
     for stage in range(stages):
         after = (stage + 1) % stages
         low = min(stage, after) * replica
         high = (max(stage, after) + 1) * replica - 1
         crosses = low // domain != high // domain
-        price = price_send_recv(
-            workload.stage_boundary_bytes, crosses, group, job.gpu, job.cluster
-        )
-        seconds[stage] = price.seconds
+        price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.cluster)
+        seconds[stage] = price.seconds + gather_s
     return seconds
 
 
@@ -127,17 +131,17 @@ class Assembler:
         self.sharing = Sharing.of(job)
         self.passes = PassPricer(pricer, bucket_parameters(job))
         self.boundary_s = boundary_seconds(job, workload, pricer)
-        self.blocking_sends = job.recipe.vpp == 1
+        self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
         self.transfer = Transfer.of(job)
 
     def assemble(self, micro_batches: int) -> Program:
         """The step with ``micro_batches`` micro-batches per replica."""
         return _Build(self, micro_batches).program()
 
-    def pass_price(self, stage: int, chunk: Chunk, direction: int) -> PassPrice:
+    def pass_price(self, stage: int, chunk: int, direction: int) -> PassPrice:
         """One pass with the transfer that blocks its sender, if any."""
-        price = self.passes.whole(chunk, direction)
-        sent = self.sent_s(stage, direction)
+        price = self.passes.whole(self.workload.stages[stage].chunks[chunk], direction)
+        sent = self.sent_s(stage, chunk, direction)
         if not sent:
             return price
         parts = price.part_s.copy()
@@ -146,14 +150,21 @@ class Assembler:
         share = price.compute_share * price.seconds / total
         return PassPrice(total, parts, share, price.kernel_s)
 
-    def sent_s(self, stage: int, direction: int) -> float:
-        """Blocking transfer after a pass: forward to the next stage, backward to the previous."""
-        last = self.job.recipe.pp - 1
+    def sent_s(self, stage: int, chunk: int, direction: int) -> float:
+        """Blocking transfer after a pass: forward to the next stage, backward to the previous.
+
+        An interleaved pipeline's last stage sends to the first one's next chunk.
+        """
+        recipe = self.job.recipe
+        last = recipe.pp - 1
         if not self.blocking_sends or last == 0:
             return 0.0
         if direction == FORWARD:
-            return float(self.boundary_s[stage]) if stage < last else 0.0
-        return float(self.boundary_s[stage - 1]) if stage > 0 else 0.0
+            ends = stage == last and chunk == recipe.vpp - 1
+            return 0.0 if ends else float(self.boundary_s[stage])
+        ends = stage == 0 and chunk == 0
+        # Before the first stage lies the wrap-around, the last entry.
+        return 0.0 if ends else float(self.boundary_s[stage - 1])
 
 
 class _Build:
@@ -245,7 +256,10 @@ class _Build:
         chunks = of.workload.stages[stage].chunks
         order = stage_order(recipe.schedule, stage, self.stages, self.chunks, m)
         direction, chunk, micro = order
-        prices = [[of.pass_price(stage, c, d) for c in chunks] for d in (FORWARD, BACKWARD)]
+        prices = [
+            [of.pass_price(stage, each, d) for each in range(self.chunks)]
+            for d in (FORWARD, BACKWARD)
+        ]
         seconds = np.array([[price.seconds for price in row] for row in prices])
         kinds = np.array([[self.compute_kind(price) for price in row] for row in prices])
         parts = np.array([[price.part_s for price in row] for row in prices])
@@ -277,7 +291,8 @@ class _Build:
             own = numbers[starts[index] : starts[index] + pieces[index]]
             way = int(direction[index])
             segments = of.passes.segments(chunks[chunk[index]], way)
-            self.fill_segments(stage, way, own, segments, work, kind, numbers[0])
+            self.fill_segments(own, segments, work, kind, numbers[0])
+            work[own[-1] - numbers[0]] += of.sent_s(stage, int(chunk[index]), way)
             if gathered[index]:
                 self.gather_beside(stage, own, segments)
             if reduce_cut[index]:
@@ -286,8 +301,6 @@ class _Build:
 
     def fill_segments(
         self,
-        stage: int,
-        direction: int,
         own: Ints,
         segments: tuple[Segment, ...],
         work: Floats,
@@ -297,7 +310,6 @@ class _Build:
         for number, segment in zip(own, segments, strict=True):
             work[number - base] = segment.price.seconds
             kind[number - base] = self.compute_kind(segment.price)
-        work[own[-1] - base] += self.of.sent_s(stage, direction)
 
     def gather_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> None:
         """All-gathers that must arrive before the segments they belong to.

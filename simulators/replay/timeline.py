@@ -192,7 +192,7 @@ class _Unroll:
         order = stage_order(recipe.schedule, stage, recipe.pp, recipe.vpp, self.micro_batches)
         for (direction, chunk, micro), start, stop in zip(order.T, starts, stops, strict=True):
             whole = self.workload.stages[stage].chunks[chunk]
-            sent_s = self.assembler.sent_s(stage, int(direction))
+            sent_s = self.assembler.sent_s(stage, int(chunk), int(direction))
             if stop - start == 1:
                 runs = whole.runs if direction == FORWARD else whole.runs[::-1]
                 blocks = [

@@ -64,7 +64,10 @@ def linear(
         ]
     elif parallel == "column" and shard.tp > 1:
         forward.append(product)
-        backward += [dgrad, exchange("grad", "all_reduce", inputs, 1), wgrad]
+        if shard.overlap_tp_gradients:
+            backward += [dgrad, exchange("grad", "all_reduce", inputs, 1), wgrad]
+        else:
+            backward += [dgrad, wgrad, exchange("grad", "all_reduce", inputs)]
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
         beside = _beside_gemm(shard, scatter)

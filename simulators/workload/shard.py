@@ -35,6 +35,7 @@ class Shard:
     attention: str
     fused_wgrad: bool
     cross_entropy: str
+    overlap_tp_gradients: bool
 
     @classmethod
     def of(cls, job: Job) -> Shard:
@@ -53,6 +54,7 @@ class Shard:
             attention=job.framework.attention,
             fused_wgrad=job.framework.fused_wgrad,
             cross_entropy=job.framework.cross_entropy,
+            overlap_tp_gradients=job.framework.overlap_tp_gradients,
         )
 
     @property

@@ -163,5 +163,5 @@ def test_direction_of_a_pass_decides_who_sends(machine: Machine) -> None:
     assembler = Assembler(
         job, workload, Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
     )
-    sent = [[assembler.sent_s(stage, way) for way in (FORWARD, BACKWARD)] for stage in (0, 1)]
+    sent = [[assembler.sent_s(stage, 0, way) for way in (FORWARD, BACKWARD)] for stage in (0, 1)]
     assert sent == [[SEND_S, 0], [0, SEND_S]]

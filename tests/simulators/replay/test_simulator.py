@@ -11,9 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulators.base import get_simulator
+from simulators.collectives import price_collective, price_send_recv
 from simulators.flops import step_flops
+from simulators.framework import Framework
 from simulators.job import Job, Model
 from simulators.prediction import Prediction
+from simulators.replay.assemble import boundary_seconds
+from simulators.replay.prices import Pricer
 from simulators.validity import why_invalid
 from simulators.workload.megatron import build_workload
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
@@ -79,6 +83,41 @@ def test_a_blocking_transfer_lengthens_the_pass_that_sends(machine: Machine) -> 
     prediction = predict(job)
     assert prediction.step_time_s == pytest.approx(expected, rel=1e-9)
     assert prediction.breakdown_s["pp_communication"] == pytest.approx(40 * send_s, rel=1e-9)
+
+
+def test_interleaved_messages_block_where_the_framework_does_not_overlap_them(
+    machine: Machine,
+) -> None:
+    send_s = 1e-3
+    machine(replace(BALANCED, send_s=send_s))
+    framework = Framework(overlap_p2p=False)
+    job = replace(make_job(TINY, pp=2, vpp=2, batch=4 * 40), framework=framework)
+    # Of both chunks' outputs and gradients a stage keeps one: the loss's or the embedding's.
+    sends = 3 * 40
+    assert predict(job).breakdown_s["pp_communication"] == pytest.approx(sends * send_s, rel=1e-9)
+
+
+def test_scattered_pipeline_messages_travel_once_and_are_gathered() -> None:
+    whole = make_job(TINY, tp=4, pp=2, batch=8)
+    split = replace(whole, framework=Framework(scatter_gather_p2p=True))
+    seconds = []
+    for job in (whole, split):
+        workload = build_workload(job)
+        pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
+        seconds.append(boundary_seconds(job, workload, pricer))
+    workload, tp = build_workload(whole), 4
+    groups, sent = workload.communicators, workload.stage_boundary_bytes
+    share = price_send_recv(sent // tp, False, groups["pp"], whole.gpu, whole.cluster)
+    gather = price_collective("all_gather", sent, groups["tp"], whole.gpu, whole.cluster)
+    assert (
+        seconds[0][0]
+        == price_send_recv(sent, False, groups["pp"], whole.gpu, whole.cluster).seconds
+    )
+    assert seconds[1][0] == share.seconds + gather.seconds
+    # Sequence parallelism has cut the tensor already.
+    sp = replace(make_job(TINY, tp=4, pp=2, batch=8, sp=True), framework=split.framework)
+    pricer = Pricer(sp.gpu, sp.cluster, sp.framework, groups)
+    assert boundary_seconds(sp, build_workload(sp), pricer)[0] == share.seconds
 
 
 def test_a_short_transfer_hides_behind_interleaved_passes(machine: Machine) -> None:

@@ -112,3 +112,14 @@ def test_only_kernels_run_beside_communication(model: Model, precision: str) -> 
                         beside = block.ops[index + 1 : index + 1 + op.overlaps]
                         assert len(beside) == op.overlaps
                         assert all(isinstance(each, Gemm | Attention) for each in beside)
+
+
+def test_input_gradients_are_summed_after_the_weight_gradient_where_not_overlapped() -> None:
+    plain = Shard.of(make_job(TINY, tp=4))
+    old = replace(plain, overlap_tp_gradients=False)
+    forward, backward = layer_blocks(plain, False, "none")
+    old_forward, old_backward = layer_blocks(old, False, "none")
+    assert old_forward == forward
+    assert wire_bytes(old_backward, "tp") == wire_bytes(backward, "tp")
+    assert wire_bytes(backward, "tp", exposed=True) == 0
+    assert wire_bytes(old_backward, "tp", exposed=True) == wire_bytes(backward, "tp")
