@@ -80,23 +80,26 @@ def attention_seconds(
 
 @functools.lru_cache(maxsize=256)
 def _machine(
-    gpu: Gpu, precision: str, pass_: str
+    gpu: Gpu, precision: str, pass_: str, kernel: str
 ) -> tuple[AttentionCoefficients, float, float, Evidence]:
-    choice = choose_attention(gpu, precision)
+    choice = choose_attention(gpu, precision, kernel)
     peak = gpu.peak(precision) / gpu.sms
     reference = choice.fit.peak_per_sm(precision) or peak
     return choice.passes[pass_], peak, reference, choice.evidence
 
 
 def price_attention(
-    gpu: Gpu, precision: str, pass_: str, shapes: NDArray[np.int64]
+    gpu: Gpu, precision: str, pass_: str, shapes: NDArray[np.int64], kernel: str = "flash"
 ) -> tuple[Floats, Floats, Evidence]:
     """Seconds, DRAM share and evidence of one pass at one precision; ``shapes`` as above.
 
+    ``kernel`` is the generation: "flash" the newest the GPU's training software has, "flash2"
+    FlashAttention-2, "serving" an inference server's paged prefill (forward only).
+
     Raises:
-        InputError: when the GPU has no such arithmetic.
+        InputError: when the GPU has no such arithmetic, or for an unknown generation.
     """
-    coefficients, peak_per_sm, reference, evidence = _machine(gpu, precision, pass_)
+    coefficients, peak_per_sm, reference, evidence = _machine(gpu, precision, pass_, kernel)
     seconds, share = attention_seconds(
         shapes,
         pass_ == "bwd",

@@ -4,6 +4,10 @@
 GPU, with the command, the provenance and the residuals beside the numbers. A GPU without a
 file of its own borrows from the most similar one of its architecture; times scale with the
 declared peaks, SM count and bandwidth, and the price is then flagged *estimated*.
+
+GEMM coefficients describe short bursts at full clocks; ``sustained_fraction`` is the share of
+the dense peak that the board's power still feeds when such products follow each other for
+seconds, as they do in training (``gemm.py``).
 """
 
 from __future__ import annotations
@@ -17,12 +21,24 @@ from typing import Any, TypeVar
 
 import yaml
 
-from simulators.errors import InputError
+from simulators.errors import InputError, require_choice
 from simulators.job import Gpu
 from simulators.prediction import Evidence
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
 PRECISION_CLASS = {"bf16": "half", "fp16": "half", "fp8": "fp8", "tf32": "tf32", "fp32": "fp32"}
+
+# Kernel generations of fused attention and the section that holds their coefficients: the
+# newest training kernels of the architecture (FlashAttention-2 on Ampere, FlashAttention-3 and
+# cuDNN on Hopper, cuDNN on Blackwell), FlashAttention-2 on newer GPUs, and the paged prefill
+# kernels of inference servers (SGLang and vLLM; TensorRT-LLM), which no training job runs but
+# many tables hold.
+ATTENTION_SECTIONS = {
+    "flash": "attention",
+    "flash2": "attention_flash2",
+    "serving": "attention_serving",
+    "serving_trtllm": "attention_serving_trtllm",
+}
 
 # A GPU counts as the fitted one when SMs and per-SM peak agree this closely: the same die at
 # the same clocks (A800 and A100, H800 and H100), whatever its memory and links.
@@ -78,8 +94,9 @@ class AttentionCoefficients:
 class FittedGpu:
     """One ``fitted/*.yaml``: the GPU it was measured on and its coefficients.
 
-    ``gemm`` is by precision class, ``attention`` by precision class and pass; ``transferred``
-    holds the (section, precision class) pairs measured on another GPU than this one.
+    ``gemm`` and ``sustained_fraction`` are by precision class, ``attention`` by section (one
+    a kernel generation), precision class and pass; ``transferred`` holds the (section,
+    precision class) pairs measured on another GPU than this one.
     """
 
     name: str
@@ -87,7 +104,8 @@ class FittedGpu:
     sms: int
     peak_flops: Mapping[str, float]
     gemm: Mapping[str, GemmCoefficients]
-    attention: Mapping[str, Mapping[str, AttentionCoefficients]]
+    attention: Mapping[str, Mapping[str, Mapping[str, AttentionCoefficients]]]
+    sustained_fraction: Mapping[str, float]
     transferred: frozenset[tuple[str, str]] = frozenset()
 
     def peak_per_sm(self, precision: str) -> float:
@@ -132,15 +150,25 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
             for precision, part in content.get("gemm", {}).items()
         }
         attention = {
-            precision: {
-                name: parse(
-                    AttentionCoefficients,
-                    part["coefficients"][name],
-                    f"{where}:attention.{precision}.{name}",
-                )
-                for name in ("fwd", "bwd")
+            section: {
+                precision: {
+                    name: parse(
+                        AttentionCoefficients,
+                        part["coefficients"][name],
+                        f"{where}:{section}.{precision}.{name}",
+                    )
+                    for name in ("fwd", "bwd")
+                    if name in part["coefficients"]
+                }
+                for precision, part in content[section].items()
             }
-            for precision, part in content.get("attention", {}).items()
+            for section in ATTENTION_SECTIONS.values()
+            if section in content
+        }
+        sustained = {
+            precision: float(part["sustained"]["fraction_of_peak"])
+            for precision, part in content.get("gemm", {}).items()
+            if "sustained" in part
         }
         return FittedGpu(
             name=gpu["name"],
@@ -149,9 +177,10 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
             peak_flops={name: float(rate) for name, rate in gpu["peak_flops"].items()},
             gemm=gemm,
             attention=attention,
+            sustained_fraction=sustained,
             transferred=frozenset(
                 (section, precision)
-                for section in ("gemm", "attention")
+                for section in ("gemm", *ATTENTION_SECTIONS.values())
                 for precision, part in content.get(section, {}).items()
                 if "transferred_from" in part
             ),
@@ -172,6 +201,14 @@ def fitted_gpus() -> tuple[FittedGpu, ...]:
     )
 
 
+@functools.cache
+def stated_sustained_fractions() -> Mapping[str, float]:
+    """Sustained share of peak of GPUs without a long run of their own, by name."""
+    file = resources.files("simulators.kernels") / "power.yaml"
+    content = yaml.safe_load(file.read_text("utf-8"))
+    return {name: float(entry["value"]) for name, entry in content.items()}
+
+
 def _distance(gpu: Gpu, fit: FittedGpu) -> tuple[float, float]:
     """Relative difference in SMs and in the per-SM 16-bit peak, as absolute logarithms."""
     peak = max(gpu.peak_flops.get(name, 0.0) for name in ("bf16", "fp16")) / gpu.sms
@@ -186,7 +223,9 @@ def _nearest(
     """The candidate most like ``gpu``, and how far its coefficients can be trusted there."""
     if not candidates:
         return None
-    best = min(candidates, key=lambda fit: (sum(_distance(gpu, fit)), fit.name))
+    best = min(
+        candidates, key=lambda fit: (fit.name != gpu.name, sum(_distance(gpu, fit)), fit.name)
+    )
     same_die = (
         best.architecture == gpu.architecture
         and max(_distance(gpu, best)) <= SAME_DIE_TOLERANCE
@@ -197,18 +236,24 @@ def _nearest(
 
 @dataclass(frozen=True)
 class GemmChoice:
-    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them."""
+    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them.
+
+    ``sustained_flops_per_s_per_sm`` is what the board's power feeds one SM for long, in FLOP/s
+    (infinite: power does not bind).
+    """
 
     coefficients: GemmCoefficients
     fit: FittedGpu
     evidence: Evidence
+    sustained_flops_per_s_per_sm: float
 
 
 def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     """The best GEMM coefficients for a GPU and precision.
 
     Same architecture and precision first; then, for tensor-core types, the architecture's
-    16-bit set (tiles feed the tensor cores the same bytes); then another architecture.
+    16-bit set (tiles feed the tensor cores the same bytes); then another architecture. The
+    power limit carries over as FLOP/s of one SM, so it vanishes where the tensor cores are cut.
 
     Raises:
         InputError: when the GPU has no such arithmetic.
@@ -216,42 +261,73 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     gpu.peak(precision)
     wanted = PRECISION_CLASS[precision]
     family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
+    limit = _sustained_flops_per_s_per_sm(gpu, precision, family)
     own = _nearest(gpu, [fit for fit in family if wanted in fit.gemm], "gemm", wanted)
     if own is not None:
-        return GemmChoice(own[0].gemm[wanted], *own)
+        return GemmChoice(own[0].gemm[wanted], *own, limit)
     key, candidates = wanted, list(fitted_gpus())
     if wanted != "fp32":
         key, candidates = "half", family
     borrowed = _nearest(gpu, [fit for fit in candidates if key in fit.gemm], "gemm", key)
     if borrowed is None:
         raise InputError("gpu.architecture", gpu.architecture, "has no GEMM coefficients")
-    return GemmChoice(borrowed[0].gemm[key], borrowed[0], Evidence.ESTIMATED)
+    return GemmChoice(borrowed[0].gemm[key], borrowed[0], Evidence.ESTIMATED, limit)
+
+
+def _sustained_flops_per_s_per_sm(gpu: Gpu, precision: str, family: list[FittedGpu]) -> float:
+    """What power feeds one SM at this precision, from the most similar GPU that says so.
+
+    A precision without a sustained run takes the 16-bit share of its own peak: an operand of
+    half the width takes about half the energy per FLOP, so both peaks draw alike. The SIMT
+    types have no such limit.
+    """
+    wanted = PRECISION_CLASS[precision]
+    if wanted == "fp32":
+        return math.inf
+    stated = stated_sustained_fractions().get(gpu.name)
+    if stated is not None:
+        return stated * gpu.peak(precision) / gpu.sms
+    for key in (wanted, "half"):
+        found = _nearest(
+            gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
+        )
+        if found is not None:
+            fit = found[0]
+            peak = fit.peak_per_sm(precision) or gpu.peak(precision) / gpu.sms
+            return fit.sustained_fraction[key] * peak
+    return math.inf
 
 
 @dataclass(frozen=True)
 class AttentionChoice:
-    """Coefficients of both passes of flash attention, whose they are, and their evidence."""
+    """Coefficients of one attention generation by pass, whose they are, and their evidence."""
 
     passes: Mapping[str, AttentionCoefficients]
     fit: FittedGpu
     evidence: Evidence
 
 
-def choose_attention(gpu: Gpu, precision: str) -> AttentionChoice:
-    """The best attention coefficients for a GPU and precision.
+def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> AttentionChoice:
+    """The best coefficients for a GPU, a precision and a generation of attention kernels.
 
-    Same architecture and precision first, then the architecture's 16-bit set.
+    Same architecture and precision first, then the architecture's 16-bit set. Where the
+    architecture has no set for an older generation, its newest is that generation (Ampere's
+    is FlashAttention-2).
 
     Raises:
-        InputError: when the GPU has no such arithmetic.
+        InputError: when the GPU has no such arithmetic, or for an unknown generation.
     """
     gpu.peak(precision)
+    require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
     wanted = PRECISION_CLASS[precision]
     family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
-    for key in (wanted, "half"):
-        found = _nearest(gpu, [fit for fit in family if key in fit.attention], "attention", key)
-        if found is not None:
-            fit, evidence = found
-            evidence = evidence if key == wanted else Evidence.ESTIMATED
-            return AttentionChoice(fit.attention[key], fit, evidence)
+    for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
+        sets = [fit for fit in family if section in fit.attention]
+        for key in (wanted, "half"):
+            having = [fit for fit in sets if key in fit.attention[section]]
+            found = _nearest(gpu, having, section, key)
+            if found is not None:
+                fit, evidence = found
+                evidence = evidence if key == wanted else Evidence.ESTIMATED
+                return AttentionChoice(fit.attention[section][key], fit, evidence)
     raise InputError("gpu.architecture", gpu.architecture, "has no attention coefficients")

@@ -1,379 +1,139 @@
-"""Fit kernel coefficients to a measured table and write ``fitted/<gpu>.yaml``.
+"""Fit kernel coefficients to measured tables and write ``fitted/<gpu>.yaml``.
 
-    python -m simulators.kernels.fit gemm gemm.csv.gz --gpu conf/gpu/h200.yaml --precision half \
-        --where gpu=H200-SXM-141GB --where dtype=bf16 --where impl=vllm-0.22.0/vllm_default \
-        --max-flops 1e12 --source "..." --output simulators/kernels/fitted/h200.yaml
-    python -m simulators.kernels.fit attention attention.csv.gz ... (same options)
+    python -m simulators.kernels.fit gemm.csv.gz --where gpu=H200-SXM-141GB \
+        --where impl=trtllm-1.3.0rc20/torch_flow --source "..." --output simulators/kernels/fitted
+    python -m simulators.kernels.fit attention.csv.gz my_products.csv       # prints YAML
 
-Tables are CSV (optionally gzipped). GEMM columns: m, n, k, batch, layout, time_us, and those
-named by ``--where``. Attention columns: pass (fwd, bwd, fwd+bwd), batch, heads, kv_heads,
-seq_q, seq_k, head_dim, head_dim_v, causal, time_us, tflops. ``--where column=a,b`` keeps rows
-whose value is one of the listed ones. Rows marked ``outlier`` or ``above_peak_table`` in a
-``flag`` column, and rows faster than the GPU's peak, are dropped.
+What a table holds is recognised from its columns (``tables.py`` lists them), the GPU and the
+precision from its rows: every GPU and precision with enough rows is fitted on its own.
+``--where column=a,b`` keeps rows whose value is one of the listed ones. Rows flagged as
+outliers, above peak, or host-timed below what the host resolves are dropped.
 
-The loss is soft-L1 on log(predicted / measured), so a factor too fast weighs as much as a
-factor too slow and stray rows do not steer. GEMM residuals are on unseen (n, k) pairs,
-attention residuals from five-fold cross-validation.
+Held-out residuals (unseen weight shapes for products, cross-validation over shapes for
+attention) are printed and written beside the coefficients, with the command and the source.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from simulators.errors import InputError
 from simulators.job import Gpu
-from simulators.kernels.attention import attention_seconds
-from simulators.kernels.coefficients import (
-    PRECISION_CLASS,
-    AttentionCoefficients,
-    GemmCoefficients,
-)
-from simulators.kernels.gemm import (
-    ELEMENT_BYTES,
-    LOOP_CEILING,
-    Floats,
-    GemmRates,
-    compute_seconds,
-    join,
-    tile_variants,
+from simulators.kernels.coefficients import ATTENTION_SECTIONS, PRECISION_CLASS
+from simulators.kernels.fit_attention import fit_attention
+from simulators.kernels.fit_gemm import FEWEST_ROWS, LONGEST_BURST_FLOPS, fit_gemm
+from simulators.kernels.tables import (
+    CAST_INCLUDED,
+    TRAINING_DTYPES,
+    attention_kernel,
+    declared_gpus,
+    match_gpu,
+    read_table,
+    sustained,
+    unusable,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FIT_ROWS = 4000
-FEWEST_ROWS = 15
-HELD_OUT_SHARE = 0.2
-# Shorter host-timed rows measure the host, not the kernel; a table of efficiencies
-# (``from_eff``) was host-timed too.
-HOST_TIMED_FLOOR_US = 150.0
-TEXT_COLUMNS = ("layout", "pass")
-LAUNCH_BOUNDS_S = (1e-6, 5e-6)
-
-TILES = {
-    "volta": ("128x256", "128x128", "64x128", "64x64"),
-    "ampere": ("128x256", "128x128", "64x256", "64x128", "64x64"),
-    "hopper": ("128x256", "128x192", "128x128", "64x256", "64x128", "64x64"),
-    "blackwell": ("256x256", "128x256", "128x192", "128x128", "64x256", "64x128", "64x64"),
-}
+# Architectures whose newest training kernels are FlashAttention-2's.
+FLASH2_NEWEST = ("volta", "ampere")
+PAGING_FREE_TOKENS = 8192
+FITTED_CLASSES = ("gemm", "attention")
 
 
-@dataclasses.dataclass(frozen=True)
-class Parameter:
-    """One scalar to fit: start value and bounds; ``log`` fits its logarithm."""
-
-    name: str
-    start: float
-    low: float
-    high: float
-    log: bool = True
-
-    def encode(self, value: float) -> float:
-        return float(np.log(value)) if self.log else value
-
-    def decode(self, value: float) -> float:
-        return float(np.exp(value)) if self.log else float(value)
-
-
-GEMM_PARAMETERS = (
-    Parameter("partial_wave", 0.5, 0.0, 1.0, log=False),
-    Parameter("tile_latency_s", 1e-6, 1e-8, 1e-5),
-    Parameter("epilogue_s_per_element", 2e-11, 1e-13, 1e-9),
-    Parameter("l2_bytes_per_s_per_sm", 8e10, 1e10, 1e12),
-    Parameter("dram_efficiency", 0.85, 0.5, 1.0, log=False),
-    Parameter("split_traffic", 1.0, 0.3, 10.0),
-    Parameter("overlap_exponent", 3.0, 1.2, 8.0),
-    Parameter("launch_s", 2e-6, *LAUNCH_BOUNDS_S),
-)
-# Serving tables time the activation's 16-bit to fp8 cast with the product. It is its own
-# operation here, so it is fitted beside the product and left out of the coefficients.
-CAST_EFFICIENCY = Parameter("cast_dram_efficiency", 0.5, 0.02, 1.0)
-CAST_BYTES = 3
-ATTENTION_PARAMETERS = (
-    Parameter("efficiency", 0.7, 0.1, LOOP_CEILING, log=False),
-    Parameter("softmax_s_per_score", 2e-11, 1e-13, 1e-9),
-    Parameter("partial_wave", 0.5, 0.0, 1.0, log=False),
-    Parameter("item_latency_s", 1e-6, 1e-8, 3e-5),
-    Parameter("dram_efficiency", 0.6, 0.2, 1.0, log=False),
-    Parameter("causal_overhead_tokens", 500.0, 64.0, 4000.0),
-    Parameter("wide_head_factor", 1.1, 1.0, 2.0),
-    Parameter("launch_s", 3e-6, 1e-6, 1e-5),
-)
-
-
-def load_gpu(path: Path) -> Gpu:
-    """A GPU declaration (the fields of ``Gpu`` as flat YAML).
+def select(rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
+    """Usable rows that pass every ``column=a,b`` condition.
 
     Raises:
-        InputError: when the file is not such a declaration.
+        InputError: for a condition on a column that is not there.
     """
-    from omegaconf import OmegaConf
-
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-        gpu = Gpu(**content)  # type: ignore[arg-type]
-    except (OSError, TypeError) as error:
-        raise InputError("--gpu", path, f"is not a GPU declaration ({error})") from error
-    gpu.check()
-    return gpu
-
-
-def read_rows(table: Path, where: Sequence[str], required: Sequence[str]) -> pd.DataFrame:
-    """Rows of a table that pass every ``column=a,b`` condition.
-
-    Raises:
-        InputError: for an unreadable table, a missing or non-numeric column, or too few rows.
-    """
-    import pandas as pd
-
-    try:
-        rows = pd.read_csv(table, low_memory=False)
-    except (OSError, ValueError) as error:
-        raise InputError("table", table, f"cannot be read ({error})") from error
-    for name in required:
-        if name not in rows.columns:
-            raise InputError("table", table, f"has no column {name!r}", list(rows.columns))
-        if name not in TEXT_COLUMNS and rows[name].dtype.kind not in "iuf":
-            raise InputError("table", table, f"has text in the numeric column {name!r}")
     for condition in where:
         column, _, values = condition.partition("=")
         if column not in rows.columns:
             raise InputError("--where", condition, "names no column", list(rows.columns))
         rows = rows[rows[column].astype(str).isin(values.split(","))]
-    if "flag" in rows.columns:
-        flag = rows["flag"].fillna("").astype(str)
-        host = flag.str.contains("host_timed|from_eff") & (rows["time_us"] < HOST_TIMED_FLOOR_US)
-        rows = rows[~flag.str.contains("outlier|above_peak_table") & ~host]
-    rows = rows[rows["time_us"] > 0]
-    enough_rows(rows)
-    return rows
+    usable: pd.DataFrame = rows[unusable(rows) == ""]
+    return usable
 
 
-def enough_rows(rows: pd.DataFrame) -> None:
-    """Refuse a selection too small to fit.
+def sections(
+    kind: str, rows: pd.DataFrame, gpus: dict[str, Gpu], serve: str | None
+) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+    """(declared GPU, section, dtype, rows) of everything a table can fit.
+
+    ``serve`` names the GPU whose file the coefficients are for, when it is not the one measured.
+    """
+    matched = {str(name): match_gpu(str(name), gpus)[0] for name in rows["gpu"].unique()}
+    rows = rows.assign(
+        declared=serve or rows["gpu"].astype(str).map(matched),
+        precision=rows["dtype"].astype(str).map(TRAINING_DTYPES).map(PRECISION_CLASS),
+    )
+    rows = rows[(rows["declared"] != "") & rows["precision"].notna()]
+    import pandas as pd
+
+    if kind == "gemm":
+        rows = rows.assign(section="gemm")
+    else:
+        kernels = {name: attention_kernel(name) for name in rows["impl"].unique()}
+        rows = rows.assign(section=rows["impl"].map(kernels).map(ATTENTION_SECTIONS))
+        newest_is_2 = rows["declared"].map(lambda name: gpus[name].architecture in FLASH2_NEWEST)
+        second = rows["section"] == ATTENTION_SECTIONS["flash2"]
+        rows.loc[newest_is_2 & second, "section"] = ATTENTION_SECTIONS["flash"]
+        rows = pd.concat([rows, _serving_as_training(rows, gpus)])
+        rows = rows[rows["section"].notna()]
+    for (declared, section, precision), part in rows.groupby(["declared", "section", "precision"]):
+        gpu = gpus[str(declared)]
+        dtype = next((name for name in ("bf16", "fp16") if name in gpu.peak_flops), "bf16")
+        dtype = dtype if precision == "half" else str(precision)
+        if dtype in gpu.peak_flops:
+            yield str(declared), str(section), dtype, part
+
+
+def _serving_as_training(rows: pd.DataFrame, gpus: dict[str, Gpu]) -> pd.DataFrame:
+    """Long paged prefills on Ampere again, as forward rows of the training kernel.
+
+    Both run FlashAttention-2 there, and from 8192 tokens on paging no longer shows: 204 against
+    205 TFLOPS, causal, heads of 128 (aiconfigurator, SGLang; ring-flash-attention, A100).
+    """
+    ampere = rows["declared"].map(lambda name: gpus[name].architecture == "ampere")
+    paged = rows["impl"].str.contains("flash_attn|flash_attention")
+    full = (rows["seq_q"] == rows["seq_k"]) & (rows["seq_q"] >= PAGING_FREE_TOKENS)
+    serving = rows["section"] == ATTENTION_SECTIONS["serving"]
+    return rows[ampere & paged & full & serving].assign(section=ATTENTION_SECTIONS["flash"])
+
+
+def fit_section(section: str, rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
+    """Coefficients and residuals of one section of a fitted file.
 
     Raises:
-        InputError: with how many usable rows there are.
+        InputError: when too few rows are usable.
     """
-    if len(rows) < FEWEST_ROWS:
-        problem = "usable rows are too few to fit; loosen --where or --max-flops"
-        raise InputError("rows", len(rows), problem, f">= {FEWEST_ROWS}")
+    if section == "gemm":
+        rows = rows[~draws_little_power(rows)]
+        long_run = sustained(rows)
+        with_cast = bool(rows["dtype"].isin(CAST_INCLUDED).all())
+        return fit_gemm(rows[~long_run], rows[long_run], gpu, dtype, with_cast)
+    return fit_attention(rows, gpu, dtype)
 
 
-def solve(
-    parameters: Sequence[Parameter],
-    log_error: Callable[[NDArray[np.float64]], Floats],
-) -> NDArray[np.float64]:
-    """Bounded soft-L1 least squares on log errors; returns the encoded parameters."""
-    from scipy.optimize import least_squares
-
-    low = np.array([p.encode(p.low) if p.low > 0 or not p.log else -np.inf for p in parameters])
-    high = np.array([p.encode(p.high) for p in parameters])
-    start = np.array([p.encode(p.start) for p in parameters])
-    scale = np.where([p.log for p in parameters], 1.0, 0.3)
-    solution = least_squares(
-        log_error,
-        start,
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=0.05,
-        x_scale=scale,
-        max_nfev=200,
-    )
-    encoded: NDArray[np.float64] = solution.x
-    return encoded
-
-
-def decode(parameters: Sequence[Parameter], encoded: NDArray[np.float64]) -> dict[str, float]:
-    """Parameter values by name."""
-    return {p.name: p.decode(value) for p, value in zip(parameters, encoded, strict=True)}
-
-
-def rounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Values to five digits, which is more than the data can carry; nested maps alike."""
-    return {
-        name: rounded(value) if isinstance(value, dict) else float(f"{value:.5g}")
-        for name, value in values.items()
-    }
-
-
-def residuals(log_error: Floats) -> dict[str, float | int]:
-    """Median and 90th percentile of |predicted / measured - 1|, and the signed median."""
-    relative = np.abs(np.expm1(log_error))
-    return {
-        "rows": len(log_error),
-        "median": round(float(np.median(relative)), 4),
-        "p90": round(float(np.quantile(relative, 0.9)), 4),
-        "bias": round(float(np.expm1(np.median(log_error))), 4),
-    }
-
-
-def gemm_coefficients(tiles: Sequence[str], values: dict[str, float]) -> GemmCoefficients:
-    """Split fitted values into tile efficiencies and the rest."""
-    rest = {name: value for name, value in values.items() if name not in tiles}
-    return GemmCoefficients(tile_efficiency={name: values[name] for name in tiles}, **rest)
-
-
-def gemm_log_error(
-    rows: pd.DataFrame,
-    coefficients: GemmCoefficients,
-    rates: GemmRates,
-    element: int,
-    cast_efficiency: float | None,
-) -> Floats:
-    """log(predicted / measured) of forward or input-gradient rows, shape (rows,).
-
-    ``cast_efficiency`` None: the times hold the product alone.
-    """
-    m, n, k, batch = (rows[name].to_numpy(np.float64) for name in ("m", "n", "k", "batch"))
-    variants = tile_variants(coefficients, rates)
-    compute = compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
-    dram_bytes = batch * (element * k * (m + n) + max(element, 2) * m * n)
-    dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
-    seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
-    if cast_efficiency is not None:
-        seconds += CAST_BYTES * batch * m * k / (rates.dram_bytes_per_s * cast_efficiency)
-    logs: Floats = np.log(seconds * 1e6 / rows["time_us"].to_numpy(np.float64))
-    return logs
-
-
-def fit_gemm(
-    rows: pd.DataFrame, gpu: Gpu, precision: str, with_cast: bool = False
-) -> dict[str, Any]:
-    """Coefficients and held-out residuals of one precision class.
-
-    ``with_cast``: the times include casting the left operand from 16 bits. Only aligned
-    forward or input-gradient rows are used: the weight-gradient and alignment factors are
-    separate published ratios (``gemm.py``).
-    """
-    dtype = "bf16" if precision == "half" and "bf16" in gpu.peak_flops else precision
-    dtype = "fp16" if dtype == "half" else dtype
-    peak = gpu.peak(dtype)
-    per_sm = peak / gpu.sms
-    rates = GemmRates(gpu.sms, per_sm, gpu.memory_bandwidth_bytes_per_s, per_sm)
-    element = ELEMENT_BYTES[dtype]
-    aligned = (rows["k"] % 8 == 0) & (rows["n"] % 8 == 0)
-    rows = rows[aligned & (rows["layout"] != "NT")]
+def draws_little_power(rows: pd.DataFrame) -> pd.Series:
+    """Large products of uninitialised weights: few toggling bits, so faster than real ones."""
     flops = 2.0 * rows["batch"] * rows["m"] * rows["n"] * rows["k"]
-    rows = rows.assign(flops=flops)[flops / (rows["time_us"] * 1e-6) <= peak]
-    enough_rows(rows)
-    pairs = rows[["n", "k"]].drop_duplicates()
-    held = pairs.sample(frac=HELD_OUT_SHARE, random_state=0)
-    index = rows.set_index(["n", "k"]).index.isin(held.set_index(["n", "k"]).index)
-    train, test = rows[~index], rows[index]
-    # Tables hold mostly small shapes, training spends its time in large ones: every half
-    # decade of FLOPs gets an equal say, as far as it has rows.
-    decade = (2 * np.log10(train["flops"])).round()
-    quota = FIT_ROWS // decade.nunique()
-    shuffled = train.sample(frac=1.0, random_state=0)
-    sample = shuffled[shuffled.groupby(decade).cumcount() < quota]
-    tiles = TILES[gpu.architecture]
-    parameters = [Parameter(name, 0.8, 0.1, LOOP_CEILING, log=False) for name in tiles]
-    parameters += GEMM_PARAMETERS
-    parameters += [CAST_EFFICIENCY] if with_cast else []
-
-    def log_error(part: pd.DataFrame, encoded: NDArray[np.float64]) -> Floats:
-        values = decode(parameters, encoded)
-        cast = values.pop(CAST_EFFICIENCY.name, None)
-        return gemm_log_error(part, gemm_coefficients(tiles, values), rates, element, cast)
-
-    solution = solve(parameters, lambda encoded: log_error(sample, encoded))
-    errors = log_error(test, solution)
-    large = test["flops"].to_numpy() >= 1e10
-    report: dict[str, Any] = {"rows_train": len(train), "held_out": residuals(errors)}
-    if large.any():
-        report["held_out_flops_1e10"] = residuals(errors[large])
-    values = rounded(decode(parameters, solution))
-    cast = values.pop(CAST_EFFICIENCY.name, None)
-    coefficients = dataclasses.asdict(gemm_coefficients(tiles, values))
-    part = {"coefficients": coefficients, "residuals": report}
-    return part if cast is None else part | {CAST_EFFICIENCY.name: cast}
+    found: pd.Series = rows["flag"].str.contains("uninit_w") & (flops > LONGEST_BURST_FLOPS)
+    return found
 
 
-def attention_log_error(
-    rows: pd.DataFrame, passes: dict[str, AttentionCoefficients], gpu: Gpu, dtype: str
-) -> Floats:
-    """log(predicted / measured); a ``fwd+bwd`` row is the sum of both passes."""
-    columns = ["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "causal"]
-    shapes = rows[columns].to_numpy(np.int64)
-    per_sm = gpu.peak(dtype) / gpu.sms
-    total = np.zeros(len(rows))
-    for name, coefficients in passes.items():
-        seconds, _ = attention_seconds(
-            shapes,
-            name == "bwd",
-            ELEMENT_BYTES[dtype],
-            coefficients,
-            gpu.sms,
-            per_sm,
-            per_sm,
-            gpu.memory_bandwidth_bytes_per_s,
-        )
-        total += np.where(rows["pass"].str.contains(name, regex=False), seconds, 0.0)
-    logs: Floats = np.log(total * 1e6 / rows["time_us"].to_numpy(np.float64))
-    return logs
-
-
-def fit_attention(rows: pd.DataFrame, gpu: Gpu, precision: str) -> dict[str, Any]:
-    """Coefficients of both passes and cross-validated residuals by pass."""
-    dtype = "bf16" if precision == "half" else precision
-    flops = 2.0 * rows["batch"] * rows["heads"] * rows["seq_q"] * rows["seq_k"]
-    flops *= (rows["head_dim"] + rows["head_dim_v"]) * np.where(rows["causal"] > 0, 0.5, 1.0)
-    flops *= rows["pass"].map({"fwd": 1.0, "bwd": 2.5, "fwd+bwd": 3.5})
-    # A rate that disagrees with the shape means a window or a varlen batch, not full attention.
-    rate = flops / rows["time_us"] / 1e6
-    rows = rows[(np.abs(rate / rows["tflops"] - 1) < 0.1) & (rate * 1e12 <= gpu.peak(dtype))]
-    enough_rows(rows)
-    names = [p.name for p in ATTENTION_PARAMETERS]
-    parameters = list(ATTENTION_PARAMETERS) * 2
-    start = np.array([p.encode(p.start) for p in parameters])
-
-    def passes(encoded: NDArray[np.float64]) -> dict[str, AttentionCoefficients]:
-        half = len(names)
-        return {
-            name: AttentionCoefficients(**decode(ATTENTION_PARAMETERS, part))
-            for name, part in (("fwd", encoded[:half]), ("bwd", encoded[half:]))
-        }
-
-    def fitted(part: pd.DataFrame) -> dict[str, AttentionCoefficients]:
-        def log_error(encoded: NDArray[np.float64]) -> Floats:
-            # A weak pull to the start keeps directions the rows do not see (the split of a
-            # fwd+bwd time, the softmax share at one head size) at plausible values.
-            pull = 0.02 * (encoded - start)
-            return np.concatenate([attention_log_error(part, passes(encoded), gpu, dtype), pull])
-
-        return passes(solve(parameters, log_error))
-
-    order = np.random.default_rng(0).permutation(len(rows))
-    errors = np.zeros(len(rows))
-    for fold in range(5):
-        out = order[fold::5]
-        kept = np.setdiff1d(order, out)
-        errors[out] = attention_log_error(rows.iloc[out], fitted(rows.iloc[kept]), gpu, dtype)
-    report = {
-        str(name): residuals(errors[(rows["pass"] == name).to_numpy()])
-        for name in sorted(rows["pass"].unique())
-    }
-    coefficients = {name: dataclasses.asdict(value) for name, value in fitted(rows).items()}
-    return {"coefficients": rounded(coefficients), "residuals": {"cross_validated": report}}
-
-
-def write_section(output: Path, gpu: Gpu, section: str, precision: str, part: Any) -> None:
-    """Add or replace one section of a fitted file, written whole or not at all."""
-    content: dict[str, Any] = {}
-    if output.exists():
-        content = yaml.safe_load(output.read_text("utf-8")) or {}
+def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part: Any) -> None:
+    """Add or replace one section of a fitted file's content."""
     content["gpu"] = {
         "name": gpu.name,
         "architecture": gpu.architecture,
@@ -381,6 +141,10 @@ def write_section(output: Path, gpu: Gpu, section: str, precision: str, part: An
         "peak_flops": {name: float(rate) for name, rate in gpu.peak_flops.items()},
     }
     content.setdefault(section, {})[precision] = part
+
+
+def write(output: Path, content: dict[str, Any]) -> None:
+    """Write a fitted file whole or not at all."""
     text = yaml.safe_dump(content, sort_keys=False, width=99)
     whole = output.with_name(output.name + ".tmp")
     whole.write_text(text, encoding="utf-8")
@@ -390,58 +154,67 @@ def write_section(output: Path, gpu: Gpu, section: str, precision: str, part: An
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     options = argparse.ArgumentParser(prog="python -m simulators.kernels.fit")
-    options.add_argument("kind", choices=("gemm", "attention"))
-    options.add_argument("table", type=Path, help="CSV of measured times")
-    options.add_argument("--gpu", type=Path, required=True, help="GPU declaration (YAML)")
-    options.add_argument(
-        "--precision", choices=sorted(set(PRECISION_CLASS.values())), required=True
-    )
+    options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--where", action="append", default=[], help="column=value[,value]")
-    options.add_argument("--max-flops", type=float, help="drop larger GEMMs")
-    options.add_argument(
-        "--with-cast", action="store_true", help="times include casting the activation to fp8"
-    )
-    options.add_argument("--source", required=True, help="who measured the rows, and how")
-    options.add_argument(
-        "--measured-on", type=Path, help="declaration of the GPU the rows are from, if not --gpu"
-    )
-    options.add_argument("--output", type=Path, required=True, help="fitted/<gpu>.yaml")
+    options.add_argument("--source", default="", help="who measured the rows, and how")
+    options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
+    options.add_argument("--serve", help="declared GPU the coefficients are for, if not the rows'")
+    options.add_argument("--output", type=Path, help="folder of fitted files to add to")
     return options
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run one fit and write its section.
+    """Fit every section the tables hold; write them, or print them without ``--output``.
 
     Raises:
-        InputError: for an unusable table, GPU or condition.
+        InputError: for an unusable table or condition, or when nothing could be fitted.
     """
     options = parser().parse_args(arguments)
-    gpu = load_gpu(options.gpu)
-    measured = load_gpu(options.measured_on) if options.measured_on else gpu
-    if not options.output.parent.is_dir():
-        raise InputError("--output", options.output, "is not in an existing folder")
-    required = ["time_us"]
-    if options.kind == "gemm":
-        required += ["m", "n", "k", "batch", "layout"]
-    else:
-        required += ["pass", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim"]
-        required += ["head_dim_v", "causal", "tflops"]
-    rows = read_rows(options.table, options.where, required)
-    if options.max_flops is not None and options.kind == "gemm":
-        rows = rows[2.0 * rows["batch"] * rows["m"] * rows["n"] * rows["k"] <= options.max_flops]
-    if options.kind == "gemm":
-        part = fit_gemm(rows, measured, options.precision, options.with_cast)
-    else:
-        part = fit_attention(rows, measured, options.precision)
-    # Machine paths say nothing to a reader; the table's own name does.
-    shown = [Path(a).name if a == str(options.table) else a for a in arguments]
-    part["command"] = shlex.join(["python", "-m", "simulators.kernels.fit", *shown])
-    part["source"] = options.source
-    part["rows"] = len(rows)
-    if options.measured_on:
-        part["transferred_from"] = measured.name
-    write_section(options.output, gpu, options.kind, options.precision, part)
-    print(yaml.safe_dump({options.kind: part["residuals"]}, sort_keys=False), end="")
+    gpus = declared_gpus(options.gpus)
+    if options.serve is not None and options.serve not in gpus:
+        raise InputError("--serve", options.serve, "is not declared", sorted(gpus))
+    if options.output is not None and not options.output.is_dir():
+        raise InputError("--output", options.output, "is not an existing folder")
+    # Machine paths say nothing to a reader; a table's own name does.
+    tables = {str(path) for path in options.tables}
+    shown = [Path(word).name if word in tables else word for word in arguments]
+    command = shlex.join(["python", "-m", "simulators.kernels.fit", *shown])
+    contents: dict[str, dict[str, Any]] = {}
+    for table in options.tables:
+        kind, rows = read_table(table)
+        if kind not in FITTED_CLASSES:
+            raise InputError("table", table, f"holds {kind}, which is not fitted", FITTED_CLASSES)
+        for name, section, dtype, part_rows in sections(
+            kind, select(rows, options.where), gpus, options.serve
+        ):
+            if len(part_rows) < FEWEST_ROWS:
+                print(
+                    f"{name} {section} {dtype}: {len(part_rows)} rows are too few", file=sys.stderr
+                )
+                continue
+            part = fit_section(section, part_rows, gpus[name], dtype)
+            part |= {"command": command, "source": options.source, "rows": len(part_rows)}
+            measured = {match_gpu(str(gpu), gpus)[0] for gpu in part_rows["gpu"].unique()}
+            if name not in measured:
+                part["transferred_from"] = ", ".join(sorted(measured))
+            content = contents.setdefault(name, _existing(options.output, name))
+            merge(content, gpus[name], section, PRECISION_CLASS[dtype], part)
+            shown_residuals = {k: part[k] for k in ("residuals", "sustained") if k in part}
+            print(yaml.safe_dump({f"{name} {section} {dtype}": shown_residuals}, sort_keys=False))
+    if not contents:
+        raise InputError("rows", 0, "could be fitted: no GPU and precision has enough usable rows")
+    for name, content in contents.items():
+        if options.output is None:
+            print(yaml.safe_dump(content, sort_keys=False, width=99), end="")
+        else:
+            write(options.output / f"{name}.yaml", content)
+
+
+def _existing(output: Path | None, name: str) -> dict[str, Any]:
+    path = output / f"{name}.yaml" if output else None
+    if path is None or not path.exists():
+        return {}
+    return yaml.safe_load(path.read_text("utf-8")) or {}
 
 
 if __name__ == "__main__":

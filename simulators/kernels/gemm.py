@@ -12,8 +12,19 @@ the library is taken to pick the fastest. With the DRAM time of operands and res
     time = (compute^q + dram^q)^(1/q) + launch
 
 so it never beats the roofline (efficiency <= 1, norm >= maximum). The main loop's loss
-against peak is a time (feeding the tensor cores, and power), so on an SM with a slower
-tensor core, such as H20's, it shrinks relative to the useful work.
+against peak is a time (feeding the tensor cores), so on an SM with a slower tensor core, such
+as H20's, it shrinks relative to the useful work.
+
+That is a burst at full clocks. Training repeats products for seconds, and then the board's
+power limits the FLOP rate: Hopper and Blackwell lower their clocks until energy per FLOP times
+rate meets the cap. The sustained state is therefore a third roof beside compute and DRAM,
+
+    compute_sustained = (compute^8 + (FLOPs / sustained rate)^8)^(1/8)
+
+with the rate fitted to runs long enough to reach the cap (``sustained`` in ``fitted/*.yaml``).
+Slow products draw little power and keep their burst time, which is what was measured: H200 at
+691 W against bursts loses 1.07x at 1e10 FLOPs, 1.15x at 1e11, nothing where bursts already
+last long enough to throttle (ai-dynamo/aiconfigurator, vLLM 0.22 and TensorRT-LLM 1.3 tables).
 """
 
 from __future__ import annotations
@@ -36,6 +47,8 @@ INNER_GRANULE = 64
 # 0.90 (DeepBench), A40 0.90 (vidur), A100 0.87, H100 0.80, B200 0.78 (stas00/ml-engineering);
 # a main loop without its prologue and epilogue may come slightly closer.
 LOOP_CEILING = 0.92
+# How sharply the power limit sets in; 7.6 when fitted freely to H200, 5-11 on Blackwell.
+POWER_EXPONENT = 8.0
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "tf32": 4, "fp32": 4}
 
 # Weight gradient against forward at equal dimensions, fp32 accumulation included: throughput
@@ -52,13 +65,15 @@ MISALIGNED_FACTORS = ((8, 1.0), (2, 257 / 173), (1, 257 / 72))
 class GemmRates:
     """Hardware rates the tile model needs: SMs, FLOP/s of one SM, DRAM bytes/s.
 
-    ``reference_peak_per_sm`` is the per-SM peak of the GPU the coefficients were fitted on.
+    ``reference_peak_per_sm`` is the per-SM peak of the GPU the coefficients were fitted on,
+    ``sustained_flops_per_s`` what the whole board's power feeds for long (may be infinite).
     """
 
     sms: int
     peak_per_sm: float
     dram_bytes_per_s: float
     reference_peak_per_sm: float
+    sustained_flops_per_s: float
 
 
 @dataclass(frozen=True)
@@ -153,6 +168,7 @@ def _machine(
         peak_per_sm=gpu.peak(precision) / gpu.sms,
         dram_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         reference_peak_per_sm=choice.fit.peak_per_sm(precision) or gpu.peak(precision) / gpu.sms,
+        sustained_flops_per_s=choice.sustained_flops_per_s_per_sm * gpu.sms,
     )
     return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence
 
@@ -164,12 +180,14 @@ def price_gemms(
     weight_gradient: NDArray[np.bool_],
     accumulate: NDArray[np.bool_],
     grouped: NDArray[np.bool_],
+    sustained: bool = True,
 ) -> tuple[Floats, Floats, Evidence]:
     """Seconds, DRAM share and evidence of GEMMs of one precision.
 
     ``sizes`` has shape (ops, 4): m, n, k and the number of equal products in the launch;
     the masks have shape (ops,). ``weight_gradient`` marks layout NT, ``accumulate`` a result
     added into fp32, ``grouped`` products that share a launch but not their operands.
+    ``sustained`` False prices a burst too short for the power limit.
 
     Raises:
         InputError: when the GPU has no such arithmetic.
@@ -182,6 +200,9 @@ def price_gemms(
     contiguous = np.gcd(sizes[:, 1], np.where(weight_gradient, sizes[:, 0], sizes[:, 2]))
     if precision != "fp32":
         compute *= misaligned_factor(contiguous)
+    if sustained and rates.sustained_flops_per_s < np.inf:
+        powered = (2.0 * m * n * k * batch) / rates.sustained_flops_per_s
+        compute = join(compute, powered, POWER_EXPONENT)
     compute *= np.where(weight_gradient & ~grouped, WEIGHT_GRADIENT_FACTOR, 1.0)
     # fp8 products are written in 16 bits; an accumulated result is read and written in fp32.
     result = np.where(accumulate, 8.0, max(element, 2))

@@ -20,6 +20,8 @@ from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streami
 EVIDENCE_ORDER = tuple(Evidence)
 _CODE = {evidence: code for code, evidence in enumerate(EVIDENCE_ORDER)}
 _LAYOUTS = ("TN", "NN", "NT")
+# Attention generations a training job may run; the third, "serving", only appears in tables.
+TRAINING_ATTENTION = ("flash", "flash2")
 
 _GEMM_SIZES = attrgetter("m", "n", "k", "batch")
 _GROUPED_SIZES = attrgetter("m_per_group", "n", "k", "groups")
@@ -54,29 +56,29 @@ def price_kernels(gpu: Gpu, ops: Sequence[Kernel]) -> KernelPrices:
     seconds = np.zeros(len(ops))
     memory_bound = np.zeros(len(ops))
     evidence = np.zeros(len(ops), dtype=np.int8)
-    groups: dict[tuple[str, str, str], list[int]] = {}
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
     for position, op in enumerate(ops):
         groups.setdefault(_formula(op), []).append(position)
-    for (formula, dtype, pass_), positions in groups.items():
+    for (formula, dtype, pass_, kernel), positions in groups.items():
         chosen = [ops[position] for position in positions]
         if formula == "gemm":
             prices = _gemms(gpu, dtype, chosen)
         elif formula == "attention":
-            prices = _attention(gpu, dtype, pass_, chosen)
+            prices = _attention(gpu, dtype, pass_, kernel, chosen)
         else:
             prices = _streaming(gpu, chosen)
         seconds[positions], memory_bound[positions], evidence[positions] = prices
     return KernelPrices(seconds, evidence, memory_bound)
 
 
-def _formula(op: Kernel) -> tuple[str, str, str]:
-    """Formula, precision and pass that price an operation; equal ones are priced together."""
+def _formula(op: Kernel) -> tuple[str, str, str, str]:
+    """Formula, precision, pass and kernel of an operation; equal ones are priced together."""
     if isinstance(op, Gemm | GroupedGemm):
-        return "gemm", op.dtype, ""
+        return "gemm", op.dtype, "", ""
     if isinstance(op, Streaming):
-        return "streaming", "", ""
+        return "streaming", "", "", ""
     if isinstance(op, Attention):
-        return "attention", op.dtype, op.pass_
+        return "attention", op.dtype, op.pass_, op.kernel
     allowed = "Gemm, GroupedGemm, Attention or Streaming"
     raise InputError("ops", type(op).__name__, "is not a kernel", allowed)
 
@@ -109,10 +111,11 @@ def _gemm_sizes(op: Kernel) -> tuple[int, int, int, int]:
     return sizes
 
 
-def _attention(gpu: Gpu, dtype: str, pass_: str, ops: list[Kernel]) -> _Columns:
+def _attention(gpu: Gpu, dtype: str, pass_: str, kernel: str, ops: list[Kernel]) -> _Columns:
     require_choice("attention.pass_", pass_, ("fwd", "bwd"))
+    require_choice("attention.kernel", kernel, TRAINING_ATTENTION)
     shapes = np.array([_ATTENTION_SHAPE(op) for op in ops], dtype=np.int64)
-    seconds, share, found = price_attention(gpu, dtype, pass_, shapes)
+    seconds, share, found = price_attention(gpu, dtype, pass_, shapes, kernel)
     return seconds, share, _CODE[found]
 
 

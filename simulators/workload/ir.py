@@ -54,6 +54,8 @@ class Attention:
 
     ``seq_q``/``seq_k`` are tokens on this rank; ``pass_`` is ``fwd`` or ``bwd``. FLOPs forward:
     ``2 batch heads seq_q seq_k (head_dim + head_dim_v)``, halved when causal; backward x2.5.
+    ``kernel`` is the generation: "flash", the newest the GPU has (FlashAttention-3 or cuDNN on
+    Hopper, cuDNN on Blackwell), or "flash2", FlashAttention-2 on any GPU.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Attention:
     causal: bool
     pass_: str
     dtype: str
+    kernel: str = "flash"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from simulators.job import Gpu
-from simulators.kernels.fit import load_gpu
+from simulators.kernels.tables import load_gpu
 from simulators.workload.ir import Attention, Gemm
 
 FOLDER = Path(__file__).parents[3] / "conf" / "gpu"

@@ -1,5 +1,7 @@
 """The flash-attention model against published training kernels."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,6 +70,28 @@ def test_fa3_on_h100() -> None:
     # Shah et al. 2024, causal, head size 128: 579 at 4k, 616 at 16k forward.
     assert tflops("h100", attention(4096, batch=4)) == pytest.approx(579, rel=0.05)
     assert tflops("h100", attention(16384)) == pytest.approx(616, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "seq", "forward", "backward"),
+    [
+        # FlashAttention-2, causal, head size 128: PyTorch on H200 and GB200-class cuDNN tables.
+        ("h200", 4096, 297, 245),
+        ("h200", 16384, 327, 305),
+        ("gb300", 16384, 403, 330),
+    ],
+)
+def test_flash2_on_newer_gpus(gpu: str, seq: int, forward: float, backward: float) -> None:
+    shape = {"seq": seq, "heads": 64, "kv_heads": 8}
+    for pass_, published in (("fwd", forward), ("bwd", backward)):
+        op = dataclasses.replace(attention(pass_=pass_, **shape), kernel="flash2")  # type: ignore[arg-type]
+        assert tflops(gpu, op) == pytest.approx(published, rel=0.12)
+        assert tflops(gpu, op) < tflops(gpu, dataclasses.replace(op, kernel="flash"))
+
+
+def test_ampere_has_one_generation() -> None:
+    op = attention(4096)
+    assert tflops("a100_80", op) == tflops("a100_80", dataclasses.replace(op, kernel="flash2"))
 
 
 def test_h800_latent_attention_in_training() -> None:
@@ -145,3 +169,5 @@ def test_unknown_pass_and_precision_are_refused() -> None:
         price_kernels(GPUS["h100"], [attention(1024, pass_="backward")])
     with pytest.raises(InputError, match=r"training\.precision"):
         price_kernels(GPUS["v100_32"], [attention(1024, dtype="bf16")])
+    with pytest.raises(InputError, match=r"attention\.kernel"):
+        price_kernels(GPUS["h100"], [dataclasses.replace(attention(1024), kernel="serving")])

@@ -8,64 +8,105 @@ import pytest
 import yaml
 
 from simulators.errors import InputError
+from simulators.kernels.attention import price_attention
 from simulators.kernels.coefficients import fitted_gpu_from_dict, fitted_gpus
 from simulators.kernels.fit import main
 from simulators.kernels.gemm import price_gemms
 
-from .gpus import FOLDER, GPUS
+from .gpus import GPUS
 
 
-def arguments(table: Path, output: Path, *rest: str) -> list[str]:
-    options = ["gemm", str(table), "--gpu", str(FOLDER / "h200.yaml"), "--precision", "half"]
-    return [*options, "--source", "synthetic", "--output", str(output), *rest]
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+def products(sustained: bool) -> pd.DataFrame:
     """Times of a GPU that is exactly 1.3x slower than the shipped H200 model."""
     sides = [512, 1024, 2048, 4096, 8192]
     shapes = np.array([(m, n, k, 1) for m in sides for n in sides for k in sides])
     no = np.zeros(len(shapes), dtype=bool)
-    seconds, _, _ = price_gemms(GPUS["h200"], "bf16", shapes, no, no, no)
+    seconds, _, _ = price_gemms(GPUS["h200"], "bf16", shapes, no, no, no, sustained)
     rows = pd.DataFrame(shapes, columns=["m", "n", "k", "batch"])
-    rows = rows.assign(layout="TN", time_us=seconds * 1.3e6, gpu="mine")
+    flag = "sustained;" if sustained else ""
+    return rows.assign(
+        gpu="NVIDIA H200 141GB", dtype="bf16", layout="TN", time_us=seconds * 1.3e6, flag=flag
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
     path = tmp_path / "mine.csv.gz"
-    rows.to_csv(path, index=False)
+    pd.concat([products(sustained=False), products(sustained=True)]).to_csv(path, index=False)
     return path
 
 
-def test_recovers_unseen_shapes(table: Path, tmp_path: Path) -> None:
-    output = tmp_path / "mine.yaml"
-    main(arguments(table, output, "--where", "gpu=mine"))
-    content = yaml.safe_load(output.read_text())
+def test_recovers_unseen_shapes_and_power(table: Path, tmp_path: Path) -> None:
+    main([str(table), "--source", "synthetic", "--output", str(tmp_path)])
+    content = yaml.safe_load((tmp_path / "h200.yaml").read_text())
     part = content["gemm"]["half"]
     assert part["residuals"]["held_out"]["median"] < 0.05
-    assert str(tmp_path) not in part["command"].replace(str(output), "")
-    assert fitted_gpu_from_dict(content, "mine.yaml").gemm["half"].launch_s > 0
+    assert str(table) not in part["command"]
+    fitted = fitted_gpu_from_dict(content, "h200.yaml")
+    assert fitted.gemm["half"].launch_s > 0
+    shipped = next(fit for fit in fitted_gpus() if fit.name == "h200").sustained_fraction["half"]
+    assert fitted.sustained_fraction["half"] == pytest.approx(shipped / 1.3, rel=0.05)
+
+
+def test_prints_without_output(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(table), "--where", "flag=sustained;"])
+    printed = capsys.readouterr().out
+    assert "h200 gemm bf16" in printed
+    assert "tile_efficiency" in printed
+
+
+def attention_rows() -> pd.DataFrame:
+    """FlashAttention-2 and newest-kernel times of the shipped H100 model, both passes."""
+    columns = ["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "causal"]
+    shapes = np.array(
+        [
+            (batch, 16, 16, seq, seq, dim, dim, causal)
+            for batch in (1, 4)
+            for seq in (1024, 2048, 4096, 8192)
+            for dim in (64, 128)
+            for causal in (0, 1)
+        ]
+    )
+    parts = []
+    for impl, kernel in (("FA2", "flash2"), ("FA3", "flash")):
+        for pass_ in ("fwd", "bwd"):
+            seconds, _, _ = price_attention(GPUS["h100"], "bf16", pass_, shapes, kernel)
+            rows = pd.DataFrame(shapes, columns=columns)
+            parts.append(rows.assign(impl=impl, time_us=seconds * 1e6, **{"pass": pass_}))
+    return pd.concat(parts).assign(gpu="H100-SXM5-80GB", dtype="bf16")
+
+
+def test_attention_generations_are_kept_apart(tmp_path: Path) -> None:
+    table = tmp_path / "attention.csv"
+    attention_rows().to_csv(table, index=False)
+    main([str(table), "--output", str(tmp_path)])
+    content = yaml.safe_load((tmp_path / "h100.yaml").read_text())
+    for section in ("attention", "attention_flash2"):
+        report = content[section]["half"]["residuals"]["cross_validated"]
+        assert report["fwd"]["median"] < 0.05
+        assert report["bwd"]["median"] < 0.05
 
 
 @pytest.mark.parametrize(
     ("rest", "message"),
     [
-        (["--where", "gpu=none"], "too few to fit"),
-        (["--max-flops", "1e6"], "too few to fit"),
-        (["--output", "no/such/folder/x.yaml"], "is not in an existing folder"),
+        (["--where", "gpu=none"], "could be fitted"),
+        (["--output", "no/such/folder"], "is not an existing folder"),
         (["--where", "device=mine"], "names no column"),
-        (["--gpu", "missing.yaml"], "is not a GPU declaration"),
+        (["--serve", "h201"], "is not declared"),
+        (["--gpus", "no/such/folder"], "holds no GPU declarations"),
     ],
 )
-def test_refusals(table: Path, tmp_path: Path, rest: list[str], message: str) -> None:
-    output = tmp_path / "out.yaml"
+def test_refusals(table: Path, rest: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        main(arguments(table, output, *rest))
-    assert not output.exists()
+        main([str(table), *rest])
 
 
-def test_missing_column_is_refused(tmp_path: Path) -> None:
+def test_unknown_columns_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("m,n,k,time_us\n1,1,1,1\n")
-    with pytest.raises(InputError, match="has no column 'batch'"):
-        main(arguments(path, tmp_path / "out.yaml"))
+    with pytest.raises(InputError, match="has the columns of no kernel class"):
+        main([str(path)])
 
 
 def test_text_among_numbers_is_refused(table: Path, tmp_path: Path) -> None:
@@ -74,7 +115,7 @@ def test_text_among_numbers_is_refused(table: Path, tmp_path: Path) -> None:
     path = tmp_path / "text.csv"
     rows.to_csv(path, index=False)
     with pytest.raises(InputError, match="has text in the numeric column 'm'"):
-        main(arguments(path, tmp_path / "out.yaml"))
+        main([str(path)])
 
 
 def test_bad_coefficients_are_refused() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from simulators.errors import InputError
 from simulators.kernels import EVIDENCE_ORDER, price_kernels
-from simulators.kernels.gemm import ELEMENT_BYTES
+from simulators.kernels.gemm import ELEMENT_BYTES, price_gemms
 from simulators.prediction import Evidence
 from simulators.workload.ir import GroupedGemm
 
@@ -28,22 +28,24 @@ def tflops(gpu: str, m: int, n: int, k: int, dtype: str = "fp16") -> float:
     ("gpu", "dtype", "low", "high"),
     [
         # Published plateaus for large, aligned, sustained products: A100 0.79-0.83 of 312 and
-        # 271 at most; H100/H200 690-720 sustained; B200 1320-1480, GB200 up to 1600; V100
-        # 75-106 by campaign; A40 median 111, maximum 135; RTX 3090 60, maximum 73.
+        # 271 at most; A100-PCIe 220-236 (SimuMax); H100/H200 690-720; B200 1095-1130 in
+        # Transformer Engine layers (SimuMax), GB200 1340-1440 at 1170 W; V100 75-106 by
+        # campaign; A40 median 111, maximum 135; RTX 3090 60, maximum 73.
         ("a100_80", "bf16", 238, 262),
         ("a800_80", "bf16", 238, 262),
         ("h100", "bf16", 675, 725),
         ("h800", "bf16", 675, 725),
         ("h200", "bf16", 675, 725),
-        ("b200", "bf16", 1320, 1520),
-        ("gb200", "bf16", 1400, 1620),
+        ("a100_80_pcie", "bf16", 220, 236),
+        ("b200", "bf16", 1080, 1140),
+        ("gb200", "bf16", 1330, 1440),
         ("v100_32", "fp16", 75, 106),
         ("a40", "bf16", 105, 135),
         ("rtx3090", "bf16", 56, 71),
-        # Between the medians of tables that include the activation's cast (H100 1079, B200
-        # 2170) and the best product a search found (1403, 3433; stas00/ml-engineering).
+        # Between the medians of tables that include the activation's cast (H100 1079; B200 2170,
+        # in bursts) and the best product a search found (1403, 3433; stas00/ml-engineering).
         ("h100", "fp8", 1079, 1403),
-        ("b200", "fp8", 2170, 3433),
+        ("b200", "fp8", 2000, 3433),
         # SIMT: 14.0-14.8 on V100, at most 19.5 on A100.
         ("v100_32", "fp32", 12.0, 15.7),
         ("a100_80", "fp32", 16.0, 19.5),
@@ -54,11 +56,36 @@ def test_plateau(gpu: str, dtype: str, low: float, high: float) -> None:
         assert low <= tflops(gpu, *shape, dtype) <= high, shape
 
 
-def test_published_layer_products() -> None:
-    # XLA's table, H100 bf16, 4096^3: 759-805 TFLOPS in bursts; sustained runs are 1.06-1.15x
-    # slower. torchao, B200 bf16 8192^3: 1.41-1.51 PFLOPS.
-    assert tflops("h100", 4096, 4096, 4096) == pytest.approx(700, rel=0.06)
-    assert tflops("b200", 8192, 8192, 8192) == pytest.approx(1460, rel=0.08)
+def burst_tflops(gpu: str, m: int, n: int, k: int) -> float:
+    mask = np.zeros(1, dtype=bool)
+    sizes = np.array([[m, n, k, 1]])
+    found, _, _ = price_gemms(GPUS[gpu], "bf16", sizes, mask, mask, mask, sustained=False)
+    return 2.0 * m * n * k / found[0] / 1e12
+
+
+def test_published_bursts() -> None:
+    # XLA's table, H100 bf16, 4096^3: 759-805 TFLOPS. torchao, B200 bf16 8192^3: 1.41-1.51 PFLOPS.
+    assert burst_tflops("h100", 4096, 4096, 4096) == pytest.approx(780, rel=0.04)
+    assert burst_tflops("b200", 8192, 8192, 8192) == pytest.approx(1460, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "low", "high"),
+    # The same products at the power cap and in bursts: H200 1.06-1.15 slower at 1e11-1e12 FLOPs,
+    # GB200 1.12-1.23; A100 within a few per cent.
+    [("h200", 1.06, 1.17), ("gb200", 1.12, 1.25), ("a100_80", 1.0, 1.06)],
+)
+def test_power_limit(gpu: str, low: float, high: float) -> None:
+    assert low <= burst_tflops(gpu, 4096, 4096, 4096) / tflops(gpu, 4096, 4096, 4096) <= high
+
+
+def test_power_spares_small_products() -> None:
+    # What does not fill the tensor cores draws little power: within 3 % at 1e9 FLOPs.
+    assert burst_tflops("h200", 512, 1024, 1024) <= 1.03 * tflops("h200", 512, 1024, 1024)
+
+
+def test_less_power_is_slower() -> None:
+    assert tflops("h100_96_hbm2e", 8192, 8192, 8192) < 0.95 * tflops("h100", 8192, 8192, 8192)
 
 
 def test_h20_is_close_to_its_peak() -> None:
@@ -74,7 +101,7 @@ def test_misaligned_a100(n: int, expected: float) -> None:
 
 def test_odd_token_count_costs_nothing() -> None:
     aligned, odd = seconds("h100", gemm(4096, 8192, 8192), gemm(4095, 8192, 8192))
-    assert odd == pytest.approx(aligned, rel=1e-9)
+    assert odd == pytest.approx(aligned, rel=1e-3)
 
 
 def test_weight_gradient_is_slower_by_the_published_ratio() -> None:
@@ -144,17 +171,17 @@ def test_groups_share_waves() -> None:
 
 @pytest.mark.parametrize("layout", ["TN", "NN"])
 def test_grouped_a100_published(layout: str) -> None:
-    # SimuMax, A100-PCIe (6-7 % below SXM), TE grouped: 197 TFLOPS forward, 212 dgrad.
+    # SimuMax, A100-PCIe, TE grouped: 197 TFLOPS forward, 212 dgrad.
     op = GroupedGemm("experts", 40, 616, 3072, 5120, "bf16", layout=layout)
-    rate = 2.0 * 40 * 616 * 3072 * 5120 / seconds("a100_80", op)[0] / 1e12
-    assert rate == pytest.approx(1.065 * 204, rel=0.08)
+    rate = 2.0 * 40 * 616 * 3072 * 5120 / seconds("a100_80_pcie", op)[0] / 1e12
+    assert rate == pytest.approx(204, rel=0.08)
 
 
 def test_grouped_weight_gradient_sums_over_rows() -> None:
     # SimuMax, same shape, wgrad into fp32: 162 TFLOPS; 14-31 % below forward in general.
     op = GroupedGemm("experts", 40, 616, 3072, 5120, "bf16", layout="NT", accumulate=True)
-    rate = 2.0 * 40 * 616 * 3072 * 5120 / seconds("a100_80", op)[0] / 1e12
-    assert rate == pytest.approx(1.065 * 162, rel=0.12)
+    rate = 2.0 * 40 * 616 * 3072 * 5120 / seconds("a100_80_pcie", op)[0] / 1e12
+    assert rate == pytest.approx(162, rel=0.12)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "tf32"])

@@ -1,0 +1,86 @@
+"""Bounded robust regression on log times, shared by every kernel class.
+
+The loss is soft-L1 on log(predicted / measured), so a factor too fast weighs as much as a
+factor too slow and stray rows do not steer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One scalar to fit: start value and bounds; ``log`` fits its logarithm."""
+
+    name: str
+    start: float
+    low: float
+    high: float
+    log: bool = True
+
+    def encode(self, value: float) -> float:
+        return float(np.log(value)) if self.log else value
+
+    def decode(self, value: float) -> float:
+        return float(np.exp(value)) if self.log else float(value)
+
+
+def solve(
+    parameters: Sequence[Parameter],
+    log_error: Callable[[Floats], Floats],
+    start: Sequence[float] | None = None,
+) -> Floats:
+    """Encoded parameters that minimise the soft-L1 loss of ``log_error``, shape (parameters,).
+
+    ``start`` gives other decoded start values than the parameters' own.
+    """
+    from scipy.optimize import least_squares
+
+    low = np.array([p.encode(p.low) if p.low > 0 or not p.log else -np.inf for p in parameters])
+    high = np.array([p.encode(p.high) for p in parameters])
+    first = [p.start for p in parameters] if start is None else start
+    encoded = np.array([p.encode(v) for p, v in zip(parameters, first, strict=True)])
+    margin = 1e-6 * np.maximum(np.abs(high), 1.0)
+    solution = least_squares(
+        log_error,
+        np.clip(encoded, low + margin, high - margin),
+        bounds=(low, high),
+        loss="soft_l1",
+        f_scale=0.05,
+        x_scale=np.where([p.log for p in parameters], 1.0, 0.3),
+        max_nfev=200,
+    )
+    found: Floats = solution.x
+    return found
+
+
+def decode(parameters: Sequence[Parameter], encoded: Floats) -> dict[str, float]:
+    """Parameter values by name."""
+    return {p.name: p.decode(value) for p, value in zip(parameters, encoded, strict=True)}
+
+
+def rounded(values: dict[str, Any]) -> dict[str, Any]:
+    """Values to five digits, which is more than the data can carry; nested maps alike."""
+    return {
+        name: rounded(value) if isinstance(value, dict) else float(f"{value:.5g}")
+        for name, value in values.items()
+    }
+
+
+def residuals(log_error: Floats) -> dict[str, float | int]:
+    """Median and 90th percentile of |predicted / measured - 1|, and the signed median."""
+    relative = np.abs(np.expm1(log_error))
+    return {
+        "rows": len(log_error),
+        "median": round(float(np.median(relative)), 4),
+        "p90": round(float(np.quantile(relative, 0.9)), 4),
+        "bias": round(float(np.expm1(np.median(log_error))), 4),
+    }

@@ -1,0 +1,216 @@
+"""Tables of measured kernel times: which class a file holds, on which GPU, measured how.
+
+The class is recognised from the columns, so files may be named anything. A row's GPU is matched
+to a declaration; its flags and implementation say under which conditions it was timed, and
+only rows whose conditions are understood are used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.errors import InputError
+from simulators.job import Gpu
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Columns that make a class, most telling first; all but the text ones must hold numbers.
+COLUMNS = {
+    "fused_moe": ("gpu", "dtype", "num_tokens", "num_experts", "topk", "time_us"),
+    "grouped_gemm": ("gpu", "dtype", "groups", "m_per_group", "n", "k", "stage", "time_us"),
+    "gemm": ("gpu", "dtype", "m", "n", "k", "batch", "layout", "time_us"),
+    "attention": (
+        *("gpu", "dtype", "pass", "batch", "heads", "kv_heads", "seq_q", "seq_k"),
+        *("head_dim", "head_dim_v", "causal", "time_us"),
+    ),
+    "streaming": ("gpu", "op", "pass", "dtype", "bytes", "time_us"),
+    "bandwidth": ("gpu", "benchmark", "bytes", "gbps"),
+}
+TEXT_COLUMNS = frozenset({"gpu", "dtype", "layout", "pass", "stage", "op", "benchmark"})
+
+# Published GPU names -> declaration; first match wins. The third entry is what has to be
+# assumed to use that declaration.
+GPU_NAMES: tuple[tuple[str, str, str], ...] = (
+    (r"GB300", "gb300", ""),
+    (r"GB200", "gb200", ""),
+    (r"B300", "b300", ""),
+    (r"B200", "b200", ""),
+    (r"H200.*NVL", "h200_nvl", ""),
+    (r"H200|GH200", "h200", ""),
+    (r"H100.*(96|HBM2E)", "h100_96_hbm2e", ""),
+    (r"H100.*SXM|H100_80", "h100", ""),
+    (r"H100.*(PCIE|NVL)", "", ""),
+    (r"H100", "h100", "form factor not stated: taken as SXM"),
+    (r"H800.*PCIE", "", ""),
+    (r"H800", "h800", ""),
+    (r"H20(?!\d)", "h20", ""),
+    (r"A100.*(80.*PCIE|PCIE.*80)", "a100_80_pcie", ""),
+    (r"A100.*PCIE", "a100_40", "A100-40GB SXM stands for the PCIe card"),
+    (r"A100.*40", "a100_40", ""),
+    (r"A100.*(SXM|80)", "a100_80", ""),
+    (r"A100", "a100_80", "form factor not stated: taken as SXM 80GB"),
+    (r"A800", "a800_80", ""),
+    (r"A40(?!\d)", "a40", ""),
+    (r"A6000", "a40", "A40 stands for the RTX A6000 (same die, 84 SMs)"),
+    (r"RTX.?3090", "rtx3090", ""),
+    (r"V100.*PCIE", "v100_32", "V100 SXM2 stands for the PCIe card"),
+    (r"V100.*SXM|V100_32", "v100_32", ""),
+    (r"V100", "v100_32", "form factor not stated: taken as SXM2"),
+)
+
+# Shorter host-timed rows measure the host, not the kernel; a table of efficiencies
+# (``from_eff``) was host-timed too.
+HOST_TIMED_FLOOR_US = 150.0
+# Flags of rows that are not what they seem.
+UNUSABLE_FLAGS = {
+    "above_peak_table": "flagged as above the hardware's peak",
+    "outlier": "flagged as an outlier among repeated measurements",
+    "suspect_high": "flagged as implausibly fast (inputs likely not random)",
+    "window=": "sliding-window attention is not priced",
+}
+# Runs long enough to meet the board's power limit. ``small_w`` marks vidur's, which time
+# hundreds of products back to back: they agree with the sustained H200 runs, not with bursts.
+SUSTAINED_FLAGS = "sustained|host_timed|in_situ|small_w|from_tflops"
+
+TRAINING_DTYPES = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp16/bf16": "bf16",
+    "tf32": "tf32",
+    "fp32": "fp32",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_dyn": "fp8",
+    "fp8_static": "fp8",
+    "fp8_block128": "fp8",
+}
+# Serving stacks time the activation's cast from 16 bits to fp8 with the product.
+CAST_INCLUDED = frozenset({"fp8_dyn", "fp8_static", "fp8_block128"})
+
+# Implementation names -> generation of attention kernels; first match wins, "" is unfused or
+# of a kind no training framework runs.
+ATTENTION_KERNELS = (
+    (r"math|^PyTorch$|triton|FA1|fp8|default$", ""),
+    (r"trtllm-", "serving_trtllm"),
+    (r"sglang-|vllm-", "serving"),
+    (r"FA4|FA3|flash_attention_v4", "flash"),
+    (r"FA2|pytorch-flash|pyt_flash|^flash_attention$", "flash2"),
+    (r"", "flash"),
+)
+
+
+def declared_gpus(folder: Path | None = None) -> dict[str, Gpu]:
+    """Every GPU declaration of a folder (the project's own by default), by file name.
+
+    Raises:
+        InputError: when the folder holds none or a file is no such declaration.
+    """
+    folder = folder or Path(__file__).parents[2] / "conf" / "gpu"
+    gpus = {path.stem: load_gpu(path) for path in sorted(folder.glob("*.yaml"))}
+    if not gpus:
+        raise InputError("--gpus", folder, "holds no GPU declarations")
+    return gpus
+
+
+def load_gpu(path: Path) -> Gpu:
+    """A GPU declaration (the fields of ``Gpu`` as flat YAML).
+
+    Raises:
+        InputError: when the file is not such a declaration.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+        rates = {name: float(rate) for name, rate in content["peak_flops"].items()}
+        numbers = {
+            name: float(value) if isinstance(value, str) and name != "name" else value
+            for name, value in content.items()
+            if name != "architecture"
+        }
+        gpu = Gpu(**{**numbers, "architecture": content["architecture"], "peak_flops": rates})
+    except (OSError, TypeError, KeyError, ValueError, AttributeError, yaml.YAMLError) as error:
+        raise InputError("--gpu", path, f"is not a GPU declaration ({error})") from error
+    gpu.check()
+    return gpu
+
+
+def match_gpu(name: str, gpus: dict[str, Gpu]) -> tuple[str, str]:
+    """Declared GPU for a published name, and what that assumes; ("", "") when there is none."""
+    if name in gpus:
+        return name, ""
+    for pattern, declared, assumption in GPU_NAMES:
+        if re.search(pattern, name.upper()):
+            return (declared, assumption) if declared in gpus else ("", "")
+    return "", ""
+
+
+def attention_kernel(implementation: str) -> str:
+    """Generation of an attention implementation (``ATTENTION_SECTIONS``), or "" for none."""
+    return next(
+        kernel for pattern, kernel in ATTENTION_KERNELS if re.search(pattern, implementation)
+    )
+
+
+def table_class(columns: Sequence[str], table: object) -> str:
+    """The kernel class a table's columns describe.
+
+    Raises:
+        InputError: when they describe none.
+    """
+    for name, needed in COLUMNS.items():
+        if set(needed) <= set(columns):
+            return name
+    known = "; ".join(f"{name}: {', '.join(needed)}" for name, needed in COLUMNS.items())
+    raise InputError("table", table, "has the columns of no kernel class", known)
+
+
+def read_table(path: Path) -> tuple[str, pd.DataFrame]:
+    """Class and rows of one CSV (optionally gzipped); flags and implementations are never null.
+
+    Raises:
+        InputError: for an unreadable file, unknown columns or text where numbers belong.
+    """
+    import pandas as pd
+
+    try:
+        rows = pd.read_csv(path, low_memory=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError("table", path, f"cannot be read ({error})") from error
+    kind = table_class(list(rows.columns), path)
+    for name in COLUMNS[kind]:
+        if name not in TEXT_COLUMNS and rows[name].dtype.kind not in "iuf":
+            raise InputError("table", path, f"has text in the numeric column {name!r}")
+    for name in ("flag", "impl", "pass"):
+        text = rows[name].fillna("").astype(str) if name in rows.columns else ""
+        rows[name] = text
+    return kind, rows
+
+
+def unusable(rows: pd.DataFrame) -> NDArray[np.object_]:
+    """Why a row cannot be used, "" where it can, shape (rows,): flags and timing method."""
+    reasons = np.full(len(rows), "", dtype=object)
+    flag = rows["flag"]
+    for text, reason in UNUSABLE_FLAGS.items():
+        reasons[flag.str.contains(text, regex=False).to_numpy()] = reason
+    if "time_us" in rows.columns:
+        host = flag.str.contains("host_timed|from_eff|host-timed")
+        short = host & (rows["time_us"] < HOST_TIMED_FLOOR_US)
+        reasons[short.to_numpy()] = "timed by the host and shorter than it resolves (150 us)"
+        bad = ~(rows["time_us"] > 0)
+        reasons[bad.to_numpy()] = "has no positive time"
+    return reasons
+
+
+def sustained(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows timed long enough to meet the board's power limit, shape (rows,)."""
+    flagged = rows["flag"].str.contains(SUSTAINED_FLAGS)
+    mask: NDArray[np.bool_] = flagged.to_numpy(dtype=bool)
+    return mask
