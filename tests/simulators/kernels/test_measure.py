@@ -64,15 +64,15 @@ def test_gpt175b_shards_are_the_published_shapes() -> None:
 
 
 def test_every_kernel_is_asked_once() -> None:
-    kernels = training_kernels(load_models(MODELS, ["llama3_8b", "mixtral_8x7b"]), GPU, "bf16")
+    kernels = training_kernels(load_models(MODELS, ["llama2_7b", "mixtral_8x7b"]), GPU, "bf16")
     for name in CLASSES:
         assert len(set(kernels[name])) == len(kernels[name]) > 0
     kinds = {op.kind for op in kernels["streaming"] if isinstance(op, Streaming)}
     assert {"elementwise", "norm_fwd", "norm_bwd", "optimizer", "permute"} <= kinds
-    # Both models have 32 heads of 128 over 4096 tokens or more: shared shards are asked once.
+    # Both are 4096 wide over 4096 tokens: the output projection is asked once.
     alone = sum(
         len(training_kernels(load_models(MODELS, [model]), GPU, "bf16")["gemm"])
-        for model in ("llama3_8b", "mixtral_8x7b")
+        for model in ("llama2_7b", "mixtral_8x7b")
     )
     assert len(kernels["gemm"]) < alone
 
