@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +16,7 @@ from conf.catalogue import load_catalogue
 from conf.door import FAILURE, OK, explain
 from reports.files import write_whole
 from reports.tables import show
+from reports.validation.html import validation_html
 from reports.validation.jobs import Declarations
 from reports.validation.published import PUBLISHED_RUNS, read_peer_predictions
 from reports.validation.replay import Result, replay_rows
@@ -40,16 +42,30 @@ def main(arguments: Sequence[str]) -> int:
 
 def validate(options: argparse.Namespace) -> int:
     grades = _grades(options.quality)
-    rows = read_rows(options.runs)
     _check_writable("--json", options.json)
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
-    results = _replay(rows, declared, get_simulator(options.simulator))
-    report = validation_report(results, grades, read_peer_predictions())
+    _check_writable("--html", options.html)
+    report, results = predict(options.runs, grades, options.simulator)
     if options.json is not None:
         write_whole(options.json, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    if options.html is not None:
+        write_whole(options.html, validation_html(report))
     show(validation_tables(report, results))
     return OK if report["rows"] else FAILURE
+
+
+def predict(
+    runs: Path, grades: Sequence[str], simulator: str
+) -> tuple[dict[str, Any], tuple[Result, ...]]:
+    """The report on the measured runs of a CSV file, and its rows.
+
+    Raises:
+        InputError: for a file that is not a table of measured runs, or an unknown simulator.
+    """
+    rows = read_rows(runs)
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    results = _replay(rows, declared, get_simulator(simulator))
+    return validation_report(results, grades, read_peer_predictions()), results
 
 
 def _replay(
@@ -85,9 +101,10 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         nargs="?",
         default=PUBLISHED_RUNS,
-        help="CSV of measured runs (columns: docs/howto.md); default: the published rows",
+        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
     )
     parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
+    parser.add_argument("--html", type=Path, help="write a page to browse, without any server")
     parser.add_argument(
         "--quality",
         default="A,B",

@@ -15,7 +15,7 @@ _MLPERF = {
     "5.0": 2025.4,
     "5.1": 2025.8,
 }
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _FIRST_YEAR = {"volta": 2020.0, "ampere": 2022.0, "hopper": 2024.0, "blackwell": 2025.5}
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).

@@ -58,7 +58,7 @@ def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:
 def convention_flops(convention: str, job: Job) -> tuple[str, float] | None:
     """FLOPs of one step as a publisher counts them, and the count in words.
 
-    The conventions are listed in ``docs/accuracy.md``; one that is blank counts model FLOPs
+    The conventions are listed in ``docs/validation.md``; one that is blank counts model FLOPs
     with full attention. None for a text that names no known convention.
     """
     text = convention.lower()

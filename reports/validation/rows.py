@@ -1,6 +1,6 @@
 """Measured training runs, one CSV row each, read strictly at the door.
 
-The columns are described in ``docs/accuracy.md``. Only ``id``, ``gpu`` and the model's shape
+The columns are described in ``docs/validation.md``. Only ``id``, ``gpu`` and the model's shape
 must exist as columns; a missing column or a blank cell means *not published*.
 """
 

@@ -1,0 +1,182 @@
+"""The figures a reader asks for first, and the targets they are held to."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.validation.score import Summary, summarise
+
+TINY_SWEEP = "vTrain single-node sweep"
+MULTI_NODE_SWEEP = "vTrain multi-node sweep"
+DENSE_SETS = ("Korthikanti 2022, table 5", "Narayanan 2021, table 1", "Narayanan 2021, table 2")
+B200_SET = "SimuMax, eight B200"
+MIN_ROWS_OF_A_SOURCE = 8
+
+Report = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was aimed for, what was reached (both in words), and whether that is enough.
+
+    ``met`` is None where nothing was measured.
+    """
+
+    name: str
+    aim: str
+    reached: str
+    met: bool | None
+
+
+def headline(report: Report) -> Summary:
+    """Step time of every counted row outside the tiny single-node sweep."""
+    errors = [
+        row["error"]
+        for row in report["rows"]
+        if row["counted"] and row["error"] is not None and row["group"] != TINY_SWEEP
+    ]
+    outside = sum(
+        summary["skipped"]
+        for source, summary in report["by_source"].items()
+        if source != TINY_SWEEP
+    )
+    return summarise(errors, outside)
+
+
+def allocator_memory(report: Report) -> Summary:
+    """Memory of the counted rows that publish what the allocator handed out."""
+    return summarise(
+        [
+            row["memory_error"]
+            for row in report["rows"]
+            if row["counted"] and row["memory_kind"] == "allocated"
+        ]
+    )
+
+
+def targets(report: Report, collectives: Report | None, kernels: Report | None) -> list[Target]:
+    """Every target of the project, in the order of the accuracy page."""
+    return [
+        *_step_time(report),
+        *_sets(report),
+        *_layouts(report),
+        *_memory(report),
+        *_parts(collectives, kernels),
+    ]
+
+
+def _step_time(report: Report) -> list[Target]:
+    everything, sources = headline(report), report["by_source"]
+    worst_name, worst = _worst_source(sources)
+    return [
+        _below("step time, median", everything.median_abs_error, 0.06),
+        _below("step time, 90th percentile", everything.p90_abs_error, 0.18),
+        Target(
+            f"worst source with at least {MIN_ROWS_OF_A_SOURCE} rows, median",
+            "at most 12.0%",
+            "-" if worst is None else f"{worst:.1%} ({worst_name})",
+            None if worst is None else worst <= 0.12,
+        ),
+        _below(TINY_SWEEP + ", mean", _mean(sources.get(TINY_SWEEP)), 0.08),
+        _below(MULTI_NODE_SWEEP + ", mean", _mean(sources.get(MULTI_NODE_SWEEP)), 0.10),
+        _below("TorchTitan, mean", _mean(sources.get("TorchTitan")), 0.05),
+    ]
+
+
+def _worst_source(sources: Report) -> tuple[str, float | None]:
+    medians = {
+        name: summary["median_abs_error"]
+        for name, summary in sources.items()
+        if summary["n"] >= MIN_ROWS_OF_A_SOURCE and name != TINY_SWEEP
+    }
+    if not medians:
+        return "", None
+    worst = max(medians, key=lambda name: medians[name])
+    return worst, medians[worst]
+
+
+def _sets(report: Report) -> list[Target]:
+    sets = report["baseline"]["sets"]
+    dense = {name: sets[name] for name in DENSE_SETS if name in sets}
+    rows = sum(one["ours"]["n"] for one in dense.values())
+    found = [_below(f"{name}, mean", _mean(one["ours"]), 0.05) for name, one in dense.items()]
+    total = None
+    if rows:
+        weighed = (one["ours"]["n"] * one["ours"]["mean_abs_error"] for one in dense.values())
+        total = sum(weighed) / rows
+    found.insert(0, _below(f"the {rows} dense A100 cases, mean", total, 0.04))
+    for name, one in sets.items():
+        ours, flat = _mean(one["ours"]), _mean(one["flat_baseline"])
+        if ours is not None and flat is not None:
+            found.append(
+                Target(
+                    f"{name}: beat the flat baseline",
+                    f"below {flat:.1%}",
+                    f"{ours:.1%}",
+                    ours < flat,
+                )
+            )
+    if B200_SET in sets:
+        ours, theirs = _mean(sets[B200_SET]["ours"]), _mean(sets[B200_SET]["peers"]["simumax"])
+        if ours is not None and theirs is not None:
+            aim = f"below {theirs:.1%}"
+            found.append(Target(f"{B200_SET}: beat SimuMax", aim, f"{ours:.1%}", ours < theirs))
+    return found
+
+
+def _layouts(report: Report) -> list[Target]:
+    layouts = {
+        name: ranking
+        for name, ranking in report["layouts"].items()
+        if not name.startswith(TINY_SWEEP)
+    }
+    found = []
+    for name, ranking in layouts.items():
+        if "GPT-39" in name or name.startswith("BigScience"):
+            tau = ranking["kendall_tau"]
+            found.append(
+                Target(f"Kendall tau, {name}", "at least 0.85", f"{tau:.2f}", tau >= 0.85)
+            )
+    regrets = [ranking["selection_regret"] for ranking in layouts.values()]
+    middle = statistics.median(regrets) if regrets else None
+    found.append(_below("selection regret, median", middle, 0.02))
+    found.append(_below("selection regret, worst", max(regrets, default=None), 0.05))
+    return found
+
+
+def _memory(report: Report) -> list[Target]:
+    memory = allocator_memory(report)
+    return [
+        _below("memory (allocator), median", memory.median_abs_error, 0.03),
+        _below("memory (allocator), 90th percentile", memory.p90_abs_error, 0.08),
+    ]
+
+
+def _parts(collectives: Report | None, kernels: Report | None) -> list[Target]:
+    found = []
+    if collectives is not None:
+        median = collectives["overall"]["median_abs_error"]
+        found.append(_below("collectives, median", median, 0.10))
+    if kernels is not None:
+        median = kernels["overall"]["median_abs_error"]
+        found.append(_below("kernels, median", median, 0.06))
+    return found
+
+
+def _mean(summary: Report | None) -> float | None:
+    return None if summary is None else summary["mean_abs_error"]
+
+
+def _below(name: str, value: float | None, bound: float) -> Target:
+    aim = f"at most {bound:.1%}"
+    if value is None:
+        return Target(name, aim, "no rows", None)
+    return Target(name, aim, f"{value:.1%}", value <= bound)
+
+
+def by_size(summaries: Report) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Groups with the most rows first."""
+    return sorted(summaries.items(), key=lambda item: (-item[1]["n"], item[0]))

@@ -1,0 +1,240 @@
+"""The accuracy page, in Markdown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from reports.validation.headline import (
+    TINY_SWEEP,
+    Report,
+    Target,
+    by_size,
+    headline,
+    targets,
+)
+
+COMMAND = "python -m reports.accuracy"
+STEP_PLOT, ERROR_PLOT, MEMORY_PLOT = "step_time.svg", "errors.svg", "memory.svg"
+PLOT_FOLDER = "accuracy"
+
+_GROUPINGS = (
+    ("by_gpu", "GPU"),
+    ("by_family", "model family"),
+    ("by_scale", "GPUs"),
+    ("by_precision", "precision"),
+)
+
+
+def accuracy_page(
+    report: Report, collectives: Report | None, kernels: Report | None, analysis: str
+) -> str:
+    """The whole page.
+
+    Args:
+        report: what ``validation_report`` returns for the published rows.
+        collectives: summary written by the collectives' own validator, None when there is none.
+        kernels: the same for kernels.
+        analysis: the hand-written error analysis, Markdown.
+    """
+    parts = [
+        _introduction(report),
+        _targets(targets(report, collectives, kernels)),
+        _step_time(report),
+        _layouts(report),
+        _beside_others(report),
+        _memory(report),
+        _validator("Collectives", "simulators.collectives.validate", collectives),
+        _validator("Kernels", "simulators.kernels.validate", kernels),
+        "## Error analysis\n\n" + analysis.strip(),
+        _left_out(report),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _introduction(report: Report) -> str:
+    everything = headline(report)
+    tiny = report["by_source"].get(TINY_SWEEP, {"n": 0})["n"]
+    grades = " and ".join(report["quality"])
+    return f"""# Accuracy
+
+How far predictions are from published measurements of real training runs. The page is generated:
+
+```
+{COMMAND}
+```
+
+It replays the rows of `reports/data/published_runs.csv` (each with its source) and compares.
+Of grades {grades} there are {report["overall"]["n"]} step times; {tiny} of them are one sweep of
+0.2 to 1.3B models on up to eight GPUs, which is listed but kept out of the headline. No price is
+keyed on a row, a model name or a source: parameters belong to a GPU, a transport or a framework
+version, and every assumption that a row needed is in the JSON file of
+`python -m reports.validate --json`. [Validation](validation.md) says what the columns mean and
+how to hold predictions against your own runs.
+
+**Step time, {everything.n} runs: median error {_percent(everything.median_abs_error)},
+mean {_percent(everything.mean_abs_error)}, 90th percentile {_percent(everything.p90_abs_error)},
+bias {_signed(everything.bias)}.**
+
+![Predicted against measured step time]({PLOT_FOLDER}/{STEP_PLOT})"""
+
+
+def _targets(found: Sequence[Target]) -> str:
+    words = {True: "yes", False: "**no**", None: "-"}
+    rows = [(target.name, target.aim, target.reached, words[target.met]) for target in found]
+    return "## Targets\n\n" + _markdown_table(("figure", "target", "reached", "met"), rows)
+
+
+def _step_time(report: Report) -> str:
+    flat = report["baseline"]["by_source"]
+    rows = [
+        (name, *_cells(summary), _percent(flat.get(name, {}).get("mean_abs_error")))
+        for name, summary in by_size(report["by_source"])
+    ]
+    header = ("source", "rows", "skipped", "median", "mean", "p90", "bias", "flat baseline, mean")
+    parts = [
+        "## Step time\n\nErrors are fractions of the measured step time; the bias is the mean "
+        "signed error (negative: predicted too fast). The flat baseline runs every FLOP, "
+        "recomputed ones too, at half of the dense peak and adds tensor-parallel communication, "
+        "nothing else.",
+        _markdown_table(header, rows),
+        f"![Errors by source]({PLOT_FOLDER}/{ERROR_PLOT})",
+    ]
+    for key, name in _GROUPINGS:
+        table = [(group, *_cells(summary)) for group, summary in by_size(report[key])]
+        parts.append(
+            _markdown_table((name, "rows", "skipped", "median", "mean", "p90", "bias"), table)
+        )
+    return "\n\n".join(parts)
+
+
+def _layouts(report: Report) -> str:
+    shown = [
+        (
+            name,
+            ranking["n"],
+            f"{ranking['kendall_tau']:.2f}",
+            _percent(ranking["selection_regret"]),
+        )
+        for name, ranking in report["layouts"].items()
+        if not name.startswith(TINY_SWEEP)
+    ]
+    tiny = [one for name, one in report["layouts"].items() if name.startswith(TINY_SWEEP)]
+    text = (
+        "## Layouts\n\nA sweep is a set of runs that did the same work in the same conditions and "
+        "differ in their recipe. Kendall's tau compares the predicted order with the measured "
+        "one (1: the same); the selection regret is how much slower than the best measured "
+        "layout the one is that we would pick. BigScience varied the model along with the "
+        "layout: its blocks (one state of software and hardware each) are ranked by time per "
+        "model FLOP.\n\n"
+    )
+    text += _markdown_table(("sweep", "layouts", "Kendall's tau", "selection regret"), shown)
+    if tiny:
+        taus, regrets = (
+            sorted(one[key] for one in tiny) for key in ("kendall_tau", "selection_regret")
+        )
+        text += (
+            f"\n\nThe {len(tiny)} sweeps of the {TINY_SWEEP} have a median tau of "
+            f"{taus[len(taus) // 2]:.2f} and a median regret of "
+            f"{_percent(regrets[len(regrets) // 2])}, at worst {_percent(regrets[-1])}."
+        )
+    return text
+
+
+def _beside_others(report: Report) -> str:
+    sets = report["baseline"]["sets"]
+    peers = sorted({peer for one in sets.values() for peer in one["peers"]})
+    rows = [
+        (
+            name,
+            one["ours"]["n"],
+            _percent(one["ours"]["mean_abs_error"]),
+            _percent(one["flat_baseline"]["mean_abs_error"]),
+            *(_percent(one["peers"].get(peer, {}).get("mean_abs_error")) for peer in peers),
+        )
+        for name, one in sets.items()
+    ]
+    return (
+        "## Beside other simulators\n\nMean absolute error on the same rows. The other simulators "
+        "were run by us at the settings their documentation suggests (Calculon caa4b11, SimuMax "
+        "4dcaae5 with an A100 file written from data sheets, llm-analysis d841e40 at 50% "
+        "efficiency); `reports/data/peer_predictions.csv` has their figures row by row.\n\n"
+        + _markdown_table(("cases", "rows", "ours", "flat baseline", *peers), rows)
+    )
+
+
+def _memory(report: Report) -> str:
+    memory = report["memory"]
+    if not memory["overall"]["n"]:
+        return ""
+    kinds: dict[str, int] = Counter(
+        row["memory_kind"] for row in report["rows"] if row["counted"] and row["memory_kind"]
+    )
+    counts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
+    rows = [(name, *_cells(summary)) for name, summary in by_size(memory["by_source"])]
+    rows.append(("all", *_cells(memory["overall"])))
+    header = ("source", "rows", "skipped", "median", "mean", "p90", "bias")
+    return (
+        "## Memory\n\nThe worst pipeline stage's peak against what was published, counting what "
+        f"the publisher counts ({counts}: `allocated` and `reserved` are the caching allocator's "
+        "figures, `device` is what nvidia-smi shows).\n\n"
+        + _markdown_table(header, rows)
+        + f"\n\n![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
+    )
+
+
+def _validator(title: str, module: str, summary: Report | None) -> str:
+    """The section of another validator's figures; empty without them."""
+    if summary is None:
+        return ""
+    parts = [
+        f"## {title}\n\n`python -m {module}` against measurements that are not part of the "
+        "project; these are its figures."
+    ]
+    header = ("", "rows", "skipped", "median", "mean", "p90", "bias")
+    for key, groups in summary.items():
+        if key.startswith("by_"):
+            rows = [(name, *_cells(group)) for name, group in by_size(groups)]
+            parts.append(_markdown_table((key.removeprefix("by_"), *header[1:]), rows))
+    parts.insert(1, _markdown_table(header, [("all", *_cells(summary["overall"]))]))
+    return "\n\n".join(parts)
+
+
+def _left_out(report: Report) -> str:
+    reasons = Counter(skipped["reason"] for skipped in report["skipped"])
+    rows = [(reason, number) for reason, number in reasons.most_common()]
+    return (
+        "## Rows that are not predicted\n\nRows of every grade; none is dropped silently.\n\n"
+        + _markdown_table(("reason", "rows"), rows)
+    )
+
+
+def _cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(summary["n"]),
+        str(summary["skipped"]),
+        _percent(summary["median_abs_error"]),
+        _percent(summary["mean_abs_error"]),
+        _percent(summary["p90_abs_error"]),
+        _signed(summary["bias"]),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1%}"
+
+
+def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [
+        "| " + " | ".join(header) + " |",
+        "|---" + "|---:" * (len(header) - 1) + "|",
+    ]
+    for row in rows:
+        cells = (str(cell).replace("|", "\\|") for cell in row)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
