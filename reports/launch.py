@@ -227,6 +227,8 @@ def _parallelism(job: Job) -> Arguments:
             ("--expert-model-parallel-size", str(recipe.ep)),
             ("--expert-tensor-parallel-size", str(job.etp)),
         ]
+        if recipe.overlap_moe_expert_parallel_comm:
+            arguments.append(("--overlap-moe-expert-parallel-comm",))
     uneven = False
     for name, layers in (
         ("--decoder-first-pipeline-num-layers", recipe.first_stage_layers),

@@ -339,7 +339,8 @@ class Recipe:
     ``full``). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
     ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
     ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in
-    it (Megatron's ``account-for-...-in-pipeline-split``).
+    it (Megatron's ``account-for-...-in-pipeline-split``). ``overlap_moe_expert_parallel_comm``
+    runs one micro-batch's exchange of tokens beside another's kernels.
     """
 
     tp: int = 1
@@ -356,6 +357,7 @@ class Recipe:
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
     tp_comm_overlap: bool = False
+    overlap_moe_expert_parallel_comm: bool = False
     schedule: str = "1f1b"
     precision: str | None = None
     first_stage_layers: int | None = None

@@ -142,6 +142,8 @@ def _experts(job: Job) -> tuple[str, str] | None:
             return "ep", f"{job.model.name} has no experts to shard: ep must be 1"
         if recipe.etp is not None and recipe.etp != recipe.tp:
             return "etp", f"{job.model.name} has no experts: etp follows tp"
+        if recipe.overlap_moe_expert_parallel_comm:
+            return "overlap_moe_expert_parallel_comm", f"{job.model.name} has no experts"
         return None
     if moe.num_experts % recipe.ep:
         return "ep", f"ep={recipe.ep} does not divide the {moe.num_experts} experts"
@@ -152,6 +154,15 @@ def _experts(job: Job) -> tuple[str, str] | None:
             f"etp x ep x pp = {job.etp} x {recipe.ep} x {recipe.pp} does not divide the "
             f"{job.world_size} GPUs"
         )
+    if recipe.overlap_moe_expert_parallel_comm:
+        # Megatron-LM pairs the forward pass of one micro-batch with the backward of another.
+        field = "overlap_moe_expert_parallel_comm"
+        if recipe.ep == 1:
+            return field, "without expert parallelism there is no exchange to overlap"
+        if recipe.recompute == "full":
+            return field, "a pass that recomputes whole layers cannot be paired with another"
+        if recipe.pp > 1 and recipe.vpp == 1:
+            return field, "with pp > 1 the passes can only be paired under vpp > 1"
     return None
 
 

@@ -129,6 +129,8 @@ def recipe_of(
         overlap_grad_reduce=overlap,
         overlap_param_gather=overlap and zero >= 1,
         tp_comm_overlap=tp_overlap,
+        overlap_moe_expert_parallel_comm=model.moe is not None
+        and "moe all-to-all overlapped" in row.notes.lower(),
     )
     return *_split(row, recipe, model, framework, assumed), tuple(assumed)
 

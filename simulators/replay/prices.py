@@ -263,6 +263,13 @@ def _add_group(parts: np.ndarray, group: Sequence[PricedOp], gpu: Gpu) -> None:
         return
     assert isinstance(first.op, Collective | SendRecv)
     part = PART_INDEX[COMMUNICATION[first.op.communicator]]
+    # Other communication in between holds the compute stream up, and gives the first time too.
+    between_s = 0.0
+    for each in kernels:
+        if isinstance(each.op, Collective | SendRecv):
+            parts[PART_INDEX[COMMUNICATION[each.op.communicator]]] += each.seconds
+            between_s += each.seconds
+    kernels = [each for each in kernels if each.communication is None]
     compute_s = sum(kernel.seconds for kernel in kernels)
     if not compute_s or not first.seconds:
         parts[part] += first.seconds
@@ -282,4 +289,4 @@ def _add_group(parts: np.ndarray, group: Sequence[PricedOp], gpu: Gpu) -> None:
     communication_left = first.seconds - together / communication_factor
     parts[PART_INDEX[COMPUTE]] += compute_s
     parts[PART_INDEX[OVERLAP_SLOWDOWN]] += together + compute_left - compute_s
-    parts[part] += communication_left
+    parts[part] += max(0.0, communication_left - between_s)

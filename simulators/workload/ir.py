@@ -116,6 +116,16 @@ class SendRecv:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSync:
+    """The host waits until everything launched before this point has run.
+
+    It needs a value from the device, such as how many tokens each expert received.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Alloc:
     """``bytes`` that stay live after the block ends, under ``tag``, until a ``Free``."""
 
@@ -132,7 +142,7 @@ class Free:
 
 
 Kernel = Gemm | GroupedGemm | Attention | Streaming
-Op = Gemm | GroupedGemm | Attention | Streaming | Collective | SendRecv | Alloc | Free
+Op = Gemm | GroupedGemm | Attention | Streaming | Collective | SendRecv | HostSync | Alloc | Free
 
 
 @dataclass(frozen=True)

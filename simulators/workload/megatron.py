@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulators.job import Job
 from simulators.workload.communicators import communicators
 from simulators.workload.ends import embedding_blocks, head_blocks
 from simulators.workload.layer import layer_blocks
 from simulators.workload.mtp import mtp_projection_blocks, mtp_projection_parameters
+from simulators.workload.pairing import paired
 from simulators.workload.parameters import (
     LocalParameters,
     embedding_parameters,
@@ -108,7 +109,16 @@ def _chunk(
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
         runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
-    return Chunk(tuple(runs))
+    return Chunk(
+        tuple(_with_exchanges_beside(run) if shard.overlap_dispatch else run for run in runs)
+    )
+
+
+def _with_exchanges_beside(run: Run) -> Run:
+    if run.forward.name != "moe_layer_forward":
+        return run
+    forward, backward = paired(run.forward, run.backward)
+    return replace(run, forward=forward, backward=backward)
 
 
 def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:

@@ -1,21 +1,33 @@
 """Mixture-of-experts layers: router, token dispatch and combine, grouped expert GEMMs.
 
 Routing is balanced: every rank of the expert-parallel group receives as many tokens as it
-sends. With ``T`` tokens on a rank, ``K = top_k`` and an expert tensor-parallel group of
-``etp``, a rank's experts process ``T * K * etp`` rows, shared by its ``E / ep`` experts.
-Tensor parallelism comes with sequence parallelism here (``simulators.validity``): no two ranks
-hold the same token.
+sends. Without a capacity factor the host must still read from the device how many go where
+before it can launch the exchange. With ``T`` tokens on a rank, ``K = top_k`` and an expert
+tensor-parallel group of ``etp``, a rank's experts process ``T * K * etp`` rows, shared by its
+``E / ep`` experts. Tensor parallelism comes with sequence parallelism here
+(``simulators.validity``): no two ranks hold the same token.
 """
 
 from __future__ import annotations
 
 import math
 
-from simulators.workload.ir import Alloc, Collective, Gemm, GroupedGemm, Op, Streaming
+from simulators.workload.ir import (
+    Alloc,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    HostSync,
+    Op,
+    Streaming,
+)
 from simulators.workload.linear import separate_accumulation
 from simulators.workload.mlp import activation, mlp_part
 from simulators.workload.part import Part
 from simulators.workload.shard import Shard
+
+_COUNTS = "share_counts"
+_WEIGHTS = "dispatch_weights"
 
 
 def routed_rows(shard: Shard) -> int:
@@ -34,7 +46,7 @@ def moe_parts(shard: Shard) -> list[Part]:
     """Router, experts and shared experts of one layer."""
     moe = shard.model.moe
     assert moe is not None
-    parts = [_router(shard), _experts(shard)]
+    parts = [_router(shard), _counts(shard), _experts(shard)]
     if moe.shared_ffn_hidden_size:
         parts.append(mlp_part(shard, moe.shared_ffn_hidden_size, "shared_"))
     return parts
@@ -71,6 +83,22 @@ def _router(shard: Shard) -> Part:
         forward_peak_bytes=2 * score_bytes,
         backward_peak_bytes=2 * score_bytes,
     )
+
+
+def _counts(shard: Shard) -> Part:
+    """How many tokens go to each expert: shared among ranks and read by the host.
+
+    Tokens padded or cut to a capacity need no count.
+    """
+    moe = shard.model.moe
+    assert moe is not None
+    if moe.capacity_factor is not None:
+        return Part((), ())
+    forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=4)]
+    if shard.ep * shard.etp > 1:
+        table = 8 * moe.num_experts * shard.ep * shard.etp
+        forward.append(Collective(_COUNTS, "all_gather", table, "etp_ep", "fp32"))
+    return Part((*forward, HostSync("expert_counts")), ())
 
 
 def _experts(shard: Shard) -> Part:
@@ -122,11 +150,18 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
     assert moe is not None
     if moe.dispatcher == "allgather":
         return _allgather_dispatch(shard, received, suffix)
-    ops: list[Op] = [Streaming(f"permute{suffix}", "permute", 2 * sent, launches=2)]
-    if shard.ep > 1:
-        ops.append(Collective(f"dispatch{suffix}", "all_to_all", sent, "ep", shard.dtype))
-        # Chunks arrive by source rank and are sorted by local expert.
-        ops.append(Streaming(f"sort{suffix}", "permute", 2 * sent))
+    if moe.dispatcher == "deepep" and shard.ep > 1:
+        copies, traffic = _received_once(shard), _sent_once(shard)
+        ops: list[Op] = [
+            Collective(f"dispatch{suffix}", "all_to_all", traffic, "ep", shard.dtype),
+            Streaming(f"permute{suffix}", "permute", copies + sent, launches=2),
+        ]
+    else:
+        ops = [Streaming(f"permute{suffix}", "permute", 2 * sent, launches=2)]
+        if shard.ep > 1:
+            ops.append(Collective(f"dispatch{suffix}", "all_to_all", sent, "ep", shard.dtype))
+            ops.append(_weights(shard, suffix))
+            ops += _sort(shard, f"sort{suffix}", sent)
     if shard.etp > 1:
         ops.append(
             Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
@@ -145,11 +180,58 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         ops.append(
             Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
         )
+    if moe.dispatcher == "deepep" and shard.ep > 1:
+        copies, traffic = _received_once(shard), _sent_once(shard)
+        ops.append(Streaming(f"unpermute{suffix}", "permute", copies + sent, launches=2))
+        ops.append(Collective(f"combine{suffix}", "all_to_all", traffic, "ep", shard.dtype))
+        return ops
     if shard.ep > 1:
-        ops.append(Streaming(f"unsort{suffix}", "permute", 2 * sent))
+        ops += _sort(shard, f"unsort{suffix}", sent)
         ops.append(Collective(f"combine{suffix}", "all_to_all", sent, "ep", shard.dtype))
     ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
     return ops
+
+
+def _weights(shard: Shard, suffix: str) -> Collective:
+    """The router's weight of every token copy travels with it (backward: its gradient, back)."""
+    size = routed_rows(shard) * shard.element_bytes
+    return Collective(f"{_WEIGHTS}{suffix}", "all_to_all", size, "ep", shard.dtype)
+
+
+def _sort(shard: Shard, name: str, sent: int) -> list[Op]:
+    """Chunks travel by rank and are sorted by local expert, where there are several."""
+    moe = shard.model.moe
+    assert moe is not None
+    return [Streaming(name, "permute", 2 * sent)] if moe.num_experts > shard.ep else []
+
+
+def is_exchange(op: Collective) -> bool:
+    """Whether a collective of an expert layer moves tokens to experts or back."""
+    return op.communicator in ("ep", "etp_ep") and not op.name.startswith((_COUNTS, _WEIGHTS))
+
+
+def _reached(destinations: int, shard: Shard) -> float:
+    """Different destinations that host an expert of one token, routed evenly: at most all."""
+    moe = shard.model.moe
+    assert moe is not None
+    return destinations * (1 - (1 - 1 / destinations) ** moe.top_k)
+
+
+def _received_once(shard: Shard) -> int:
+    """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    return round(size * _reached(shard.ep, shard))
+
+
+def _sent_once(shard: Shard) -> int:
+    """Bytes a GPU sends when a token goes once to each NVLink domain (inside one: to each GPU).
+
+    Inside a domain a copy is passed on over NVLink while others arrive (DeepEP), so the network
+    between domains decides.
+    """
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
+    return round(size * _reached(destinations, shard))
 
 
 def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:

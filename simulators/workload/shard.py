@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.job import ACTIVATION_BYTES, Job, Model
+from simulators.workload.communicators import place
 
 # Linear layers run in the job's precision; everything else in fp8 jobs stays in bf16.
 _ACTIVATION_DTYPE = {"fp8": "bf16"}
@@ -19,7 +20,7 @@ class Shard:
     """One rank's share of one micro-batch.
 
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
-    is ``sequence * cp``).
+    is ``sequence * cp``). The expert-parallel group spans ``ep_domains`` NVLink domains.
     """
 
     model: Model
@@ -31,6 +32,8 @@ class Shard:
     etp: int
     sp: bool
     tp_comm_overlap: bool
+    overlap_dispatch: bool
+    ep_domains: int
     precision: str
     attention: str
     fused_wgrad: bool
@@ -50,6 +53,8 @@ class Shard:
             etp=job.etp if job.model.moe else recipe.tp,
             sp=recipe.sp,
             tp_comm_overlap=recipe.tp_comm_overlap,
+            overlap_dispatch=recipe.overlap_moe_expert_parallel_comm,
+            ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
             attention=job.framework.attention,
             fused_wgrad=job.framework.fused_wgrad,

@@ -90,6 +90,18 @@ def test_experts_and_grouped_queries():
     assert "--add-qkv-bias" not in given
 
 
+def test_alternating_experts_exchanged_by_deepep():
+    moe = replace(MOE_MODEL.moe, num_dense_layers=0, layer_period=2, dispatcher="deepep")
+    model = replace(MOE_MODEL, moe=moe, num_mtp_layers=1)
+    recipe = Recipe(ep=4, overlap_moe_expert_parallel_comm=True)
+    given = arguments(Job(model, GPU, CLUSTER, TRAINING, recipe))
+    assert given["--moe-layer-freq"] == "(" + "+".join(["[0]*1+[1]*1"] * 4) + ")"
+    assert given["--moe-token-dispatcher-type"] == "flex"
+    assert given["--mtp-num-layers"] == "1"
+    assert "--moe-enable-deepep" in given
+    assert "--overlap-moe-expert-parallel-comm" in given
+
+
 def test_latent_attention():
     mla = Mla(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
     model = replace(MOE_MODEL, mla=mla, head_dim=None, num_query_groups=None)

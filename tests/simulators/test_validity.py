@@ -17,6 +17,7 @@ from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
 GROUPS_OF_3 = replace(LLAMA, num_heads=24, head_dim=8, num_query_groups=3)
 NARROW = replace(TINY, hidden_size=252, head_dim=32)
+PAIRED = "overlap_moe_expert_parallel_comm"
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
@@ -60,6 +61,10 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("experts", "ep", MOE, {"ep": 3}),
     ("experts", "etp", replace(MOE, moe=Moe(8, 2, 124)), {"tp": 8, "sp": True}),
     ("experts", "ep", MOE, {"ep": 8, "pp": 2}),
+    ("experts", PAIRED, TINY, {PAIRED: True}),
+    ("experts", PAIRED, MOE, {PAIRED: True}),
+    ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "recompute": "full"}),
+    ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
     ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),
     ("interleaving_batch", "vpp", TINY, {"pp": 2, "vpp": 2, "batch": 12}),
     ("recompute", "recompute_layers", TINY, {"recompute_layers": 2}),
@@ -112,6 +117,8 @@ VALID: list[tuple[Model, dict[str, Any]]] = [
     (LLAMA, {"tp": 8}),
     (MOE, {"tp": 4, "ep": 8, "etp": 1, "sp": True}),
     (MOE, {"ep": 8}),
+    (MOE, {"ep": 8, PAIRED: True}),
+    (MOE, {"ep": 2, "pp": 2, "vpp": 2, PAIRED: True}),
     (MOE, {"tp": 2, "sp": True}),
     (MLA_MOE, {"nodes": 2, "tp": 2, "ep": 4, "sp": True, "pp": 2}),
     (TINY, {"nodes": 4, "tp": 8, "pp": 4, "precision": "fp8"}),

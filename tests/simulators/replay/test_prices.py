@@ -92,6 +92,16 @@ def test_only_the_kernels_named_run_beside(machine: Machine) -> None:
     assert parts(block) == {"compute": 7, "tp_communication": 2}
 
 
+def test_other_communication_between_the_kernels_takes_its_own_time(machine: Machine) -> None:
+    machine(SLOW)
+    between = Collective("other", "all_gather", 2, "cp", "bf16")
+    ops = (gather(7, overlaps=3), gemm(1), between, gemm(3))
+    groups = communicators(make_job(TINY, tp=2, cp=2))
+    block = Pricer(GPU, NODE, Framework(), groups).block(Block("test", ops))
+    # The first needs 7 s, of which 4 run beside kernels and 2 beside the other.
+    assert parts(block) == {"compute": 4, "tp_communication": 1, "cp_communication": 2}
+
+
 def test_every_communicator_has_a_part(machine: Machine) -> None:
     machine(replace(SLOW, send_s=1.0))
     groups = communicators(make_job(MLA_MOE, nodes=2, tp=2, pp=2, sp=True))

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from simulators.job import Model
-from simulators.workload.ir import Attention, Block, Collective, Gemm, SendRecv
+from simulators.workload.ir import (
+    Alloc,
+    Attention,
+    Block,
+    Collective,
+    Free,
+    Gemm,
+    HostSync,
+    Op,
+    SendRecv,
+)
 from simulators.workload.layer import layer_blocks
+from simulators.workload.moe import is_exchange
+from simulators.workload.pairing import paired
 from simulators.workload.shard import Shard
 from tests.simulators.jobs import GPT175B, LLAMA, MODELS, MOE, TINY, make_job
 
@@ -68,14 +81,67 @@ def test_ring_attention_sends_every_other_key_and_value_once() -> None:
 def test_all_to_all_carries_each_token_to_its_experts_and_back() -> None:
     forward, backward = layer_blocks(Shard.of(make_job(MOE, ep=8)), True, "none")
     copies = 64 * 2 * 256 * 2  # tokens, experts per token, hidden size, bf16
-    assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * copies
+    weights = 64 * 2 * 2  # one for each copy
+    assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * copies + weights
+
+
+def test_deepep_sends_a_token_once_to_each_gpu_or_node() -> None:
+    assert MOE.moe is not None
+    model = replace(MOE, moe=replace(MOE.moe, dispatcher="deepep"))
+    token = 256 * 2
+    # Two experts over eight GPUs: both on one in an eighth of the cases.
+    inside, _ = layer_blocks(Shard.of(make_job(model, ep=8)), True, "none")
+    assert wire_bytes(inside, "ep") == 2 * 64 * token * (2 - 1 / 8)
+    # Four nodes of two GPUs: only copies to different nodes count.
+    across = make_job(model, nodes=4, gpus_per_node=2, ep=8)
+    forward, backward = layer_blocks(Shard.of(across), True, "none")
+    assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * 64 * token * (2 - 1 / 4)
+
+
+def test_the_host_waits_for_the_counts_of_dropless_routing_only() -> None:
+    assert MOE.moe is not None
+    capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=1.0))
+    for model, waits in ((MOE, 1), (capped, 0)):
+        shard = Shard.of(make_job(model, ep=8))
+        forward, backward = layer_blocks(shard, True, "none")
+        _, again = layer_blocks(shard, True, "full")
+        blocks = (forward, backward, again)
+        counted = [sum(isinstance(op, HostSync) for op in block.ops) for block in blocks]
+        assert counted == [waits, 0, waits]
+
+
+def unpaired(op: Op) -> Op:
+    return replace(op, overlaps=0) if isinstance(op, Collective) else op
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "deepep"])
+def test_exchanges_beside_another_micro_batch(dispatcher: str, recompute: str) -> None:
+    assert MOE.moe is not None
+    model = replace(MOE, moe=replace(MOE.moe, dispatcher=dispatcher))
+    shard = Shard.of(make_job(model, ep=4, tp=2, sp=True))
+    alone = layer_blocks(shard, True, recompute)
+    for one, other in zip(alone, paired(*alone), strict=True):
+        # Only the order and what runs beside changes.
+        assert Counter(map(unpaired, one.ops)) == Counter(map(unpaired, other.ops))
+        assert (one.peak_bytes, one.saved_bytes) == (other.peak_bytes, other.saved_bytes)
+        device = [op for op in other.ops if not isinstance(op, Alloc | Free | HostSync)]
+        exchanges = [
+            (index, op)
+            for index, op in enumerate(device)
+            if isinstance(op, Collective) and is_exchange(op)
+        ]
+        # One runs beside everything up to the other, that one beside the rest.
+        (first, one_exchange), (second, other_exchange) = exchanges
+        assert (first, first + one_exchange.overlaps + 1) == (0, second)
+        assert second + other_exchange.overlaps + 1 == len(device)
 
 
 def test_expert_tensor_parallelism_gathers_the_tokens_of_its_group() -> None:
     shard = Shard.of(make_job(MOE, tp=2, sp=True, ep=2))
     forward, _ = layer_blocks(shard, True, "none")
     sent = 32 * 2 * 256 * 2
-    assert wire_bytes(forward, "ep") == 2 * sent
+    assert wire_bytes(forward, "ep") == 2 * sent + 32 * 2 * 2
     # Gathered before the experts, scattered after them.
     assert wire_bytes(forward, "etp") == 2 * (2 * sent)
 
@@ -85,7 +151,9 @@ def test_all_gather_dispatcher_gathers_all_tokens_once() -> None:
     model = replace(MOE, moe=replace(MOE.moe, dispatcher="allgather"))
     forward, backward = layer_blocks(Shard.of(make_job(model, ep=8)), True, "none")
     everything = 8 * 64 * 256 * 2
-    assert wire_bytes(forward, "etp_ep") == wire_bytes(backward, "etp_ep") == 2 * everything
+    counts = 8 * 8 * 8
+    assert wire_bytes(forward, "etp_ep") - counts == wire_bytes(backward, "etp_ep")
+    assert wire_bytes(backward, "etp_ep") == 2 * everything
 
 
 def test_full_recomputation_repeats_the_forward_communication() -> None:

@@ -127,3 +127,11 @@ def test_only_gradients_that_are_kept_are_zeroed(zero_stage: int, share: float) 
     zero = next(op for op in stage.optimizer.ops if op.name == "zero_grads")  # type: ignore[union-attr]
     assert isinstance(zero, Streaming)
     assert zero.bytes == pytest.approx(4 * share * stage.parameters.total, rel=1e-5)
+
+
+def test_only_expert_layers_have_their_exchanges_put_beside_kernels() -> None:
+    job = make_job(MLA_MOE, ep=4, overlap_moe_expert_parallel_comm=True)
+    (stage,) = build_workload(job).stages
+    for run in stage.chunks[0].runs:
+        overlapped = any(getattr(op, "overlaps", 0) for op in run.forward.ops)
+        assert overlapped == (run.forward.name == "moe_layer_forward")
