@@ -34,6 +34,21 @@ class Built:
     shape: str = ""
 
 
+def operand_bytes(op: Kernel) -> float:
+    """Bytes of an operation's 16-bit operands and results, each counted once."""
+    if isinstance(op, Streaming):
+        return float(op.bytes)
+    if isinstance(op, Attention):
+        queries = op.heads * op.seq_q * (op.head_dim + op.head_dim_v)
+        keys = op.kv_heads * op.seq_k * (op.head_dim + op.head_dim_v)
+        return 2.0 * op.batch * (queries + keys)
+    if isinstance(op, GroupedGemm):
+        m, count = op.m_per_group, op.groups
+    else:
+        m, count = op.m, op.batch
+    return 2.0 * count * (m * op.k + op.n * op.k + m * op.n)
+
+
 class TorchKernels:
     """Builds calls on one device."""
 

@@ -24,7 +24,7 @@ import yaml
 
 from simulators.device.results import ResultFile
 from simulators.device.timing import burst_s, open_torch, sustained_s
-from simulators.device.torch_kernels import Built, TorchKernels
+from simulators.device.torch_kernels import Built, TorchKernels, operand_bytes
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
 from simulators.kernels.tables import declared_gpus
@@ -125,7 +125,7 @@ def training_kernels(
     for model in models:
         for job in _jobs(model, gpu, precision, micro_batches):
             for op in _kernels_of(job):
-                if _operand_bytes(op) <= LARGEST_SHARE_OF_MEMORY * gpu.memory_bytes:
+                if operand_bytes(op) <= LARGEST_SHARE_OF_MEMORY * gpu.memory_bytes:
                     found[kernel_class(op)].setdefault(_anonymous(op))
     return {name: list(ops) for name, ops in found.items()}
 
@@ -172,18 +172,6 @@ def _anonymous(op: Kernel) -> Kernel:
         # Several launches are timed as the one they would be if fused.
         return dataclasses.replace(op, name="", launches=1)
     return dataclasses.replace(op, name="")
-
-
-def _operand_bytes(op: Kernel) -> float:
-    if isinstance(op, Streaming):
-        return op.bytes
-    if isinstance(op, Attention):
-        return 2.0 * op.batch * op.heads * (op.seq_q + op.seq_k) * (op.head_dim + op.head_dim_v)
-    if isinstance(op, GroupedGemm):
-        m, count = op.m_per_group, op.groups
-    else:
-        m, count = op.m, op.batch
-    return 2.0 * count * (m * op.k + op.n * op.k + 2 * m * op.n)
 
 
 def row_of(op: Kernel, gpu: str, precision: str) -> dict[str, object]:
