@@ -46,18 +46,21 @@ def sum_blocks(
 ) -> PassPrice:
     """The price of blocks, each repeated so many times, run one after another.
 
-    ``host_excess_s`` overrides how long the device waits for the host.
+    A block cannot end before the host has launched it, so the device waits as long as the host
+    is ever behind it; what runs long enough later does not win that back. ``host_excess_s``
+    overrides how long the device waits for the host.
     """
     parts = np.zeros(len(PARTS))
     kernel_s = np.zeros((2, len(KERNEL_CLASSES)))
-    device_s = host_s = 0.0
+    device_s = host_s = behind_s = 0.0
     for block, count in blocks:
         parts += block.part_s * count
         device_s += block.seconds * count
         host_s += block.host_s * count
         kernel_s += block.kernel_s * count
+        behind_s = max(behind_s, host_s - device_s)
     if host_excess_s is None:
-        host_excess_s = max(0.0, host_s - device_s)
+        host_excess_s = behind_s
     parts[PART_INDEX[HOST]] += host_excess_s
     return PassPrice(
         seconds=device_s + host_excess_s,
@@ -95,14 +98,10 @@ class PassPricer:
         return self._segments[key]
 
     def _price(self, chunk: Chunk, direction: int) -> PassPrice:
+        if direction == FORWARD:
+            return sum_blocks([(self.pricer.block(run.forward), run.count) for run in chunk.runs])
         return sum_blocks(
-            [
-                (
-                    self.pricer.block(run.forward if direction == FORWARD else run.backward),
-                    run.count,
-                )
-                for run in chunk.runs
-            ]
+            [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
         )
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:

@@ -13,7 +13,7 @@ from simulators.framework import Framework
 from simulators.job import Gpu
 from simulators.kernels import KernelPrices
 from simulators.replay import prices
-from simulators.replay.passes import PassPricer
+from simulators.replay.passes import PassPricer, sum_blocks
 from simulators.replay.prices import COMMUNICATION, PARTS, PricedBlock, Pricer
 from simulators.workload.communicators import communicators
 from simulators.workload.ir import Alloc, Block, Collective, Gemm, Kernel, SendRecv, Streaming
@@ -182,3 +182,18 @@ def test_buckets_close_when_full_from_the_last_layer_on(machine: Machine) -> Non
     assert [len(each.blocks) for each in backward] == [4, 3, 3, 3, 1]
     assert [len(each.blocks) for each in passes.segments(chunk, FORWARD)] == [1, 3, 3, 3, 4]
     assert all(each.parameters.total >= 3 * per_layer for each in backward[:-1])
+
+
+def test_what_runs_long_does_not_win_back_what_the_host_was_behind(machine: Machine) -> None:
+    # Twelve layers that launch slowly, then a head that computes for long.
+    machine(replace(SLOW, flops_per_s=1e30, wire_bytes_per_s=np.inf, launch_s=1e-3))
+    job = make_job(TINY)
+    chunk = build_workload(job).stages[0].chunks[0]
+    pricer = Pricer(GPU, NODE, Framework(), communicators(job))
+    layers = [(pricer.block(run.forward), run.count) for run in chunk.runs[:-1]]
+    host_s = sum(block.host_s * count for block, count in layers)
+    head = replace(pricer.block(chunk.runs[-1].forward), seconds=5.0)
+    assert sum_blocks(layers).seconds == pytest.approx(host_s)
+    assert sum_blocks([*layers, (head, 1)]).seconds == pytest.approx(host_s + 5)
+    # Where it runs first, the host gets ahead of it.
+    assert sum_blocks([(head, 1), *layers]).seconds == pytest.approx(max(5, host_s), rel=0.01)
