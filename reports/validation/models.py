@@ -45,7 +45,7 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         else:
             ffn = 4 * hidden
             assumed.append(f"MLP width not published: {ffn}")
-    if "parallel transformer block" in row.notes and "MegaScale rows" not in row.notes:
+    if "parallel transformer block" in row.notes:
         assumed.append("the parallel transformer block is replayed as a sequential one")
     mla = _mla(row, family)
     model = Model(

@@ -1,0 +1,95 @@
+import json
+
+import pytest
+
+from reports import accuracy, validate
+from reports.validation import summaries
+from simulators.errors import InputError
+from tests.reports.validation.runs import cells, write_table
+
+TWO_SECONDS = ["--simulator", "tests.reports.validation.runs:TwoSeconds"]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return write_table(tmp_path / "runs.csv", cells(), cells(id="strange", gpu="MI300X"))
+
+
+def test_a_table_is_validated(table, tmp_path, capsys):
+    path = tmp_path / "out.json"
+    assert validate.main([str(table), "--json", str(path), *TWO_SECONDS]) == 0
+    report = json.loads(path.read_text())
+    assert report["overall"]["n"] == 1
+    assert report["rows"][0]["error"] == pytest.approx(-0.5)
+    assert "1 rows not predicted" in capsys.readouterr().out
+
+
+def test_nothing_predicted_is_a_failure(tmp_path, capsys):
+    table = write_table(tmp_path / "runs.csv", cells(gpu="MI300X"))
+    assert validate.main([str(table), *TWO_SECONDS]) == 1
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["--quality", "A,Z"], "--quality"),
+        (["--simulator", "none"], "simulator.name"),
+        (["--json", "/nowhere/at/all.json"], "--json"),
+        (["--html", "."], "--html"),
+    ],
+)
+def test_wrong_input_ends_with_2_and_one_line(table, capsys, arguments, wrong):
+    assert validate.main([str(table), *arguments]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert wrong in message
+    assert message.count("\n") == 1
+
+
+def test_a_table_of_something_else_is_refused(tmp_path, capsys):
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    assert validate.main([str(path), "--json", str(tmp_path / "out.json")]) == 2
+    assert not (tmp_path / "out.json").exists()
+    assert "missing" in capsys.readouterr().err
+
+
+def test_only_the_grades_asked_for_are_counted(tmp_path, capsys):
+    table = write_table(tmp_path / "runs.csv", cells(quality="C"))
+    path = tmp_path / "out.json"
+    for quality, counted in (("A,B", 0), ("c", 1)):
+        arguments = [str(table), "--quality", quality, "--json", str(path), *TWO_SECONDS]
+        assert validate.main(arguments) == 0
+        assert json.loads(path.read_text())["overall"]["n"] == counted
+    capsys.readouterr()
+
+
+def test_the_accuracy_page_needs_its_folder(tmp_path, capsys):
+    assert accuracy.main(["--docs", str(tmp_path)]) == 2
+    assert "error_analysis.md" in capsys.readouterr().err
+
+
+SUMMARY = {
+    "n": 2,
+    "skipped": 0,
+    "median_abs_error": 0.1,
+    "mean_abs_error": 0.1,
+    "p90_abs_error": 0.1,
+    "bias": 0.0,
+}
+
+
+def test_other_validators_leave_their_figures_but_not_their_rows(tmp_path):
+    path = tmp_path / "kernels.json"
+    result = {"overall": SUMMARY, "by_class": {"gemm": SUMMARY}, "rows": [{"id": "secret"}]}
+    path.write_text(json.dumps(result))
+    assert summaries.read_summary(path) == {"overall": SUMMARY, "by_class": {"gemm": SUMMARY}}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"overall": {"n": 1}}'])
+def test_what_is_no_result_is_refused(tmp_path, text):
+    path = tmp_path / "kernels.json"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        summaries.read_summary(path)

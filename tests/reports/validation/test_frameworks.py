@@ -1,0 +1,60 @@
+import pytest
+
+from tests.reports.validation.runs import replayable
+
+
+def framework(**changes):
+    return replayable(**changes).job.framework
+
+
+@pytest.mark.parametrize(
+    ("label", "attention"),
+    [
+        ("Megatron-LM (2022)", "unfused"),
+        ("Megatron-LM (mcore r0.8.0)", "flash"),
+        ("NeMo Megatron 2023", "unfused"),
+        ("NeMo (MLPerf v3.0)", "flash"),
+        ("Megatron-DeepSpeed (Feb 2022)", "unfused"),
+    ],
+)
+def test_no_flash_attention_before_its_time(label, attention):
+    assert framework(framework=label).attention == attention
+
+
+def test_what_the_notes_say_wins():
+    assert framework(notes="TP only; no flash attention").attention == "unfused"
+    assert framework(notes="CUDA graphs local full_iteration").cuda_graphs
+    assert not framework().cuda_graphs
+
+
+def test_gradients_are_summed_in_fp32_only_with_bf16():
+    assert framework(dtype="bf16").accumulate_grads_fp32
+    assert not framework(dtype="fp16").accumulate_grads_fp32
+
+
+def test_pipeline_messages_were_split_from_april_2021():
+    assert not framework(framework="Megatron-LM (Jan 2021)").scatter_gather_p2p
+    assert framework(framework="Megatron-LM (v2.x, 2021)").scatter_gather_p2p
+
+
+def test_weight_gradients_were_fused_from_2022():
+    assert not framework(framework="Megatron-LM (2021)").fused_wgrad
+    assert framework(framework="Megatron-LM (2022)").fused_wgrad
+
+
+@pytest.mark.parametrize(
+    ("label", "notes", "fusion"),
+    [
+        ("TorchTitan (PyTorch FSDP2)", "", "compiled"),
+        ("TorchTitan (PyTorch FSDP2)", "Dec 2024; eager", "eager"),
+        ("llm-foundry / Composer (PyTorch FSDP1)", "", "eager"),
+        ("NeMo 24.09", "", "fused"),
+    ],
+)
+def test_fusion_by_framework(label, notes, fusion):
+    assert framework(framework=label, notes=notes).fusion == fusion
+
+
+def test_an_unknown_framework_is_an_assumption():
+    outcome = replayable(framework="our own trainer")
+    assert any("framework not known" in text for text in outcome.assumptions)

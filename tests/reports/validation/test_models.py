@@ -1,0 +1,70 @@
+from dataclasses import replace
+
+import pytest
+
+from reports.validation.jobs import job_of
+from reports.validation.outcome import NotReplayable
+from tests.parameter_count import count_parameters
+from tests.reports.validation.runs import EXPERTS, RUN, declarations, replayable
+
+
+def test_llama_facts_that_have_no_column():
+    model = replayable().job.model
+    assert (model.normalization, model.position) == ("rmsnorm", "rope")
+    assert not any((model.linear_bias, model.tied_embeddings, model.dropout))
+
+
+def test_gpt_facts_that_have_no_column():
+    model = replayable(model="GPT-175B", gated_mlp=0).job.model
+    assert (model.normalization, model.position) == ("layernorm", "learned")
+    assert model.linear_bias
+    assert model.tied_embeddings
+
+
+def test_llama3_8b_has_8_03_billion_parameters():
+    assert count_parameters(replayable().job.model).total == pytest.approx(8.03e9, rel=2e-3)
+
+
+def test_qwen3_heads_are_128_wide():
+    model = replayable(model="Qwen3-30B-A3B", hidden=2048).job.model
+    assert model.qk_head_dim == 128
+    assert model.qk_norm
+
+
+def test_deepseek_has_latent_attention_and_a_shared_expert():
+    changes = {"model": "DeepSeek-V3", "num_heads": 128, "hidden": 7168, "moe_ffn_hidden": 2048}
+    shape = {name: getattr(EXPERTS, name) for name in ("num_experts", "topk", "ep", "etp")}
+    model = replayable(**shape, **changes, num_dense_layers=3, vocab=129280).job.model
+    assert model.mla is not None
+    assert model.mla.q_lora_rank == 1536
+    assert model.moe is not None
+    assert model.moe.shared_ffn_hidden_size == 2048
+
+
+def test_notes_overrule_the_family():
+    notes = "MLA (q_lora 768, kv_lora 256), shared expert 1024; token-drop, capacity factor 1.25"
+    changes = {"model": "MoE-MLA small", "num_dense_layers": 1, "moe_ffn_hidden": 1024}
+    shape = {name: getattr(EXPERTS, name) for name in ("num_experts", "topk", "ep")}
+    model = replayable(**shape, **changes, notes=notes).job.model
+    assert model.mla is not None
+    assert (model.mla.q_lora_rank, model.mla.kv_lora_rank) == (768, 256)
+    assert model.moe is not None
+    assert model.moe.shared_ffn_hidden_size == 1024
+    assert model.moe.capacity_factor == 1.25
+
+
+@pytest.mark.parametrize("name", ["BERT-Large", "Nemotron-H-56B", "Nemotron_3_Super"])
+def test_other_architectures_are_not_replayed(name):
+    outcome = job_of(replace(RUN, model=name), declarations())
+    assert isinstance(outcome, NotReplayable)
+    assert name in outcome.reason
+
+
+def test_nemotron_340b_is_a_plain_transformer():
+    assert replayable(model="Nemotron-340B", gated_mlp=0).job.model.normalization == "layernorm"
+
+
+@pytest.mark.parametrize("column", ["num_layers", "hidden", "num_heads", "seq_len"])
+def test_a_shape_that_is_not_published_is_not_made_up(column):
+    outcome = job_of(replace(RUN, **{column: None}), declarations())
+    assert outcome == NotReplayable(f"{column} is not published")

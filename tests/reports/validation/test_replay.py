@@ -1,0 +1,90 @@
+from dataclasses import replace
+
+import pytest
+
+from reports.validation.jobs import job_of
+from reports.validation.outcome import NotReplayable
+from reports.validation.published import PUBLISHED_RUNS
+from reports.validation.replay import replay_row, replay_rows
+from reports.validation.rows import read_rows
+from simulators.base import get_simulator
+from tests.reports.validation.runs import RUN, TwoSeconds, declarations
+from tests.samples import prediction
+
+
+def test_the_error_is_relative_to_what_was_measured():
+    result = replay_row(RUN, declarations(), TwoSeconds())
+    assert result.error == pytest.approx(-0.5)
+    assert result.memory is None
+    assert not result.reason
+
+
+def test_memory_alone_is_worth_a_prediction():
+    row = replace(RUN, measured_iter_s=None, measured_peak_mem_gib=10.0, memory_kind="allocated")
+    result = replay_row(row, declarations(), TwoSeconds())
+    assert result.error is None
+    assert result.memory is not None
+    expected = prediction().memory.peak_allocated_bytes / (10 * 2**30) - 1
+    assert result.memory_error == pytest.approx(expected)
+
+
+def test_a_row_without_any_figure_is_not_simulated():
+    simulator = TwoSeconds()
+    result = replay_row(replace(RUN, measured_iter_s=None), declarations(), simulator)
+    assert result.prediction is None
+    assert result.reason
+    assert simulator.asked == []
+
+
+def test_a_simulator_that_fails_is_a_reason_not_an_end():
+    class Failing(TwoSeconds):
+        def simulate(self, job):
+            raise ArithmeticError("no such kernel")
+
+    result = replay_row(RUN, declarations(), Failing())
+    assert "no such kernel" in result.reason
+
+
+def test_equal_jobs_are_simulated_once():
+    simulator = TwoSeconds()
+    rows = [RUN, replace(RUN, id="edition", source="elsewhere", measured_iter_s=5.0)]
+    seen = []
+    results = replay_rows(rows, declarations(), simulator, lambda: seen.append(1))
+    assert len(simulator.asked) == 1
+    assert [result.error for result in results] == pytest.approx([-0.5, -0.6])
+    assert len(seen) == 2
+
+
+class Full(TwoSeconds):
+    """Says that only full recomputation fits."""
+
+    def simulate(self, job):
+        fits = job.recipe.recompute == "full"
+        return prediction(3.0 if fits else 2.0, headroom_gib=10.0 if fits else -1.0)
+
+
+def test_unpublished_recomputation_is_what_it_takes_to_fit():
+    result = replay_row(replace(RUN, recompute=""), declarations(), Full())
+    assert result.job is not None
+    assert result.job.recipe.recompute == "full"
+    assert result.error == pytest.approx(-0.25)
+    assert any("least that fits" in text for text in result.assumptions)
+
+
+def test_published_recomputation_is_not_touched():
+    result = replay_row(RUN, declarations(), Full())
+    assert result.job is not None
+    assert result.job.recipe.recompute == "none"
+
+
+def test_nearly_every_published_row_that_counts_is_a_job():
+    rows = [row for row in read_rows(PUBLISHED_RUNS) if row.quality != "C"]
+    lost = [row for row in rows if isinstance(job_of(row, declarations()), NotReplayable)]
+    assert len(lost) <= 0.02 * len(rows)
+
+
+def test_a_published_run_through_the_real_simulator():
+    rows = [row for row in read_rows(PUBLISHED_RUNS) if row.id == "korthikanti_t5_22B_full"]
+    (result,) = replay_rows(rows, declarations(), get_simulator("replay"), lambda: None)
+    assert result.error is not None
+    assert abs(result.error) < 0.15

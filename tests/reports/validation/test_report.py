@@ -1,0 +1,101 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from reports.tables import as_text
+from reports.validation.headline import TINY_SWEEP, headline, targets
+from reports.validation.page import accuracy_page
+from reports.validation.published import PeerPrediction
+from reports.validation.replay import replay_rows
+from reports.validation.report import GROUPINGS, validation_report
+from reports.validation.tables import validation_tables
+from tests.reports.validation.runs import RUN, TwoSeconds, declarations
+
+KEYS = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
+ROWS = [
+    RUN,
+    replace(RUN, id="slow", measured_iter_s=2.5, measured_peak_mem_gib=30.0),
+    replace(RUN, id="poor", measured_iter_s=200.0, quality="C"),
+    replace(RUN, id="strange", gpu="MI300X"),
+    replace(RUN, id="tiny", source="VIA-Research/vTrain@x:data/ground_truth_single.csv row 1"),
+]
+PEERS = [PeerPrediction("Korthikanti 2022, table 5", "run", "calculon", 3.0)]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return replay_rows(ROWS, declarations(), TwoSeconds(), lambda: None)
+
+
+@pytest.fixture(scope="module")
+def report(results):
+    return validation_report(results, ("A", "B"), PEERS)
+
+
+def test_the_shape_that_others_read(report):
+    assert set(report["overall"]) == KEYS
+    for part in (report, report["memory"]):
+        for name in GROUPINGS:
+            assert all(set(summary) == KEYS for summary in part[name].values())
+    assert {"id", "measured", "predicted", "error", "assumptions"} <= set(report["rows"][0])
+    json.dumps(report, allow_nan=False)
+
+
+def test_poor_rows_are_listed_but_not_counted(report):
+    assert report["overall"]["n"] == 3
+    assert report["overall"]["bias"] == pytest.approx((-0.5 - 0.2 - 0.5) / 3)
+    rows = {row["id"]: row for row in report["rows"]}
+    assert not rows["poor"]["counted"]
+    assert rows["poor"]["error"] == pytest.approx(-0.99)
+
+
+def test_what_cannot_be_predicted_is_counted_as_skipped_with_its_reason(report):
+    assert report["overall"]["skipped"] == 1
+    assert report["by_gpu"]["MI300X"]["skipped"] == 1
+    ((skipped),) = report["skipped"]
+    assert skipped["id"] == "strange"
+    assert "MI300X" in skipped["reason"]
+
+
+def test_memory_is_summed_up_apart(report):
+    assert report["memory"]["overall"]["n"] == 1
+    assert report["memory"]["by_source"]["Somebody 2024"]["n"] == 1
+
+
+def test_every_grouping_shares_out_the_rows(report):
+    for name in GROUPINGS:
+        assert sum(one["n"] for one in report[name].values()) == report["overall"]["n"]
+
+
+def test_the_headline_leaves_the_tiny_sweep_out(report):
+    assert report["by_source"][TINY_SWEEP]["n"] == 1
+    assert headline(report).n == 2
+    assert headline(report).skipped == 1
+
+
+def test_targets_are_met_or_not_by_the_figures(report):
+    by_name = {target.name: target for target in targets(report, None, None)}
+    assert by_name["step time, median"].met is False
+    assert by_name["TorchTitan, mean"].met is None
+    assert by_name["Korthikanti 2022, table 5, mean"].reached == "50.0%"
+    beaten = by_name["Korthikanti 2022, table 5: beat the flat baseline"]
+    flat = report["baseline"]["sets"]["Korthikanti 2022, table 5"]["flat_baseline"]
+    assert beaten.met is (flat["mean_abs_error"] > 0.5)
+
+
+def test_the_terminal_shows_summaries_and_reasons(report, results):
+    text = as_text(validation_tables(report, results))
+    assert "Somebody 2024" in text
+    assert "MI300X: no such GPU is declared" in text
+    assert "-40.0%" in text
+
+
+def test_the_page_has_every_section(report):
+    part = {"overall": report["overall"], "by_class": {"gemm": report["overall"]}}
+    text = accuracy_page(report, part, None, "What is missing is said here.")
+    for section in ("Targets", "Step time", "Layouts", "Memory", "Collectives", "Error analysis"):
+        assert f"\n## {section}\n" in text
+    assert "\n## Kernels\n" not in text
+    assert "What is missing is said here." in text
+    assert "| gemm | 3 | 1 |" in text
