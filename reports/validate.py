@@ -42,8 +42,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def validate(options: argparse.Namespace) -> int:
     grades = _grades(options.quality)
-    _check_writable("--json", options.json)
-    _check_writable("--html", options.html)
+    check_writable("--json", options.json)
+    check_writable("--html", options.html)
     report, results = predict(options.runs, grades, options.simulator)
     if options.json is not None:
         write_whole(options.json, json.dumps(report, indent=1, allow_nan=False) + "\n")
@@ -64,11 +64,11 @@ def predict(
     rows = read_rows(runs)
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
-    results = _replay(rows, declared, get_simulator(simulator))
+    results = replay_with_progress(rows, declared, get_simulator(simulator))
     return validation_report(results, grades, read_peer_predictions()), results
 
 
-def _replay(
+def replay_with_progress(
     rows: Sequence[Row], declared: Declarations, simulator: Simulator
 ) -> tuple[Result, ...]:
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -86,7 +86,12 @@ def _grades(text: str) -> tuple[str, ...]:
     return grades
 
 
-def _check_writable(option: str, path: Path | None) -> None:
+def check_writable(option: str, path: Path | None) -> None:
+    """Refuse a place for results that cannot be written, before anything is predicted.
+
+    Raises:
+        InputError: naming the option.
+    """
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise InputError(option, path, "cannot be written", "a file in an existing place")
 

@@ -47,7 +47,7 @@ def rank_layouts(results: Sequence[Result]) -> dict[str, Ranking]:
     sweeps: dict[Hashable, list[Result]] = {}
     for result in results:
         if result.job is not None and result.error is not None:
-            sweeps.setdefault(_sweep(result), []).append(result)
+            sweeps.setdefault(sweep_of(result), []).append(result)
     rankings: dict[str, Ranking] = {}
     for members in sweeps.values():
         measured, predicted = _layouts(members)
@@ -90,7 +90,8 @@ def _layouts(members: Sequence[Result]) -> tuple[list[float], list[float]]:
     return [float(mean[0]) for mean in means], [float(mean[1]) for mean in means]
 
 
-def _sweep(result: Result) -> Hashable:
+def sweep_of(result: Result) -> Hashable:
+    """What the rows of one sweep have in common; of a row with a job."""
     job, row = result.job, result.row
     assert job is not None
     parts = (part.strip() for part in row.notes.lower().split(";"))

@@ -1,0 +1,147 @@
+"""Redo the error bars from measured runs: ``python -m reports.residuals --help``.
+
+To be run whenever predictions have changed: the table it writes is what error bars come from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conf.catalogue import load_catalogue
+from conf.door import OK, explain
+from reports.files import write_whole
+from reports.tables import show_text
+from reports.validate import INTERRUPTED, check_writable, replay_with_progress
+from reports.validation.groups import source_group
+from reports.validation.jobs import Declarations
+from reports.validation.layouts import sweep_of
+from reports.validation.published import PUBLISHED_RUNS
+from reports.validation.replay import Result
+from reports.validation.rows import read_rows
+from simulators.base import get_simulator
+from simulators.errors import InputError
+from simulators.uncertainty.coverage import Coverage, calibrate
+from simulators.uncertainty.features import features_of
+from simulators.uncertainty.table import RESIDUALS, Residual, ResidualTable, Tuning, table_text
+
+TRUSTED = ("A", "B")
+MIN_RUNS = 30
+MIN_SOURCES = 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code (0 done, 2 wrong input)."""
+    options = _parser().parse_args(arguments)
+    try:
+        rows = read_rows(options.runs)
+        check_writable("--output", options.output)
+        catalogue = load_catalogue()
+        declared = Declarations(catalogue.gpus, catalogue.frameworks)
+        results = replay_with_progress(rows, declared, get_simulator("replay"))
+        residuals = residuals_of(results)
+        _refuse_too_few(residuals, options.runs)
+        tuning, found = calibrate(ResidualTable(residuals, Tuning()))
+        text = table_text(residuals, tuning, _provenance(options.runs, found))
+        write_whole(options.output, text)
+        show_text(_words(found, options.output))
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug=options.debug)
+
+
+def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
+    """The residual of every trusted row with a measured and a predicted step time.
+
+    A row that repeats another one's job and measurement (editions of one table) is left out.
+    """
+    residuals: list[Residual] = []
+    sweeps: dict[object, str] = {}
+    seen: set[tuple[object, ...]] = set()
+    for result in results:
+        job, prediction, measured_s = result.job, result.prediction, result.measured_s
+        if result.row.quality not in TRUSTED or job is None or prediction is None:
+            continue
+        if measured_s is None:
+            continue
+        source = source_group(result.row)
+        sweep = sweeps.setdefault(sweep_of(result), str(len(sweeps) + 1))
+        residual = Residual(
+            id=result.row.id,
+            source=source,
+            sweep=sweep,
+            features=features_of(job, prediction.step_time_s, prediction.breakdown_s),
+            recipe=job.recipe,
+            log_residual=math.log(measured_s / prediction.step_time_s),
+        )
+        same = (source, sweep, residual.features, residual.recipe, measured_s)
+        if same not in seen:
+            seen.add(same)
+            residuals.append(residual)
+    return tuple(residuals)
+
+
+def _refuse_too_few(residuals: Sequence[Residual], path: Path) -> None:
+    sources = len({residual.source for residual in residuals})
+    if len(residuals) < MIN_RUNS or sources < MIN_SOURCES:
+        raise InputError(
+            "runs",
+            path,
+            f"has {len(residuals)} usable runs of {sources} sources",
+            f"at least {MIN_RUNS} runs of {MIN_SOURCES} sources",
+        )
+
+
+def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
+    digest = hashlib.sha256(runs.read_bytes()).hexdigest()[:16]
+    return {
+        "what": "measured over predicted step times of published runs, as natural logarithms",
+        "made_by": "python -m reports.residuals",
+        "runs": f"{runs.name}, sha256 {digest}..., grades {' and '.join(TRUSTED)}",
+        "coverage": {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in found.to_dict().items()
+        },
+    }
+
+
+def _words(found: Coverage, output: Path) -> str:
+    return (
+        f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of the runs "
+        f"of a random fifth left out,\n{found.leave_one_source_out:.1%} of those of a publication "
+        f"left out (mean over publications {found.per_source:.1%}).\n"
+        f"Its median width is {found.median_width:.0%} of its low end. Written to {output}.\n"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.residuals",
+        description="Predict measured runs and write the table that error bars come from.",
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs as for reports.validate; default: the published rows",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESIDUALS,
+        help="where to write; default: the table that predictions use",
+    )
+    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
