@@ -42,7 +42,7 @@ def _more_recomputation(job: Job) -> list[Recipe]:
         twins.append(replace(recipe, recompute="selective"))
     if min(job.layers_per_stage) < 2:
         return twins
-    everything = replace(recipe, recompute="full", recompute_layers=None)
+    everything = replace(recipe, recompute="full", recompute_layers=None, recompute_modules=None)
     if recipe.recompute == "full":
         if recipe.recompute_layers is not None:
             chunk = job.largest_chunk

@@ -12,11 +12,20 @@ import math
 import shlex
 from dataclasses import dataclass
 
-from simulators.job import Job, Model
+from simulators.job import Job, Model, Recipe
 
 Arguments = list[tuple[str, ...]]
 
 _GROUPED_GEMM_PRECISIONS = ("bf16", "fp8")
+_MEGATRON_RECOMPUTE_MODULES = (
+    "core_attn",
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+)
 _DISPATCHER: dict[str, Arguments] = {
     "alltoall": [("--moe-token-dispatcher-type", "alltoall")],
     "allgather": [("--moe-token-dispatcher-type", "allgather")],
@@ -266,7 +275,9 @@ def _recompute(job: Job) -> Arguments:
     if recipe.recompute == "none":
         return []
     if recipe.recompute == "selective":
-        return [("--recompute-granularity", "selective")]
+        chosen: Arguments = [("--recompute-granularity", "selective")]
+        modules = _megatron_modules(recipe)
+        return chosen + ([("--recompute-modules", *modules)] if modules else [])
     method, layers = ("uniform", 1)
     if recipe.recompute_layers is not None:
         method, layers = ("block", recipe.recompute_layers)
@@ -275,6 +286,12 @@ def _recompute(job: Job) -> Arguments:
         ("--recompute-method", method),
         ("--recompute-num-layers", str(layers)),
     ]
+
+
+def _megatron_modules(recipe: Recipe) -> tuple[str, ...]:
+    """The modules a recipe recomputes that Megatron-LM has names for; none: its default."""
+    named = (recipe.recompute_modules or "").split("+")
+    return tuple(module for module in named if module in _MEGATRON_RECOMPUTE_MODULES)
 
 
 def _data_parallel(job: Job) -> Arguments:
@@ -304,6 +321,11 @@ def _lacking(job: Job) -> tuple[str, ...]:
         lacking.append("schedule=gpipe (Megatron-LM runs 1F1B)")
     if recipe.overlap_param_gather and not recipe.overlap_grad_reduce:
         lacking.append("overlap_param_gather without overlap_grad_reduce")
+    unnamed = set((recipe.recompute_modules or "core_attn").split("+")).difference(
+        _MEGATRON_RECOMPUTE_MODULES
+    )
+    if unnamed:
+        lacking.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
     if job.precision == "tf32":
         lacking.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
     flash = job.framework.attention != "unfused"

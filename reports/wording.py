@@ -19,8 +19,8 @@ def recipe_words(recipe: Recipe, dp: int) -> str:
         words.append(f"vpp{recipe.vpp}")
     words.append(f"mb{recipe.micro_batch}")
     if recipe.recompute != "none":
-        layers = f"({recipe.recompute_layers})" if recipe.recompute_layers else ""
-        words.append(f"recompute={recipe.recompute}{layers}")
+        detail = recipe.recompute_layers or recipe.recompute_modules
+        words.append(f"recompute={recipe.recompute}" + (f"({detail})" if detail else ""))
     if recipe.sp:
         words.append("sp")
     words.append(f"zero{recipe.zero_stage}")

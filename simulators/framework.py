@@ -12,7 +12,7 @@ from simulators.errors import require_choice, require_positive
 
 ATTENTION_KERNELS = ("flash", "flash2", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
-CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies")
+CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Framework:
     ``keeps_16bit_grads`` the 16-bit one beside it (DeepSpeed's BF16 optimizer, DDP's buckets).
     ``cross_entropy``: the loss overwrites its 16-bit logits with their gradient (``in_place``),
     reads them and writes a gradient (``compiled``), keeps an fp32 softmax made in place of the
-    logits' fp32 copy (``fp32``), or beside that copy (``copies``). ``host_launch_s`` is the host's
+    logits' fp32 copy (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on
+    an fp32 copy, each step a tensor (``eager``). ``host_launch_s`` is the host's
     time per kernel launch in seconds; with ``cuda_graphs`` passes are replayed and the host never
     lags.
     ``scatter_gather_p2p``: without sequence parallelism, tensor-parallel ranks each send their

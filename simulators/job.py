@@ -17,6 +17,20 @@ from simulators.layout import split_layers
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "tf32")
 RECOMPUTE_MODES = ("none", "selective", "full")
+# Megatron-Core's names, then what other frameworks' policies need (workload/recompute.py).
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+    "qkv",
+    "attn_out",
+    "operations",
+)
+DEFAULT_RECOMPUTE_MODULES = "core_attn"
 SCHEDULES = ("1f1b", "gpipe")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 ACTIVATION_BYTES = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
@@ -336,7 +350,8 @@ class Recipe:
     Megatron's names where the concept is Megatron's. ``dp`` is not a field: it follows from
     the GPU count. ``etp`` None means ``tp``. ``recompute_layers`` None means every layer (it
     counts layers per pipeline chunk, Megatron's ``block`` method, and only matters for
-    ``full``). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
+    ``full``). ``recompute_modules`` joins by ``+`` what ``selective`` recomputes (None: the
+    attention core). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
     ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
     ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in
     it (Megatron's ``account-for-...-in-pipeline-split``). ``overlap_moe_expert_parallel_comm``
@@ -352,6 +367,7 @@ class Recipe:
     micro_batch: int = 1
     recompute: str = "none"
     recompute_layers: int | None = None
+    recompute_modules: str | None = None
     sp: bool = False
     zero_stage: int = 1
     overlap_grad_reduce: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulators.errors import InputError
-from simulators.job import PRECISIONS, RECOMPUTE_MODES, SCHEDULES, Job
+from simulators.job import PRECISIONS, RECOMPUTE_MODES, RECOMPUTE_MODULES, SCHEDULES, Job
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,16 @@ def _interleaving_batch(job: Job) -> tuple[str, str] | None:
 
 def _recompute(job: Job) -> tuple[str, str] | None:
     recipe = job.recipe
+    if recipe.recompute_modules is not None:
+        if recipe.recompute != "selective":
+            return "recompute_modules", "recompute_modules needs recompute=selective"
+        modules = recipe.recompute_modules.split("+")
+        for module in modules:
+            if module not in RECOMPUTE_MODULES:
+                known = ", ".join(RECOMPUTE_MODULES)
+                return "recompute_modules", f"recompute_modules: {module} is not one of {known}"
+        if "operations" in modules and len(modules) > 1:
+            return "recompute_modules", "recompute_modules: operations stands alone"
     if recipe.recompute_layers is None:
         return None
     if recipe.recompute != "full":

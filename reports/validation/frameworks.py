@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from reports.validation.era import published_year, year_of
 from reports.validation.outcome import CannotReplayError
-from reports.validation.rows import Row
+from reports.validation.rows import Row, given
 from simulators.framework import Framework
 from simulators.job import Gpu
 
@@ -61,6 +62,12 @@ def framework_of(
         changes["accumulate_grads_fp32"] = False
     if "fused ce loss" in notes or any(word in label for word in _FUSED_LOSS):
         changes["cross_entropy"] = "in_place"
+    if name == "torch_compile" and re.search(r"\b2024\b", notes):
+        # TorchTitan compiles its loss from 2025 on.
+        changes["cross_entropy"] = "eager"
+    if name.startswith("torch") and given(row.pp, 1) > 1:
+        # FSDP2 adds up unreduced gradients in the type it reduces them in.
+        changes["accumulate_grads_fp32"] = True
     if "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]

@@ -111,6 +111,7 @@ def recipe_of(
         tp_overlap = False
         assumed.append("TP overlap without sequence parallelism replayed without overlap")
     recompute, recompute_layers = _recompute(row, degrees, vpp, model, framework, assumed)
+    modules = _recompute_modules(row, framework) if recompute == "selective" else None
     etp = row.etp if model.moe is not None and row.etp != degrees.tp else None
     if model.moe is not None and row.ep is None:
         assumed.append("expert parallelism not published: 1")
@@ -124,6 +125,7 @@ def recipe_of(
         micro_batch=_micro_batch(row, degrees, batch, zero, assumed),
         recompute=recompute,
         recompute_layers=recompute_layers,
+        recompute_modules=modules,
         sp=sequence_parallel,
         zero_stage=zero,
         overlap_grad_reduce=overlap,
@@ -188,6 +190,9 @@ def _micro_batch(row: Row, degrees: Degrees, batch: int, zero: int, assumed: lis
         return row.micro_batch
     share = batch // degrees.dp
     micro_batch = share if zero >= 2 and share else 1
+    if degrees.pp > 1 and "torchtitan" in row.framework.lower():
+        # Its pipelines cut a batch into as many micro-batches as there are stages.
+        micro_batch = max(1, share // degrees.pp)
     assumed.append(f"micro-batch not published: {micro_batch}")
     return micro_batch
 
@@ -215,18 +220,25 @@ def _recompute(
         raise CannotReplayError(f"recompute={row.recompute} is not a known label")
     if "every other layer" in notes:
         return "full", max(1, chunk // 2)
-    if "per-op" in notes or framework.name.startswith("torch"):
-        assumed.append("per-operation checkpointing replayed as every other layer recomputed")
-        return "full", max(1, chunk // 2)
-    if "save_qkv_proj" in notes:
-        assumed.append("remat policy that saves QKV projections replayed as full recomputation")
-        return "full", None
-    if "recompute modules" in notes or "norm+act" in notes:
-        if "core_attn" in notes:
-            return "selective", None
-        assumed.append("recomputation of norms and activations alone replayed as none")
-        return "none", None
     return "selective", None
+
+
+# MaxText's policy of this name keeps the query, key and value projections of every layer.
+_SAVE_QKV_PROJ = "layernorm+core_attn+attn_out+mlp"
+
+
+def _recompute_modules(row: Row, framework: Framework) -> str | None:
+    """What selective recomputation covered, as the notes say or the framework does it."""
+    notes = row.notes.lower()
+    if match := re.search(r"recompute modules ([a-z_+]+)", notes):
+        return match[1]
+    if "norm+act" in notes:
+        return "layernorm+moe_act"
+    if "save_qkv_proj" in notes:
+        return _SAVE_QKV_PROJ
+    if "per-op" in notes or framework.name.startswith("torch"):
+        return "operations"
+    return None
 
 
 def _split(

@@ -12,7 +12,7 @@ import numpy as np
 from simulators.job import ACTIVATION_BYTES, Job
 from simulators.prediction import Memory, StageMemory
 from simulators.workload.data_parallel import gradient_bytes_per_parameter, parameter_bytes
-from simulators.workload.program import Chunk, Stage, Workload
+from simulators.workload.program import Chunk, Run, Stage, Workload
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
 from simulators.workload.step_end import MOMENT_BYTES, master_bytes, owned_parameters
 
@@ -103,10 +103,12 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     if job.framework.keeps_16bit_grads and gradient > weight:
         gradient += weight
     if zero == 3:
-        # FSDP keeps the sharded parameters in fp32 and casts what it gathers.
+        # FSDP2 keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the
+        # ends, which stay gathered. A layer's gradient is cast to fp32 to be reduced.
+        layer, ends = _largest_layer(stage), _ends(stage)
         return {
-            "parameters": owned * 4 + 2 * _largest_unit(stage) * weight,
-            "gradients": owned * 4 + _largest_unit(stage) * weight,
+            "parameters": owned * 4 + (2 * layer + ends) * weight,
+            "gradients": owned * 4 + layer * (weight + 4),
             "optimizer": owned * MOMENT_BYTES[job.training.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.
@@ -126,6 +128,21 @@ def _placeholder_bytes(job: Job, stage: Stage) -> int:
         return 0
     shapes = frozenset().union(*(chunk.fused_weight_shapes for chunk in stage.chunks))
     return sum(rows * columns for rows, columns in shapes) * ACTIVATION_BYTES[job.precision]
+
+
+def _ends(stage: Stage) -> int:
+    """Parameters of the embedding and the head, where the stage holds them."""
+    runs = [run for chunk in stage.chunks for run in chunk.runs]
+    return sum(run.parameters.total for run in runs if not _is_layer(run))
+
+
+def _largest_layer(stage: Stage) -> int:
+    runs = [run for chunk in stage.chunks for run in chunk.runs]
+    return max((run.parameters.total for run in runs if _is_layer(run)), default=0)
+
+
+def _is_layer(run: Run) -> bool:
+    return run.forward.name.endswith("layer_forward")
 
 
 def _largest_unit(stage: Stage) -> int:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from simulators.workload.ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
 from simulators.workload.linear import bias_grad, linear
 from simulators.workload.part import Part, norm
 from simulators.workload.shard import Shard
 
 
-def attention_parts(shard: Shard, *, recompute_core: bool) -> list[Part]:
-    """The parts of one attention sub-layer, norm to output projection.
-
-    ``recompute_core`` is Megatron's selective recomputation: the attention core keeps nothing
-    and runs again in the backward pass.
-    """
+def attention_parts(shard: Shard) -> list[Part]:
+    """The parts of one attention sub-layer, norm to output projection."""
     project = _mla_projection(shard) if shard.model.mla else _projection(shard)
-    core = _core(shard)
-    if recompute_core:
-        core = replace(core, recomputed=True)
     return [
         norm(
             shard,
             "attention_norm",
             shard.local_tokens,
             shard.model.hidden_size,
-            keep_output=shard.linear_input_bytes,
+            keep_output=shard.column_input_bytes,
         ),
         *project,
-        core,
+        _core(shard),
         _output(shard),
     ]
 
@@ -63,6 +54,10 @@ def _projection(shard: Shard) -> list[Part]:
         forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
         saved.append(Alloc("qk_norm_input", q + k))
+    if shard.fusion == "eager":
+        # Attention reads slices of the packed product, which keep all of it alive; keys and
+        # values are written once more with their positions.
+        saved.append(Alloc("packed_kv", k + v))
     if model.position == "rope":
         forward.append(Streaming("rope_fwd", "elementwise", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("rope_bwd", "elementwise", 2 * (q + k), launches=2))
@@ -76,6 +71,7 @@ def _projection(shard: Shard) -> list[Part]:
             forward_peak_bytes=gathered + q + k + v,
             # The gradients of both sides, and the input when it must be gathered again.
             backward_peak_bytes=q + k + v + full + gathered,
+            module="qkv",
         )
     ]
 
@@ -138,6 +134,7 @@ def _mla_projection(shard: Shard) -> list[Part]:
             (Alloc("q", q), Alloc("k", k), Alloc("v", v)),
             forward_peak_bytes=q + k + v,
             backward_peak_bytes=q + k + v,
+            module="mla_up_proj",
         )
     )
     return parts
@@ -181,17 +178,17 @@ def _flash_core(shard: Shard) -> Part:
         keys = shard.sequence if causal else shard.sequence // 2
         forward.append(attention(keys, causal, "fwd"))
         backward.append(attention(keys, causal, "bwd"))
-    # The output is also the projection's input, which keeps it. The ring puts it together from
-    # its pieces in a layout of its own, and the projection reads a copy.
     saved = [Alloc("logsumexp", logsumexp)]
-    if shard.cp > 1:
-        saved.append(Alloc("ring_output", out))
+    # Otherwise the output is the projection's input, which keeps it.
+    if shard.copies_attention_output:
+        saved.append(Alloc("core_output", out))
     return Part(
         tuple(forward),
         tuple(backward),
         tuple(saved),
         forward_peak_bytes=out + (k + v if shard.cp > 1 else 0),
         backward_peak_bytes=q + k + v + out,
+        module="core_attn",
     )
 
 
@@ -230,6 +227,7 @@ def _unfused_core(shard: Shard) -> Part:
         tuple(saved),
         forward_peak_bytes=scores * size,
         backward_peak_bytes=2 * scores * size,
+        module="core_attn",
     )
 
 
@@ -253,4 +251,5 @@ def _output(shard: Shard) -> Part:
         (Alloc("attention_output_input", shard.tokens * width * shard.linear_input_bytes),),
         forward_peak_bytes=full,
         backward_peak_bytes=2 * full,
+        module="attn_out",
     )

@@ -102,13 +102,15 @@ def _loss_bytes(cross_entropy: str, size: int) -> tuple[int, int]:
 
     ``in_place``: the 16-bit logits, which become their gradient. ``compiled``: the logits, and
     in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
-    gradient. ``copies``: an fp32 copy of the logits besides.
+    gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
+    gradients of both its output and its input.
     """
     return {
         "in_place": (size, 0),
         "compiled": (size, size),
         "fp32": (4, size),
         "copies": (4, size + 4),
+        "eager": (4, 8),
     }[cross_entropy]
 
 

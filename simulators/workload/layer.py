@@ -4,43 +4,52 @@ from __future__ import annotations
 
 import functools
 
+from simulators.job import DEFAULT_RECOMPUTE_MODULES
 from simulators.workload.attention import attention_parts
 from simulators.workload.ir import Block
 from simulators.workload.mlp import mlp_part
 from simulators.workload.moe import moe_parts
 from simulators.workload.part import Part, checkpointed, compose, norm, residual
+from simulators.workload.recompute import OPERATIONS, recompute_parts
 from simulators.workload.shard import Shard
 
 
 @functools.lru_cache(maxsize=4096)
-def layer_blocks(shard: Shard, is_moe: bool, recompute: str) -> tuple[Block, Block]:
+def layer_blocks(
+    shard: Shard, is_moe: bool, recompute: str, modules: str = DEFAULT_RECOMPUTE_MODULES
+) -> tuple[Block, Block]:
     """Forward and backward of one layer.
 
     Args:
         shard: local sizes.
         is_moe: whether the MLP is a mixture of experts.
-        recompute: ``none``, ``selective`` (attention core) or ``full``.
+        recompute: ``none``, ``selective`` or ``full``.
+        modules: what ``selective`` recomputes, joined by ``+``.
     """
-    parts = _layer_parts(shard, is_moe, recompute_core=recompute == "selective")
+    parts = _layer_parts(shard, is_moe)
     name = "moe_layer" if is_moe else "layer"
     if recompute == "full":
         input_bytes = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
         return checkpointed(name, parts, input_bytes)
+    if recompute == "selective":
+        chosen = frozenset(modules.split("+"))
+        at_once = OPERATIONS in chosen
+        return compose(name, recompute_parts(shard, parts, chosen), rerun_at_once=at_once)
     return compose(name, parts)
 
 
-def _layer_parts(shard: Shard, is_moe: bool, *, recompute_core: bool) -> list[Part]:
+def _layer_parts(shard: Shard, is_moe: bool) -> list[Part]:
     model = shard.model
     mlp = moe_parts(shard) if is_moe else [mlp_part(shard, model.ffn_hidden_size)]
     return [
-        *attention_parts(shard, recompute_core=recompute_core),
+        *attention_parts(shard),
         residual(shard, "attention_residual"),
         norm(
             shard,
             "mlp_norm",
             shard.local_tokens,
             model.hidden_size,
-            keep_output=shard.linear_input_bytes,
+            keep_output=shard.column_input_bytes,
         ),
         *mlp,
         residual(shard, "mlp_residual"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 
-from simulators.job import Job
+from simulators.job import DEFAULT_RECOMPUTE_MODULES, Job
 from simulators.workload.communicators import communicators
 from simulators.workload.ends import embedding_blocks, head_blocks
 from simulators.workload.layer import layer_blocks
@@ -26,7 +26,12 @@ def build_workload(job: Job) -> Workload:
     """One training step of a valid job: the program of every pipeline stage."""
     shard = Shard.of(job)
     recipe = job.recipe
-    mode = ChunkMode(recipe.recompute, recipe.recompute_layers, recipe.pp == 1)
+    mode = ChunkMode(
+        recipe.recompute,
+        recipe.recompute_layers,
+        recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
+        recipe.pp == 1,
+    )
     made: dict[tuple[object, ...], Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
@@ -78,12 +83,14 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
 class ChunkMode:
     """What a chunk's content depends on besides its shard and layers.
 
-    ``layers`` per chunk are recomputed when ``recompute`` is ``full`` (None: all).
+    ``layers`` per chunk are recomputed when ``recompute`` is ``full`` (None: all), ``modules`` of
+    every layer when it is ``selective``.
     ``single_stage``: the head can share the embedding's weight.
     """
 
     recompute: str
     layers: int | None
+    modules: str
     single_stage: bool
 
 
@@ -104,7 +111,8 @@ def _chunk(
         for recompute, number in (("full", head), (rest, count - head)):
             if number:
                 parameters = layer_parameters(shard, is_moe)
-                runs.append(Run(*layer_blocks(shard, is_moe, recompute), number, parameters))
+                blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
+                runs.append(Run(*blocks, number, parameters))
     if last:
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
@@ -132,9 +140,10 @@ def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
         return []
     is_moe = model.is_moe_layer(model.num_layers)
     embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
+    layer = layer_blocks(shard, is_moe, mode.recompute, mode.modules)
     module = [
         Run(*mtp_projection_blocks(shard), 1, mtp_projection_parameters(shard)),
-        Run(*layer_blocks(shard, is_moe, mode.recompute), 1, layer_parameters(shard, is_moe)),
+        Run(*layer, 1, layer_parameters(shard, is_moe)),
         Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=False)),
     ]
     lookup = Run(*embedding_blocks(shard), 1, embedding)

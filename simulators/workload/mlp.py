@@ -59,13 +59,18 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     gathered = outer if shard.sp else 0
     fc1_output = shard.tokens * fc1_width * size
     chain = max(gathered + inner, fc1_output, outer + gathered - inner)
+    saved = [
+        Alloc(f"{prefix}fc1_output", fc1_output),
+        Alloc(f"{prefix}activation", shard.tokens * local * shard.linear_input_bytes),
+    ]
+    if model.gated_mlp and shard.fusion == "eager":
+        # The activated gate is a factor of a product written on its own.
+        saved.append(Alloc(f"{prefix}gate", inner))
     return Part(
         (*fc1_forward, *act_forward, *fc2_forward),
         (*fc2_backward, *act_backward, *fc1_backward),
-        (
-            Alloc(f"{prefix}fc1_output", fc1_output),
-            Alloc(f"{prefix}activation", shard.tokens * local * shard.linear_input_bytes),
-        ),
+        tuple(saved),
         forward_peak_bytes=2 * outer,
         backward_peak_bytes=chain + 2 * residual,
+        module="shared_experts" if prefix else "mlp",
     )

@@ -82,6 +82,7 @@ def _router(shard: Shard) -> Part:
         (Alloc("router_scores", 2 * score_bytes),),
         forward_peak_bytes=2 * score_bytes,
         backward_peak_bytes=2 * score_bytes,
+        module="moe",
     )
 
 
@@ -141,6 +142,7 @@ def _experts(shard: Shard) -> Part:
         ),
         forward_peak_bytes=received + sent,
         backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
+        module="moe",
     )
 
 

@@ -14,10 +14,11 @@ from simulators.workload.shard import Shard
 class Part:
     """Operations of one sub-module.
 
-    ``saved`` are the tensors the forward keeps for the backward; ``forward_peak_bytes`` and
-    ``backward_peak_bytes`` the most each pass holds at once beyond what was live before it
-    and beyond ``saved``. A ``recomputed`` part keeps nothing and runs its forward again
-    before its backward.
+    ``module`` is the name recomputation knows it by. ``saved`` are the tensors the backward
+    needs; ``forward_peak_bytes`` and ``backward_peak_bytes`` the most each pass holds at once
+    beyond what was live before it and beyond ``saved``. Recomputation drops some of ``saved``
+    after the forward pass (``dropped``, by tag) and makes them again by ``rerun`` before the
+    backward.
     """
 
     forward: tuple[Op, ...]
@@ -25,36 +26,55 @@ class Part:
     saved: tuple[Alloc, ...] = ()
     forward_peak_bytes: int = 0
     backward_peak_bytes: int = 0
-    recomputed: bool = False
+    module: str = ""
+    dropped: frozenset[str] = frozenset()
+    rerun: tuple[Op, ...] = ()
 
     @property
     def saved_bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.saved)
 
+    @property
+    def kept(self) -> tuple[Alloc, ...]:
+        """What of ``saved`` outlives the forward pass."""
+        return tuple(tensor for tensor in self.saved if tensor.tag not in self.dropped)
 
-def compose(name: str, parts: Sequence[Part]) -> tuple[Block, Block]:
-    """Forward and backward blocks of parts that run one after another."""
+    @property
+    def kept_bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.kept)
+
+
+def compose(
+    name: str, parts: Sequence[Part], *, rerun_at_once: bool = False
+) -> tuple[Block, Block]:
+    """Forward and backward blocks of parts that run one after another.
+
+    ``rerun_at_once``: what is recomputed is so for all parts before the first backward, not part
+    by part.
+    """
     forward: list[Op] = []
     backward: list[Op] = []
     forward_peak = backward_peak = live = 0
     for part in parts:
-        kept = () if part.recomputed else part.saved
         forward += part.forward
-        forward += kept
-        live += sum(tensor.bytes for tensor in kept)
-        forward_peak = max(forward_peak, live + part.forward_peak_bytes)
+        forward += part.kept
+        forward_peak = max(forward_peak, live + part.saved_bytes + part.forward_peak_bytes)
+        live += part.kept_bytes
     freed = 0
+    waiting = 0
+    if rerun_at_once:
+        backward += [op for part in parts for op in part.rerun]
+        waiting = sum(part.saved_bytes - part.kept_bytes for part in parts)
     for part in reversed(parts):
-        if part.recomputed:
-            backward += part.forward
-            extra = part.saved_bytes
+        again = part.saved_bytes - part.kept_bytes
+        if rerun_at_once:
+            again, waiting = waiting, waiting - again
         else:
-            extra = 0
+            backward += part.rerun
         backward += part.backward
-        backward_peak = max(backward_peak, extra + part.backward_peak_bytes - freed)
-        if not part.recomputed:
-            backward += [Free(tensor.tag, tensor.bytes) for tensor in part.saved]
-            freed += part.saved_bytes
+        backward_peak = max(backward_peak, again + part.backward_peak_bytes - freed)
+        backward += [Free(tensor.tag, tensor.bytes) for tensor in part.kept]
+        freed += part.kept_bytes
     return (
         Block(f"{name}_forward", tuple(forward), forward_peak),
         Block(f"{name}_backward", tuple(backward), max(0, backward_peak)),
@@ -66,7 +86,7 @@ def checkpointed(name: str, parts: Sequence[Part], input_bytes: int) -> tuple[Bl
     plain_forward, plain_backward = compose(name, parts)
     rerun = tuple(op for op in plain_forward.ops if not isinstance(op, Alloc))
     backward = tuple(op for op in plain_backward.ops if not isinstance(op, Free))
-    saved = sum(part.saved_bytes for part in parts if not part.recomputed)
+    saved = sum(part.kept_bytes for part in parts)
     transient = max((part.forward_peak_bytes for part in parts), default=0)
     return (
         Block(f"{name}_forward", (*rerun, Alloc("layer_input", input_bytes)), saved + transient),
@@ -92,6 +112,7 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) 
         backward=(Streaming(f"{name}_bwd", "norm_bwd", 3 * elements * size, launches=2),),
         saved=tuple(saved),
         backward_peak_bytes=2 * elements * size,
+        module="layernorm",
     )
 
 

@@ -36,6 +36,7 @@ class Shard:
     ep_domains: int
     precision: str
     attention: str
+    fusion: str
     fused_wgrad: bool
     cross_entropy: str
     overlap_tp_gradients: bool
@@ -57,6 +58,7 @@ class Shard:
             ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
             attention=job.framework.attention,
+            fusion=job.framework.fusion,
             fused_wgrad=job.framework.fused_wgrad,
             cross_entropy=job.framework.cross_entropy,
             overlap_tp_gradients=job.framework.overlap_tp_gradients,
@@ -85,6 +87,26 @@ class Shard:
     def linear_input_bytes(self) -> int:
         """Bytes per element of a linear layer's saved input (fp8 keeps the quantised copy)."""
         return 1 if self.precision == "fp8" else self.element_bytes
+
+    @property
+    def column_input_bytes(self) -> int:
+        """Bytes kept per element of this rank's share of a column-parallel layer's input.
+
+        Megatron's layers keep the share and gather it again; a plain autograd function keeps
+        the gathered tensor that it multiplied.
+        """
+        gathered = self.sp and self.fusion != "fused"
+        return self.linear_input_bytes * (self.tp if gathered else 1)
+
+    @property
+    def copies_attention_output(self) -> bool:
+        """Whether the output projection keeps a copy of what attention keeps as its output.
+
+        The ring puts the output together in a layout of its own; a quantised projection keeps
+        its quantised input; written as is, several sequences are transposed on the way.
+        """
+        quantised = self.linear_input_bytes < self.element_bytes
+        return self.cp > 1 or quantised or (self.fusion == "eager" and self.batch > 1)
 
     @property
     def heads(self) -> int:

@@ -1,0 +1,93 @@
+"""Selective recomputation: which parts of a layer keep less and run some of their forward again.
+
+``Recipe.recompute_modules`` joins module names by ``+``: those of Megatron-Core
+(``transformer_config.py: recompute_modules``), ``qkv`` and ``attn_out`` for the projections
+around the attention core, which policies of other frameworks name, or ``operations`` alone:
+TorchTitan's per-operation policy (``activation_checkpoint.py``), which keeps what attention, every
+other matrix product and every reduce-scatter made, and recomputes the rest of the layer at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulators.workload.ir import Alloc, Collective, Gemm, Op, Streaming
+from simulators.workload.part import Part
+from simulators.workload.shard import Shard
+
+OPERATIONS = "operations"
+_WHOLE_MODULES = frozenset(
+    ("qkv", "mla_up_proj", "core_attn", "attn_out", "mlp", "moe", "shared_experts")
+)
+_KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "q", "v", "logsumexp", "core_output"))
+
+
+def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]) -> list[Part]:
+    """The parts of one layer under selective recomputation of ``modules``."""
+    if OPERATIONS in modules:
+        return [_by_operation(shard, part) for part in parts]
+    return [_by_module(part, modules) for part in parts]
+
+
+def _by_module(part: Part, modules: frozenset[str]) -> Part:
+    if part.module in modules & _WHOLE_MODULES:
+        return _drop(part, [tensor.tag for tensor in part.saved], part.forward)
+    if part.module == "layernorm" and "layernorm" in modules:
+        # A norm's input is the residual stream and stays.
+        outputs = [tensor.tag for tensor in part.saved if tensor.tag.endswith("_output")]
+        return _drop(part, outputs, part.forward)
+    if part.module == "moe" and "moe_act" in modules:
+        again = tuple(
+            op
+            for op in part.forward
+            if isinstance(op, Streaming) and op.name == "expert_activation_fwd"
+        )
+        return _drop(part, ["expert_activation"], again) if again else part
+    return part
+
+
+def _by_operation(shard: Shard, part: Part) -> Part:
+    """Of a gated layer's seven products the query, value, gate and down projections are kept; of
+    six without a gate the query, value and first of the MLP."""
+    kept_tags = set(_KEPT_OF_OPERATIONS)
+    if not shard.copies_attention_output:
+        kept_tags.add("attention_output_input")
+    dropped = [tensor.tag for tensor in part.saved if tensor.tag not in kept_tags]
+    saved, rerun = list(part.saved), [_again(shard, op) for op in part.forward]
+    if part.module == "mlp":
+        first = next(tensor for tensor in part.saved if tensor.tag.endswith("fc1_output"))
+        gated = shard.model.gated_mlp
+        kept = first.bytes // (2 if gated else 1)
+        saved.remove(first)
+        saved += [Alloc("first_product", kept), Alloc(first.tag, first.bytes - kept)]
+        if gated:
+            hidden = shard.tokens * shard.model.hidden_size
+            saved.append(Alloc("down_product", hidden * shard.element_bytes))
+    scattered = sum(
+        isinstance(op, Collective) and op.kind == "reduce_scatter" for op in part.forward
+    )
+    if scattered:
+        hidden = shard.local_tokens * shard.model.hidden_size
+        saved.append(Alloc("scattered", scattered * hidden * shard.element_bytes))
+    part = replace(part, saved=tuple(tensor for tensor in saved if tensor.bytes))
+    return _drop(part, dropped, tuple(op for op in rerun if op is not None))
+
+
+def _again(shard: Shard, op: Op) -> Op | None:
+    """What of an operation runs again, or None."""
+    if isinstance(op, Gemm):
+        kept = {
+            "qkv_fwd": (shard.heads + shard.kv_heads) * shard.model.qk_head_dim,
+            "attention_output_fwd": 0,
+            "fc1_fwd": op.n // 2 if shard.model.gated_mlp else op.n,
+            "fc2_fwd": op.n if shard.model.gated_mlp else 0,
+        }.get(op.name, op.n // 2)
+        return replace(op, n=op.n - kept) if kept < op.n else None
+    if isinstance(op, Streaming) or (isinstance(op, Collective) and op.kind != "reduce_scatter"):
+        return op
+    return None
+
+
+def _drop(part: Part, tags: Sequence[str], rerun: tuple[Op, ...]) -> Part:
+    return replace(part, dropped=frozenset(tags), rerun=rerun)
