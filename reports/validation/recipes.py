@@ -122,7 +122,7 @@ def recipe_of(
         ep=given(row.ep, 1) if model.moe is not None else 1,
         etp=etp,
         vpp=vpp,
-        micro_batch=_micro_batch(row, degrees, batch, zero, assumed),
+        micro_batch=_micro_batch(row, degrees, framework, batch, zero, assumed),
         recompute=recompute,
         recompute_layers=recompute_layers,
         recompute_modules=modules,
@@ -185,11 +185,15 @@ def _sequence_parallel(row: Row, degrees: Degrees, model: Model, assumed: list[s
     return on
 
 
-def _micro_batch(row: Row, degrees: Degrees, batch: int, zero: int, assumed: list[str]) -> int:
+def _micro_batch(
+    row: Row, degrees: Degrees, framework: Framework, batch: int, zero: int, assumed: list[str]
+) -> int:
     if row.micro_batch is not None:
         return row.micro_batch
     share = batch // degrees.dp
-    micro_batch = share if zero >= 2 and share else 1
+    # PyTorch trainers run a GPU's whole share at once unless told otherwise, Megatron's do not.
+    whole = zero >= 2 and share > 0 and not framework.name.startswith("megatron")
+    micro_batch = share if whole else 1
     if degrees.pp > 1 and "torchtitan" in row.framework.lower():
         # Its pipelines cut a batch into as many micro-batches as there are stages.
         micro_batch = max(1, share // degrees.pp)

@@ -125,5 +125,6 @@ def test_interleaving_without_a_number_of_chunks():
 
 
 def test_fsdp_takes_the_whole_share_as_one_micro_batch():
-    changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp"}
-    assert replayable(micro_batch=None, **changes).job.recipe.micro_batch == 2
+    changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp", "micro_batch": None}
+    assert replayable(**changes, framework="TorchTitan").job.recipe.micro_batch == 2
+    assert replayable(**changes, framework="NeMo 24.09").job.recipe.micro_batch == 1
