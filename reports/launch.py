@@ -231,6 +231,8 @@ def _parallelism(job: Job) -> Arguments:
         ("--pipeline-model-parallel-size", str(recipe.pp)),
         ("--context-parallel-size", str(recipe.cp)),
     ]
+    if recipe.cp > 1:
+        arguments.append(("--cp-comm-type", recipe.cp_comm_type))
     if job.model.moe is not None:
         arguments += [
             ("--expert-model-parallel-size", str(recipe.ep)),

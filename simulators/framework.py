@@ -37,9 +37,10 @@ class Framework:
     ``scatter_gather_p2p``: without sequence parallelism, tensor-parallel ranks each send their
     share of a pipeline message and gather it on arrival (Narayanan et al. 2021, section 4.1).
     ``overlap_p2p``: interleaved pipeline messages travel beside compute; without it every
-    message blocks, as plain 1F1B's do. ``overlap_tp_gradients``: without sequence parallelism
-    the input gradient of a column-parallel layer is summed beside its weight gradient's GEMM
-    (Megatron-LM from 2022) instead of after it.
+    message blocks, as plain 1F1B's do. ``overlap_tp_gradients``: in the backward pass of
+    a column-parallel layer the input is gathered again beside the input gradient's GEMM, and the
+    input gradient summed or scattered beside the weight gradient's (Megatron-LM from 2022)
+    instead of alone.
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
     refused as Megatron-LM does. ``expandable_segments``: PyTorch's allocator grows its segments
     in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of taking new ones.

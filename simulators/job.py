@@ -32,6 +32,7 @@ RECOMPUTE_MODULES = (
 )
 DEFAULT_RECOMPUTE_MODULES = "core_attn"
 SCHEDULES = ("1f1b", "gpipe")
+CP_COMM_TYPES = ("p2p", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 ACTIVATION_BYTES = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
 
@@ -354,13 +355,16 @@ class Recipe:
     attention core). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
     ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
     ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in
-    it (Megatron's ``account-for-...-in-pipeline-split``). ``overlap_moe_expert_parallel_comm``
+    it (Megatron's ``account-for-...-in-pipeline-split``). ``cp_comm_type``: context parallelism
+    passes keys and values around a ring (``p2p``) or exchanges sequence shards for head shards
+    (``a2a``, Jacobs et al. 2023). ``overlap_moe_expert_parallel_comm``
     runs one micro-batch's exchange of tokens beside another's kernels.
     """
 
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    cp_comm_type: str = "p2p"
     ep: int = 1
     etp: int | None = None
     vpp: int = 1

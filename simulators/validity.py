@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulators.errors import InputError
-from simulators.job import PRECISIONS, RECOMPUTE_MODES, RECOMPUTE_MODULES, SCHEDULES, Job
+from simulators.job import (
+    CP_COMM_TYPES,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    RECOMPUTE_MODULES,
+    SCHEDULES,
+    Job,
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ def _known_choices(job: Job) -> tuple[str, str] | None:
     for name, value, choices in (
         ("recompute", recipe.recompute, RECOMPUTE_MODES),
         ("schedule", recipe.schedule, SCHEDULES),
+        ("cp_comm_type", recipe.cp_comm_type, CP_COMM_TYPES),
         ("precision", job.precision, PRECISIONS),
     ):
         if value not in choices:
@@ -132,6 +140,11 @@ def _context_parallel(job: Job) -> tuple[str, str] | None:
         return "cp", f"2 x cp={2 * cp} does not divide the {job.sequence_length} tokens"
     if cp > 1 and job.framework.attention == "unfused":
         return "cp", "context parallelism needs flash attention"
+    if cp > 1 and job.recipe.cp_comm_type == "a2a":
+        model, tp = job.model, job.recipe.tp
+        heads = model.num_heads if model.mla is not None else model.kv_heads
+        if heads % (tp * cp):
+            return "cp_comm_type", f"tp x cp = {tp * cp} does not divide the {heads} KV heads"
     return None
 
 

@@ -54,6 +54,8 @@ def framework_of(
     if name == "megatron_2021" and year < _FUSED_WGRAD_IN_MEGATRON:
         changes["fused_wgrad"] = False
         changes["overlap_tp_gradients"] = False
+    if "all comm/compute overlap disabled" in notes:
+        changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
     if megatron and precision == "fp16":
         changes["accumulate_grads_fp32"] = False
     if "fp32 gradient accumulation" in notes:

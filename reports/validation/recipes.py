@@ -119,6 +119,7 @@ def recipe_of(
         tp=degrees.tp,
         pp=degrees.pp,
         cp=degrees.cp,
+        cp_comm_type="a2a" if "cp uses all-to-all" in row.notes.lower() else "p2p",
         ep=given(row.ep, 1) if model.moe is not None else 1,
         etp=etp,
         vpp=vpp,

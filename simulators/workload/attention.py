@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulators.workload.ir import Alloc, Attention, Gemm, Op, SendRecv, Streaming
+from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
 from simulators.workload.linear import bias_grad, linear
 from simulators.workload.part import Part, norm
 from simulators.workload.shard import Shard
@@ -148,36 +148,13 @@ def _flash_core(shard: Shard) -> Part:
     model = shard.model
     kv_heads = shard.heads if model.mla is not None else shard.kv_heads
 
-    def attention(seq_k: int, causal: bool, pass_: str) -> Attention:
-        return Attention(
-            f"attention_{pass_}",
-            shard.batch,
-            shard.heads,
-            kv_heads,
-            shard.sequence,
-            seq_k,
-            model.qk_head_dim,
-            model.v_head_dim,
-            causal,
-            pass_,
-            shard.dtype,
-        )
-
     q, k, v = _qk_bytes(shard)
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
-    forward: list[Op] = []
-    backward: list[Op] = []
-    # Ring context parallelism with the causal triangle balanced over ranks: one causal piece
-    # on the local keys, then cp - 1 half-filled pieces while the next keys travel.
-    for step in range(shard.cp):
-        if step < shard.cp - 1:
-            forward.append(SendRecv("kv_exchange", k + v, "cp", overlaps=1))
-            backward.append(SendRecv("kv_grad_exchange", 2 * (k + v), "cp", overlaps=1))
-        causal = step == 0
-        keys = shard.sequence if causal else shard.sequence // 2
-        forward.append(attention(keys, causal, "fwd"))
-        backward.append(attention(keys, causal, "bwd"))
+    if shard.cp > 1 and shard.cp_comm_type == "a2a":
+        forward, backward = _by_heads(shard, kv_heads, q + k + v, out)
+    else:
+        forward, backward = _around_ring(shard, kv_heads, k + v)
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
     if shard.copies_attention_output:
@@ -189,6 +166,71 @@ def _flash_core(shard: Shard) -> Part:
         forward_peak_bytes=out + (k + v if shard.cp > 1 else 0),
         backward_peak_bytes=q + k + v + out,
         module="core_attn",
+    )
+
+
+def _attention(
+    shard: Shard, heads: int, kv_heads: int, lengths: tuple[int, int], causal: bool, pass_: str
+) -> Attention:
+    model = shard.model
+    return Attention(
+        f"attention_{pass_}",
+        shard.batch,
+        heads,
+        kv_heads,
+        *lengths,
+        model.qk_head_dim,
+        model.v_head_dim,
+        causal,
+        pass_,
+        shard.dtype,
+    )
+
+
+def _around_ring(shard: Shard, kv_heads: int, exchanged: int) -> tuple[list[Op], list[Op]]:
+    """Every rank's keys and values visit every other rank.
+
+    With the causal triangle balanced over ranks: one causal piece on the local keys, then
+    cp - 1 half-filled pieces while the next keys travel.
+    """
+    forward: list[Op] = []
+    backward: list[Op] = []
+    for step in range(shard.cp):
+        if step < shard.cp - 1:
+            forward.append(SendRecv("kv_exchange", exchanged, "cp", overlaps=1))
+            backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", overlaps=1))
+        lengths = shard.sequence, shard.sequence if step == 0 else shard.sequence // 2
+        forward.append(_attention(shard, shard.heads, kv_heads, lengths, step == 0, "fwd"))
+        backward.append(_attention(shard, shard.heads, kv_heads, lengths, step == 0, "bwd"))
+    return forward, backward
+
+
+def _by_heads(shard: Shard, kv_heads: int, inputs: int, output: int) -> tuple[list[Op], list[Op]]:
+    """Shards of the sequence become shards of the heads, and the other way round after.
+
+    Each exchange is packed by destination before and put in order of the sequence after it.
+    """
+
+    def exchange(name: str, size: int) -> list[Op]:
+        return [
+            Streaming(f"{name}_pack", "memcpy", 2 * size),
+            Collective(name, "all_to_all", size, "cp", shard.dtype),
+            Streaming(f"{name}_unpack", "memcpy", 2 * size),
+        ]
+
+    whole = shard.sequence * shard.cp, shard.sequence * shard.cp
+    local = shard.heads // shard.cp, kv_heads // shard.cp
+    return (
+        [
+            *exchange("qkv_exchange", inputs),
+            _attention(shard, *local, whole, True, "fwd"),
+            *exchange("output_exchange", output),
+        ],
+        [
+            *exchange("output_grad_exchange", output),
+            _attention(shard, *local, whole, True, "bwd"),
+            *exchange("qkv_grad_exchange", inputs),
+        ],
     )
 
 

@@ -56,10 +56,11 @@ def linear(
     if parallel == "column" and shard.sp:
         width = gathered or inputs
         forward += [*_beside_gemm(shard, exchange("gather", "all_gather", width)), product]
+        beside = int(shard.overlap_tp_gradients)
         backward += [
-            exchange("gather_again", "all_gather", width, 1),
+            exchange("gather_again", "all_gather", width, beside),
             dgrad,
-            exchange("gather_grad", "reduce_scatter", width, 1),
+            exchange("gather_grad", "reduce_scatter", width, beside),
             wgrad,
         ]
     elif parallel == "column" and shard.tp > 1:
@@ -70,8 +71,8 @@ def linear(
             backward += [dgrad, wgrad, exchange("grad", "all_reduce", inputs)]
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
-        beside = _beside_gemm(shard, scatter)
-        forward += [*beside, product] if shard.tp_comm_overlap else [product, scatter]
+        pieces = _beside_gemm(shard, scatter)
+        forward += [*pieces, product] if shard.tp_comm_overlap else [product, scatter]
         # The gradient of a reduce-scatter is an all-gather of the same size.
         backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs))
         backward += [dgrad, wgrad]

@@ -28,6 +28,7 @@ class Shard:
     sequence: int
     tp: int
     cp: int
+    cp_comm_type: str
     ep: int
     etp: int
     sp: bool
@@ -50,6 +51,7 @@ class Shard:
             sequence=job.sequence_length // recipe.cp,
             tp=recipe.tp,
             cp=recipe.cp,
+            cp_comm_type=recipe.cp_comm_type,
             ep=recipe.ep,
             etp=job.etp if job.model.moe else recipe.tp,
             sp=recipe.sp,

@@ -23,7 +23,7 @@ from simulators.workload.layer import layer_blocks
 from simulators.workload.moe import is_exchange
 from simulators.workload.pairing import paired
 from simulators.workload.shard import Shard
-from tests.simulators.jobs import GPT175B, LLAMA, MODELS, MOE, TINY, make_job
+from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 
 # Bytes one rank sends over its links, in units of the collective's size times (t - 1)/t.
 STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
@@ -76,6 +76,22 @@ def test_ring_attention_sends_every_other_key_and_value_once() -> None:
     assert exchanged == keys_and_values * 3 // 4
     # Backward they travel with their gradients.
     assert sum(op.bytes for op in backward.ops if isinstance(op, SendRecv)) == 2 * exchanged
+
+
+@pytest.mark.parametrize("model", [TINY, MLA_MOE], ids=lambda model: model.name)
+def test_heads_are_exchanged_for_the_sequence_and_back(model: Model) -> None:
+    ring = Shard.of(make_job(model, cp=4))
+    forward, backward = layer_blocks(replace(ring, cp_comm_type="a2a"), False, "none")
+    d, d_v = model.qk_head_dim, model.v_head_dim
+    # Q, K, V and the output of 16 tokens, all heads, two bytes an element.
+    moved = 16 * model.num_heads * (2 * d + 2 * d_v) * 2
+    assert wire_bytes(forward, "cp") == wire_bytes(backward, "cp") == moved
+    (whole,) = (op for op in forward.ops if isinstance(op, Attention))
+    assert (whole.heads, whole.seq_q, whole.seq_k, whole.causal) == (2, 64, 64, True)
+    # The ring's pieces do the same work on every head.
+    pieces = [op for op in layer_blocks(ring, False, "none")[0].ops if isinstance(op, Attention)]
+    pairs = sum(op.heads * op.seq_q * op.seq_k / (2 if op.causal else 1) for op in pieces)
+    assert pairs == whole.heads * 64 * 64 / 2
 
 
 def test_all_to_all_carries_each_token_to_its_experts_and_back() -> None:
@@ -191,3 +207,10 @@ def test_input_gradients_are_summed_after_the_weight_gradient_where_not_overlapp
     assert wire_bytes(old_backward, "tp") == wire_bytes(backward, "tp")
     assert wire_bytes(backward, "tp", exposed=True) == 0
     assert wire_bytes(old_backward, "tp", exposed=True) == wire_bytes(backward, "tp")
+
+
+def test_without_overlap_sequence_parallelism_waits_for_every_exchange() -> None:
+    plain = Shard.of(make_job(TINY, tp=4, sp=True))
+    _, backward = layer_blocks(replace(plain, overlap_tp_gradients=False), False, "none")
+    assert wire_bytes(backward, "tp", exposed=True) == wire_bytes(backward, "tp")
+    assert wire_bytes(backward, "tp") == wire_bytes(layer_blocks(plain, False, "none")[1], "tp")
