@@ -146,9 +146,12 @@ def choose(samples: Samples, predicted: Mapping[tuple[str, str], Floats]) -> dic
 
 
 def groups_of(samples: Samples) -> dict[str, NDArray[np.bool_]]:
-    """Rows to report together: all, by class, by GPU, by collective known or not, by source."""
-    count = len(samples.slowdown)
-    groups = {"all": np.ones(count, dtype=np.bool_)}
+    """Rows to report together: all, all but the largest source's, by class, GPU and source."""
+    largest = np.argmax(np.bincount(samples.group))
+    groups = {
+        "all": np.ones(len(samples.slowdown), dtype=np.bool_),
+        "all but the largest source": samples.group != largest,
+    }
     for code, name in enumerate(KERNEL_CLASSES):
         groups[f"class {name}"] = samples.features.kernel_class == code
     for gpu in sorted(set(samples.gpu)):
@@ -201,11 +204,7 @@ def fitted_content(
         },
         "rows_with_assumed_channels": int(samples.assumed.sum()),
         "classes": classes,
-        "residuals": {
-            name: scores[name]
-            for name in scores
-            if name == "all" or name.startswith(("class", "GPU"))
-        },
+        "residuals": {name: scores[name] for name in scores if not name.startswith("source")},
     }
 
 

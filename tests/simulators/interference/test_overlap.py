@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,8 @@ from simulators.collectives import price_collective
 from simulators.errors import InputError
 from simulators.interference.overlap import physical_slowdowns
 from simulators.job import Cluster, Gpu
-from simulators.workload.ir import Communicator
+from simulators.kernels.measure import MODELS, load_models, training_kernels
+from simulators.workload.ir import Communicator, Gemm
 from tests.simulators.collectives.machines import A800, H100, H800, cluster
 
 
@@ -58,6 +61,22 @@ def test_h100_fsdp_matmul_beside_all_gather() -> None:
     # which the model leaves out: it must stay below, but not under what the lost SMs cost.
     compute, _ = beside(H100, cluster(1, 8), "all_gather", 512 << 20, 0.3)
     assert 1.2 <= compute <= 1.4
+
+
+@pytest.mark.parametrize(("gpu", "held"), [(H100, 16), (H100, 24), (A800, 16), (A800, 24)])
+def test_lost_waves_of_real_shards_average_to_the_lost_sms(gpu: Gpu, held: int) -> None:
+    # Tile by tile a product loses whole waves: 1.0 to 1.33 for single shapes, 1.7 for one wave
+    # on H100. Over the FLOPs of real tensor-parallel shards that is the share of SMs.
+    models = load_models(MODELS, ["gpt175b", "gpt22b", "llama2_7b", "llama3_70b"])
+    slowdown, flops = [], []
+    for op in training_kernels(models, gpu, "bf16")["gemm"]:
+        assert isinstance(op, Gemm)
+        tiles = math.ceil(op.m / 128) * math.ceil(op.n / 256) * op.batch
+        slowdown.append(math.ceil(tiles / (gpu.sms - held)) / math.ceil(tiles / gpu.sms))
+        flops.append(op.m * op.n * op.k * op.batch)
+    compute, _ = slowdowns(gpu, 0.0, held, 0.0)
+    assert np.average(slowdown, weights=flops) == pytest.approx(compute, rel=0.02)
+    assert max(slowdown) > 1.3
 
 
 shares = st.floats(0, 1)
