@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from simulators.calibration import Calibration
 from simulators.collectives import CollectivePrice, price_collective, price_send_recv
 from simulators.framework import Framework
 from simulators.interference import KERNEL_CLASSES, overlap_slowdowns
@@ -112,14 +113,17 @@ class Pricer:
         cluster: Cluster,
         framework: Framework,
         communicators: Mapping[str, Communicator],
+        calibration: Calibration | None = None,
     ) -> None:
         self.gpu = gpu
         self.cluster = cluster
         self.communicators = communicators
-        self.host_launch_s = host_launch_s(framework)
+        factors = (1.0, 1.0, 1.0) if calibration is None else calibration.factors
+        self._compute_time, self._network_time, host_time = factors
+        self.host_launch_s = host_launch_s(framework) * host_time
         self.excess = slowest_excess(cluster.num_gpus)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
-        self._key = repr((gpu, cluster, self.host_launch_s, communicators))
+        self._key = repr((gpu, cluster, self.host_launch_s, factors, communicators))
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -141,7 +145,7 @@ class Pricer:
         for op in block.ops:
             if isinstance(op, KERNELS):
                 assert prices is not None
-                seconds = prices.seconds[index] * (1 + self.excess)
+                seconds = prices.seconds[index] * (1 + self.excess) * self._compute_time
                 memory_bound = prices.memory_bound[index]
                 grade = EVIDENCE[prices.evidence[index]]
                 priced.append(PricedOp(op, float(seconds), grade, float(memory_bound)))
@@ -154,8 +158,16 @@ class Pricer:
     def _communication(self, op: Collective | SendRecv) -> CollectivePrice:
         group = self.communicators[op.communicator]
         if isinstance(op, SendRecv):
-            return price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
-        return price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)
+            price = price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
+        else:
+            price = price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)
+        if self._network_time == 1 or group.nodes == 1:
+            return price
+        return replace(
+            price,
+            seconds=price.seconds * self._network_time,
+            wire_bytes_per_s=price.wire_bytes_per_s / self._network_time,
+        )
 
 
 _PRICED: dict[tuple[str, str], PricedBlock] = {}

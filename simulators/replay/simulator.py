@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from simulators.calibration import Calibration
 from simulators.collectives import price_collective
 from simulators.flops import step_flops
 from simulators.job import Job
@@ -13,6 +16,7 @@ from simulators.replay.assemble import Assembler, Sharing
 from simulators.replay.assumptions import assumptions_of
 from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
+from simulators.uncertainty import error_bar
 from simulators.workload.ir import Block
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
@@ -24,17 +28,32 @@ ROUNDING = 1e-12
 
 
 class ReplaySimulator:
-    """Block-level replay of the Megatron-style workload."""
+    """Block-level replay of the Megatron-style workload, as calibrated or as it comes."""
 
     name = "replay"
 
+    def __init__(self, calibration: Calibration | None = None) -> None:
+        self._calibration = calibration
+        runs = () if calibration is None else calibration.runs
+        self._own_runs = [(run.features, run.log_residual) for run in runs]
+
     def simulate(self, job: Job) -> Prediction:
-        """Predict one step of a valid job (see ``Simulator.simulate``)."""
+        """Predict one step of a valid job (see ``Simulator.simulate``).
+
+        Raises:
+            InputError: for a job on another GPU than the calibration's.
+        """
+        if self._calibration is not None:
+            self._calibration.check_gpu(job.gpu)
         workload = build_workload(job)
-        pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
+        pricer = Pricer(
+            job.gpu, job.cluster, job.framework, workload.communicators, self._calibration
+        )
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
-        return _predict(job, workload, pricer, step)
+        prediction = _predict(job, workload, pricer, step)
+        interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
+        return replace(prediction, interval_s=interval_s)
 
 
 def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:

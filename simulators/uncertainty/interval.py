@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.job import Job
-from simulators.uncertainty.features import Features, features_of, similarity, sizes_of
+from simulators.uncertainty.features import (
+    Features,
+    features_of,
+    likeness,
+    similarity,
+    sizes_of,
+)
 from simulators.uncertainty.neighbours import quantiles, source_balanced
 from simulators.uncertainty.table import ResidualTable, Tuning, published_residuals
 
@@ -18,16 +24,47 @@ LEVEL = 0.8
 
 
 def error_bar(
-    job: Job, step_time_s: float, breakdown_s: Mapping[str, float]
+    job: Job,
+    step_time_s: float,
+    breakdown_s: Mapping[str, float],
+    own: Sequence[tuple[Features, float]] = (),
 ) -> tuple[float, float]:
     """The interval in seconds that holds a measured step with probability ``LEVEL``.
 
     It need not lie evenly around the prediction, nor hold it: where predictions of such runs
     were all too low, it says so.
+
+    Args:
+        own: runs that the predictor was calibrated on, with the logarithm of measured over
+            predicted time of each when it was left out; empty for an uncalibrated predictor.
     """
     features = features_of(job, step_time_s, breakdown_s)
     low, high = log_interval(published_residuals(), features)
+    if own:
+        low, high = calibrated_interval((low, high), features, own)
     return step_time_s * math.exp(low), step_time_s * math.exp(high)
+
+
+def calibrated_interval(
+    published: tuple[float, float],
+    features: Features,
+    own: Sequence[tuple[Features, float]],
+    level: float = LEVEL,
+) -> tuple[float, float]:
+    """The interval of a calibrated predictor, from the runs it was calibrated on.
+
+    Beside such a run its ends are where Student's t puts those of errors that spread as the left
+    out ones did. Away from all of them it widens to the ``published`` one, with that one's
+    middle at zero: what was off on this machine in general has been corrected.
+    """
+    from scipy.special import stdtrit
+
+    residuals = np.array([residual for _, residual in own])
+    reach = float(stdtrit(len(own), (1 + level) / 2)) * math.sqrt(float(np.mean(residuals**2)))
+    nearest = max(likeness(run, features) for run, _ in own)
+    half = (published[1] - published[0]) / 2
+    reach = nearest * reach + (1 - nearest) * max(half, reach)
+    return -reach, reach
 
 
 def log_interval(

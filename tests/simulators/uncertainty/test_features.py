@@ -9,6 +9,7 @@ from simulators.uncertainty.features import (
     KINDS,
     features_of,
     kinds_of,
+    likeness,
     similarity,
     sizes_of,
 )
@@ -16,21 +17,8 @@ from tests.simulators.jobs import make_job
 from tests.simulators.uncertainty.rows import FEATURES
 
 
-def similar(one, other):
-    kinds = zip(kinds_of(one), kinds_of(other), strict=True)
-    codes = [[int(mine != theirs)] for mine, theirs in kinds]
-    return float(
-        similarity(
-            np.array(codes),
-            np.array([sizes_of(one)]).T,
-            np.zeros((len(KINDS), 1), dtype=int),
-            np.array([sizes_of(other)]).T,
-        )[0]
-    )
-
-
 def test_a_prediction_is_like_itself():
-    assert similar(FEATURES, FEATURES) == 1.0
+    assert likeness(FEATURES, FEATURES) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -48,7 +36,7 @@ def test_a_prediction_is_like_itself():
 )
 def test_distances_add_as_squares(changes, squared_distance):
     expected = math.exp(-squared_distance / 2)
-    assert similar(replace(FEATURES, **changes), FEATURES) == pytest.approx(expected)
+    assert likeness(replace(FEATURES, **changes), FEATURES) == pytest.approx(expected)
 
 
 def test_features_follow_from_a_prediction():
@@ -70,3 +58,18 @@ def test_a_model_is_known_by_its_experts_and_not_by_its_name():
     renamed = replace(question, model=replace(question.model, name="other"))
     parts = {"compute": 1.0}
     assert features_of(question, 2.0, parts) == features_of(renamed, 2.0, parts)
+
+
+def test_likeness_is_the_similarity_of_a_table():
+    others = [replace(FEATURES, bits=8), replace(FEATURES, num_gpus=8, layer_s=0.02), FEATURES]
+    kinds = [
+        [mine != theirs for mine, theirs in zip(kinds_of(FEATURES), kinds_of(other), strict=True)]
+        for other in others
+    ]
+    found = similarity(
+        np.array(kinds, dtype=int).T,
+        np.array([sizes_of(other) for other in others]).T,
+        np.zeros((len(KINDS), 1), dtype=int),
+        np.array([sizes_of(FEATURES)]).T,
+    )
+    assert found == pytest.approx([likeness(FEATURES, other) for other in others])
