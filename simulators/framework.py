@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from simulators.errors import require_choice, require_positive
 
-ATTENTION_KERNELS = ("flash", "flash2", "unfused")
+ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 
@@ -21,7 +21,8 @@ class Framework:
 
     ``attention``: ``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2
     on Ampere, cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on
-    any GPU, ``unfused`` writes the scores to memory (everything before 2022). ``fusion``:
+    any GPU, ``flash1`` the first FlashAttention or its Triton version (2022 to mid 2023),
+    ``unfused`` writes the scores to memory (everything before 2022). ``fusion``:
     memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``).
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.

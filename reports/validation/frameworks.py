@@ -35,7 +35,8 @@ def framework_of(
     accumulation fused into GEMMs from 2022; pipeline messages split over tensor-parallel ranks
     from 2021.04; Transformer Engine's cross entropy where NVIDIA's recipes set it (2025 and
     later) or the row says so; Megatron's fp32 main gradients only in BF16
-    (``accumulate-allreduce-grads-in-fp32``); CUDA graphs where the row says so.
+    (``accumulate-allreduce-grads-in-fp32``); cuDNN's attention under XLA; Triton's first
+    FlashAttention in llm-foundry, its default until 2024; CUDA graphs where the row says so.
 
     Raises:
         CannotReplayError: when a declaration this needs is not there.
@@ -70,6 +71,10 @@ def framework_of(
     if name.startswith("torch") and given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
         changes["accumulate_grads_fp32"] = True
+    if any(word in label for word in _XLA):
+        changes["attention"] = "flash"
+    if "foundry" in label:
+        changes["attention"] = "flash1"
     if "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]

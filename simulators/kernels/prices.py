@@ -20,8 +20,11 @@ from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streami
 EVIDENCE_ORDER = tuple(Evidence)
 _CODE = {evidence: code for code, evidence in enumerate(EVIDENCE_ORDER)}
 _LAYOUTS = ("TN", "NN", "NT")
-# Attention generations a training job may run; the third, "serving", only appears in tables.
-TRAINING_ATTENTION = ("flash", "flash2")
+# Attention generations a training job may run; another, "serving", only appears in tables.
+TRAINING_ATTENTION = ("flash", "flash2", "flash1")
+# FlashAttention-2 against the first FlashAttention and its Triton version: about twice the speed
+# (Dao 2023, arXiv 2307.08691, section 4.1, A100: 1.7-3.0 and 1.3-2.5 times, by shape and pass).
+FLASH2_SPEEDUP = 2.0
 
 _GEMM_SIZES = attrgetter("m", "n", "k", "batch")
 _GROUPED_SIZES = attrgetter("m_per_group", "n", "k", "groups")
@@ -115,8 +118,11 @@ def _attention(gpu: Gpu, dtype: str, pass_: str, kernel: str, ops: list[Kernel])
     require_choice("attention.pass_", pass_, ("fwd", "bwd"))
     require_choice("attention.kernel", kernel, TRAINING_ATTENTION)
     shapes = np.array([_ATTENTION_SHAPE(op) for op in ops], dtype=np.int64)
-    seconds, share, found = price_attention(gpu, dtype, pass_, shapes, kernel)
-    return seconds, share, _CODE[found]
+    if kernel != "flash1":
+        seconds, share, found = price_attention(gpu, dtype, pass_, shapes, kernel)
+        return seconds, share, _CODE[found]
+    seconds, share, _ = price_attention(gpu, dtype, pass_, shapes, "flash2")
+    return seconds * FLASH2_SPEEDUP, share / FLASH2_SPEEDUP, _CODE[Evidence.ESTIMATED]
 
 
 def _streaming(gpu: Gpu, ops: list[Kernel]) -> _Columns:

@@ -184,6 +184,7 @@ def _attention(
         causal,
         pass_,
         shard.dtype,
+        shard.attention,
     )
 
 

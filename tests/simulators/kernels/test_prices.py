@@ -1,6 +1,7 @@
 """price_kernels as a whole: every GPU, any order, same answer."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,3 +73,10 @@ def test_unknown_layout_is_refused() -> None:
 def test_host_launch_is_microseconds() -> None:
     # At least what the driver alone needs; at most the lower end of published eager dispatch.
     assert 5e-6 <= host_launch_s(GPUS["h100"]) <= 1e-5
+
+
+@pytest.mark.parametrize("gpu", ["a100_80", "h100"])
+def test_the_first_flash_attention_takes_twice_the_time_of_the_second(gpu: str) -> None:
+    op = replace(attention(4096, heads=16, pass_="bwd"), kernel="flash2")
+    second, first = price_kernels(GPUS[gpu], [op, replace(op, kernel="flash1")]).seconds
+    assert first == pytest.approx(2 * second)
