@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from simulators.collectives import tuning_tables as tables
 from simulators.collectives.graph import Graph, Graphs, Wiring, graphs_of
+from simulators.collectives.transport import Transport, transport
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,14 @@ class Option:
 @functools.lru_cache(maxsize=8192)
 def options_of(kind: str, wiring: Wiring) -> tuple[Option, ...]:
     """Every (algorithm, protocol) that NCCL may use for ``kind`` on ``wiring``."""
+    options = _all_options(kind, wiring)
+    if not wiring.multi_node:
+        return options
+    allowed = transport(wiring.fabric).algorithms
+    return tuple(option for option in options if option.algorithm in allowed)
+
+
+def _all_options(kind: str, wiring: Wiring) -> tuple[Option, ...]:
     graphs = graphs_of(wiring)
     options = [_ring(kind, protocol, wiring, graphs) for protocol in _protocols(wiring)]
     if kind == "all_reduce":
@@ -61,16 +70,35 @@ def options_of(kind: str, wiring: Wiring) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def choose(kind: str, size_bytes: int, wiring: Wiring) -> Option:
-    """The option NCCL takes for one call of ``size_bytes``."""
-    return min(options_of(kind, wiring), key=lambda option: option.time_us(size_bytes))
+def choose(kind: str, size_bytes: int, wiring: Wiring, algorithm: str = "") -> Option:
+    """The option NCCL takes for one call of ``size_bytes``.
+
+    ``algorithm`` restricts it as NCCL_ALGO does; one that NCCL cannot run here is ignored, as
+    NCCL does.
+    """
+    options = options_of(kind, wiring)
+    allowed = [option for option in options if option.algorithm == algorithm] or options
+    return min(allowed, key=lambda option: option.time_us(size_bytes))
 
 
 def _protocols(wiring: Wiring) -> tuple[str, ...]:
     # LL128 relies on 128-byte stores arriving whole, which PCIe between GPUs does not promise.
     if wiring.compute_capability < 7.0 or (wiring.link == "pci" and wiring.ranks_per_node > 1):
         return ("ll", "simple")
-    return tables.PROTOCOLS
+    if not wiring.multi_node:
+        return tables.PROTOCOLS
+    allowed = transport(wiring.fabric).protocols_for(wiring.generation)
+    # LL128 also asks for a NIC that the GPU reaches without crossing the CPU; Grace sits between
+    # the two, and NCCL counts that path as good enough only since 2.27.
+    if wiring.cpu == "arm" and wiring.version < (2, 27, 0):
+        return tuple(protocol for protocol in allowed if protocol != "ll128")
+    return allowed
+
+
+def _nic_latency_us(wiring: Wiring, protocol: str) -> float:
+    """What the network plugin adds to each hop; Simple pays it twice, for its flush."""
+    plugin: Transport = transport(wiring.fabric)
+    return plugin.nic_latency_us * (2 if protocol == "simple" else 1)
 
 
 def _graph_gbs(graph: Graph, wiring: Wiring) -> float:
@@ -84,15 +112,22 @@ def _ll_cap(wiring: Wiring) -> float:
     )
 
 
+# Share of a ring's bandwidth that LL reaches, since 2.21.
+LL_SHARE = 0.5
+
+
+def ll_share(kind: str, wiring: Wiring) -> float:
+    """Share of a ring's bandwidth that NCCL's tuning gives LL in this version."""
+    if wiring.version >= (2, 21, 0):
+        return LL_SHARE
+    return 1 / 4 if wiring.multi_node or kind in ("all_reduce", "reduce") else 1 / 3
+
+
 def _ring(kind: str, protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
     version, ranks, nodes = wiring.version, wiring.ranks, wiring.nodes
     bus = _graph_gbs(graphs.ring, wiring)
     if protocol == "ll":
-        if version >= (2, 21, 0):
-            share = 0.5
-        else:
-            share = 1 / 4 if nodes > 1 or kind in ("all_reduce", "reduce") else 1 / 3
-        bus = min(_ll_cap(wiring), bus * share)
+        bus = min(_ll_cap(wiring), bus * ll_share(kind, wiring))
     elif protocol == "ll128":
         share = 0.7 if wiring.ranks_per_node < 2 and version < (2, 23, 0) else 0.92
         cap = tables.ring_ll128_channel_cap_gbs(version, wiring.generation, nodes)
@@ -102,6 +137,7 @@ def _ring(kind: str, protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
         inter = tables.hop_latency_us(version, "tree", protocol).net
     else:
         inter = hop.net
+    inter += _nic_latency_us(wiring, protocol)
     intra = hop.intra(wiring.link)
     base: float = getattr(tables.base_latency_us(version, "ring"), protocol)
     if kind in ("broadcast", "reduce"):
@@ -152,7 +188,8 @@ def _tree(protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
     if version >= (2, 18, 3):
         bus *= 0.85
     hop = tables.hop_latency_us(version, "tree", protocol)
-    hops = (wiring.ranks_per_node - 1) * hop.intra(wiring.link) + tree_depth(nodes) * hop.net
+    net = hop.net + _nic_latency_us(wiring, protocol)
+    hops = (wiring.ranks_per_node - 1) * hop.intra(wiring.link) + tree_depth(nodes) * net
     base: float = getattr(tables.base_latency_us(version, "tree"), protocol)
     return Option("tree", protocol, base + 2 * hops, bus * 0.5)
 
@@ -164,7 +201,8 @@ def _nvls(kind: str, wiring: Wiring, graph: Graph) -> Option:
     hop = tables.hop_latency_us(version, algorithm, "simple")
     latency = tables.base_latency_us(version, algorithm).simple + hop.nvlink
     if nodes > 1:
-        latency += 2 * tree_depth(nodes) * hop.net
+        net = hop.net + _nic_latency_us(wiring, "simple")
+        latency += 2 * tree_depth(nodes) * net
     heads, intra, inter = graph.channels, graph.intra_gbs, graph.inter_gbs
     if version >= (2, 28, 0):
         efficiency = tables.nvls_efficiency(wiring.generation)

@@ -2,92 +2,70 @@
 
 NCCL's own model is optimistic in known places: it has one hop latency for every fabric, gives
 NVLS no ramp and a broadcast no pipeline. Here each call is counted in physical terms (launch,
-hops inside and between nodes, bytes through the slowest link, pipeline fill, chunk loops, pass
-over the own block) and the time is their sum weighted by coefficients, one set per GPU
-generation inside a node and one per fabric between nodes (``fitted.yaml``, written by ``fit.py``).
-A term's coefficient of 1 on ``stream`` means the modelled link speed is reached.
+hops inside and between nodes, bytes through the slowest link, pipeline fill, chunk rounds,
+messages, pass over the own block) and the time is their sum weighted by coefficients, one set
+per GPU generation inside a node and one per fabric between nodes (``conf/transport``, fitted by
+``fit.py``). A coefficient of 1 on ``stream`` means the modelled link speed is reached.
+
+It is Moye's execution model (section 5.3, equations 2 to 5) with its parameters resolved:
+``launch`` and ``net_start`` are alpha; beta and gamma, the times of one chunk inside and between
+nodes, are a hop plus the chunk's bytes at link speed, or a message's own cost where that is
+longer; eta is ``rounds``; the reduction, delta, runs while the next bytes arrive and is part of
+``stream``.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from simulators.collectives.cost import Option, ring_steps, tree_depth
+from simulators.collectives.chunks import (
+    WIRE_BYTES_PER_BYTE,
+    channels_used,
+    nvls_chunk_bytes,
+    ring_chunk_bytes,
+    tree_chunk_bytes,
+)
+from simulators.collectives.cost import LL_SHARE, Option, ll_share, ring_steps
 from simulators.collectives.graph import Graphs, Wiring, graphs_of
-
-KIB = 1024
-# Data bytes of one step of the FIFO between two peers (NCCL_STEPS is 8).
-STEP_BYTES = {"ll": 32 * KIB, "ll128": 576_000, "simple": 512 * KIB}
-_MIN_TRAFFIC_BYTES = 16 * KIB
-# Smallest part of a point-to-point transfer that gets a channel of its own.
-P2P_PART_BYTES = 64 * KIB
+from simulators.collectives.transport import transport
 
 Terms = dict[str, float]
 
 
-def tree_chunk_bytes(size_bytes: int, protocol: str, wiring: Wiring, channels: int) -> int:
-    """Chunk of a tree all-reduce; NCCL halves LL128's while the message is short.
+@dataclass(frozen=True)
+class Rounds:
+    """How a message is cut: ``count`` rounds (Moye's eta) of ``chunk_bytes`` on each channel."""
 
-    Moye (Table 5) lists this rule's results for 32 H800.
-    """
-    chunk = STEP_BYTES[protocol]
-    if protocol == "simple" and wiring.version < (2, 20, 0):
-        depth = wiring.ranks_per_node - 1 + tree_depth(wiring.nodes)
-        for loops, floor in ((8 * depth, 128 * KIB), (4 * depth, 64 * KIB), (depth, 32 * KIB)):
-            while size_bytes / (channels * chunk) < loops and chunk > floor:
-                chunk //= 2
-    if protocol != "ll128":
-        return chunk
-    steps = 1 + math.log2(wiring.nodes) + 0.1 * wiring.ranks_per_node
-    for limit, floor in ((64.0, 131072), (16.0, 32768)):
-        target = limit * steps / wiring.ranks_per_node
-        while size_bytes // (channels * chunk) < target and chunk > floor:
-            chunk //= 2
-    return chunk
+    count: int
+    chunk_bytes: float
+    channels: int
 
 
-# NVLS shrinks its 128 KiB chunk below so many loops: (loops, smaller chunk).
-_NVLS_SHRINK = ((64, 64 * KIB), (8, 32 * KIB), (2, 16 * KIB))
-
-
-def nvls_loops(size_bytes: int, channels: int, heads: int) -> float:
-    """Chunk loops of each head's channel, chunks shrunk while the message is short.
-
-    Just past a shrink limit the chunk doubles and the count would halve; it is held instead,
-    because no measurement shows a longer message finishing sooner.
-    """
-    operations = channels * heads
-    chunk, fewest = 128 * KIB, 0
-    for loops, smaller in _NVLS_SHRINK:
-        if size_bytes >= loops * operations * chunk:
-            fewest = 2 * loops
-            break
-        chunk = smaller
-    return max(fewest, size_bytes / (operations * chunk))
-
-
-def channels_used(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> int:
-    """Channels (hence SMs) that a call of this size keeps busy.
-
-    A channel takes part only with at least 16 KiB of traffic.
-    """
-    graphs = graphs_of(wiring)
-    most = graphs.nvls_channels if option.algorithm.startswith("nvls") else graphs.channels
-    traffic = size_bytes * (2 if kind == "all_reduce" else 1)
-    if option.protocol == "ll":
-        traffic *= 4
-    return max(1, min(most, traffic // _MIN_TRAFFIC_BYTES))
+def rounds_of(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Rounds:
+    """Chunks of one call; ``chunk_bytes`` is what one peer sends on one channel in one step."""
+    channels = channels_used(kind, size_bytes, option, wiring)
+    if option.algorithm.startswith("nvls"):
+        graphs = graphs_of(wiring)
+        heads = graphs.nvls.channels if graphs.nvls is not None else 1
+        parts, chunk = heads, nvls_chunk_bytes(size_bytes, option, wiring, heads)
+    elif option.algorithm == "tree":
+        parts, chunk = 1, tree_chunk_bytes(size_bytes, option.protocol, wiring, channels)
+    else:
+        parts = 1 if kind in ("broadcast", "reduce") else wiring.ranks
+        chunk = ring_chunk_bytes(kind, option.protocol)
+    share = size_bytes / (channels * parts)
+    return Rounds(max(1, math.ceil(share / chunk)), min(share, chunk), channels)
 
 
 def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
     """Work inside the nodes: us per unit for counts, dimensionless for ``us`` at link speed."""
     graphs = graphs_of(wiring)
     if option.algorithm.startswith("nvls"):
-        terms = _nvls_terms(kind, size_bytes, wiring, graphs)
-        if wiring.multi_node:
-            # The tree between nodes has its own chunks; its slowest stage is in net_terms.
-            return {"launch": terms["launch"]}
-        return terms
+        # Between nodes the tree has its own chunks; its slowest stage is in net_terms.
+        return (
+            {"launch": 1.0} if wiring.multi_node else _nvls_terms(kind, size_bytes, option, wiring)
+        )
     bus_gbs = graphs.ring.channels * graphs.ring.intra_gbs
     inside = wiring.ranks_per_node - 1
     if option.algorithm in ("tree", "pat"):
@@ -99,9 +77,14 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
     if kind not in ("broadcast", "reduce"):
         steps = ring_steps(kind, wiring.ranks)
     laps = steps / (wiring.ranks - 1)
-    terms = {"launch": 1.0, "hop": laps * (wiring.ranks - wiring.nodes)}
+    hops = laps * (wiring.ranks - wiring.nodes)
+    terms = {"launch": 1.0, "hop": hops * _exposed(kind, size_bytes, option, wiring)}
     if not wiring.multi_node:
-        terms["stream"] = _ring_us(kind, size_bytes, steps, wiring.ranks, bus_gbs)
+        rounds = rounds_of(kind, size_bytes, option, wiring)
+        terms["stream"] = _ring_us(kind, size_bytes, option, wiring, bus_gbs)
+        terms["host"] = host_us(terms["stream"], wiring)
+        if kind not in ("broadcast", "reduce"):
+            terms["round"] = float(steps * (rounds.count - 1))
     if kind in ("all_gather", "reduce_scatter"):
         # The own block never leaves the GPU: between nodes the channels' speed is the NICs', and
         # a pass at that speed would make a reduce-scatter and an all-gather take half as long
@@ -109,8 +92,8 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
         pass_gbs = wiring.link_gbs if wiring.multi_node else bus_gbs
         terms["own_block"] = size_bytes / wiring.ranks / (1e3 * pass_gbs)
     elif kind in ("broadcast", "reduce"):
-        chunk = min(STEP_BYTES[option.protocol], size_bytes / graphs.channels)
-        terms["fill"] = steps * chunk * graphs.channels / (1e3 * bus_gbs)
+        rounds = rounds_of(kind, size_bytes, option, wiring)
+        terms["fill"] = steps * rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
     return terms
 
 
@@ -118,93 +101,152 @@ def net_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Ter
     """Work between nodes; empty on one node."""
     if not wiring.multi_node:
         return {}
-    graphs = graphs_of(wiring)
-    nodes, nics_gbs = wiring.nodes, wiring.nics_gbs
-    ranks = wiring.ranks
-    if option.algorithm in ("tree", "nvls_tree"):
-        # A node is leaf in one tree and inner in the other: its NICs carry the message once on
-        # two nodes and twice on more.
-        crossings = 1 if nodes == 2 else 2
-        bound = crossings * size_bytes / (1e3 * nics_gbs)
-        if option.algorithm == "nvls_tree":
-            nvlink = _nvls_terms(kind, size_bytes, wiring, graphs)["stream"]
-            return {
-                "net_start": 1.0,
-                "net_hop": 2.0 * tree_depth(nodes),
-                "net_stream": max(bound, nvlink),
-            }
-        if wiring.ranks_per_node > 1:
-            bus_gbs = graphs.tree.channels * graphs.tree.intra_gbs
-            bound = max(bound, 2 * size_bytes / (1e3 * bus_gbs))
-        chunk = tree_chunk_bytes(size_bytes, option.protocol, wiring, graphs.channels)
-        chunk_us = min(chunk * graphs.channels, size_bytes) / (1e3 * nics_gbs)
-        stages = 2 * (wiring.ranks_per_node - 1 + tree_depth(nodes))
-        return {
-            "net_start": 1.0,
-            "net_hop": 2.0 * tree_depth(nodes),
-            "net_fill": stages * chunk_us,
-            "net_stream": bound,
-        }
-    bus_gbs = min(graphs.ring.channels * graphs.ring.inter_gbs, nics_gbs)
+    if option.algorithm == "tree":
+        return _tree_terms(kind, size_bytes, option, wiring)
+    if option.algorithm == "nvls_tree":
+        return _nvls_tree_terms(kind, size_bytes, option, wiring)
+    return _ring_terms(kind, size_bytes, option, wiring)
+
+
+def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
+    graphs, nodes, ranks = graphs_of(wiring), wiring.nodes, wiring.ranks
+    bus_gbs = min(graphs.ring.channels * graphs.ring.inter_gbs, wiring.nics_gbs)
     if option.algorithm == "pat":
         bytes_us = size_bytes * (nodes - 1) / nodes / (1e3 * bus_gbs)
         hops = float(math.ceil(math.log2(nodes)))
         return {"net_start": 1.0, "net_hop": hops, "net_stream": bytes_us}
     steps = ranks - 1 if kind in ("broadcast", "reduce") else ring_steps(kind, ranks)
-    laps = steps // (ranks - 1)
+    rounds = rounds_of(kind, size_bytes, option, wiring)
+    chunk_us = rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
+    exposed = _exposed(kind, size_bytes, option, wiring)
+    messages, behind_us = float(rounds.count * steps), chunk_us
+    if kind in ("broadcast", "reduce"):
+        # A pipeline: each link passes each chunk once, and the first has to reach the end with
+        # no other bytes in flight behind which to hide.
+        messages, behind_us = rounds.count + nodes - 2.0, 0.0
     return {
         "net_start": 1.0,
-        "net_hop": laps * (nodes - 1.0),
-        "net_stream": _ring_us(kind, size_bytes, steps, ranks, bus_gbs),
+        "net_hop": steps // (ranks - 1) * (nodes - 1.0) * exposed,
+        "net_stream": _ring_us(kind, size_bytes, option, wiring, bus_gbs),
+        "net_message": _message_share(messages, rounds, behind_us, option, wiring),
     }
 
 
-def _ring_us(kind: str, size_bytes: int, steps: int, ranks: int, bus_gbs: float) -> float:
+def _exposed(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> float:
+    """Part of a ring's hops that the bytes in flight do not hide, between nodes in Simple.
+
+    Every link of a ring is busy with some chunk; a hop's latency shows only where it is longer
+    than the time its chunk takes.
+    """
+    if not wiring.multi_node or option.protocol != "simple" or kind in ("broadcast", "reduce"):
+        return 1.0
+    graph = graphs_of(wiring).ring
+    bus_gbs = min(graph.channels * graph.inter_gbs, wiring.nics_gbs)
+    rounds = rounds_of(kind, size_bytes, option, wiring)
+    chunk_us = rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
+    return max(0.0, 1.0 - chunk_us / transport(wiring.fabric).message_us)
+
+
+def _levels(nodes: int) -> int:
+    """Levels a chunk climbs between nodes; NCCL's own model rounds them down."""
+    return (nodes - 1).bit_length()
+
+
+def _tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
+    graphs, nodes, inside = graphs_of(wiring), wiring.nodes, wiring.ranks_per_node - 1
+    levels = _levels(nodes)
+    rounds = rounds_of(kind, size_bytes, option, wiring)
+    slowdown = _ll_slowdown(kind, option, wiring)
+    round_bytes = slowdown * rounds.chunk_bytes * rounds.channels
+    crossing_us = slowdown * size_bytes / (1e3 * wiring.nics_gbs)
+    chunk_us = _crossings(nodes) * round_bytes / (1e3 * wiring.nics_gbs)
+    bound, fill = crossing_us, 2 * levels * chunk_us
+    if inside:
+        bus_gbs = graphs.tree.channels * graphs.tree.intra_gbs
+        bound = max(bound, slowdown * 2 * size_bytes / (1e3 * bus_gbs))
+        fill += 2 * inside * round_bytes / (1e3 * bus_gbs)
+    messages = rounds.count + 2.0 * levels
+    return {
+        "net_start": 1.0,
+        "net_hop": 2.0 * levels,
+        "net_fill": fill,
+        "net_stream": bound,
+        "net_second": max(0.0, _crossings(nodes) * crossing_us - bound),
+        "net_message": _message_share(messages, rounds, chunk_us, option, wiring),
+    }
+
+
+def _nvls_tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
+    nodes, levels = wiring.nodes, _levels(wiring.nodes)
+    inside = _nvls_terms(kind, size_bytes, option, wiring)
+    rounds = rounds_of(kind, size_bytes, option, wiring)
+    round_bytes = rounds.chunk_bytes * rounds.channels * _heads(graphs_of(wiring))
+    crossing_us = size_bytes / (1e3 * wiring.nics_gbs)
+    chunk_us = max(inside["fill"], _crossings(nodes) * round_bytes / (1e3 * wiring.nics_gbs))
+    bound = max(crossing_us, inside["stream"])
+    return {
+        "net_start": 1.0,
+        "net_hop": 2.0 * levels,
+        "net_fill": 2.0 * levels * chunk_us,
+        "net_stream": bound,
+        "net_second": max(0.0, _crossings(nodes) * crossing_us - bound),
+    }
+
+
+def _crossings(nodes: int) -> int:
+    """Times a node's NICs carry the message: a node is leaf in one tree and inner in the other."""
+    return 1 if nodes == 2 else 2
+
+
+def _message_share(
+    messages: float, rounds: Rounds, behind_us: float, option: Option, wiring: Wiring
+) -> float:
+    """Messages that the bytes in flight do not hide, in units of the fabric's handshake.
+
+    What one NIC carries in a step, over all channels, costs its part of a handshake up to the
+    eager size and a whole one beyond, less the time that the step's bytes take anyway.
+    """
+    fabric = transport(wiring.fabric)
+    wire_bytes = rounds.chunk_bytes * rounds.channels * WIRE_BYTES_PER_BYTE[option.protocol]
+    exposed = max(0.0, 1.0 - behind_us / fabric.message_us)
+    return messages * min(1.0, wire_bytes / wiring.nics / fabric.eager_bytes) * exposed
+
+
+def _ring_us(kind: str, size_bytes: int, option: Option, wiring: Wiring, bus_gbs: float) -> float:
     """Microseconds that the bytes of a ring occupy each link at ``bus_gbs``."""
-    share = 1.0 if kind in ("broadcast", "reduce") else steps / ranks
+    share = _ll_slowdown(kind, option, wiring)
+    if kind not in ("broadcast", "reduce"):
+        share *= ring_steps(kind, wiring.ranks) / wiring.ranks
     return size_bytes * share / (1e3 * bus_gbs)
 
 
-def _nvls_terms(kind: str, size_bytes: int, wiring: Wiring, graphs: Graphs) -> Terms:
+def host_us(link_us: float, wiring: Wiring) -> float:
+    """Time on the host memory that GPUs without NVLink share once they are more than a pair."""
+    shared = wiring.link == "pci" and wiring.ranks_per_node > 2
+    return wiring.ranks_per_node * link_us if shared else 0.0
+
+
+def _ll_slowdown(kind: str, option: Option, wiring: Wiring) -> float:
+    """NCCL 2.21 sped LL up; its tuning constants say by how much for each collective."""
+    return LL_SHARE / ll_share(kind, wiring) if option.protocol == "ll" else 1.0
+
+
+def _nvls_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
     """All-reduce: each GPU sends its data once and multicasts its reduced part."""
-    heads = graphs.nvls.channels if graphs.nvls is not None else 1
-    if kind == "all_reduce":
-        wire_bytes = size_bytes * (1 + 1 / wiring.ranks_per_node)
-    else:
-        wire_bytes = float(size_bytes)
+    share = 1 + 1 / wiring.ranks_per_node if kind == "all_reduce" else 1.0
+    rounds = rounds_of(kind, size_bytes, option, wiring)
+    heads = _heads(graphs_of(wiring))
+    round_bytes = rounds.chunk_bytes * rounds.channels * heads
     return {
         "launch": 1.0,
-        "loop": nvls_loops(size_bytes, graphs.nvls_channels, heads),
-        "stream": wire_bytes / (1e3 * wiring.link_gbs),
+        "round": float(rounds.count),
+        "fill": share * round_bytes / (1e3 * wiring.link_gbs),
+        "stream": share * size_bytes / (1e3 * wiring.link_gbs),
     }
 
 
-def all_to_all_terms(size_bytes: int, wiring: Wiring) -> tuple[Terms, Terms]:
-    """All-to-all as concurrent sends: inside the node, and between nodes.
-
-    A rank sends ``size / ranks`` to each other rank; the NICs carry what leaves the node. The
-    first 64 KiB to a peer go through one channel, in LL while they are short; only what is
-    longer is spread over several.
-    """
-    ranks, inside = wiring.ranks, wiring.ranks_per_node - 1
-    block = size_bytes / ranks
-    node = {
-        "launch": 1.0,
-        "peer": float(ranks - 1),
-        "first_part": min(1.0, block / P2P_PART_BYTES),
-        "own_block": block / (1e3 * wiring.link_gbs),
-    }
-    stream = inside * block / (1e3 * wiring.link_gbs)
-    if not wiring.multi_node:
-        return {**node, "stream": stream}, {}
-    leaving = (ranks - wiring.ranks_per_node) * block * wiring.ranks_per_node
-    net = {
-        "net_start": 1.0,
-        "net_peer": float(ranks - wiring.ranks_per_node),
-        "net_first_part": min(1.0, block / P2P_PART_BYTES),
-        "net_stream": max(stream, leaving / (1e3 * wiring.nics_gbs)),
-    }
-    return node, net
+def _heads(graphs: Graphs) -> int:
+    return graphs.nvls.channels if graphs.nvls is not None else 1
 
 
 def memory_bytes(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> float:

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from simulators.collectives import tuning_tables as tables
+from simulators.collectives.transport import transport
 from simulators.job import Cluster, Gpu
 from simulators.workload.ir import Communicator
 
@@ -116,11 +117,15 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     nics_per_gpu = node_nics / node_gpus
     merged = max(1.0, nics_per_gpu)
     nics = math.ceil(ranks_per_node * min(1.0, nics_per_gpu))
+    nic_gbs = cluster.nic_gbps / 8
     wanted = nics * merged * siblings
     share = min(1.0, node_nics / wanted) if wanted else 0.0
+    generations = round(math.log2(gpu.pcie_bytes_per_s / (16 * GIGA)))
+    pcie_gbs = tables.PCIE_GEN3_X16_GBS * 2.0**generations
+    through_host = transport(cluster.fabric).through_host_share
+    if through_host and nic_gbs and cluster.cpu != "arm":
+        share *= min(1.0, through_host * pcie_gbs / nic_gbs)
     links = _links_to_members(ranks_per_node, gpu, cluster)
-    pcie_generation_steps = round(math.log2(gpu.pcie_bytes_per_s / (16 * GIGA)))
-    pcie_gbs = tables.PCIE_GEN3_X16_GBS * 2.0**pcie_generation_steps
     per_link = tables.nvlink_link_gbs(version, gpu.architecture, gpu.compute_capability)
     return Wiring(
         ranks=communicator.size,
@@ -135,7 +140,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         link_gbs=links * per_link if link == "nvlink" else pcie_gbs,
         multicast=cluster.nvswitch and gpu.compute_capability >= 9.0 and link == "nvlink",
         nics=nics,
-        nic_gbs=cluster.nic_gbps / 8 * merged,
+        nic_gbs=nic_gbs * merged,
         nic_share=share / cluster.oversubscription,
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
     )

@@ -6,14 +6,15 @@ import functools
 from dataclasses import dataclass, replace
 
 from simulators.collectives import execution, p2p
-from simulators.collectives.coefficients import (
+from simulators.collectives.chunks import channels_used
+from simulators.collectives.cost import choose, ring_steps
+from simulators.collectives.graph import Wiring, wiring_of
+from simulators.collectives.transport import (
     Coefficients,
     net_coefficients,
     node_coefficients,
     weighted_us,
 )
-from simulators.collectives.cost import choose, ring_steps
-from simulators.collectives.graph import Wiring, wiring_of
 from simulators.errors import require_choice, require_positive
 from simulators.job import Cluster, Gpu
 from simulators.prediction import Evidence
@@ -58,6 +59,19 @@ def price_collective(
     Raises:
         InputError: for an unknown kind, a negative size or an unreadable NCCL version.
     """
+    return price_forced(kind, size_bytes, communicator, gpu, cluster, "", dtype)
+
+
+def price_forced(
+    kind: str,
+    size_bytes: int,
+    communicator: Communicator,
+    gpu: Gpu,
+    cluster: Cluster,
+    algorithm: str,
+    dtype: str = "bf16",
+) -> CollectivePrice:
+    """``price_collective`` with NCCL held to one algorithm, as NCCL_ALGO does."""
     require_choice("collective.kind", kind, KINDS)
     require_positive("collective.bytes", size_bytes, allow_zero=True)
     if communicator.size <= 1 or size_bytes == 0:
@@ -67,7 +81,7 @@ def price_collective(
         return _price_all_to_all(size_bytes, wiring)
     if dtype == "fp8" and kind in ("all_reduce", "reduce_scatter"):
         wiring = replace(wiring, multicast=False)
-    option = choose(kind, size_bytes, wiring)
+    option = choose(kind, size_bytes, wiring, algorithm)
     node = node_coefficients(_hardware(wiring), option.algorithm, option.protocol)
     time_us = weighted_us(execution.node_terms(kind, size_bytes, option, wiring), node)
     # The two rooted collectives were measured on one machine only.
@@ -80,7 +94,7 @@ def price_collective(
         *_link_bytes(kind, size_bytes, option.algorithm, wiring),
         execution.memory_bytes(kind, size_bytes, option, wiring),
     )
-    channels = execution.channels_used(kind, size_bytes, option, wiring)
+    channels = channels_used(kind, size_bytes, option, wiring)
     return _price(time_us, traffic, channels, option.algorithm, option.protocol, fitted, wiring)
 
 
@@ -108,7 +122,7 @@ def price_send_recv(
     # Outside the NVLink domain but in the same server: two islands, over PCIe.
     members = (1, 2) if crosses_nodes else (2, 1)
     pair = Communicator(communicator.name, 2, *members)
-    return _send_inside_node(size_bytes, wiring_of(pair, gpu, cluster))
+    return _send_inside_node(size_bytes, communicator.size, wiring_of(pair, gpu, cluster))
 
 
 def _send_between_nodes(size_bytes: int, wiring: Wiring) -> CollectivePrice:
@@ -122,18 +136,19 @@ def _send_between_nodes(size_bytes: int, wiring: Wiring) -> CollectivePrice:
     return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
 
 
-def _send_inside_node(size_bytes: int, wiring: Wiring) -> CollectivePrice:
+def _send_inside_node(size_bytes: int, ranks: int, wiring: Wiring) -> CollectivePrice:
     node = node_coefficients(_hardware(wiring), "alltoall", "simple")
+    channels = p2p.local_channels_used(size_bytes, ranks, wiring)
     latency_us = node.terms["launch"] + node.terms["peer"]
-    time_us = latency_us + node.terms["stream"] * size_bytes / (1e3 * wiring.link_gbs)
+    time_us = latency_us + size_bytes / (1e3 * p2p.local_peer_gbs(channels, wiring))
     nvlink_bytes = float(size_bytes) if wiring.link == "nvlink" else 0.0
     traffic = _Traffic(nvlink_bytes, 0.0, 4.0 * size_bytes)
-    channels = p2p.channels_per_local_peer(wiring)
-    return _price(time_us, traffic, channels, "p2p", "simple", _measured(wiring, node), wiring)
+    fitted = wiring.generation == p2p.MEASURED_GENERATION and _measured(wiring, node)
+    return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
 
 
 def _price_all_to_all(size_bytes: int, wiring: Wiring) -> CollectivePrice:
-    node_terms, net_terms = execution.all_to_all_terms(size_bytes, wiring)
+    node_terms, net_terms = p2p.all_to_all_terms(size_bytes, wiring)
     node = node_coefficients(_hardware(wiring), "alltoall", "simple")
     time_us, fitted = weighted_us(node_terms, node), _measured(wiring, node)
     if wiring.multi_node:

@@ -1,15 +1,16 @@
-"""The fit recovers what it should, and what it wrote covers what is asked for."""
+"""The least squares recover what they should, and what was written covers what is asked for."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from simulators.collectives import fit
-from simulators.collectives.coefficients import net_coefficients, node_coefficients
+from simulators.collectives import least_squares as fit
 from simulators.collectives.cost import options_of
-from simulators.collectives.execution import all_to_all_terms, net_terms, node_terms
+from simulators.collectives.execution import net_terms, node_terms
 from simulators.collectives.graph import wiring_of
+from simulators.collectives.p2p import all_to_all_terms
+from simulators.collectives.transport import net_coefficients, node_coefficients
 from simulators.job import FABRICS, Gpu
 from tests.simulators.collectives import machines as m
 from tests.simulators.collectives.machines import MIB, cluster, group

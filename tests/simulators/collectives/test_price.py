@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.collectives import execution, price_collective, price_send_recv
-from simulators.collectives.coefficients import net_coefficients, node_coefficients, weighted_us
 from simulators.collectives.cost import options_of
 from simulators.collectives.graph import wiring_of
 from simulators.collectives.price import KINDS
+from simulators.collectives.transport import net_coefficients, node_coefficients, weighted_us
 from simulators.errors import InputError
 from simulators.job import FABRICS, Cluster, Gpu
 from simulators.prediction import Evidence
@@ -107,7 +107,8 @@ def test_pipeline_send_crosses_the_network_slower_than_nvlink() -> None:
     across = price_send_recv(32 * MIB, True, stages, m.H100, machine)
     # Two channels of about 12.7 GB/s on a 50 GB/s NIC.
     assert 32 * MIB / across.seconds == pytest.approx(25e9, rel=0.03)
-    assert across.seconds > 5 * inside.seconds
+    # Inside, a communicator of eight leaves each peer four channels of 20 GB/s.
+    assert 32 * MIB / inside.seconds == pytest.approx(80e9, rel=0.03)
 
 
 def test_sends_were_measured_on_infiniband_only() -> None:
@@ -266,12 +267,14 @@ def fixed_option_us(
 def test_one_way_of_running_never_gets_faster_with_size(
     call: tuple[Gpu, Cluster, Communicator], kind: str, one: int, other: int, which: int
 ) -> None:
-    # Only NCCL's switch to another algorithm or protocol may make a longer message finish sooner.
+    # NCCL's switches to another algorithm or protocol may make a longer message finish sooner
+    # (and do: public results on 16 GH200 take 2.1 ms for 16 MiB and 1.3 ms for 32); here only
+    # another channel that joins, or a chunk that doubles, may, and not by much.
     if call[2].size == 1:
         return
     small, large = sorted((one, other))
     slower = fixed_option_us(kind, large, call, which)
-    assert fixed_option_us(kind, small, call, which) <= slower * (1 + 1e-9)
+    assert fixed_option_us(kind, small, call, which) <= slower * 1.25
 
 
 @settings(max_examples=150, deadline=None)
@@ -331,6 +334,7 @@ def test_same_question_same_answer(size: int) -> None:
 
 
 def test_small_messages_hold_fewer_sms() -> None:
-    small = price_collective("all_gather", 8 * KIB, group(8), m.H100, ONE)
-    large = price_collective("all_gather", GIB, group(8), m.H100, ONE)
+    newer = cluster(1, 8, version="2.23")
+    small = price_collective("all_gather", 8 * KIB, group(8), m.H100, newer)
+    large = price_collective("all_gather", GIB, group(8), m.H100, newer)
     assert small.channels < large.channels == 24

@@ -1,0 +1,195 @@
+"""Hold the model against measured collectives.
+
+    python -m simulators.collectives.validate TABLE.csv --json OUT.json
+
+Every usable row of an nccl-tests table (columns in ``describe.py``) is predicted from what the
+row says about its machine. The same rows are given to NCCL's own cost model, which prices
+neither all-to-all nor point-to-point. Errors are fractions of the measured time; ``bias`` is
+the median of the signed errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulators.collectives.cost import choose
+from simulators.collectives.describe import Measurement, read_table
+from simulators.collectives.graph import wiring_of
+from simulators.collectives.price import CollectivePrice, price_forced, price_send_recv
+from simulators.collectives.size_bands import size_band
+from simulators.errors import InputError
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row predicted: seconds, and NCCL's own estimate where it has one."""
+
+    measurement: Measurement
+    price: CollectivePrice
+    nccl_s: float | None
+
+    @property
+    def error(self) -> float:
+        return self.price.seconds / self.measurement.seconds - 1
+
+
+def predict(measurement: Measurement) -> Outcome:
+    """The model's price of one measured call."""
+    gpu, cluster = measurement.gpu, measurement.cluster
+    communicator, size = measurement.communicator, measurement.size_bytes
+    if measurement.kind == "send_recv":
+        price = price_send_recv(size, communicator.nodes > 1, communicator, gpu, cluster)
+        return Outcome(measurement, price, None)
+    kind, forced = measurement.kind, measurement.algorithm
+    price = price_forced(kind, size, communicator, gpu, cluster, forced)
+    if kind == "all_to_all":
+        return Outcome(measurement, price, None)
+    option = choose(kind, size, wiring_of(communicator, gpu, cluster), forced)
+    return Outcome(measurement, price, option.time_us(size) * 1e-6)
+
+
+def summary(errors: Iterable[float], skipped: int = 0) -> dict[str, Any]:
+    """The six figures of a set of signed relative errors; null where it is empty."""
+    signed = np.fromiter(errors, float)
+    magnitude = np.abs(signed)
+    if not len(signed):
+        names = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
+        return {"n": 0, "skipped": skipped, **dict.fromkeys(names)}
+    return {
+        "n": len(signed),
+        "skipped": skipped,
+        "median_abs_error": float(np.median(magnitude)),
+        "mean_abs_error": float(np.mean(magnitude)),
+        "p90_abs_error": float(np.quantile(magnitude, 0.9)),
+        "bias": float(np.median(signed)),
+    }
+
+
+def transport_of(outcome: Outcome) -> str:
+    """What limits the call: the fabric between nodes, else the links inside one."""
+    measured = outcome.measurement
+    wiring = wiring_of(measured.communicator, measured.gpu, measured.cluster)
+    return wiring.fabric if wiring.multi_node else wiring.link
+
+
+GROUPS: Mapping[str, Callable[[Outcome], str]] = {
+    "by_cluster": lambda each: each.measurement.cluster_id,
+    "by_collective": lambda each: each.measurement.kind,
+    "by_size_band": lambda each: size_band(each.measurement.size_bytes),
+    "by_transport": transport_of,
+    "by_algorithm": lambda each: f"{each.price.algorithm}/{each.price.protocol}",
+}
+
+
+def mean_of_medians(cells: Iterable[tuple[tuple[str, str], float]]) -> float | None:
+    """Median absolute error of each (cluster, size band), averaged over the cells."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for cell, error in cells:
+        groups[cell].append(abs(error))
+    if not groups:
+        return None
+    return float(np.mean([np.median(group) for group in groups.values()]))
+
+
+def report(outcomes: Sequence[Outcome], skipped: Sequence[Any]) -> dict[str, Any]:
+    """The document that ``--json`` writes."""
+    document: dict[str, Any] = {"overall": summary((o.error for o in outcomes), len(skipped))}
+    for title, key in GROUPS.items():
+        groups: dict[str, list[float]] = defaultdict(list)
+        for outcome in outcomes:
+            groups[key(outcome)].append(outcome.error)
+        document[title] = {name: summary(groups[name]) for name in sorted(groups)}
+    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for each in outcomes:
+        measured = each.measurement
+        cells[measured.cluster_id][size_band(measured.size_bytes)].append(each.error)
+    document["by_cluster_and_size_band"] = {
+        cluster: {band: summary(errors) for band, errors in bands.items()}
+        for cluster, bands in sorted(cells.items())
+    }
+    document["per_cluster_and_band_mean_of_medians"] = mean_of_medians(
+        (_cell(each), each.error) for each in outcomes
+    )
+    priced = [(each, each.nccl_s) for each in outcomes if each.nccl_s is not None]
+    own = [(each, nccl_s / each.measurement.seconds - 1) for each, nccl_s in priced]
+    document["nccl_model"] = {
+        "overall": summary((error for _, error in own), len(outcomes) - len(own)),
+        "per_cluster_and_band_mean_of_medians": mean_of_medians(
+            (_cell(each), error) for each, error in own
+        ),
+        "ours_on_the_same_rows": {
+            "overall": summary(each.error for each, _ in own),
+            "per_cluster_and_band_mean_of_medians": mean_of_medians(
+                (_cell(each), each.error) for each, _ in own
+            ),
+        },
+    }
+    document["rows"] = [
+        {
+            "id": each.measurement.id,
+            "measured": each.measurement.seconds,
+            "predicted": each.price.seconds,
+            "error": each.error,
+            "assumptions": list(each.measurement.assumptions),
+        }
+        for each in outcomes
+    ]
+    document["skipped"] = [{"id": each.id, "reason": each.reason} for each in skipped]
+    return document
+
+
+def _cell(outcome: Outcome) -> tuple[str, str]:
+    measured = outcome.measurement
+    return measured.cluster_id, size_band(measured.size_bytes)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; 0 when a report was made, 2 for an input that cannot be used."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("table", type=Path, help="CSV of measured collectives")
+    parser.add_argument("--json", type=Path, required=True, help="where to write the report")
+    given = parser.parse_args(arguments)
+    try:
+        measurements, skipped = read_table(given.table)
+    except InputError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    document = report([predict(each) for each in measurements], skipped)
+    temporary = given.json.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    temporary.replace(given.json)
+    _print(document)
+    return 0
+
+
+def _print(document: Mapping[str, Any]) -> None:
+    overall = document["overall"]
+    print(f"{overall['n']} rows, {overall['skipped']} skipped")
+    if not overall["n"]:
+        return
+    mean = document["per_cluster_and_band_mean_of_medians"]
+    print(f"median {overall['median_abs_error']:.1%}, p90 {overall['p90_abs_error']:.1%}")
+    print(f"median per cluster and size band, averaged: {mean:.1%}")
+    own = document["nccl_model"]
+    if own["overall"]["n"]:
+        same = own["ours_on_the_same_rows"]
+        print(
+            f"NCCL's own model on {own['overall']['n']} of them: "
+            f"median {own['overall']['median_abs_error']:.1%} "
+            f"(ours {same['overall']['median_abs_error']:.1%}), averaged "
+            f"{own['per_cluster_and_band_mean_of_medians']:.1%} "
+            f"(ours {same['per_cluster_and_band_mean_of_medians']:.1%})"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The report: its shape, its figures, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simulators.collectives import validate
+from simulators.collectives.describe import Skipped, describe
+from simulators.collectives.size_bands import size_band
+from tests.simulators.collectives.machines import KIB, MIB
+from tests.simulators.collectives.test_describe import row
+
+SIX = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
+
+
+def test_summary_of_known_errors() -> None:
+    found = validate.summary([0.1, -0.2, 0.3], skipped=2)
+    assert found == {
+        "n": 3,
+        "skipped": 2,
+        "median_abs_error": pytest.approx(0.2),
+        "mean_abs_error": pytest.approx(0.2),
+        "p90_abs_error": pytest.approx(0.28),
+        "bias": pytest.approx(0.1),
+    }
+
+
+def test_summary_of_nothing_is_null() -> None:
+    assert validate.summary([])["median_abs_error"] is None
+
+
+def test_cells_count_alike_whatever_their_rows() -> None:
+    cells = [(("a", "x"), 0.1)] * 9 + [(("b", "x"), -0.3)]
+    assert validate.mean_of_medians(cells) == pytest.approx(0.2)
+    assert validate.mean_of_medians([]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "band"),
+    [
+        (16 * KIB, "<=16KiB"),
+        (16 * KIB + 1, "16-256KiB"),
+        (4 * MIB, "256KiB-4MiB"),
+        (64 * MIB + 1, ">64MiB"),
+    ],
+)
+def test_bands(size: int, band: str) -> None:
+    assert size_band(size) == band
+
+
+def test_report_has_every_part() -> None:
+    kinds = ("all_reduce", "alltoall", "sendrecv")
+    outcomes = [
+        validate.predict(describe(str(number), row(collective=kind)))
+        for number, kind in enumerate(kinds)
+    ]
+    found = validate.report(outcomes, [Skipped("9", "because")])
+    assert set(found["overall"]) == SIX
+    assert found["overall"]["n"] == 3
+    assert found["overall"]["skipped"] == 1
+    for title in validate.GROUPS:
+        assert sum(each["n"] for each in found[title].values()) == 3
+        assert all(set(each) == SIX for each in found[title].values())
+    assert set(found["by_collective"]) == {"all_reduce", "all_to_all", "send_recv"}
+    assert set(found["by_transport"]) == {"infiniband"}
+    # NCCL's own model prices neither all-to-all nor sends.
+    assert found["nccl_model"]["overall"]["n"] == 1
+    assert found["skipped"] == [{"id": "9", "reason": "because"}]
+    for each in found["rows"]:
+        assert each["error"] == pytest.approx(each["predicted"] / each["measured"] - 1)
+        assert each["assumptions"]
+
+
+def test_a_forced_algorithm_is_predicted() -> None:
+    forced = validate.predict(describe("1", row(algo="Ring", bytes=str(16 * MIB))))
+    free = validate.predict(describe("1", row(bytes=str(16 * MIB))))
+    assert (forced.price.algorithm, free.price.algorithm) == ("ring", "nvls_tree")
+
+
+def test_command_writes_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, out = tmp_path / "table.csv", tmp_path / "out.json"
+    table.write_text(",".join(row()) + "\n" + ",".join(row().values()) + "\n")
+    assert validate.main([str(table), "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    # Two H100 nodes on InfiniBand at 1 MiB are among the fitted clusters.
+    assert found["overall"]["median_abs_error"] < 0.25
+    assert "1 rows, 0 skipped" in capsys.readouterr().out
+
+
+def test_command_refuses_a_bad_table(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert validate.main([str(tmp_path / "none.csv"), "--json", str(out)]) == 2
+    assert not out.exists()
