@@ -20,7 +20,7 @@ from reports.validation.page import (
     accuracy_page,
 )
 from reports.validation.plots import error_plot, memory_plot, step_time_plot
-from reports.validation.published import PUBLISHED_RUNS
+from reports.validation.published import PUBLISHED_RUNS, stored_coverage
 from reports.validation.summaries import COLLECTIVES, KERNELS, read_summary, stored_summary
 from simulators.errors import InputError
 
@@ -58,6 +58,7 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
         write_whole(folder / name, drawn)
     page = accuracy_page(
         report,
+        stored_coverage(),
         stored_summary(COLLECTIVES),
         stored_summary(KERNELS),
         analysis.read_text(encoding="utf-8"),

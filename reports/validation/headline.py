@@ -57,13 +57,22 @@ def allocator_memory(report: Report) -> Summary:
     )
 
 
-def targets(report: Report, collectives: Report | None, kernels: Report | None) -> list[Target]:
-    """Every target of the project, in the order of the accuracy page."""
+def targets(
+    report: Report,
+    coverage: Mapping[str, float],
+    collectives: Report | None,
+    kernels: Report | None,
+) -> list[Target]:
+    """Every target of the project, in the order of the accuracy page.
+
+    ``coverage`` says how often error bars held runs that were left out.
+    """
     return [
         *_step_time(report),
         *_sets(report),
         *_layouts(report),
         *_memory(report),
+        _error_bars(coverage),
         *_parts(collectives, kernels),
     ]
 
@@ -153,6 +162,13 @@ def _memory(report: Report) -> list[Target]:
         _below("memory (allocator), median", memory.median_abs_error, 0.03),
         _below("memory (allocator), 90th percentile", memory.p90_abs_error, 0.08),
     ]
+
+
+def _error_bars(coverage: Mapping[str, float]) -> Target:
+    level, held = coverage["level"], coverage["five_fold"]
+    name = f"runs inside their {level:.0%} error bar, a random fifth left out"
+    aim = f"{level - 0.05:.0%} to {level + 0.05:.0%}"
+    return Target(name, aim, f"{held:.1%}", abs(held - level) <= 0.05)
 
 
 def _parts(collectives: Report | None, kernels: Report | None) -> list[Target]:

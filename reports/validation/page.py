@@ -28,23 +28,29 @@ _GROUPINGS = (
 
 
 def accuracy_page(
-    report: Report, collectives: Report | None, kernels: Report | None, analysis: str
+    report: Report,
+    coverage: Mapping[str, float],
+    collectives: Report | None,
+    kernels: Report | None,
+    analysis: str,
 ) -> str:
     """The whole page.
 
     Args:
         report: what ``validation_report`` returns for the published rows.
+        coverage: how often error bars held runs that were left out.
         collectives: summary written by the collectives' own validator, None when there is none.
         kernels: the same for kernels.
         analysis: the hand-written error analysis, Markdown.
     """
     parts = [
         _introduction(report),
-        _targets(targets(report, collectives, kernels)),
+        _targets(targets(report, coverage, collectives, kernels)),
         _step_time(report),
         _layouts(report),
         _beside_others(report),
         _memory(report),
+        _error_bars(coverage),
         _validator("Collectives", "simulators.collectives.validate", collectives),
         _validator("Kernels", "simulators.kernels.validate", kernels),
         "## Error analysis\n\n" + analysis.strip(),
@@ -181,6 +187,18 @@ def _memory(report: Report) -> str:
         "figures, `device` is what nvidia-smi shows).\n\n"
         + _markdown_table(header, rows)
         + f"\n\n![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
+    )
+
+
+def _error_bars(coverage: Mapping[str, float]) -> str:
+    return (
+        "## Error bars\n\nA prediction's interval comes from the residuals of the runs most like "
+        "it (`python -m reports.residuals` redoes them). Of "
+        f"{coverage['n']:.0f} runs, the {coverage['level']:.0%} interval made without them holds "
+        f"{coverage['five_fold']:.1%} when a random fifth is left out, and "
+        f"{coverage['leave_one_source_out']:.1%} when their whole publication is (mean over "
+        f"publications {coverage['per_source']:.1%}). The median interval's high end is "
+        f"{coverage['median_width']:.0%} above its low end."
     )
 
 

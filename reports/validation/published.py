@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
+
+from simulators.uncertainty.table import RESIDUALS
 
 DATA = Path(__file__).parents[1] / "data"
 PUBLISHED_RUNS = DATA / "published_runs.csv"
@@ -22,6 +27,18 @@ class PeerPrediction:
     row_id: str
     peer: str
     predicted_s: float
+
+
+def stored_coverage(path: Path = RESIDUALS) -> dict[str, float]:
+    """How often error bars held runs that were left out, from the header of their table."""
+    with path.open(encoding="utf-8") as file:
+        header = "".join(line[1:] for line in itertools.takewhile(_is_comment, file))
+    coverage: dict[str, float] = yaml.safe_load(header)["coverage"]
+    return coverage
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("#")
 
 
 def read_peer_predictions(path: Path = PEER_PREDICTIONS) -> tuple[PeerPrediction, ...]:

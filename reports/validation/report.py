@@ -94,6 +94,7 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "predicted_memory_bytes": None if memory is None else memory.predicted_bytes,
         "memory_error": result.memory_error,
         "breakdown_s": prediction.breakdown_s,
+        "interval_s": prediction.interval_s,
     }
 
 
