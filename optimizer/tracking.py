@@ -137,6 +137,8 @@ def prediction_metrics(prediction: Prediction) -> dict[str, float]:
             "cost_of_run_usd",
         )
     }
+    if prediction.interval_s is not None:
+        metrics["step_time_low_s"], metrics["step_time_high_s"] = prediction.interval_s
     for name in ("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes"):
         metrics[f"memory/{name}"] = getattr(prediction.memory, name)
     for part, seconds in prediction.breakdown_s.items():

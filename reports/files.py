@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from optimizer.trial import SearchResult, Trial
+from reports.error_bars import tie_shares
 from reports.explain import JobOf
 from reports.launch import megatron_launch
 from simulators.job import Recipe
@@ -68,10 +69,18 @@ def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:
 
 
 def top_recipes_json(trials: Sequence[Trial], job_of: JobOf) -> str:
-    """A JSON list, best first, of ``{"recipe": ..., "prediction": ...}``."""
+    """A JSON list, best first, of ``{"recipe": ..., "prediction": ..., "tie_share": ...}``.
+
+    ``tie_share`` is the lead, as a share of a step, below which the recipe cannot be told apart
+    from the first one (``reports.error_bars``).
+    """
     rows = [
-        {"recipe": recipe_dict(t.recipe, job_of), "prediction": t.prediction.to_dict()}
-        for t in trials
+        {
+            "recipe": recipe_dict(t.recipe, job_of),
+            "prediction": t.prediction.to_dict(),
+            "tie_share": share,
+        }
+        for t, share in zip(trials, tie_shares(trials, job_of), strict=True)
         if t.prediction is not None
     ]
     return json.dumps(rows, indent=2, allow_nan=False) + "\n"

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimizer.trial import SearchResult, Trial
+from reports.error_bars import error_bar_words, told_apart_words
 from reports.explain import JobOf, why_best, why_nothing_fits
 from reports.files import LAUNCH
 from reports.launch import megatron_launch
@@ -94,6 +95,9 @@ def search_report(
         parts += [_recipes_table(shown, result.objectives, job_of), Text()]
         if len(result.objectives) == 1:
             parts.append(_labelled("Why #1", why_best(result.best, job_of)))
+            told_apart = told_apart_words(shown, job_of)
+            if told_apart is not None:
+                parts.append(_labelled("How sure", told_apart))
         parts += _prediction_notes(_predicted(shown[0]), job, "#1")
         parts.append(_labelled("Launch #1", _launch_words(job)))
     else:
@@ -191,17 +195,12 @@ def _prediction_notes(prediction: Prediction, job: Job, name: str) -> list[Rende
         f" and {usd_words(prediction.cost_of_run_usd)}, at an assumed {usd_words(price)} per"
         " GPU-hour (gpu.price_usd_per_hour=)"
     )
-    if prediction.interval_s is None:
-        sure = "not yet calibrated"
-    else:
-        low, high = prediction.interval_s
-        sure = f"{seconds_words(low)} to {seconds_words(high)}"
     shares = ", ".join(
         f"{percent_words(share)} {kind}" for kind, share in prediction.evidence_share.items()
     )
     notes: list[RenderableType] = [
         _labelled("Run", run),
-        _labelled("Error bar", sure),
+        _labelled("Error bar", error_bar_words(prediction)),
         _labelled("Evidence", f"time priced from {shares}"),
     ]
     if prediction.estimated_operations:

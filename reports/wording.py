@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulators.job import Job, Recipe
 
 _GIB = 2**30
@@ -97,3 +99,14 @@ def part_words(name: str) -> str:
     return " ".join(
         word.upper() if word in acronyms else word for word in name.removesuffix("_s").split("_")
     )
+
+
+def ranks_words(ranks: Sequence[int]) -> str:
+    """Ascending ranks as people write them: #2 to #4, #7."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(f"#{run[0]}" if len(run) == 1 else f"#{run[0]} to #{run[-1]}" for run in runs)

@@ -12,9 +12,10 @@ from optimizer.tracking import (
     TrackingSettings,
     flat_params,
     make_tracker,
+    prediction_metrics,
 )
 from simulators.errors import InputError
-from tests.samples import search_result
+from tests.samples import prediction, search_result
 
 
 def record(tmp_path, **changes) -> SearchRecord:
@@ -159,3 +160,10 @@ def test_configuration_is_flattened_to_dotted_names():
         "a.c.d": 2,
         "e": [3],
     }
+
+
+def test_an_error_bar_becomes_two_metrics():
+    bare = prediction()
+    assert "step_time_low_s" not in prediction_metrics(bare)
+    metrics = prediction_metrics(replace(bare, interval_s=(1.5, 2.5)))
+    assert (metrics["step_time_low_s"], metrics["step_time_high_s"]) == (1.5, 2.5)

@@ -2,7 +2,7 @@ import csv
 import io
 import json
 import stat
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -19,6 +19,18 @@ def test_top_recipes_are_best_first_with_the_fixed_names():
         assert name in rows[0]["prediction"]
     stage = rows[0]["prediction"]["memory"]["per_stage"][0]
     assert stage["kind"]["parameters"] == 2 * 2**30
+    assert [row["tie_share"] for row in rows] == [None, None]
+
+
+def test_top_recipes_say_which_lead_counts():
+    best = [
+        replace(each, prediction=replace(each.prediction, interval_s=(1.0, 3.0)))
+        for each in search_result().best
+    ]
+    rows = json.loads(top_recipes_json(best, job_of))
+    assert rows[0]["tie_share"] == 0
+    assert rows[1]["tie_share"] > 0
+    assert rows[0]["prediction"]["interval_s"] == [1.0, 3.0]
 
 
 def test_one_row_per_trial_with_status_and_rule():

@@ -23,7 +23,7 @@ def test_the_report_answers_what_people_ask():
         assert shown in first
     assert "Why #1:" in text
     assert "500 ms less on bubble" in " ".join(text.split())
-    assert "not yet calibrated" in text
+    assert "Error bar: none" in text
     assert "75.0 % fitted, 25.0 % estimated" in text
     assert "norm_fwd, embedding" in text
     assert "outputs/here" in text
@@ -36,10 +36,19 @@ def test_trials_are_counted_by_status_and_rule():
     assert "1 invalid (degrees_divide_world 1); 1 failed" in text
 
 
-def test_a_calibrated_prediction_shows_its_interval():
+def test_a_prediction_shows_its_interval():
     result = search_result()
     best = replace(result.best[0], prediction=replace(prediction(), interval_s=(1.9, 2.1)))
-    assert "1.900 s to 2.100 s" in report(best=(best,))
+    assert "Error bar: 1.900 s to 2.100 s" in report(best=(best,))
+
+
+def test_recipes_that_cannot_be_told_apart_are_named():
+    both = [
+        replace(each, prediction=replace(prediction(), interval_s=(1.9, 2.1)))
+        for each in search_result().best
+    ]
+    assert "How sure:" not in report()
+    assert "How sure: #2 cannot be told apart from #1" in report(best=tuple(both))
 
 
 def test_several_objectives_show_the_front():

@@ -1,0 +1,83 @@
+"""How sure, in words: the error bar of a step, and which recipes cannot be told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from optimizer.trial import Trial
+from reports.explain import JobOf
+from reports.wording import percent_words, ranks_words, seconds_words
+from simulators.prediction import Prediction
+from simulators.uncertainty import LEVEL, features_of, tie_share
+
+
+def error_bar_words(prediction: Prediction) -> str:
+    """The interval in seconds and relative to the prediction."""
+    if prediction.interval_s is None:
+        return "none: this simulator gives no error bar"
+    low, high = prediction.interval_s
+    step_s = prediction.step_time_s
+    words = (
+        f"{seconds_words(low)} to {seconds_words(high)} ({low / step_s - 1:+.1%} to "
+        f"{high / step_s - 1:+.1%}), where {LEVEL:.0%} of measured runs like it would lie"
+    )
+    if low > step_s:
+        words += "; predictions of such runs were mostly too short"
+    elif high < step_s:
+        words += "; predictions of such runs were mostly too long"
+    return words
+
+
+def tie_shares(ranked: Sequence[Trial], job_of: JobOf) -> list[float | None]:
+    """For each trial, the lead (as a share of a step) below which it cannot be told apart from
+    the first; None where the predictions carry no error bar."""
+    if not ranked:
+        return []
+    best, job = _predicted(ranked[0]), job_of(ranked[0].recipe)
+    if best.interval_s is None:
+        return [None] * len(ranked)
+    features = features_of(job, best.step_time_s, best.breakdown_s)
+    return [tie_share(features, ranked[0].recipe, trial.recipe) for trial in ranked]
+
+
+def lead_share(best: Prediction, other: Prediction) -> float:
+    """By how much of the shorter step two predictions differ."""
+    shorter, longer = sorted((best.step_time_s, other.step_time_s))
+    return longer / shorter - 1
+
+
+def told_apart_words(ranked: Sequence[Trial], job_of: JobOf) -> str | None:
+    """Which of the recipes might as well be the best; None when there is nothing to say."""
+    shares = tie_shares(ranked, job_of)
+    if len(ranked) < 2 or shares[0] is None:
+        return None
+    best = _predicted(ranked[0])
+    pairs = list(zip(ranked, shares, strict=True))[1:]
+    leads = [lead_share(best, _predicted(trial)) for trial, _ in pairs]
+    known = [share for _, share in pairs if share is not None]
+    tied = [
+        (rank, lead, share)
+        for rank, (lead, share) in enumerate(zip(leads, known, strict=True), start=2)
+        if lead <= share
+    ]
+    if not tied:
+        return (
+            f"every other recipe shown is behind #1 by more than {LEVEL:.0%} of the predicted "
+            f"differences between measured layouts were off ({percent_words(max(known))} at most)"
+        )
+    least, most = min(share for *_, share in tied), max(share for *_, share in tied)
+    off = (
+        percent_words(most) if most - least < 5e-4 else f"{least * 100:.1f} to {most * 100:.1f} %"
+    )
+    return (
+        f"{ranks_words([rank for rank, *_ in tied])} cannot be told apart from #1: predicted "
+        f"within {percent_words(max(lead for _, lead, _ in tied))} of it, while for measured "
+        f"layouts that differ as much, one in {round(1 / (1 - LEVEL))} predicted differences was "
+        f"off by more than {off}"
+    )
+
+
+def _predicted(trial: Trial) -> Prediction:
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} has no prediction")
+    return trial.prediction
