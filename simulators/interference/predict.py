@@ -38,7 +38,8 @@ def overlap_slowdowns(
         InputError: for negative or NaN seconds, channels or traffic, or more seconds limited by
             DRAM than there are.
     """
-    seconds, dram_s = np.moveaxis(np.asarray(kernel_s, dtype=np.float64), 1, 0)
+    kernels = np.asarray(kernel_s, dtype=np.float64)
+    seconds, dram_s = kernels[:, 0], kernels[:, 1]
     if not np.all((dram_s >= 0) & (dram_s <= seconds * (1 + 1e-9))):
         raise InputError("kernel_s", kernel_s, "is out of range", "0 <= DRAM seconds <= seconds")
     total = np.maximum(seconds.sum(axis=1), np.finfo(np.float64).tiny)
