@@ -28,7 +28,8 @@ class Framework:
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
     ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
     the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
-    ``keeps_16bit_grads`` the 16-bit one beside it (DeepSpeed's BF16 optimizer, DDP's buckets).
+    ``keeps_16bit_grads`` the 16-bit one beside it where there are replicas (DDP's buckets,
+    DeepSpeed's BF16 optimizer).
     ``cross_entropy``: the loss overwrites its 16-bit logits with their gradient (``in_place``),
     reads them and writes a gradient (``compiled``), keeps an fp32 softmax made in place of the
     logits' fp32 copy (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on
@@ -43,8 +44,10 @@ class Framework:
     input gradient summed or scattered beside the weight gradient's (Megatron-LM from 2022)
     instead of alone.
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
-    refused as Megatron-LM does. ``expandable_segments``: PyTorch's allocator grows its segments
-    in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of taking new ones.
+    refused as Megatron-LM does. ``split_by_compute``: the stages of a plain pipeline end
+    nearest to equal shares of the compute, the head's included. ``expandable_segments``:
+    PyTorch's allocator grows its segments in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of
+    taking new ones.
     """
 
     name: str = "megatron_core"
@@ -62,6 +65,7 @@ class Framework:
     overlap_p2p: bool = True
     overlap_tp_gradients: bool = True
     balanced_split: bool = False
+    split_by_compute: bool = False
     expandable_segments: bool = False
 
     def check(self) -> None:

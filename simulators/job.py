@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.framework import MEGATRON_CORE, Framework
-from simulators.layout import split_layers
+from simulators.layout import split_by_compute, split_layers
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "tf32")
 RECOMPUTE_MODES = ("none", "selective", "full")
@@ -440,16 +440,19 @@ class Job:
         Raises:
             InputError: naming the recipe field, when the layers cannot be split as declared.
         """
-        recipe = self.recipe
+        recipe, model = self.recipe, self.model
+        if self.framework.split_by_compute and recipe.vpp == 1 and model.moe is None:
+            layer = 4 * model.hidden_size + (3 if model.gated_mlp else 2) * model.ffn_hidden_size
+            return split_by_compute(model.num_layers, recipe.pp, model.vocab_size / layer)
         return split_layers(
-            self.model.num_layers,
+            model.num_layers,
             recipe.pp,
             recipe.vpp,
             first_stage=recipe.first_stage_layers,
             last_stage=recipe.last_stage_layers,
             embedding_as_layer=recipe.embedding_as_layer,
             loss_as_layer=recipe.loss_as_layer,
-            mtp_layers=self.model.num_mtp_layers,
+            mtp_layers=model.num_mtp_layers,
             deal_out=self.framework.balanced_split,
         )
 

@@ -57,6 +57,22 @@ def split_layers(
     return tuple(tuple(flat[stage::stages]) for stage in range(stages))
 
 
+def split_by_compute(layers: int, stages: int, head_layers: float) -> tuple[tuple[int, ...], ...]:
+    """Layers of every stage when each ends nearest to its share of the compute.
+
+    ``head_layers`` is the head's cost in layers; the embedding costs nothing.
+
+    Raises:
+        InputError: when a stage is left without a layer or an end of the model.
+    """
+    share = (layers + head_layers) / stages
+    ends = [min(layers, round(share * (stage + 1))) for stage in range(stages - 1)] + [layers]
+    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    if min(counts[:-1], default=1) < 1:
+        raise InputError("pp", stages, f"has more places than the {layers} layers fill")
+    return tuple((count,) for count in counts)
+
+
 def _with_fixed_ends(
     layers: int, stages: int, chunks: int, first: int | None, last: int | None
 ) -> tuple[tuple[int, ...], ...]:

@@ -110,4 +110,6 @@ def predicted_memory_bytes(kind: str, prediction: Prediction) -> int:
         return memory.peak_allocated_bytes
     if kind == "reserved":
         return memory.peak_reserved_bytes
-    return memory.peak_reserved_bytes + memory.per_stage[memory.worst_stage].kind["context"]
+    kind_bytes = memory.per_stage[memory.worst_stage].kind
+    outside = kind_bytes["context"] + kind_bytes["communication_buffers"]
+    return memory.peak_reserved_bytes + outside

@@ -48,6 +48,12 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     if "parallel transformer block" in row.notes:
         assumed.append("the parallel transformer block is replayed as a sequential one")
     mla = _mla(row, family)
+    tied = family.tied_embeddings
+    if moe is None and mla is None:
+        width = given(row.num_query_groups, heads) * (family.head_dim or hidden // heads)
+        attention = 2 * hidden * (heads * (family.head_dim or hidden // heads) + width)
+        blocks = layers * (attention + (3 if gated else 2) * hidden * ffn)
+        tied = _tied(row, blocks, vocabulary * hidden, tied, assumed)
     model = Model(
         name=row.model or "unnamed",
         num_layers=layers,
@@ -66,12 +72,30 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         qkv_bias=family.qkv_bias,
         qk_norm=family.qk_norm,
         dropout=family.dropout,
-        tied_embeddings=family.tied_embeddings,
+        tied_embeddings=tied,
         num_mtp_layers=_mtp_layers(row, assumed),
         moe=moe,
         mla=mla,
     )
     return model, tuple(assumed)
+
+
+def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) -> bool:
+    """Whether the head uses the embedding's table, where the printed parameter count tells.
+
+    ``blocks`` and ``table`` are parameters of all layers and of one vocabulary table. A count
+    tells when it is within 0.5 % of one sum, and the table makes more difference than rounding.
+    """
+    if row.params_b is None or table < 0.05 * blocks:
+        return usual
+    printed = row.params_b * 1e9
+    fits = {
+        tied: abs(printed / (blocks + table * (2 - tied)) - 1) < 0.005 for tied in (True, False)
+    }
+    if fits[usual] or not fits[not usual]:
+        return usual
+    assumed.append(f"{'tied' if not usual else 'untied'} embeddings, by the parameter count")
+    return not usual
 
 
 def _required(row: Row, column: str, value: int | None) -> int:

@@ -38,9 +38,12 @@ WORKSPACE_BYTES = {
     "hopper": 64 * MIB,
     "blackwell": 64 * MIB,
 }
-# A channel's connection has one buffer per protocol on the receiving side: by NCCL's defaults
-# 4 MiB for Simple, 512 KiB for LL and 4.69 MiB for LL128. One connection a channel is counted.
-NCCL_CHANNEL_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
+# A connection has one buffer per protocol on the receiving side: by NCCL's defaults 4 MiB for
+# Simple, 512 KiB for LL and 4.69 MiB for LL128. Until 2.22 a channel connects at once to its
+# ring predecessor, its tree parent and one tree child; since then to what is used.
+NCCL_CONNECTION_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
+NCCL_CONNECTIONS, NCCL_LAZY_CONNECTIONS = 3, 1
+NCCL_LAZY_SINCE = (2, 22)
 
 
 def footprint(job: Job, workload: Workload, channels: int) -> Memory:
@@ -54,7 +57,7 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
     ``reserved`` is an estimate: allocated, and the share that fragmentation usually adds.
     """
     outside = {
-        "communication_buffers": channels * NCCL_CHANNEL_BYTES,
+        "communication_buffers": channels * _channel_bytes(job.cluster.nccl_version),
         "context": CONTEXT_BYTES[job.gpu.architecture],
     }
     stages = tuple(
@@ -71,6 +74,12 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         worst_stage=worst,
         per_stage=stages,
     )
+
+
+def _channel_bytes(nccl_version: str) -> int:
+    major, minor = nccl_version.split("-")[0].split(".")[:2]
+    lazy = (int(major), int(minor)) >= NCCL_LAZY_SINCE
+    return NCCL_CONNECTION_BYTES * (NCCL_LAZY_CONNECTIONS if lazy else NCCL_CONNECTIONS)
 
 
 def _stage_memory(job: Job, stage: Stage, index: int, outside: dict[str, int]) -> StageMemory:
@@ -100,7 +109,8 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     owned = owned_parameters(parameters, job)
     weight = parameter_bytes(job)
     gradient = gradient_bytes_per_parameter(job)
-    if job.framework.keeps_16bit_grads and gradient > weight:
+    replicas = job.dp * job.recipe.cp
+    if job.framework.keeps_16bit_grads and replicas > 1 and gradient > weight:
         gradient += weight
     if zero == 3:
         # FSDP2 keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.errors import InputError
-from simulators.layout import split_layers
+from simulators.layout import split_by_compute, split_layers
 
 
 def test_llama_405b_counts_both_ends_as_layers() -> None:
@@ -79,3 +79,27 @@ def test_every_layer_is_somewhere_and_chunks_are_nearly_equal(
     assert sum(flat) == layers
     assert len(flat) == stages * chunks
     assert max(flat) - min(flat) <= 2
+
+
+@given(
+    layers=st.integers(1, 200), stages=st.integers(1, 16), head=st.floats(0, 8, allow_nan=False)
+)
+def test_stages_end_nearest_to_equal_shares_of_the_compute(
+    layers: int, stages: int, head: float
+) -> None:
+    try:
+        split = split_by_compute(layers, stages, head)
+    except InputError:
+        assert layers + head < 2 * stages + head * stages
+        return
+    share = (layers + head) / stages
+    done = 0
+    for stage, (count,) in enumerate(split[:-1], start=1):
+        done += count
+        assert abs(done - share * stage) <= 0.5 or done == layers
+    assert done + split[-1][0] == layers
+
+
+def test_a_costly_head_takes_layers_from_the_last_stage() -> None:
+    # Nanotron's 3.57 B model: a head worth 3.6 of its 28 layers.
+    assert split_by_compute(28, 2, 3.56) == ((16,), (12,))

@@ -94,11 +94,11 @@ def test_what_a_memory_figure_counts(changes, kind):
     assert measured_memory(row) == (kind, 40 * 2**30)
 
 
-def test_the_device_holds_the_context_too():
+def test_the_device_holds_the_context_and_nccl_buffers_too():
     found = prediction()
     memory = found.memory
-    stage = replace(memory.per_stage[0], kind=memory.per_stage[0].kind | {"context": 7})
+    stage = replace(memory.per_stage[0], kind={"context": 7, "communication_buffers": 5})
     found = replace(found, memory=replace(memory, per_stage=(stage,), worst_stage=0))
-    assert predicted_memory_bytes("device", found) == memory.peak_reserved_bytes + 7
+    assert predicted_memory_bytes("device", found) == memory.peak_reserved_bytes + 12
     assert predicted_memory_bytes("reserved", found) == memory.peak_reserved_bytes
     assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes

@@ -68,3 +68,18 @@ def test_nemotron_340b_is_a_plain_transformer():
 def test_a_shape_that_is_not_published_is_not_made_up(column):
     outcome = job_of(replace(RUN, **{column: None}), declarations())
     assert outcome == NotReplayable(f"{column} is not published")
+
+
+@pytest.mark.parametrize(("printed", "tied"), [(3.57, True), (3.97, False), (4.6, False)])
+def test_a_parameter_count_may_tell_that_embeddings_are_tied(printed, tied):
+    shape = {"num_layers": 28, "hidden": 3072, "num_heads": 32, "num_query_groups": 32}
+    outcome = replayable(**shape, ffn_hidden=8192, vocab=131072, params_b=printed)
+    assert outcome.job.model.tied_embeddings is tied
+    assert any("by the parameter count" in text for text in outcome.assumptions) is tied
+
+
+def test_a_small_table_tells_nothing():
+    # 405B with 16 KV groups printed as 405: the table is half a percent of it.
+    shape = {"num_layers": 126, "hidden": 16384, "num_heads": 128, "num_query_groups": 16}
+    outcome = replayable(**shape, ffn_hidden=53248, params_b=405.0, tp=8, pp=1, dp=1, num_gpus=8)
+    assert not outcome.job.model.tied_embeddings

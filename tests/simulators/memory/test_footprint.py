@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulators.job import Job, Model
 from simulators.memory import footprint
-from simulators.memory.footprint import NCCL_CHANNEL_BYTES, static_bytes
+from simulators.memory.footprint import NCCL_CONNECTION_BYTES, static_bytes
 from simulators.prediction import Memory
 from simulators.validity import why_invalid
 from simulators.workload.megatron import build_workload
@@ -212,7 +212,7 @@ def test_totals_follow_from_the_stages(
     for stage in memory.per_stage:
         inside = sum(size for name, size in stage.kind.items() if name not in outside)
         assert stage.peak_allocated_bytes == inside <= stage.peak_reserved_bytes
-        assert stage.kind["communication_buffers"] == channels * NCCL_CHANNEL_BYTES
+        assert stage.kind["communication_buffers"] == channels * NCCL_CONNECTION_BYTES
         assert all(size >= 0 for size in stage.kind.values())
     worst = memory.per_stage[memory.worst_stage]
     used = worst.peak_reserved_bytes + sum(worst.kind[name] for name in outside)
@@ -220,6 +220,24 @@ def test_totals_follow_from_the_stages(
     assert memory.headroom_bytes == memory.capacity_bytes - used
     assert memory.peak_reserved_bytes == worst.peak_reserved_bytes
     assert memory.peak_allocated_bytes == max(s.peak_allocated_bytes for s in memory.per_stage)
+
+
+def test_old_nccl_connects_every_channel_three_times() -> None:
+    job = make_job(TINY)
+    old = replace(job, cluster=replace(job.cluster, nccl_version="2.12"))
+    buffers = [
+        memory_of(each, 16).per_stage[0].kind["communication_buffers"] for each in (job, old)
+    ]
+    assert buffers == [16 * NCCL_CONNECTION_BYTES, 48 * NCCL_CONNECTION_BYTES]
+
+
+def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -> None:
+    kept = {"keeps_16bit_grads": True}
+    assert static_per_parameter(make_job(TINY, training=kept)) == pytest.approx(
+        2 + 6 + 12 / 8, rel=1e-5
+    )
+    alone = make_job(TINY, tp=8, training=kept)
+    assert static_per_parameter(alone) == pytest.approx(2 + 4 + 12, rel=1e-5)
 
 
 def test_a_larger_reserve_leaves_less_room() -> None:
