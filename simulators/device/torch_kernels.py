@@ -162,14 +162,15 @@ class TorchKernels:
         return Built(call, f"{self.version}-grouped_mm")
 
     def attention(self, op: Attention) -> Built:
-        """cuDNN's kernel on Hopper and later, FlashAttention-2 before; the plain one on a CPU."""
+        """cuDNN's kernel on Hopper and later unless FlashAttention-2 is asked for or the GPU is
+        older; PyTorch's plain one on a CPU."""
         backends = self.torch.nn.attention.SDPBackend
         capability = (0, 0)
         backend, impl = backends.MATH, "sdpa-math"
         if self.device != "cpu":
             capability = self.torch.cuda.get_device_capability()
             backend, impl = backends.FLASH_ATTENTION, "pytorch-flash"
-        if capability >= (9, 0):
+        if capability >= (9, 0) and op.kernel == "flash":
             backend, impl = backends.CUDNN_ATTENTION, "cudnn"
         grad = op.pass_ == "bwd"
 

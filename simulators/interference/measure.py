@@ -190,9 +190,11 @@ class TorchOverlapDevice:
     def _copies_beside(self, built: Built, alone_s: float, traffic: Traffic) -> float:
         """How much longer copies take while kernels run throughout."""
         chunk_s = self._chunk_seconds(traffic)
-        chunks = max(1, round(OVERLAP_S / chunk_s))
+        calls = calls_for(4 * OVERLAP_S, alone_s)
+        # A quarter of the kernels' time, so that slowed copies still end before they do.
+        chunks = max(1, round(calls * alone_s / 4 / chunk_s))
         self._torch.cuda.synchronize()
-        for _ in range(calls_for(4 * OVERLAP_S, alone_s)):
+        for _ in range(calls):
             built.call()
         begin, end = self._copy(traffic, chunks)
         end.synchronize()
