@@ -16,7 +16,8 @@ from simulators.job import Job, Model, Recipe
 
 Arguments = list[tuple[str, ...]]
 
-_GROUPED_GEMM_PRECISIONS = ("bf16", "fp8")
+_FP8_RECIPES = {"fp8": "delayed", "fp8_current": "tensorwise", "mxfp8": "mxfp8"}
+_GROUPED_GEMM_PRECISIONS = ("bf16", *_FP8_RECIPES)
 _MEGATRON_RECOMPUTE_MODULES = (
     "core_attn",
     "moe_act",
@@ -203,8 +204,9 @@ def _training(job: Job) -> Arguments:
 
 
 def _precision(precision: str) -> Arguments:
-    if precision == "fp8":
-        return [("--bf16",), ("--fp8-format", "hybrid")]
+    if precision in _FP8_RECIPES:
+        recipe = _FP8_RECIPES[precision]
+        return [("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", recipe)]
     return [(f"--{precision}",)] if precision in ("bf16", "fp16") else []
 
 

@@ -15,7 +15,10 @@ from simulators.errors import InputError, require_choice, require_positive
 from simulators.framework import MEGATRON_CORE, Framework
 from simulators.layout import split_by_compute, split_layers
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp32", "tf32")
+PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
+# Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
+# delayed scaling) or from the tensor itself (``fp8_current``), or one for 32 values (``mxfp8``).
+TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8"}
 RECOMPUTE_MODES = ("none", "selective", "full")
 # Megatron-Core's names, then what other frameworks' policies need (workload/recompute.py).
 RECOMPUTE_MODULES = (
@@ -34,7 +37,15 @@ DEFAULT_RECOMPUTE_MODULES = "core_attn"
 SCHEDULES = ("1f1b", "gpipe")
 CP_COMM_TYPES = ("p2p", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
-ACTIVATION_BYTES = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
+ACTIVATION_BYTES = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 2,
+    "fp8_current": 2,
+    "mxfp8": 2,
+    "fp32": 4,
+    "tf32": 4,
+}
 
 
 @dataclass(frozen=True)
@@ -244,14 +255,15 @@ class Gpu:
         Raises:
             InputError: when this GPU has no such tensor precision.
         """
-        if precision not in self.peak_flops:
+        arithmetic = TENSOR_CORE_TYPE.get(precision, precision)
+        if arithmetic not in self.peak_flops:
             raise InputError(
                 "training.precision",
                 precision,
                 f"is not supported by {self.name}",
                 self.peak_flops,
             )
-        return self.peak_flops[precision]
+        return self.peak_flops[arithmetic]
 
 
 ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")

@@ -17,6 +17,7 @@ from simulators.job import (
     RECOMPUTE_MODES,
     RECOMPUTE_MODULES,
     SCHEDULES,
+    TENSOR_CORE_TYPE,
     Job,
 )
 
@@ -57,7 +58,9 @@ def _known_choices(job: Job) -> tuple[str, str] | None:
             return name, f"{name}={value} is not one of {', '.join(choices)}"
     if recipe.zero_stage not in (0, 1, 2, 3):
         return "zero_stage", f"zero_stage={recipe.zero_stage} is not one of 0, 1, 2, 3"
-    if job.precision not in job.gpu.peak_flops:
+    if job.precision == "mxfp8" and job.gpu.architecture != "blackwell":
+        return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
+    if TENSOR_CORE_TYPE.get(job.precision, job.precision) not in job.gpu.peak_flops:
         known = ", ".join(job.gpu.peak_flops)
         return "precision", f"{job.gpu.name} has no {job.precision} arithmetic, only {known}"
     return None

@@ -11,7 +11,15 @@ from reports.validation.rows import Row, given
 from simulators.framework import Framework
 from simulators.job import Model, Recipe
 
-_PRECISIONS = (("nvfp4", None), ("fp4", None), ("mxfp8", "fp8"), ("fp8", "fp8"), ("int8", None))
+_PRECISIONS = (
+    ("nvfp4", None),
+    ("fp4", None),
+    ("mxfp8", "mxfp8"),
+    ("fp8", "fp8"),
+    ("int8", None),
+)
+# Recipes that take a tensor's scale from the tensor itself, by the name publishers give them.
+_CURRENT_SCALING = ("fp8-cs", "fp8_cs", "tensorwise")
 _PLAIN = ("bf16", "fp16", "fp32", "tf32")
 
 
@@ -39,8 +47,9 @@ def precision_of(row: Row, default: str) -> tuple[str, tuple[str, ...]]:
         if label.startswith(prefix):
             if precision is None:
                 raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
-            if label != precision:
-                return precision, (f"{row.dtype} priced as {precision} with one scale a tensor",)
+            notes = f"{row.notes} {row.framework}".lower()
+            if precision == "fp8" and any(word in notes for word in _CURRENT_SCALING):
+                return "fp8_current", ()
             return precision, ()
     if label not in _PLAIN:
         raise CannotReplayError(f"{row.dtype} is not a known precision")

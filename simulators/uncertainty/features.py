@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.job import Job
+from simulators.job import TENSOR_CORE_TYPE, Job
 
 _BITS = {"fp8": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
 _SHORTEST_LAYER_S = 1e-6
@@ -58,7 +58,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
     return Features(
         gpu=job.gpu.name,
         architecture=job.gpu.architecture,
-        bits=_BITS[job.precision],
+        bits=_BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)],
         moe=job.model.moe is not None,
         num_gpus=job.world_size,
         attention=job.framework.attention,

@@ -24,6 +24,7 @@ from simulators.workload.ir import (
 from simulators.workload.linear import separate_accumulation
 from simulators.workload.mlp import activation, mlp_part
 from simulators.workload.part import Part
+from simulators.workload.quantise import quantise
 from simulators.workload.shard import Shard
 
 _COUNTS = "share_counts"
@@ -262,15 +263,9 @@ def _grouped(
     name: str, pass_: str, groups: int, rows: int, outputs: int, inputs: int, shard: Shard
 ) -> list[Op]:
     """Expert linear layers of one rank in one launch per pass."""
-    dtype = shard.precision
-    ops: list[Op] = []
-    if dtype == "fp8":
-        width = inputs if pass_ == "fwd" else outputs
-        ops.append(
-            Streaming(
-                f"{name}_{pass_}_cast", "cast", groups * rows * width * (shard.element_bytes + 2)
-            )
-        )
+    dtype = shard.linear_dtype
+    width = inputs if pass_ == "fwd" else outputs
+    ops = quantise(shard, f"{name}_{pass_}", groups * rows * width, pieces=groups)
     if pass_ == "fwd":
         return [*ops, GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype)]
     return [

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.job import ACTIVATION_BYTES, Job, Model
+from simulators.job import ACTIVATION_BYTES, TENSOR_CORE_TYPE, Job, Model
 from simulators.workload.communicators import place
-
-# Linear layers run in the job's precision; everything else in fp8 jobs stays in bf16.
-_ACTIVATION_DTYPE = {"fp8": "bf16"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,7 @@ class Shard:
     overlap_dispatch: bool
     ep_domains: int
     precision: str
+    fp8_transposes: bool
     attention: str
     fusion: str
     fused_wgrad: bool
@@ -59,6 +57,7 @@ class Shard:
             overlap_dispatch=recipe.overlap_moe_expert_parallel_comm,
             ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
+            fp8_transposes=job.gpu.architecture == "hopper",
             attention=job.framework.attention,
             fusion=job.framework.fusion,
             fused_wgrad=job.framework.fused_wgrad,
@@ -77,9 +76,18 @@ class Shard:
         return self.tokens // self.tp if self.sp else self.tokens
 
     @property
+    def linear_dtype(self) -> str:
+        """Type of the operands of linear layers; in 8-bit jobs everything else is bf16."""
+        return TENSOR_CORE_TYPE.get(self.precision, self.precision)
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.linear_dtype == "fp8"
+
+    @property
     def dtype(self) -> str:
         """Type of activations outside the linear layers."""
-        return _ACTIVATION_DTYPE.get(self.precision, self.precision)
+        return "bf16" if self.is_fp8 else self.precision
 
     @property
     def element_bytes(self) -> int:
@@ -88,7 +96,7 @@ class Shard:
     @property
     def linear_input_bytes(self) -> int:
         """Bytes per element of a linear layer's saved input (fp8 keeps the quantised copy)."""
-        return 1 if self.precision == "fp8" else self.element_bytes
+        return 1 if self.is_fp8 else self.element_bytes
 
     @property
     def column_input_bytes(self) -> int:

@@ -102,6 +102,16 @@ def test_alternating_experts_exchanged_by_deepep():
     assert "--overlap-moe-expert-parallel-comm" in given
 
 
+@pytest.mark.parametrize(
+    ("precision", "recipe"),
+    [("fp8", "delayed"), ("fp8_current", "tensorwise"), ("mxfp8", "mxfp8")],
+)
+def test_scaling_recipe_of_8_bits(precision, recipe):
+    given = arguments(job_of(Recipe(precision=precision)))
+    assert given["--fp8-recipe"] == recipe
+    assert "--bf16" in given
+
+
 def test_latent_attention():
     mla = Mla(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
     model = replace(MOE_MODEL, mla=mla, head_dim=None, num_query_groups=None)

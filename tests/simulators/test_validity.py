@@ -31,6 +31,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("known_choices", "schedule", TINY, {"schedule": "zb"}),
     ("known_choices", "precision", TINY, {"precision": "fp4"}),
     ("known_choices", "precision", TINY, {"precision": "fp32"}),
+    ("known_choices", "precision", TINY, {"precision": "mxfp8"}),
     ("known_choices", "zero_stage", TINY, {"zero_stage": 4}),
     ("known_choices", "cp_comm_type", TINY, {"cp_comm_type": "ulysses"}),
     ("degrees_divide_world", "pp", TINY, {"pp": 3}),

@@ -72,7 +72,7 @@ def test_an_unknown_sharding_label_is_not_guessed():
 
 
 @pytest.mark.parametrize(
-    ("label", "precision"), [("mxfp8", "fp8"), ("fp8", "fp8"), ("fp16", "fp16")]
+    ("label", "precision"), [("fp8", "fp8"), ("fp16", "fp16"), ("bf16", "bf16")]
 )
 def test_precision_labels(label, precision):
     assert replayable(dtype=label).job.precision == precision
@@ -128,3 +128,9 @@ def test_fsdp_takes_the_whole_share_as_one_micro_batch():
     changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp", "micro_batch": None}
     assert replayable(**changes, framework="TorchTitan").job.recipe.micro_batch == 2
     assert replayable(**changes, framework="NeMo 24.09").job.recipe.micro_batch == 1
+
+
+def test_scaling_recipes_of_8_bits():
+    assert replayable(dtype="mxfp8", gpu="B200-180GB").job.precision == "mxfp8"
+    for notes in ("precision label FP8-CS", "tensorwise; compile"):
+        assert replayable(dtype="fp8", notes=notes).job.precision == "fp8_current"

@@ -1,0 +1,81 @@
+"""8-bit operands: bytes and launches of every scaling recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from conf.catalogue import load_catalogue
+from simulators.job import Gpu
+from simulators.workload.ir import Collective, GroupedGemm, Op, Streaming
+from simulators.workload.layer import layer_blocks
+from simulators.workload.quantise import quantise
+from simulators.workload.shard import Shard
+from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
+
+GPUS = load_catalogue().gpus
+HOPPER, BLACKWELL = GPUS["h100"], GPUS["b200"]
+
+
+def shard_of(gpu: Gpu, precision: str, **recipe: object) -> Shard:
+    return Shard.of(replace(make_job(TINY, precision=precision, **recipe), gpu=gpu))
+
+
+def moved(ops: list[Op], kind: str) -> int:
+    return sum(op.bytes for op in ops if isinstance(op, Streaming) and op.kind == kind)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "cast", "looked_at"),
+    [
+        (HOPPER, "bf16", 0, 0),
+        # Two bytes read, one written, one more transposed.
+        (HOPPER, "fp8", 4, 0),
+        (BLACKWELL, "fp8", 3, 0),
+        # The tensor's own scale asks for a look at all of it first.
+        (HOPPER, "fp8_current", 4, 2),
+        (BLACKWELL, "fp8_current", 3, 2),
+        # Both ways, and for each a scale for every 32 values, written, read and written.
+        (BLACKWELL, "mxfp8", 4 + 6 / 32, 0),
+    ],
+)
+def test_bytes_per_element(gpu: Gpu, precision: str, cast: float, looked_at: int) -> None:
+    ops = quantise(shard_of(gpu, precision), "x", 4096)
+    assert moved(ops, "cast") == cast * 4096
+    assert moved(ops, "reduce") == looked_at * 4096
+
+
+def test_experts_are_quantised_one_after_another() -> None:
+    job = replace(make_job(MOE, precision="fp8_current", ep=2), gpu=HOPPER)
+    forward, _ = layer_blocks(Shard.of(job), True, "none")
+    by_name = {op.name: op for op in forward.ops if isinstance(op, Streaming)}
+    assert by_name["expert_fc1_fwd_cast"].launches == 4
+    assert by_name["expert_fc1_fwd_amax"].launches == 2 * 4
+    grouped = [op for op in forward.ops if isinstance(op, GroupedGemm)]
+    assert {op.dtype for op in grouped} == {"fp8"}
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, BLACKWELL], ids=lambda gpu: gpu.name)
+def test_gathers_travel_in_8_bits_and_sums_in_16(gpu: Gpu) -> None:
+    job = make_job(LLAMA, tp=2, sp=True)
+    wide, narrow = (
+        layer_blocks(
+            Shard.of(replace(job, gpu=gpu, recipe=replace(job.recipe, precision=precision))),
+            False,
+            "none",
+        )
+        for precision in ("bf16", "fp8")
+    )
+    for one, other in zip(wide, narrow, strict=True):
+        for kind, ratio in (("all_gather", 2), ("reduce_scatter", 1)):
+            full, small = (
+                sum(op.bytes for op in block.ops if isinstance(op, Collective) and op.kind == kind)
+                for block in (one, other)
+            )
+            assert full == ratio * small > 0
+    # What was gathered is transposed where it must be, all tokens at one byte, both ways.
+    transposed = [op for op in narrow[1].ops if getattr(op, "name", "").endswith("_transpose")]
+    hidden_and_tokens = 256 * 64
+    expected = 4 * [2 * hidden_and_tokens] if gpu is HOPPER else []
+    assert [op.bytes for op in transposed if isinstance(op, Streaming)] == expected
