@@ -17,6 +17,7 @@ longer; eta is ``rounds``; the reduction, delta, runs while the next bytes arriv
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulators.collectives.chunks import (
@@ -59,31 +60,31 @@ def rounds_of(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Rou
 
 
 def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
-    """Work inside the nodes: us per unit for counts, dimensionless for ``us`` at link speed."""
+    """Work inside the nodes: us per unit for counts, dimensionless for ``us`` at link speed.
+
+    On several nodes the hops inside them are part of ``net_terms``: the same pipeline runs
+    through both.
+    """
     graphs = graphs_of(wiring)
     if option.algorithm.startswith("nvls"):
-        # Between nodes the tree has its own chunks; its slowest stage is in net_terms.
-        return (
-            {"launch": 1.0} if wiring.multi_node else _nvls_terms(kind, size_bytes, option, wiring)
-        )
+        if wiring.multi_node:
+            return {"launch": 1.0}
+        return _nvls_terms(kind, size_bytes, option, wiring)
     bus_gbs = graphs.ring.channels * graphs.ring.intra_gbs
-    inside = wiring.ranks_per_node - 1
+    terms: Terms = {"launch": 1.0}
     if option.algorithm in ("tree", "pat"):
-        terms = {"launch": 1.0, "hop": 2.0 * inside}
         if not wiring.multi_node:
+            terms["hop"] = 2.0 * (wiring.ranks_per_node - 1)
             terms["stream"] = 2 * size_bytes / (1e3 * bus_gbs)
         return terms
-    steps = wiring.ranks - 1
-    if kind not in ("broadcast", "reduce"):
-        steps = ring_steps(kind, wiring.ranks)
-    laps = steps / (wiring.ranks - 1)
-    hops = laps * (wiring.ranks - wiring.nodes)
-    terms = {"launch": 1.0, "hop": hops * _exposed(kind, size_bytes, option, wiring)}
+    rooted = kind in ("broadcast", "reduce")
+    steps = wiring.ranks - 1 if rooted else ring_steps(kind, wiring.ranks)
+    rounds = rounds_of(kind, size_bytes, option, wiring)
     if not wiring.multi_node:
-        rounds = rounds_of(kind, size_bytes, option, wiring)
+        terms["hop"] = float(steps)
         terms["stream"] = _ring_us(kind, size_bytes, option, wiring, bus_gbs)
         terms["host"] = host_us(terms["stream"], wiring)
-        if kind not in ("broadcast", "reduce"):
+        if not rooted:
             terms["round"] = float(steps * (rounds.count - 1))
     if kind in ("all_gather", "reduce_scatter"):
         # The own block never leaves the GPU: between nodes the channels' speed is the NICs', and
@@ -91,8 +92,7 @@ def node_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Te
         # again as the all-reduce they add up to.
         pass_gbs = wiring.link_gbs if wiring.multi_node else bus_gbs
         terms["own_block"] = size_bytes / wiring.ranks / (1e3 * pass_gbs)
-    elif kind in ("broadcast", "reduce"):
-        rounds = rounds_of(kind, size_bytes, option, wiring)
+    elif rooted:
         terms["fill"] = steps * rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
     return terms
 
@@ -108,6 +108,13 @@ def net_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Ter
     return _ring_terms(kind, size_bytes, option, wiring)
 
 
+def with_inner_hops(terms: Terms, node_coefficients: Mapping[str, float]) -> Terms:
+    """``net_inner`` from hops to microseconds, at what one hop takes in a single node."""
+    if "net_inner" not in terms:
+        return terms
+    return {**terms, "net_inner": terms["net_inner"] * node_coefficients["hop"]}
+
+
 def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> Terms:
     graphs, nodes, ranks = graphs_of(wiring), wiring.nodes, wiring.ranks
     bus_gbs = min(graphs.ring.channels * graphs.ring.inter_gbs, wiring.nics_gbs)
@@ -118,7 +125,7 @@ def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     steps = ranks - 1 if kind in ("broadcast", "reduce") else ring_steps(kind, ranks)
     rounds = rounds_of(kind, size_bytes, option, wiring)
     chunk_us = rounds.chunk_bytes * rounds.channels / (1e3 * bus_gbs)
-    exposed = _exposed(kind, size_bytes, option, wiring)
+    exposed, laps = _exposed(kind, size_bytes, option, wiring), steps // (ranks - 1)
     messages, behind_us = float(rounds.count * steps), chunk_us
     if kind in ("broadcast", "reduce"):
         # A pipeline: each link passes each chunk once, and the first has to reach the end with
@@ -126,7 +133,8 @@ def _ring_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
         messages, behind_us = rounds.count + nodes - 2.0, 0.0
     return {
         "net_start": 1.0,
-        "net_hop": steps // (ranks - 1) * (nodes - 1.0) * exposed,
+        "net_hop": laps * (nodes - 1.0) * exposed,
+        "net_inner": laps * (ranks - nodes) * exposed,
         "net_stream": _ring_us(kind, size_bytes, option, wiring, bus_gbs),
         "net_message": _message_share(messages, rounds, behind_us, option, wiring),
     }
@@ -169,6 +177,7 @@ def _tree_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     return {
         "net_start": 1.0,
         "net_hop": 2.0 * levels,
+        "net_inner": 2.0 * inside,
         "net_fill": fill,
         "net_stream": bound,
         "net_second": max(0.0, _crossings(nodes) * crossing_us - bound),

@@ -92,7 +92,8 @@ def predict_us(result: Fit, row: Row) -> float:
     """What ``result`` says of one row."""
     time_us = weigh(row.node_terms, result.terms[row.node_key])
     if row.net_key is not None:
-        time_us += weigh(row.net_terms, result.terms[row.net_key])
+        net_terms = execution.with_inner_hops(row.net_terms, result.terms[row.node_key])
+        time_us += weigh(net_terms, result.terms[row.net_key])
     return time_us
 
 
@@ -186,6 +187,7 @@ def net_prior(key: str) -> dict[str, float]:
         terms["net_second"] = stream
     if algorithm in ("tree", "ring"):
         terms["net_message"] = 5.0
+        terms["net_inner"] = 1.0
     return terms
 
 
@@ -232,7 +234,7 @@ def _least(term: str, nominal: float, prior: float) -> float:
 def _prior_weight(term: str) -> float:
     if term.endswith(("stream", "second")):
         return STREAM_PRIOR_WEIGHT
-    return HOP_PRIOR_WEIGHT if term == "net_hop" else PRIOR_WEIGHT
+    return HOP_PRIOR_WEIGHT if term in ("net_hop", "net_inner") else PRIOR_WEIGHT
 
 
 def balance_of(rows: Sequence[Row]) -> np.ndarray:
@@ -285,7 +287,10 @@ def _fit_key(key: Key, group: Sequence[Row], prior: Coefficient, result: Fit) ->
         if group[0].net_key is None:
             terms, offsets = [row.node_terms for row in group], np.zeros(len(group))
         else:
-            terms = [row.net_terms for row in group]
+            terms = [
+                execution.with_inner_hops(row.net_terms, result.terms[row.node_key])
+                for row in group
+            ]
             offsets = np.array([weigh(r.node_terms, result.terms[r.node_key]) for r in group])
         scale = net_prior(key[1]) if group[0].net_key else prior
         found = solve(terms, times, offsets, prior, balance_of(group), scale)

@@ -88,7 +88,8 @@ def price_forced(
     fitted = _measured(wiring, node) and kind not in ("broadcast", "reduce")
     if wiring.multi_node:
         net = net_coefficients(wiring.fabric, option.algorithm, option.protocol)
-        time_us += weighted_us(execution.net_terms(kind, size_bytes, option, wiring), net)
+        counted = execution.net_terms(kind, size_bytes, option, wiring)
+        time_us += weighted_us(execution.with_inner_hops(counted, node.terms), net)
         fitted = fitted and net.nodes >= wiring.nodes
     traffic = _Traffic(
         *_link_bytes(kind, size_bytes, option.algorithm, wiring),

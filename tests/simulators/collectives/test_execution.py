@@ -42,9 +42,8 @@ def test_tree_grows_as_moyes_equation_5() -> None:
     # Up and down: 2 (K - 1) hops inside and 2 log2(M) between; the rounds beyond the first add
     # their bytes only.
     tree = find("tree", H800_32)
-    inside = execution.node_terms("all_reduce", MIB, tree, H800_32)
-    between = execution.net_terms("all_reduce", MIB, tree, H800_32)
-    assert (inside["hop"], between["net_hop"]) == (2 * 7, 2 * 2)
+    hops = execution.net_terms("all_reduce", MIB, tree, H800_32)
+    assert (hops["net_inner"], hops["net_hop"]) == (2 * 7, 2 * 2)
     small, large = (
         execution.net_terms("all_reduce", size, tree, H800_32) for size in (GIB, 2 * GIB)
     )
@@ -90,9 +89,8 @@ def test_before_2_22_a_channel_needs_4_kib_of_ll_per_rank(size: int, channels: i
 
 def test_ring_work_of_an_all_reduce_is_two_laps() -> None:
     ring = next(o for o in options_of("all_reduce", H800_32) if o.algorithm == "ring")
-    node = execution.node_terms("all_reduce", MIB, ring, H800_32)
     net = execution.net_terms("all_reduce", MIB, ring, H800_32)
-    assert node["hop"] + net["net_hop"] == 2 * 31
+    assert net["net_inner"] + net["net_hop"] == 2 * 31
     assert net["net_hop"] == 2 * 3
 
 
@@ -137,3 +135,8 @@ def test_gpus_behind_one_host_share_its_memory() -> None:
     assert execution.host_us(10.0, pair) == 0
     assert execution.host_us(10.0, four) == 40
     assert execution.host_us(10.0, ONE_NODE) == 0
+
+
+def test_hops_inside_the_nodes_take_what_they_take_in_one() -> None:
+    assert execution.with_inner_hops({"net_inner": 14.0}, {"hop": 0.5}) == {"net_inner": 7.0}
+    assert execution.with_inner_hops({"net_hop": 2.0}, {"launch": 1.0}) == {"net_hop": 2.0}
