@@ -17,6 +17,9 @@ _FLASH_IN_NEMO = 2023.6
 _SCATTER_GATHER_IN_MEGATRON = 2021.3
 _FUSED_WGRAD_IN_MEGATRON = 2022.0
 _MODULES_IN_MEGATRON = 2025.25
+# Transformer Engine 2.x; Megatron-Core 0.6, whose loss works in the fp32 copy itself.
+_PLACEHOLDERS_IN_MEGATRON = 2025.25
+_LOSS_IN_PLACE_OF_COPY = 2024.2
 
 _FUSED_LOSS = ("megatron-bridge", "nemo 25", "nemo 26", "automodel")
 
@@ -55,6 +58,11 @@ def framework_of(
     if name == "megatron_2021" and year < _FUSED_WGRAD_IN_MEGATRON:
         changes["fused_wgrad"] = False
         changes["overlap_tp_gradients"] = False
+    published = published_year(row)
+    if megatron and published is not None and published < _PLACEHOLDERS_IN_MEGATRON:
+        changes["wgrad_placeholders"] = False
+    if megatron and published is not None and published < _LOSS_IN_PLACE_OF_COPY:
+        changes["cross_entropy"] = "copies"
     if "all comm/compute overlap disabled" in notes:
         changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
     if megatron and precision == "fp16":
@@ -75,6 +83,9 @@ def framework_of(
         changes["attention"] = "flash"
     if "foundry" in label:
         changes["attention"] = "flash1"
+    if "(ci)" in label and re.search(r"\bmla\b", notes):
+        # Megatron-LM's tests run deterministically, where fused latent attention fails.
+        changes["attention"] = "unfused"
     if "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from reports.validation.measured import (
     measured_step,
     memory_kind,
     predicted_memory_bytes,
+    printed_by_last_stage,
 )
 from reports.validation.outcome import NotReplayable
 from reports.validation.rows import Row
@@ -84,10 +85,12 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
     compared = None
     if memory is not None:
         kind, measured_bytes = memory
-        predicted = predicted_memory_bytes(kind, prediction)
+        last = printed_by_last_stage(row)
+        predicted = predicted_memory_bytes(kind, prediction, last_stage=last)
         compared = MemoryResult(kind, measured_bytes, predicted)
         if not row.memory_kind:
-            assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}")
+            where = ", of the last pipeline stage" if last else ""
+            assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}{where}")
     return Result(
         row=row,
         job=job,

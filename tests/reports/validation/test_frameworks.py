@@ -58,3 +58,39 @@ def test_fusion_by_framework(label, notes, fusion):
 def test_an_unknown_framework_is_an_assumption():
     outcome = replayable(framework="our own trainer")
     assert any("framework not known" in text for text in outcome.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("label", "loss"),
+    [
+        ("Megatron-LM (mcore r0.8.0)", "fp32"),
+        ("NeMo (MLPerf v3.0)", "copies"),
+        ("Megatron-Bridge (NeMo 26.02)", "in_place"),
+        ("nanotron", "copies"),
+    ],
+)
+def test_what_the_loss_holds(label, loss):
+    assert framework(framework=label).cross_entropy == loss
+
+
+def test_torchtitan_compiles_its_loss_from_2025():
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert framework(framework=label).cross_entropy == "compiled"
+    assert framework(framework=label, notes="Dec 2024; torch.compile").cross_entropy == "eager"
+
+
+def test_placeholders_of_weight_gradients_came_with_transformer_engine_2():
+    assert not framework(framework="NeMo 24.09").wgrad_placeholders
+    assert framework(framework="Megatron-Bridge (NeMo 26.02)").wgrad_placeholders
+
+
+def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32():
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert framework(framework=label, dist_optimizer="fsdp2").accumulate_grads_fp32
+    alone = framework(framework=label, dist_optimizer="fsdp2", pp=1, dp=32)
+    assert not alone.accumulate_grads_fp32
+
+
+def test_deterministic_latent_attention_is_unfused():
+    assert framework(framework="Megatron-LM main (CI)", notes="CI run; MLA").attention == "unfused"
+    assert framework(framework="Megatron-LM main (CI)").attention == "flash"

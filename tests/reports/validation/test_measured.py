@@ -7,6 +7,7 @@ from reports.validation.measured import (
     measured_memory,
     measured_step,
     predicted_memory_bytes,
+    printed_by_last_stage,
 )
 from tests.reports.validation.runs import RUN, replayable
 from tests.samples import prediction
@@ -101,4 +102,25 @@ def test_the_device_holds_the_context_and_nccl_buffers_too():
     found = replace(found, memory=replace(memory, per_stage=(stage,), worst_stage=0))
     assert predicted_memory_bytes("device", found) == memory.peak_reserved_bytes + 12
     assert predicted_memory_bytes("reserved", found) == memory.peak_reserved_bytes
+    assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("label", "last"),
+    [
+        ("Megatron-LM main (release CI)", True),
+        ("Megatron-LM dev (2025)", False),
+        ("nanotron", False),
+    ],
+)
+def test_megatron_logs_on_the_last_rank(label, last):
+    assert printed_by_last_stage(replace(RUN, framework=label)) is last
+
+
+def test_memory_of_the_last_stage():
+    found = prediction()
+    memory = found.memory
+    small = replace(memory.per_stage[0], peak_allocated_bytes=3)
+    found = replace(found, memory=replace(memory, per_stage=(memory.per_stage[0], small)))
+    assert predicted_memory_bytes("allocated", found, last_stage=True) == 3
     assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes

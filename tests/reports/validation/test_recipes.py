@@ -134,3 +134,23 @@ def test_scaling_recipes_of_8_bits():
     assert replayable(dtype="mxfp8", gpu="B200-180GB").job.precision == "mxfp8"
     for notes in ("precision label FP8-CS", "tensorwise; compile"):
         assert replayable(dtype="fp8", notes=notes).job.precision == "fp8_current"
+
+
+@pytest.mark.parametrize(
+    ("notes", "modules"),
+    [
+        ("recompute modules layernorm+moe_act", "layernorm+moe_act"),
+        ("recompute norm+act", "layernorm+moe_act"),
+        ("remat policy save_qkv_proj", "layernorm+core_attn+attn_out+mlp"),
+        ("YAML has selective recompute", None),
+        ("selective (per-op) activation checkpointing", "operations"),
+    ],
+)
+def test_what_selective_recomputation_covers(notes, modules):
+    recipe = replayable(recompute="selective", notes=notes).job.recipe
+    assert (recipe.recompute, recipe.recompute_modules) == ("selective", modules)
+
+
+def test_torchtitan_pipelines_cut_a_batch_by_their_stages():
+    run = {"framework": "TorchTitan (PyTorch FSDP2)", "micro_batch": None}
+    assert replayable(**run, pp=4, tp=1, sp=0, dp=16).job.recipe.micro_batch == 2
