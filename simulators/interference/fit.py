@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from simulators.errors import InputError
 from simulators.interference.features import KERNEL_CLASSES, Floats
-from simulators.interference.learned import KNOWN, MODEL_FILE, RANGED
+from simulators.interference.learned import KNOWN, MODEL_FILE, RANGED, import_xgboost
 from simulators.interference.table import MEMORY_BOUND, Samples, load_gpus, read_samples
 
 SEED = 42
@@ -90,9 +90,7 @@ def known_matrix(samples: Samples) -> Floats:
 
 def train(matrix: Floats, target: Floats) -> Any:
     """Trees with Moye's hyper-parameters."""
-    import xgboost
-
-    return xgboost.XGBRegressor(n_jobs=1, **HYPER_PARAMETERS).fit(matrix, target)
+    return import_xgboost().XGBRegressor(n_jobs=1, **HYPER_PARAMETERS).fit(matrix, target)
 
 
 def predictors(samples: Samples) -> dict[str, Predict]:
@@ -179,8 +177,6 @@ def fitted_content(
     samples: Samples, predicted: Mapping[tuple[str, str], Floats], command: str
 ) -> dict[str, Any]:
     """What ``overlap.yaml`` says: choice, ranges, provenance and residuals."""
-    import xgboost
-
     known = known_matrix(samples)
     classes: dict[str, Any] = {}
     for code, (name, uses) in enumerate(choose(samples, predicted).items()):
@@ -195,7 +191,7 @@ def fitted_content(
     scores = report(samples, predicted)
     return {
         "command": command,
-        "xgboost": xgboost.__version__,
+        "xgboost": import_xgboost().__version__,
         "hyper_parameters": HYPER_PARAMETERS,
         "features": list(KNOWN),
         "sources": {

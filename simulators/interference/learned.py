@@ -129,9 +129,20 @@ def _factors(
 
 @functools.cache
 def _booster() -> Any:
-    import xgboost
-
-    booster = xgboost.Booster()
+    booster = import_xgboost().Booster()
     booster.load_model(bytearray((_folder() / MODEL_FILE).read_bytes()))
     booster.set_param({"nthread": 1})
     return booster
+
+
+def import_xgboost() -> Any:
+    """The library, which only learned slowdowns need.
+
+    Raises:
+        InputError: when it is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as error:
+        raise InputError("xgboost", "", "is not installed", "pip install -e '.[fit]'") from error
+    return xgboost

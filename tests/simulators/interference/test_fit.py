@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,15 @@ def test_shipped_model_says_what_it_was_chosen_on() -> None:
 def test_file_of_another_kind_is_refused(content: dict[str, object]) -> None:
     with pytest.raises(InputError, match="overlap"):
         parse_fitted(content, "overlap.yaml")
+
+
+def test_absent_library_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    table = write_table(tmp_path / "table.csv", slower_streaming)
+    assert fit.main([str(table)]) == 2
+    assert "pip install" in capsys.readouterr().err
 
 
 def test_command_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
