@@ -20,6 +20,8 @@ _FIRST_YEAR = {"volta": 2020.0, "ampere": 2022.0, "hopper": 2024.0, "blackwell":
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
 _NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))
+# NVIDIA's NeMo-Framework-Launcher ended with the 24.05 containers.
+_LAST_LAUNCHER = 2024.3
 _NCCL_LATEST = "2.27"
 
 
@@ -48,6 +50,8 @@ def published_year(row: Row) -> float | None:
         return 2023.9
     if match := re.search(r"et al\. (20[12]\d)", row.source):
         return int(match[1]) + 0.5
+    if "framework-launcher" in row.source.lower():
+        return _LAST_LAUNCHER
     return None
 
 

@@ -16,6 +16,13 @@ _FLASH_IN_MEGATRON = 2023.0
 _FLASH_IN_NEMO = 2023.6
 _SCATTER_GATHER_IN_MEGATRON = 2021.3
 _FUSED_WGRAD_IN_MEGATRON = 2022.0
+# Microsoft's fork took over Megatron-LM's asynchronous all-reduce with its merge of 2023;
+# labels without a year mean that one.
+_ASYNC_IN_MEGATRON_DEEPSPEED = 2023.0
+# cuDNN's attention for Hopper in Transformer Engine's default choice; NVIDIA's MLPerf stacks had
+# it from round 3.1.
+_CUDNN_ATTENTION = 2024.5
+_CUDNN_ATTENTION_IN_MLPERF = 2023.7
 _MODULES_IN_MEGATRON = 2025.25
 # Transformer Engine 2.x; Megatron-Core 0.6, whose loss works in the fp32 copy itself.
 _PLACEHOLDERS_IN_MEGATRON = 2025.25
@@ -50,7 +57,7 @@ def framework_of(
     if name not in frameworks:
         raise CannotReplayError(f"framework {name} is not declared in conf/framework")
     framework = frameworks[name]
-    year = year_of(row, gpu)
+    year, published = year_of(row, gpu), published_year(row)
     changes: dict[str, object] = {}
     megatron = name.startswith("megatron")
     if name == "megatron_2021" and year < _SCATTER_GATHER_IN_MEGATRON:
@@ -65,6 +72,12 @@ def framework_of(
         changes["cross_entropy"] = "copies"
     if "all comm/compute overlap disabled" in notes:
         changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
+    merged = published is None or published >= _ASYNC_IN_MEGATRON_DEEPSPEED
+    if name == "megatron_deepspeed" and merged:
+        changes["overlap_tp_gradients"] = True
+    fast = _CUDNN_ATTENTION_IN_MLPERF if "mlperf" in label else _CUDNN_ATTENTION
+    if name == "megatron_core" and published is not None and published < fast:
+        changes["attention"] = "flash2"
     if megatron and precision == "fp16":
         changes["accumulate_grads_fp32"] = False
     if "fp32 gradient accumulation" in notes:

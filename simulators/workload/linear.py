@@ -99,10 +99,12 @@ def linear(
 
 
 def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
-    """Adding a 16-bit weight gradient to the fp32 main gradient where the GEMM does not."""
+    """Adding a 16-bit weight gradient to the main gradient where the GEMM does not."""
     if shard.fused_wgrad:
         return []
-    return [Streaming(f"{name}_accumulate", "elementwise", elements * 10)]
+    main = 4 if shard.accumulate_grads_fp32 else shard.element_bytes
+    moved = elements * (shard.element_bytes + 2 * main)
+    return [Streaming(f"{name}_accumulate", "elementwise", moved)]
 
 
 def _beside_gemm(shard: Shard, op: Collective) -> list[Op]:

@@ -37,6 +37,7 @@ class Shard:
     attention: str
     fusion: str
     fused_wgrad: bool
+    accumulate_grads_fp32: bool
     cross_entropy: str
     overlap_tp_gradients: bool
 
@@ -61,6 +62,7 @@ class Shard:
             attention=job.framework.attention,
             fusion=job.framework.fusion,
             fused_wgrad=job.framework.fused_wgrad,
+            accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,
             overlap_tp_gradients=job.framework.overlap_tp_gradients,
         )

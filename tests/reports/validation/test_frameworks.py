@@ -13,7 +13,13 @@ def framework(**changes):
         ("Megatron-LM (2022)", "unfused"),
         ("Megatron-LM (mcore r0.8.0)", "flash"),
         ("NeMo Megatron 2023", "unfused"),
-        ("NeMo (MLPerf v3.0)", "flash"),
+        ("NeMo (MLPerf v3.0)", "flash2"),
+        ("NeMo (MLPerf v3.1)", "flash"),
+        ("NeMo 24.03.01", "flash2"),
+        ("NeMo 24.07", "flash"),
+        ("llm-foundry / Composer (PyTorch FSDP1)", "flash1"),
+        ("TorchTitan (PyTorch FSDP2)", "flash2"),
+        ("MaxText JAX", "flash"),
         ("Megatron-DeepSpeed (Feb 2022)", "unfused"),
     ],
 )
@@ -30,6 +36,13 @@ def test_what_the_notes_say_wins():
 def test_gradients_are_summed_in_fp32_only_with_bf16():
     assert framework(dtype="bf16").accumulate_grads_fp32
     assert not framework(dtype="fp16").accumulate_grads_fp32
+
+
+def test_input_gradients_were_summed_beside_weight_gradients_from_2022():
+    assert not framework(framework="Megatron-LM (2021)").overlap_tp_gradients
+    assert framework(framework="Megatron-LM (2022)").overlap_tp_gradients
+    assert not framework(framework="Megatron-DeepSpeed (Feb 2022)").overlap_tp_gradients
+    assert framework(framework="Megatron-DeepSpeed").overlap_tp_gradients
 
 
 def test_pipeline_messages_were_split_from_april_2021():

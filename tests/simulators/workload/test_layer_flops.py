@@ -136,9 +136,10 @@ def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
-    # Fused: by its GEMM. Else: read it and the fp32 main gradient, write that, 2 + 4 + 4 bytes.
-    def weights(fused: bool) -> tuple[int, int]:
-        job = make_job(model, training={"fused_wgrad": fused})
+    # Fused: by its GEMM. Else: read it and the main gradient, write that, 2 + 4 + 4 bytes.
+    def weights(fused: bool, fp32: bool = True) -> tuple[int, int]:
+        software = {"fused_wgrad": fused, "accumulate_grads_fp32": fp32}
+        job = make_job(model, training=software)
         _, backward = layer_blocks(Shard.of(job), model.moe is not None, "none")
         inside = separate = 0
         for op in backward.ops:
@@ -153,3 +154,4 @@ def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
     matrices, nothing = weights(True)
     assert nothing == 0
     assert weights(False) == (0, 10 * matrices)
+    assert weights(False, fp32=False) == (0, 6 * matrices)
