@@ -11,10 +11,12 @@ from omegaconf import DictConfig
 from conf.build import build_declared, build_recipe, build_value
 from conf.commands import TimelineChoice, refuse_unknown
 from conf.door import OK, run_command
+from conf.simulators import build_simulator
 from reports.files import write_whole
 from reports.tables import prediction_report, show, show_text
 from reports.trace import chrome_trace
-from simulators.base import get_simulator
+from simulators.base import check_simulator, get_simulator
+from simulators.calibration import Calibration
 from simulators.errors import InputError, require_choice
 from simulators.job import Job
 from simulators.replay.timeline import operation_timeline
@@ -24,12 +26,14 @@ from simulators.validity import check_job
 def simulate(config: DictConfig) -> int:
     refuse_unknown(config, "simulation_schema")
     require_choice("format", config.format, ("json", "table"))
-    simulator = get_simulator(config.simulator.name)
+    spec = build_simulator(config.simulator)
+    simulator = get_simulator(spec)
     job = build_declared(config).job(build_recipe(config.recipe))
     check_job(job)
+    check_simulator(spec, job.gpu)
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
     if timeline.file is not None:
-        write_timeline(job, Path(timeline.file), timeline.micro_batches)
+        write_timeline(job, Path(timeline.file), timeline.micro_batches, spec.calibration)
     prediction = simulator.simulate(job)
     if config.format == "json":
         show_text(json.dumps(prediction.to_dict(), indent=2, allow_nan=False) + "\n")
@@ -38,7 +42,9 @@ def simulate(config: DictConfig) -> int:
     return OK
 
 
-def write_timeline(job: Job, path: Path, micro_batches: int | None) -> None:
+def write_timeline(
+    job: Job, path: Path, micro_batches: int | None, calibration: Calibration | None = None
+) -> None:
     """Write a step's operations as Chrome trace events.
 
     Raises:
@@ -46,7 +52,7 @@ def write_timeline(job: Job, path: Path, micro_batches: int | None) -> None:
     """
     if micro_batches is None:
         micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
-    trace = chrome_trace(operation_timeline(job, micro_batches))
+    trace = chrome_trace(operation_timeline(job, micro_batches, calibration))
     try:
         write_whole(path, trace)
     except OSError as error:

@@ -18,9 +18,13 @@ from simulators.job import Cluster, Gpu, Model, Recipe, Training
 
 @dataclass(frozen=True)
 class SimulatorChoice:
-    """Which simulator predicts."""
+    """Which simulator predicts.
+
+    ``calibration``: a file that ``python -m reports.calibrate`` wrote; None: as it comes.
+    """
 
     name: str = "replay"
+    calibration: str | None = None
 
 
 @dataclass(frozen=True)

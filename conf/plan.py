@@ -10,12 +10,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from conf.build import build_declared, build_value
-from conf.commands import ObjectiveChoice, SimulatorChoice, refuse_unknown
+from conf.commands import ObjectiveChoice, refuse_unknown
+from conf.simulators import build_simulator
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.question import Declared
 from optimizer.study import prepare_search
 from optimizer.tracking import TrackingSettings
+from simulators.base import SimulatorSpec
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class SearchPlan:
     space: Mapping[str, Any]
     objective: Objective
     options: SearchOptions
-    simulator: str
+    simulator: SimulatorSpec
     executor: ExecutorOptions
     tracking: TrackingSettings
     seed: int
@@ -47,7 +49,7 @@ def build_plan(config: DictConfig) -> SearchPlan:
             tuple(build_value(ObjectiveChoice, "objective", config.objective).names)
         ),
         options=build_value(SearchOptions, "search", config.search),
-        simulator=build_value(SimulatorChoice, "simulator", config.simulator).name,
+        simulator=build_simulator(config.simulator),
         executor=build_value(ExecutorOptions, "executor", config.executor),
         tracking=build_value(TrackingSettings, "tracking", config.tracking),
         seed=config.seed,

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self
 
 from optimizer.options import ExecutorOptions
 from optimizer.question import Declared
-from simulators.base import Simulator, get_simulator
+from simulators.base import Simulator, SimulatorSpec, get_simulator
 from simulators.job import Recipe
 from simulators.prediction import Prediction
 
@@ -51,7 +51,9 @@ class Executor(Protocol):
     ) -> None: ...
 
 
-def make_executor(options: ExecutorOptions, declared: Declared, simulator: str) -> Executor:
+def make_executor(
+    options: ExecutorOptions, declared: Declared, simulator: SimulatorSpec | str
+) -> Executor:
     """The executor that ``options`` name, for one question and simulator.
 
     Raises:
@@ -66,7 +68,7 @@ def make_executor(options: ExecutorOptions, declared: Declared, simulator: str) 
 class SerialExecutor:
     """Simulates in this process, one recipe after another."""
 
-    def __init__(self, declared: Declared, simulator: str) -> None:
+    def __init__(self, declared: Declared, simulator: SimulatorSpec | str) -> None:
         self._declared = declared
         self._simulator = simulator
 
@@ -83,7 +85,7 @@ class SerialExecutor:
 class LokyExecutor:
     """Simulates in joblib's worker processes, started on entering."""
 
-    def __init__(self, declared: Declared, simulator: str, n_jobs: int) -> None:
+    def __init__(self, declared: Declared, simulator: SimulatorSpec | str, n_jobs: int) -> None:
         import joblib
 
         self._declared = declared
@@ -136,8 +138,10 @@ class LokyExecutor:
         self._pool.__exit__(kind, error, traceback)
 
 
-def simulate_all(declared: Declared, simulator: str, recipes: Sequence[Recipe]) -> list[Outcome]:
-    """Simulate ``recipes`` in this process with the simulator called ``simulator``."""
+def simulate_all(
+    declared: Declared, simulator: SimulatorSpec | str, recipes: Sequence[Recipe]
+) -> list[Outcome]:
+    """Simulate ``recipes`` in this process with the simulator that ``simulator`` asks for."""
     engine = _simulator(simulator)
     outcomes = []
     for recipe in recipes:
@@ -150,15 +154,15 @@ def simulate_all(declared: Declared, simulator: str, recipes: Sequence[Recipe]) 
     return outcomes
 
 
-def _load(simulator: str) -> None:
+def _load(simulator: SimulatorSpec | str) -> None:
     """Have this process ready to simulate."""
     _simulator(simulator)
 
 
 @functools.cache
-def _simulator(name: str) -> Simulator:
+def _simulator(chosen: SimulatorSpec | str) -> Simulator:
     """One instance per process, so that what it caches serves the next recipe."""
-    return get_simulator(name)
+    return get_simulator(chosen)
 
 
 @contextlib.contextmanager

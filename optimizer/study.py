@@ -25,7 +25,7 @@ from optimizer.space import compile_space
 from optimizer.survey import Survey, survey
 from optimizer.trial import Progress, SearchResult
 from pruning import select_tactics, settle
-from simulators.base import check_simulator
+from simulators.base import SimulatorSpec, check_simulator
 from simulators.errors import InputError
 from simulators.job import Recipe
 
@@ -41,7 +41,7 @@ def run_search(
     objective: Objective,
     options: SearchOptions,
     *,
-    simulator: str = "replay",
+    simulator: SimulatorSpec | str = "replay",
     executor: ExecutorOptions | None = None,
     storage: str | None = None,
     resume: bool = False,
@@ -55,7 +55,7 @@ def run_search(
         space: a space file's content, plain mappings and lists (see ``optimizer.space``).
         objective: one or several measures.
         options: sampler, budgets, pruning.
-        simulator: a registered simulator's name, or ``module:Class``.
+        simulator: which one and what it goes by, or just its name (see ``SimulatorSpec``).
         executor: who simulates; by default worker processes on all cores.
         storage: a journal file's path or a database URL; None keeps nothing on disk.
         resume: continue the search that ``storage`` holds.
@@ -107,7 +107,7 @@ def prepare_search(
     objective: Objective,
     options: SearchOptions,
     *,
-    simulator: str,
+    simulator: SimulatorSpec | str,
     executor: ExecutorOptions,
     storage: str | None,
     resume: bool,
@@ -124,7 +124,7 @@ def prepare_search(
     declared.check()
     options.check()
     executor.check()
-    check_simulator(simulator)
+    check_simulator(simulator, declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
@@ -288,7 +288,7 @@ def _identity(
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,
-    simulator: str,
+    simulator: SimulatorSpec | str,
     seed: int,
 ) -> dict[str, Any]:
     """What must be equal for stored trials to continue this very search.
@@ -299,7 +299,7 @@ def _identity(
         "declared": dataclasses.asdict(declared),
         "space": dict(space),
         "objective": list(objective.names),
-        "simulator": simulator,
+        "simulator": SimulatorSpec.of(simulator).identity(),
         "sampler": options.sampler,
         "sampler_options": dict(options.options),
         "batch_size": options.batch_size,

@@ -51,6 +51,14 @@ class Calibration:
     def factors(self) -> tuple[float, float, float]:
         return self.compute_time, self.network_time, self.host_time
 
+    @property
+    def words(self) -> str:
+        """The calibration in one line, for whoever reads a prediction made with it."""
+        factors = ", ".join(
+            f"{name.removesuffix('_time')} x {getattr(self, name):.3g}" for name in CORRECTIONS
+        )
+        return f"times calibrated on {len(self.runs)} runs: {factors}"
+
     def check(self) -> None:
         """Refuse factors that no machine explains.
 

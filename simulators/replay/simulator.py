@@ -53,7 +53,10 @@ class ReplaySimulator:
         step = replay_step(job, assembler.assemble)
         prediction = _predict(job, workload, pricer, step)
         interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
-        return replace(prediction, interval_s=interval_s)
+        assumptions = prediction.assumptions
+        if self._calibration is not None:
+            assumptions += (self._calibration.words,)
+        return replace(prediction, interval_s=interval_s, assumptions=assumptions)
 
 
 def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:

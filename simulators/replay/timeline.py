@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.calibration import Calibration
 from simulators.errors import InputError
 from simulators.job import Job
 from simulators.replay.assemble import Assembler, Program
@@ -51,13 +52,16 @@ class Timeline:
         return float(self.end_s.max())
 
 
-def operation_timeline(job: Job, micro_batches: int | None = None) -> Timeline:
+def operation_timeline(
+    job: Job, micro_batches: int | None = None, calibration: Calibration | None = None
+) -> Timeline:
     """Unroll one step of a valid job.
 
     Args:
         job: the question.
         micro_batches: how many per replica to play, default all; a multiple of ``pp`` when
             interleaved. The cost is proportional to it.
+        calibration: factors on its times, as in ``ReplaySimulator``.
 
     Raises:
         InputError: for a number of micro-batches the schedule cannot run.
@@ -68,7 +72,7 @@ def operation_timeline(job: Job, micro_batches: int | None = None) -> Timeline:
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
+    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators, calibration)
     assembler = Assembler(job, workload, pricer)
     return _Unroll(job, workload, pricer, assembler, assembler.assemble(count), count).play()
 
