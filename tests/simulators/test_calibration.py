@@ -14,6 +14,7 @@ from simulators.replay.prices import Pricer
 from simulators.replay.simulator import ReplaySimulator
 from simulators.uncertainty import features_of
 from simulators.uncertainty.interval import calibrated_interval
+from simulators.workload.ir import Block, Collective
 from simulators.workload.megatron import build_workload
 from tests.samples import GPU
 from tests.simulators.jobs import GPT175B, make_job
@@ -99,10 +100,18 @@ def test_compute_time_multiplies_kernels():
 def test_network_time_multiplies_what_leaves_a_node():
     inside, across = make_job(tp=8), make_job(nodes=2, tp=8)
     assert simulate(inside, network_time=2.0).breakdown_s == simulate(inside).breakdown_s
-    plain, slower = simulate(across), simulate(across, network_time=2.0)
-    part = "dp_communication"
-    assert slower.breakdown_s[part] == pytest.approx(2 * plain.breakdown_s[part])
-    assert slower.breakdown_s["tp_communication"] == plain.breakdown_s["tp_communication"]
+    block = Block(
+        "test",
+        (Collective("all_reduce", 2**20, "tp"), Collective("all_reduce", 2**20, "dp")),
+    )
+    groups = build_workload(across).communicators
+
+    def seconds(calibration):
+        pricer = Pricer(across.gpu, across.cluster, across.framework, groups, calibration)
+        return [op.seconds for op in pricer.operations(block)]
+
+    tp_s, dp_s = seconds(None)
+    assert seconds(Calibration(GPU.name, network_time=2.0)) == [tp_s, pytest.approx(2 * dp_s)]
 
 
 def test_host_time_multiplies_launches():
