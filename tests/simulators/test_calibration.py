@@ -100,10 +100,8 @@ def test_compute_time_multiplies_kernels():
 def test_network_time_multiplies_what_leaves_a_node():
     inside, across = make_job(tp=8), make_job(nodes=2, tp=8)
     assert simulate(inside, network_time=2.0).breakdown_s == simulate(inside).breakdown_s
-    block = Block(
-        "test",
-        (Collective("all_reduce", 2**20, "tp"), Collective("all_reduce", 2**20, "dp")),
-    )
+    ops = tuple(Collective("sum", "all_reduce", 2**20, group) for group in ("tp", "dp"))
+    block = Block("test", ops)
     groups = build_workload(across).communicators
 
     def seconds(calibration):
