@@ -248,7 +248,8 @@ def _nvls_terms(kind: str, size_bytes: int, option: Option, wiring: Wiring) -> T
     round_bytes = rounds.chunk_bytes * rounds.channels * heads
     return {
         "launch": 1.0,
-        "round": float(rounds.count),
+        # Every channel works through the heads' chunks one after another.
+        "round": float(rounds.count * heads),
         "fill": share * round_bytes / (1e3 * wiring.link_gbs),
         "stream": share * size_bytes / (1e3 * wiring.link_gbs),
     }

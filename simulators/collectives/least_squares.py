@@ -157,7 +157,7 @@ def node_prior(key: str) -> dict[str, float]:
         first = {"launch": 8.0, "peer": 0.4, "first_part": 5.0}
         return first | {"stream": 1.0, "own_block": 0.5, "host": 0.1}
     if algorithm == "nvls":
-        return {"launch": 25.0, "round": 1.0, "fill": 1.0, "stream": 1.0}
+        return {"launch": 25.0, "round": 0.1, "fill": 1.0, "stream": 1.0}
     version = tuning_tables.parse_version("2.22")
     hop = tuning_tables.hop_latency_us(version, "ring", protocol)
     base = tuning_tables.base_latency_us(version, "ring")

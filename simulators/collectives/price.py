@@ -168,7 +168,7 @@ def _price_all_to_all(size_bytes: int, wiring: Wiring) -> CollectivePrice:
 
 # The largest NVLink domain and PCIe group, and the compute capabilities, among the measured.
 _MEASURED_RANKS = {"nvlink": 8, "pci": 2}
-_MEASURED_CAPABILITIES = (8.0, 9.0, 10.0)
+_MEASURED_CAPABILITIES = (8.0, 9.0, 10.0, 10.3)
 
 
 def _measured(wiring: Wiring, node: Coefficients) -> bool:
