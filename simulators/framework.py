@@ -47,7 +47,8 @@ class Framework:
     refused as Megatron-LM does. ``split_by_compute``: the stages of a plain pipeline end
     nearest to equal shares of the compute, the head's included. ``expandable_segments``:
     PyTorch's allocator grows its segments in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of
-    taking new ones.
+    taking new ones. ``deepspeed_engine``: a stage keeps its output until its backward pass, and
+    gradients are flattened to be reduced and, when 16-bit, to be updated with.
     """
 
     name: str = "megatron_core"
@@ -67,6 +68,7 @@ class Framework:
     balanced_split: bool = False
     split_by_compute: bool = False
     expandable_segments: bool = False
+    deepspeed_engine: bool = False
 
     def check(self) -> None:
         """Refuse what does not exist.

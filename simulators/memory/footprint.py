@@ -23,6 +23,8 @@ MIB = 2**20
 # Megatron-LM print both: 2.8 to 9.3 % more, the median 4.7 %. Expandable segments do join.
 SEGMENT_BYTES = 2 * MIB
 FRAGMENTATION = 0.047
+# Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
+DEEPSPEED_BUCKET = 500_000_000
 # CUDA context with loaded kernel images, per architecture: estimates of the order that
 # nvidia-smi shows beyond the allocator's figures.
 CONTEXT_BYTES = {
@@ -60,8 +62,10 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         "communication_buffers": channels * _channel_bytes(job.cluster.nccl_version),
         "context": CONTEXT_BYTES[job.gpu.architecture],
     }
+    boundary = workload.stage_boundary_bytes
     stages = tuple(
-        _stage_memory(job, stage, index, outside) for index, stage in enumerate(workload.stages)
+        _stage_memory(job, stage, index, boundary, outside)
+        for index, stage in enumerate(workload.stages)
     )
     capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
     used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
@@ -82,21 +86,39 @@ def _channel_bytes(nccl_version: str) -> int:
     return NCCL_CONNECTION_BYTES * (NCCL_LAZY_CONNECTIONS if lazy else NCCL_CONNECTIONS)
 
 
-def _stage_memory(job: Job, stage: Stage, index: int, outside: dict[str, int]) -> StageMemory:
+def _stage_memory(
+    job: Job, stage: Stage, index: int, boundary: int, outside: dict[str, int]
+) -> StageMemory:
     kind = static_bytes(job, stage)
-    activations, temporary = _dynamic_bytes(job, stage, index)
+    keeps_output = job.framework.deepspeed_engine and index < job.recipe.pp - 1
+    activations, temporary = _dynamic_bytes(job, stage, index, boundary if keeps_output else 0)
     kind["activations"] = activations
     kind["temporary"] = (
         temporary + _placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
     )
     allocated = sum(kind.values())
     unused = 0 if job.framework.expandable_segments else int(allocated * FRAGMENTATION)
+    unused += _flattened_bytes(job, stage)
     return StageMemory(
         stage=index,
         kind=kind | outside,
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
     )
+
+
+def _flattened_bytes(job: Job, stage: Stage) -> int:
+    """DeepSpeed's flat tensors at the end of a step: a bucket of gradients that is reduced, and
+    the fp32 copy of 16-bit gradients of the rank's partition.
+
+    By then activations are free, but as blocks too small for these: they take new segments.
+    """
+    if not job.framework.deepspeed_engine:
+        return 0
+    size = gradient_bytes_per_parameter(job)
+    bucket = min(DEEPSPEED_BUCKET, stage.parameters.total) * size
+    copy = 4 * owned_parameters(stage.parameters, job) if size < 4 else 0
+    return bucket + copy
 
 
 def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
@@ -161,8 +183,11 @@ def _largest_unit(stage: Stage) -> int:
     return max((run.parameters.total for run in runs), default=0)
 
 
-def _dynamic_bytes(job: Job, stage: Stage, index: int) -> tuple[int, int]:
-    """Activations and temporary bytes at the peak."""
+def _dynamic_bytes(job: Job, stage: Stage, index: int, output_bytes: int) -> tuple[int, int]:
+    """Activations and temporary bytes at the peak.
+
+    ``output_bytes`` of each pass's result stay besides what its blocks save.
+    """
     recipe = job.recipe
     order = stage_order(
         recipe.schedule,
@@ -172,10 +197,11 @@ def _dynamic_bytes(job: Job, stage: Stage, index: int) -> tuple[int, int]:
         _enough_micro_batches(job),
     )
     direction, chunk, _ = order
-    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.float64)
+    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.float64) + output_bytes
     peaks = np.array(
         [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)]
     )
+    peaks[FORWARD] += output_bytes
     change = np.where(direction == FORWARD, saved[chunk], -saved[chunk])
     live = np.cumsum(change)
     # Before a pass, what earlier ones left; a forward peak already holds its own activations.

@@ -240,6 +240,23 @@ def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -
     assert static_per_parameter(alone) == pytest.approx(2 + 4 + 12, rel=1e-5)
 
 
+def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
+    job = make_job(TINY, pp=4, batch=64, training={"accumulate_grads_fp32": False})
+    engine = replace(job, framework=replace(job.framework, deepspeed_engine=True))
+    workload = build_workload(job)
+    for index, (plain, kept) in enumerate(
+        zip(memory_of(job).per_stage, memory_of(engine).per_stage, strict=True)
+    ):
+        # The last stage's output is the loss.
+        outputs = (4 - index) * workload.stage_boundary_bytes if index < 3 else 0
+        assert kept.peak_allocated_bytes - plain.peak_allocated_bytes == outputs
+        # One bucket holds all of so few 16-bit gradients; a half of them belongs to the rank.
+        parameters = workload.stages[index].parameters.total
+        flat = 2 * parameters + 4 * parameters / 2
+        expected = kept.peak_allocated_bytes * 1.047 + flat
+        assert kept.peak_reserved_bytes == pytest.approx(expected, abs=2 * 2**20)
+
+
 def test_a_larger_reserve_leaves_less_room() -> None:
     job = make_job(GPT175B, nodes=12, tp=8, pp=12, batch=1536, sp=True)
     strict = replace(job, cluster=replace(job.cluster, memory_reserve=0.25))
