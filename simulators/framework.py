@@ -12,6 +12,7 @@ from simulators.errors import require_choice, require_positive
 
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
+PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 
 
@@ -47,8 +48,11 @@ class Framework:
     refused as Megatron-LM does. ``split_by_compute``: the stages of a plain pipeline end
     nearest to equal shares of the compute, the head's included. ``expandable_segments``:
     PyTorch's allocator grows its segments in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of
-    taking new ones. ``deepspeed_engine``: a stage keeps its output until its backward pass, and
-    gradients are flattened to be reduced and, when 16-bit, to be updated with.
+    taking new ones. ``pipeline_buffers``: a stage gives up its output once it is sent
+    (``released``), keeps it until its backward pass (``outputs``), or besides has a buffer for
+    every message of a step (``preallocated``: ``torch.distributed.pipelining``).
+    ``flattens_gradients``: they are copied into flat tensors to be reduced and, when 16-bit, to
+    be updated with (DeepSpeed).
     """
 
     name: str = "megatron_core"
@@ -68,7 +72,8 @@ class Framework:
     balanced_split: bool = False
     split_by_compute: bool = False
     expandable_segments: bool = False
-    deepspeed_engine: bool = False
+    pipeline_buffers: str = "released"
+    flattens_gradients: bool = False
 
     def check(self) -> None:
         """Refuse what does not exist.
@@ -78,6 +83,7 @@ class Framework:
         """
         require_choice("framework.attention", self.attention, ATTENTION_KERNELS)
         require_choice("framework.fusion", self.fusion, FUSIONS)
+        require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
 

@@ -90,8 +90,14 @@ def _stage_memory(
     job: Job, stage: Stage, index: int, boundary: int, outside: dict[str, int]
 ) -> StageMemory:
     kind = static_bytes(job, stage)
-    keeps_output = job.framework.deepspeed_engine and index < job.recipe.pp - 1
-    activations, temporary = _dynamic_bytes(job, stage, index, boundary if keeps_output else 0)
+    buffers = job.framework.pipeline_buffers
+    first, last = index == 0, index == job.recipe.pp - 1
+    kept = boundary if buffers != "released" and not last else 0
+    activations, temporary = _dynamic_bytes(job, stage, index, kept)
+    if buffers == "preallocated":
+        # One for every activation and every gradient that arrives during a step.
+        arriving = job.num_micro_batches * (2 * job.recipe.vpp - first - last)
+        temporary += arriving * boundary
     kind["activations"] = activations
     kind["temporary"] = (
         temporary + _placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
@@ -113,7 +119,7 @@ def _flattened_bytes(job: Job, stage: Stage) -> int:
 
     By then activations are free, but as blocks too small for these: they take new segments.
     """
-    if not job.framework.deepspeed_engine:
+    if not job.framework.flattens_gradients:
         return 0
     size = gradient_bytes_per_parameter(job)
     bucket = min(DEEPSPEED_BUCKET, stage.parameters.total) * size

@@ -242,7 +242,8 @@ def test_16_bit_gradients_are_kept_beside_fp32_ones_where_there_are_replicas() -
 
 def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
     job = make_job(TINY, pp=4, batch=64, training={"accumulate_grads_fp32": False})
-    engine = replace(job, framework=replace(job.framework, deepspeed_engine=True))
+    deepspeed: dict[str, Any] = {"pipeline_buffers": "outputs", "flattens_gradients": True}
+    engine = replace(job, framework=replace(job.framework, **deepspeed))
     workload = build_workload(job)
     for index, (plain, kept) in enumerate(
         zip(memory_of(job).per_stage, memory_of(engine).per_stage, strict=True)
@@ -255,6 +256,20 @@ def test_deepspeed_keeps_outputs_and_flattens_gradients() -> None:
         flat = 2 * parameters + 4 * parameters / 2
         expected = kept.peak_allocated_bytes * 1.047 + flat
         assert kept.peak_reserved_bytes == pytest.approx(expected, abs=2 * 2**20)
+
+
+def test_torch_pipelines_allocate_every_message_of_a_step() -> None:
+    job = make_job(TINY, pp=4, batch=64)
+    workload = build_workload(job)
+    changed = replace(job, framework=replace(job.framework, pipeline_buffers="preallocated"))
+    for index, (plain, more) in enumerate(
+        zip(memory_of(job).per_stage, memory_of(changed).per_stage, strict=True)
+    ):
+        outputs = 4 - index if index < 3 else 0
+        # 32 micro-batches, each with an activation and a gradient but for the ends.
+        messages = 32 * (1 if index in (0, 3) else 2)
+        expected = (outputs + messages) * workload.stage_boundary_bytes
+        assert more.peak_allocated_bytes - plain.peak_allocated_bytes == expected
 
 
 def test_a_larger_reserve_leaves_less_room() -> None:
