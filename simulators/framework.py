@@ -26,6 +26,7 @@ class Framework:
     ``unfused`` writes the scores to memory (everything before 2022). ``fusion``:
     memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``).
+    ``fused_norm``: RMSNorm is one kernel, from a library or a compiler (LayerNorm always is).
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
     ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
     the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
@@ -59,6 +60,7 @@ class Framework:
     source: str = ""
     attention: str = "flash"
     fusion: str = "fused"
+    fused_norm: bool = True
     fused_wgrad: bool = True
     wgrad_placeholders: bool = True
     accumulate_grads_fp32: bool = True

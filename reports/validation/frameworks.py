@@ -118,7 +118,8 @@ def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tup
     if any(word in label for word in _XLA):
         return "torch_compile", ("XLA's fusions priced as those of torch.compile",)
     if any(word in label for word in _COMPILED):
-        if "; eager" in notes:
+        # TorchTitan's first report left torch.compile off, its default.
+        if "; eager" in notes or "mid-2024" in notes:
             return "torch_eager", ()
         return "torch_compile", ()
     if any(word in label for word in _MEGATRON_LIKE):

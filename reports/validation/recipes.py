@@ -226,6 +226,9 @@ def _recompute(
         return "full", max(1, min(chunk, int(match[1]) // vpp))
     if not label:
         mode = "selective" if framework.attention == "unfused" else "none"
+        if "paxml" in row.framework.lower():
+            # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
+            mode = "full"
         assumed.append(f"recomputation not published: {mode}")
         return mode, None
     if label in ("none", "full"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulators.workload.elementwise import rope_ops
 from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
 from simulators.workload.linear import bias_grad, linear
 from simulators.workload.part import Part, norm
@@ -59,8 +60,9 @@ def _projection(shard: Shard) -> list[Part]:
         # values are written once more with their positions.
         saved.append(Alloc("packed_kv", k + v))
     if model.position == "rope":
-        forward.append(Streaming("rope_fwd", "elementwise", 2 * (q + k), launches=2))
-        backward.insert(0, Streaming("rope_bwd", "elementwise", 2 * (q + k), launches=2))
+        rotate, rotate_back = rope_ops(shard, (q + k) // shard.element_bytes)
+        forward += rotate
+        backward = rotate_back + backward
     full = shard.tokens * model.hidden_size * shard.element_bytes
     gathered = full if shard.sp else 0
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
+from simulators.workload.elementwise import loss_ops
 from simulators.workload.ir import Alloc, Block, Collective, Op, Streaming
 from simulators.workload.linear import linear
 from simulators.workload.part import Part, compose, norm
@@ -64,20 +65,12 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
         head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
     )
     per_token = shard.tokens * 4
-    # Cast to fp32; subtract the maximum, exponentiate and sum; normalise.
-    loss_forward: list[Op] = [
-        Streaming("logits_cast", "cast", logits * (size + 4)),
-        Streaming("loss_fwd", "cross_entropy", 5 * logits * 4, launches=8),
-    ]
+    loss_forward, loss_backward = loss_ops(shard, logits)
     if shard.tp > 1:
         loss_forward += [
             Collective(f"loss_{what}", "all_reduce", per_token, "tp", "fp32")
             for what in ("max", "target", "sum")
         ]
-    loss_backward: list[Op] = [
-        Streaming("loss_bwd", "cross_entropy", 2 * logits * 4, launches=3),
-        Streaming("logits_grad_cast", "cast", logits * (size + 4)),
-    ]
     kept, beside = _loss_bytes(shard.cross_entropy, size)
     # The gradient of the logits meets the gathered input, the input's gradient before and after
     # it is scattered, and the weight's gradient where the GEMM does not add it to another.

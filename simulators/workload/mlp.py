@@ -1,26 +1,12 @@
-"""The dense MLP and the activation kernel it shares with experts."""
+"""The dense MLP."""
 
 from __future__ import annotations
 
-from simulators.workload.ir import Alloc, Op, Streaming
+from simulators.workload.elementwise import activation_ops
+from simulators.workload.ir import Alloc
 from simulators.workload.linear import bias_grad, linear
 from simulators.workload.part import Part
 from simulators.workload.shard import Shard
-
-
-def activation(
-    name: str, elements: int, element_bytes: int, gated: bool
-) -> tuple[list[Op], list[Op]]:
-    """GeLU (with bias) or SwiGLU over ``elements`` outputs, forward and backward.
-
-    GeLU reads and writes once, and backward reads two tensors and writes one; the gated form
-    has two inputs.
-    """
-    inputs = 2 if gated else 1
-    return (
-        [Streaming(f"{name}_fwd", "elementwise", (inputs + 1) * elements * element_bytes)],
-        [Streaming(f"{name}_bwd", "elementwise", (2 * inputs + 1) * elements * element_bytes)],
-    )
 
 
 def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
@@ -43,9 +29,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         model.hidden_size,
         parallel="row",
     )
-    act_forward, act_backward = activation(
-        f"{prefix}activation", shard.tokens * local, size, model.gated_mlp
-    )
+    act_forward, act_backward = activation_ops(shard, f"{prefix}activation", shard.tokens * local)
     if model.linear_bias:
         act_backward += bias_grad(f"{prefix}fc1", shard.tokens * fc1_width, size)
         fc2_backward = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from simulators.workload.elementwise import activation_ops
 from simulators.workload.ir import (
     Alloc,
     Collective,
@@ -22,7 +23,7 @@ from simulators.workload.ir import (
     Streaming,
 )
 from simulators.workload.linear import separate_accumulation
-from simulators.workload.mlp import activation, mlp_part
+from simulators.workload.mlp import mlp_part
 from simulators.workload.part import Part
 from simulators.workload.quantise import quantise
 from simulators.workload.shard import Shard
@@ -114,9 +115,7 @@ def _experts(shard: Shard) -> Part:
     fc1_width = width * (2 if model.gated_mlp else 1)
     sent, received = rows_out * hidden * size, rows_in * hidden * size
 
-    act_forward, act_backward = activation(
-        "expert_activation", rows_in * width, size, model.gated_mlp
-    )
+    act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simulators.workload.elementwise import norm_ops
 from simulators.workload.ir import Alloc, Block, Free, Op, Streaming
 from simulators.workload.shard import Shard
 
@@ -99,7 +100,7 @@ def checkpointed(name: str, parts: Sequence[Part], input_bytes: int) -> tuple[Bl
 
 
 def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) -> Part:
-    """LayerNorm or RMSNorm: reads and writes its input once forward, three passes backward.
+    """LayerNorm or RMSNorm.
 
     ``keep_output``: bytes per element at which the next layer keeps the output (0: not kept).
     """
@@ -107,9 +108,10 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) 
     saved = [Alloc(f"{name}_input", elements * size)]
     if keep_output:
         saved.append(Alloc(f"{name}_output", elements * keep_output))
+    forward, backward = norm_ops(shard, name, elements)
     return Part(
-        forward=(Streaming(f"{name}_fwd", "norm_fwd", 2 * elements * size),),
-        backward=(Streaming(f"{name}_bwd", "norm_bwd", 3 * elements * size, launches=2),),
+        forward=tuple(forward),
+        backward=tuple(backward),
         saved=tuple(saved),
         backward_peak_bytes=2 * elements * size,
         module="layernorm",

@@ -36,6 +36,7 @@ class Shard:
     fp8_transposes: bool
     attention: str
     fusion: str
+    fused_norm: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     cross_entropy: str
@@ -61,6 +62,7 @@ class Shard:
             fp8_transposes=job.gpu.architecture == "hopper",
             attention=job.framework.attention,
             fusion=job.framework.fusion,
+            fused_norm=job.framework.fused_norm,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,
