@@ -117,11 +117,18 @@ def calibration_text(calibration: Calibration, comments: Mapping[str, str]) -> s
         lines.append(f"{text}  # {comments[name]}" if name in comments else text)
     lines.append("# Each run's prediction, and ln(measured / predicted) when fitted without it.")
     runs = [
-        {**dataclasses.asdict(run.features), "log_residual": round(run.log_residual, 5)}
-        for run in calibration.runs
+        {name: _rounded(value) for name, value in _plain(run).items()} for run in calibration.runs
     ]
     lines.append(yaml.safe_dump({"runs": runs}, sort_keys=False, default_flow_style=None))
     return "\n".join(lines)
+
+
+def _plain(run: CalibrationRun) -> dict[str, Any]:
+    return {**dataclasses.asdict(run.features), "log_residual": run.log_residual}
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _calibration(given: Any) -> Calibration:

@@ -1,0 +1,167 @@
+"""Calibrate the predictor to your own machines: ``python -m reports.calibrate --help``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from conf.catalogue import load_catalogue
+from conf.door import OK, explain
+from reports.calibration.fit import Fit, fit_corrections
+from reports.calibration.identify import Identified, identify
+from reports.calibration.model import MeasuredRun, StepTimes
+from reports.files import write_whole
+from reports.tables import show
+from reports.validate import INTERRUPTED, check_writable, replay_with_progress
+from reports.validation.jobs import Declarations
+from reports.validation.replay import Result
+from reports.validation.rows import read_rows
+from reports.wording import seconds_words
+from simulators.base import get_simulator
+from simulators.calibration import CORRECTIONS, Calibration, CalibrationRun, calibration_text
+from simulators.errors import InputError, require_choice
+from simulators.uncertainty import features_of
+
+_REASONS_SHOWN = 5
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code (0 done, 2 the runs or options cannot be used)."""
+    options = _parser().parse_args(arguments)
+    try:
+        wanted = _wanted(options.corrections)
+        check_writable("--output", options.output)
+        rows = read_rows(options.runs)
+        catalogue = load_catalogue()
+        declared = Declarations(catalogue.gpus, catalogue.frameworks)
+        results = replay_with_progress(rows, declared, get_simulator("replay"))
+        runs = measured_runs(results)
+        times = StepTimes(runs)
+        found = identify(times, wanted)
+        fit = fit_corrections(times, found)
+        calibration = calibration_of(times, fit)
+        calibration.check()
+        write_whole(options.output, calibration_text(calibration, _comments(found, fit, options)))
+        show(_report(runs, found, fit, options.output, left_out=len(rows) - len(runs)))
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug=options.debug)
+
+
+def measured_runs(results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
+    """The rows with a measured and a predicted step time.
+
+    Raises:
+        InputError: when there is none, or they are of several GPUs.
+    """
+    runs = tuple(
+        MeasuredRun(result.row.id, result.job, result.measured_s)
+        for result in results
+        if result.job is not None and result.prediction is not None and result.measured_s
+    )
+    if not runs:
+        reasons = dict.fromkeys(result.reason for result in results)
+        said = "; ".join(list(reasons)[:_REASONS_SHOWN])
+        raise InputError("runs", len(results), f"none can be predicted: {said}")
+    gpus = sorted({run.job.gpu.name for run in runs})
+    if len(gpus) > 1:
+        problem = "are different GPUs, and a calibration is of one"
+        raise InputError("runs", ", ".join(gpus), problem, "one file for each GPU")
+    return runs
+
+
+def calibration_of(times: StepTimes, fit: Fit) -> Calibration:
+    """The calibration with the features of every run and its error when left out."""
+    features = []
+    for number, job in enumerate(times.jobs):
+        prediction = times.predict(number, fit.corrections)
+        features.append(features_of(job, prediction.step_time_s, prediction.breakdown_s))
+    return Calibration(
+        gpu=times.jobs[0].gpu.name,
+        **{name: float(value) for name, value in zip(CORRECTIONS, fit.factors, strict=True)},
+        runs=tuple(
+            CalibrationRun(features[number], float(residual))
+            for number, residual in zip(times.job_of_run, fit.after, strict=True)
+        ),
+    )
+
+
+def _comments(found: Identified, fit: Fit, options: argparse.Namespace) -> dict[str, str]:
+    spreads = dict(zip(CORRECTIONS, fit.spreads, strict=True))
+    said = {name: f"+- {spreads[name]:.1%}" for name in found.fitted}
+    header = f"Written by python -m reports.calibrate {options.runs.name}"
+    fixed = {name: f"fixed: {why}" for name, why in found.fixed.items()}
+    return {"header": header, **said, **fixed}
+
+
+def _report(
+    runs: Sequence[MeasuredRun], found: Identified, fit: Fit, output: Path, *, left_out: int
+) -> RenderableType:
+    errors = Table(title="Errors of predicted step times", title_justify="left", box=None)
+    for name in ("run", "GPUs", "measured", "as it comes", "calibrated without it"):
+        errors.add_column(name, justify="left" if name == "run" else "right")
+    # Residuals are of measured over predicted; errors are of predicted over measured.
+    before, after = np.expm1(-fit.before), np.expm1(-fit.after)
+    for run, was, now in zip(runs, before, after, strict=True):
+        gpus = str(run.job.world_size)
+        errors.add_row(run.name, gpus, seconds_words(run.measured_s), f"{was:+.1%}", f"{now:+.1%}")
+    errors.add_section()
+    for name, summary in (("median", np.median), ("mean", np.mean), ("largest", np.max)):
+        was, now = (float(summary(np.abs(each))) for each in (before, after))
+        errors.add_row(f"{name}, absolute", "", "", f"{was:.1%}", f"{now:.1%}", style="bold")
+    lines = ["", "Corrections (factors on predicted times):"]
+    for name, factor, spread in zip(CORRECTIONS, fit.factors, fit.spreads, strict=True):
+        sure = f"+- {spread:.1%}" if name in found.fitted else f"fixed: {found.fixed[name]}"
+        lines.append(f"  {name:13} {factor:.3f}  {sure}")
+    if left_out:
+        lines.append(f"{left_out} rows have no measured or no predicted step time: left out.")
+    if np.mean(np.abs(after)) >= np.mean(np.abs(before)):
+        lines.append(
+            "These runs are predicted no better with corrections than without: better not use it."
+        )
+    lines.append(f"Written to {output}; use it with simulator.calibration={output}")
+    return Group(errors, Text("\n".join(lines)))
+
+
+def _wanted(text: str) -> tuple[str, ...]:
+    names = tuple(f"{name.strip()}_time" for name in text.split(","))
+    for name in names:
+        known = [each.removesuffix("_time") for each in CORRECTIONS]
+        require_choice("--corrections", name.removesuffix("_time"), known)
+    return names
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.calibrate",
+        description="Fit a few corrections to measured runs of your own machines.",
+    )
+    parser.add_argument(
+        "runs", type=Path, help="CSV of measured runs on one kind of GPU (columns: docs/howto.md)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("calibration.yaml"),
+        help="where to write the corrections (default calibration.yaml)",
+    )
+    parser.add_argument(
+        "--corrections",
+        default=",".join(name.removesuffix("_time") for name in CORRECTIONS),
+        help="which to fit, as far as the runs determine them (default %(default)s)",
+    )
+    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Corrections to the predictor, fitted to a few runs of one machine."""

@@ -1,0 +1,176 @@
+"""From measured runs to calibrated predictions, the way a user goes."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conf.catalogue import load_catalogue
+from reports.calibrate import main
+from reports.validation.jobs import Declarations
+from reports.validation.replay import replay_rows
+from reports.validation.rows import read_rows
+from simulators.base import get_simulator
+from tests.e2e.commands import ROOT, SMALL, environment, run
+
+SHAPE = {
+    "gpu": "a800_80",
+    "gpus_per_node": 8,
+    "framework": "mcore r0.9",
+    "model": "GPT",
+    "num_layers": 40,
+    "hidden": 5120,
+    "num_heads": 40,
+    "ffn_hidden": 20480,
+    "vocab": 51200,
+    "seq_len": 2048,
+    "gated_mlp": 0,
+    "cp": 1,
+    "vpp": 1,
+    "sp": 1,
+    "global_batch": 64,
+    "recompute": "selective",
+    "dist_optimizer": 1,
+    "dtype": "bf16",
+    "tp_overlap": 0,
+    "grad_overlap": 0,
+}
+LAYOUTS = [(8, 1, 1), (8, 1, 2), (4, 2, 1), (4, 2, 2), (8, 1, 4)]
+
+
+def write_runs(path, seconds, layouts=LAYOUTS, **changes):
+    rows = [
+        {
+            **SHAPE,
+            "id": f"run{number}",
+            "num_gpus": 8,
+            "tp": tp,
+            "pp": pp,
+            "dp": 1,
+            "micro_batch": size,
+            "measured_iter_s": measured_s,
+            **changes,
+        }
+        for number, ((tp, pp, size), measured_s) in enumerate(zip(layouts, seconds, strict=True))
+    ]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def simulate(tmp_path, *arguments):
+    shape = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64", "format=json"]
+    recipe = ["recipe.tp=8", "recipe.sp=true", "recipe.recompute=selective"]
+    done = run("simulate.py", *shape, *recipe, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory):
+    """A directory with a calibration from runs that all took 20 % longer than predicted."""
+    directory = tmp_path_factory.mktemp("calibrated")
+    write_runs(directory / "runs.csv", [1.0] * 5)
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    rows = read_rows(directory / "runs.csv")
+    results = replay_rows(rows, declared, get_simulator("replay"), lambda: None)
+    write_runs(directory / "runs.csv", [1.2 * result.prediction.step_time_s for result in results])
+    done = subprocess.run(
+        [sys.executable, "-m", "reports.calibrate", str(directory / "runs.csv")],
+        cwd=directory,
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return directory, done.stdout
+
+
+def test_the_command_shows_the_error_before_and_after(calibrated):
+    directory, shown = calibrated
+    assert "calibrated without it" in shown
+    assert "mean, absolute" in shown
+    assert "network_time  1.000  fixed: not identifiable" in shown
+    text = (directory / "calibration.yaml").read_text()
+    assert text.startswith("# Written by python -m reports.calibrate runs.csv")
+    assert "network_time: 1  # fixed: not identifiable" in text
+
+
+def test_a_calibrated_prediction_moves_and_gets_a_narrower_bar(calibrated):
+    directory, _ = calibrated
+    plain = simulate(directory)
+    moved = simulate(directory, "simulator.calibration=calibration.yaml")
+    assert moved["step_time_s"] / plain["step_time_s"] == pytest.approx(1.2, rel=0.04)
+    low, high = moved["interval_s"]
+    assert low < moved["step_time_s"] < high
+    assert high / low < plain["interval_s"][1] / plain["interval_s"][0]
+    assert any("calibrated on 5 runs" in text for text in moved["assumptions"])
+
+
+@pytest.mark.parametrize("executor", ["serial", "loky"])
+def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, executor):
+    directory, _ = calibrated
+    file = directory / "calibration.yaml"
+    done = run(
+        "optimize.py",
+        *(each for each in SMALL if not each.startswith("executor")),
+        f"executor={executor}",
+        "search.n_trials=8",
+        "tracking=none",
+        f"simulator.calibration={file}",
+        "hydra.run.dir=out",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    best = json.loads((tmp_path / "out" / "top_recipes.json").read_text())[0]
+    assert any("calibrated on 5 runs" in text for text in best["prediction"]["assumptions"])
+    low, high = best["prediction"]["interval_s"]
+    assert 0 < low < high
+    assert "Error bar:" in done.stdout
+
+
+def test_a_calibration_of_another_gpu_is_bad_input(calibrated, tmp_path):
+    directory, _ = calibrated
+    file = directory / "calibration.yaml"
+    for program in ("simulate.py", "optimize.py"):
+        chosen = ["model=llama3_8b", "cluster=h100_64", f"simulator.calibration={file}"]
+        done = run(program, *chosen, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "was made for a800_80" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def refused(tmp_path, capsys, *arguments):
+    code = main([str(tmp_path / "runs.csv"), "--output", str(tmp_path / "out.yaml"), *arguments])
+    assert code == 2
+    assert not (tmp_path / "out.yaml").exists()
+    return capsys.readouterr().err
+
+
+def test_too_few_runs_are_refused(tmp_path, capsys):
+    write_runs(tmp_path / "runs.csv", [9.5, 9.2], LAYOUTS[:2])
+    assert "too few different runs" in refused(tmp_path, capsys)
+
+
+def test_runs_without_a_time_are_refused(tmp_path, capsys):
+    write_runs(tmp_path / "runs.csv", [""] * 5)
+    assert "none can be predicted" in refused(tmp_path, capsys)
+
+
+def test_several_gpus_are_refused(tmp_path, capsys):
+    path = tmp_path / "runs.csv"
+    write_runs(path, [9.5, 9.2, 9.6, 9.1, 9.0])
+    path.write_text(path.read_text().replace("a800_80", "h100", 1))
+    assert "a calibration is of one" in refused(tmp_path, capsys)
+
+
+def test_an_unknown_correction_is_refused(tmp_path, capsys):
+    write_runs(tmp_path / "runs.csv", [9.5, 9.2, 9.6, 9.1, 9.0])
+    said = refused(tmp_path, capsys, "--corrections", "compute,netwrok")
+    assert "did you mean 'network'" in said
