@@ -203,9 +203,9 @@ class _Machine:
         server_gpus = max(int(server["gpus"]), per_node)
         if re.search(r"\(4 ?gpu|4/node|\(4\b", link + self._row["gpu"].lower()):
             server_gpus = max(4, per_node)
-        mesh = (
-            "direct" in link or "mesh" in link or (server_gpus == 4 and "gh200" in self.gpu.name)
-        )
+        # Boards of four GPUs are wired pair by pair; switches come with eight, or with racks.
+        four = server_gpus == 4 and not self.gpu.name.startswith("gb")
+        mesh = "direct" in link or "mesh" in link or four
         pair = "pair" in (link + self._row["gpu"]).lower()
         domain = 2 if pair else _NVL72_GPUS if self.gpu.name.startswith("gb") else None
         if self.gpu.nvlink_links == 0:

@@ -11,6 +11,7 @@ command.
 from __future__ import annotations
 
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +33,11 @@ from simulators.collectives.transport import FABRICS, INSIDE_ALGORITHM, PROTOCOL
 PRIOR_WEIGHT = 0.003
 # Bytes cost what the link costs: short messages alone may not move a stream far from it.
 STREAM_PRIOR_WEIGHT = 0.1
-# Two nodes cannot tell a hop from a start: what a fabric adds to InfiniBand's time goes to the
-# start unless rows of more nodes say otherwise.
-HOP_PRIOR_WEIGHT = 0.1
+# Latencies are physical: a hop is a hop in every protocol's own way. Two nodes cannot tell one
+# from a start, nor long messages from the chunk they carry, so these stay near what is known
+# unless many rows say otherwise.
+LATENCY_PRIOR_WEIGHT = 0.1
+LATENCIES = ("hop", "net_hop", "net_inner", "net_start")
 # Hops may not be fitted below this share of NCCL's own constant: rows of few ranks cannot tell a
 # hop from a launch, and a ring of a thousand ranks must not come out free.
 LEAST_HOP = 0.5
@@ -61,9 +64,13 @@ Coefficient = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement with the terms that explain it; ``net_key`` is empty on one node."""
+    """One measurement with the terms that explain it; ``net_key`` is empty on one node.
+
+    ``usable`` says whether coefficients may be fitted to it; every row counts in the errors.
+    """
 
     cluster_id: str
+    usable: bool
     transport: str
     nodes: int
     size_bytes: int
@@ -97,7 +104,7 @@ def predict_us(result: Fit, row: Row) -> float:
     return time_us
 
 
-def row_of(measurement: Measurement) -> Row:
+def row_of(measurement: Measurement, usable: bool = True) -> Row:
     """The counted work of one measured collective."""
     gpu, cluster, kind = measurement.gpu, measurement.cluster, measurement.kind
     size = measurement.size_bytes
@@ -118,6 +125,7 @@ def row_of(measurement: Measurement) -> Row:
     net_key = (wiring.fabric, f"{algorithm}/{protocol}") if net else None
     return Row(
         cluster_id=measurement.cluster_id,
+        usable=usable,
         transport=net_key[0] if net_key else node_key[0],
         nodes=wiring.nodes,
         size_bytes=size,
@@ -141,13 +149,21 @@ def rows_of(measurements: Iterable[Measurement], part: str) -> list[Row]:
     """The rows of ``train`` or ``validation`` clusters; sends have a model of their own."""
     clusters = split()[part]
     return [
-        row_of(each)
+        row_of(each, _usable(each, clusters[each.cluster_id]))
         for each in measurements
-        if each.kind != "send_recv"
-        and each.cluster_id in clusters
-        and clusters[each.cluster_id].get("source", "") in each.source
-        and each.size_bytes >= clusters[each.cluster_id].get("least_bytes", 0)
+        if each.kind != "send_recv" and each.cluster_id in clusters
     ]
+
+
+def _usable(measurement: Measurement, limits: Mapping[str, Any]) -> bool:
+    """Whether a row is inside what ``machines.yaml`` lets be fitted of its cluster."""
+    size, nodes = measurement.size_bytes, measurement.cluster.num_nodes
+    most_bytes = limits.get("most_bytes_between_nodes", math.inf) if nodes > 1 else math.inf
+    return (
+        limits.get("source", "") in measurement.source
+        and limits.get("least_bytes", 0) <= size <= most_bytes
+        and nodes <= limits.get("most_nodes", math.inf)
+    )
 
 
 def node_prior(key: str) -> dict[str, float]:
@@ -186,7 +202,8 @@ def net_prior(key: str) -> dict[str, float]:
         terms["net_fill"] = stream
         terms["net_second"] = stream
     if algorithm in ("tree", "ring"):
-        terms["net_message"] = 5.0
+        # LL needs no handshake of its own; short messages may not show one for long ones.
+        terms["net_message"] = 0.3 if protocol == "ll" else 5.0
         terms["net_inner"] = 1.0
     return terms
 
@@ -234,7 +251,7 @@ def _least(term: str, nominal: float, prior: float) -> float:
 def _prior_weight(term: str) -> float:
     if term.endswith(("stream", "second")):
         return STREAM_PRIOR_WEIGHT
-    return HOP_PRIOR_WEIGHT if term in ("net_hop", "net_inner") else PRIOR_WEIGHT
+    return LATENCY_PRIOR_WEIGHT if term in LATENCIES else PRIOR_WEIGHT
 
 
 def balance_of(rows: Sequence[Row]) -> np.ndarray:
@@ -252,7 +269,8 @@ def fit(rows: Sequence[Row]) -> Fit:
     result = Fit({}, {}, {}, {})
     groups: dict[Key, list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row.net_key or row.node_key].append(row)
+        if row.usable:
+            groups[row.net_key or row.node_key].append(row)
     inside = [("nvlink", f"{g}/{a}/{p}") for g in GENERATIONS for a, p in INSIDE]
     inside += [("pcie", f"{a}/{p}") for a, p in INSIDE if a != "nvls"]
     for key in inside:
@@ -274,10 +292,9 @@ def _fit_fabric(fabric: str, groups: Mapping[Key, list[Row]], result: Fit) -> No
             prior = net_prior(key[1])
             if fabric != "infiniband":
                 prior = dict(result.terms[base, key[1]])
-                # Seen on two nodes, the excess does not grow as fast as the hops do.
-                prior["net_start"] += extra_us * (1 if algorithm == "ring" else 2)
+                prior["net_start"] += extra_us
             _fit_key(key, group, prior, result)
-        extra_us = _extra_hop_us(fabric, base, result)
+        extra_us = _extra_us(fabric, base, result)
 
 
 def _fit_key(key: Key, group: Sequence[Row], prior: Coefficient, result: Fit) -> None:
@@ -300,17 +317,17 @@ def _fit_key(key: Key, group: Sequence[Row], prior: Coefficient, result: Fit) ->
     result.clusters[key] = sorted({row.cluster_id for row in group})
 
 
-def _extra_hop_us(fabric: str, base: str, result: Fit) -> float:
-    """Median excess of one hop of ``fabric`` over its base's, over the measured keys.
+def _extra_us(fabric: str, base: str, result: Fit) -> float:
+    """Median excess of a call between two nodes over the base's, over the measured keys.
 
-    Two nodes are one hop apart in a ring and two in a tree, up and down; the start is spread
-    over them.
+    Where both are measured, rings and trees show the same excess: it belongs to the call and
+    not to its hops.
     """
     excess = []
     for (owner, key), terms in result.terms.items():
         if owner == fabric != base and result.rows[owner, key] and "net_hop" in terms:
             reference = result.terms[base, key]
             hops = 1 if key.startswith("ring") else 2
-            start = terms["net_start"] - reference["net_start"]
-            excess.append(start / hops + terms["net_hop"] - reference["net_hop"])
+            more_us = {name: terms[name] - reference[name] for name in ("net_start", "net_hop")}
+            excess.append(more_us["net_start"] + hops * more_us["net_hop"])
     return max(0.0, float(np.median(excess))) if excess else 0.0
