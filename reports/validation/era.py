@@ -31,8 +31,7 @@ def published_year(row: Row) -> float | None:
 
     Labels carry a year, perhaps a month (``Megatron-LM (Feb 2022)``; the middle of the year
     otherwise), a container (``NeMo 24.09``), an MLPerf
-    round (``NeMo (MLPerf v3.1)``) or a Megatron-Core release (``mcore r0.8.0``). The Zero Bubble
-    fork of Megatron-LM is of November 2023.
+    round (``NeMo (MLPerf v3.1)``) or a Megatron-Core release (``mcore r0.8.0``).
     """
     label = row.framework
     if match := re.search(r"MLPerf v(\d\.\d)", label):
@@ -46,8 +45,6 @@ def published_year(row: Row) -> float | None:
     if match := re.search(r"mcore r0\.(\d+)", label):
         # Core 0.8 came out in July 2024, a release about every two months after it.
         return 2024.5 + (int(match[1]) - 8) / 6
-    if re.search(r"zero[- ]bubble", f"{label} {row.source}", re.IGNORECASE):
-        return 2023.9
     if match := re.search(r"et al\. (20[12]\d)", row.source):
         return int(match[1]) + 0.5
     if "framework-launcher" in row.source.lower():

@@ -23,8 +23,3 @@ def test_labels_carry_years(label, year):
 def test_the_paper_s_year_when_the_label_has_none():
     row = Row(id="x", gpu="a100_80", framework="Megatron-LM PTD-P", source="Narayanan et al. 2021")
     assert published_year(row) == 2021.5
-
-
-def test_the_zero_bubble_fork():
-    row = Row(id="run", gpu="", framework="Megatron-LM", source="Zero Bubble paper, Table 4")
-    assert published_year(row) == 2023.9
