@@ -89,9 +89,11 @@ def framework_of(
     if name == "torch_compile" and re.search(r"\b2024\b", notes):
         # TorchTitan compiles its loss from 2025 on.
         changes["cross_entropy"] = "eager"
-    if name.startswith("torch") and given(row.pp, 1) > 1:
-        # FSDP2 adds up unreduced gradients in the type it reduces them in.
-        changes["accumulate_grads_fp32"] = True
+    if name.startswith("torch"):
+        # TorchTitan's FSDP2 reduces in fp32, and adds unreduced gradients up so; FSDP1's users
+        # here and XLA reduce in 16 bits and use what they gather where it arrives.
+        second = "fsdp2" in label
+        changes |= {"accumulate_grads_fp32": second, "copies_gathered": second}
     if any(word in label for word in _XLA):
         changes["attention"] = "flash"
     if "foundry" in label:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from simulators.job import DEFAULT_RECOMPUTE_MODULES, Job
 from simulators.workload.communicators import communicators
 from simulators.workload.ends import embedding_blocks, head_blocks
+from simulators.workload.ir import Streaming
 from simulators.workload.layer import layer_blocks
 from simulators.workload.mtp import mtp_projection_blocks, mtp_projection_parameters
 from simulators.workload.pairing import paired
@@ -31,6 +32,7 @@ def build_workload(job: Job) -> Workload:
         recipe.recompute_layers,
         recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
         recipe.pp == 1,
+        job.framework.copies_gathered and recipe.zero_stage == 3,
     )
     made: dict[tuple[object, ...], Chunk] = {}
     stages: list[Stage] = []
@@ -85,13 +87,15 @@ class ChunkMode:
 
     ``layers`` per chunk are recomputed when ``recompute`` is ``full`` (None: all), ``modules`` of
     every layer when it is ``selective``.
-    ``single_stage``: the head can share the embedding's weight.
+    ``single_stage``: the head can share the embedding's weight. ``copies_gathered``: gathered
+    parameters are copied out of the gathered buffer before they are used.
     """
 
     recompute: str
     layers: int | None
     modules: str
     single_stage: bool
+    copies_gathered: bool
 
 
 @functools.lru_cache(maxsize=8192)
@@ -117,9 +121,20 @@ def _chunk(
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
         runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
-    return Chunk(
-        tuple(_with_exchanges_beside(run) if shard.overlap_dispatch else run for run in runs)
+    if shard.overlap_dispatch:
+        runs = [_with_exchanges_beside(run) for run in runs]
+    if mode.copies_gathered:
+        runs = [_with_copies(run, shard.element_bytes) for run in runs]
+    return Chunk(tuple(runs))
+
+
+def _with_copies(run: Run, element_bytes: int) -> Run:
+    """Both passes gather a layer's parameters: each is read and written once more first."""
+    copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.total)
+    forward, backward = (
+        replace(block, ops=(copy, *block.ops)) for block in (run.forward, run.backward)
     )
+    return replace(run, forward=forward, backward=backward)
 
 
 def _with_exchanges_beside(run: Run) -> Run:

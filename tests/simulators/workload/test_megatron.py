@@ -1,0 +1,28 @@
+"""Programs that depend on how a framework shards parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulators.framework import Framework
+from simulators.workload.ir import Streaming
+from simulators.workload.megatron import build_workload
+from tests.simulators.jobs import TINY, make_job
+
+
+def test_fsdp2_copies_what_it_gathers_in_both_passes() -> None:
+    plain = make_job(TINY, zero_stage=3)
+    copying = replace(plain, framework=Framework(copies_gathered=True))
+    for one, other in zip(
+        build_workload(plain).stages[0].chunks[0].runs,
+        build_workload(copying).stages[0].chunks[0].runs,
+        strict=True,
+    ):
+        for before, after in ((one.forward, other.forward), (one.backward, other.backward)):
+            copy, *rest = after.ops
+            assert tuple(rest) == before.ops
+            assert isinstance(copy, Streaming)
+            assert copy.bytes == 2 * 2 * one.parameters.total
+    # Nothing is gathered that a rank keeps.
+    kept = replace(make_job(TINY, zero_stage=1), framework=copying.framework)
+    assert build_workload(kept) == build_workload(make_job(TINY, zero_stage=1))
