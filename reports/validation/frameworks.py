@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from reports.validation.era import published_year, year_of
 from reports.validation.outcome import CannotReplayError
+from reports.validation.presets import moe_preset
 from reports.validation.rows import Row, given
 from simulators.framework import Framework
 from simulators.job import Gpu
@@ -101,7 +102,8 @@ def framework_of(
     if "(ci)" in label and re.search(r"\bmla\b", notes):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
-    if "cuda graphs" in notes:
+    # Graphs of parts of an expert layer leave its experts to the host.
+    if moe_preset(row).graphs if given(row.num_experts, 1) > 1 else "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
 

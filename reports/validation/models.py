@@ -7,6 +7,7 @@ import re
 
 from reports.validation.families import Family, family_of, other_architecture
 from reports.validation.outcome import CannotReplayError
+from reports.validation.presets import moe_preset
 from reports.validation.rows import Row, given
 from simulators.job import Mla, Model, Moe
 
@@ -111,6 +112,8 @@ def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
     shared = family.shared_experts * width
     if match := re.search(r"shared expert (?:ffn )?(\d+)", row.notes):
         shared = int(match[1])
+    preset = moe_preset(row)
+    assumed += preset.assumed
     dense, period = given(row.num_dense_layers, 0), 1
     if family.interleaved_experts and dense:
         # The column counts all dense layers, here every other one.
@@ -122,14 +125,9 @@ def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
         shared_ffn_hidden_size=shared,
         num_dense_layers=dense,
         layer_period=period,
-        dispatcher=_dispatcher(row),
+        dispatcher="deepep" if preset.deepep else "alltoall",
         capacity_factor=_capacity_factor(row, assumed),
     )
-
-
-def _dispatcher(row: Row) -> str:
-    notes = row.notes.lower()
-    return "deepep" if "deepep" in notes or "hybridep" in notes else "alltoall"
 
 
 def _mtp_layers(row: Row, assumed: list[str]) -> int:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from reports.validation.outcome import CannotReplayError
+from reports.validation.presets import moe_preset
 from reports.validation.rows import Row, given
 from simulators.framework import Framework
 from simulators.job import Model, Recipe
@@ -142,7 +143,8 @@ def recipe_of(
         overlap_param_gather=overlap and zero >= 1,
         tp_comm_overlap=tp_overlap,
         overlap_moe_expert_parallel_comm=model.moe is not None
-        and "moe all-to-all overlapped" in row.notes.lower(),
+        and given(row.ep, 1) > 1
+        and moe_preset(row).overlapped,
     )
     return *_split(row, recipe, model, framework, assumed), tuple(assumed)
 

@@ -117,9 +117,6 @@ class PassPricer:
         groups = [group for group in groups if group]
         if direction == FORWARD:
             groups = [group[::-1] for group in groups[::-1]]
-        # The host's lag is a matter of the whole pass: its segments share it by launches, so
-        # that they add up to the pass.
-        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]])
         blocks = [
             tuple(
                 pieces[index].forward if direction == FORWARD else pieces[index].backward
@@ -128,6 +125,10 @@ class PassPricer:
             for group in groups
         ]
         priced = [[self.pricer.block(block) for block in part] for part in blocks]
+        # How far the host falls behind is a matter of the whole pass: beyond the waits inside
+        # its blocks the segments share it by launches, so that they add up to the pass.
+        waits_s = sum(block.part_s[PART_INDEX[HOST]] for part in priced for block in part)
+        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]] - waits_s)
         host_s = sum(block.host_s for part in priced for block in part)
         segments = []
         for index, group in enumerate(groups):

@@ -14,14 +14,18 @@ from simulators.interference import KERNEL_CLASSES, overlap_slowdowns
 from simulators.job import Cluster, Gpu
 from simulators.kernels import price_kernels
 from simulators.prediction import Evidence
+from simulators.replay.host_lag import SYNC_LAUNCHES, host_lag_s
 from simulators.replay.stragglers import slowest_excess
 from simulators.workload.ir import (
+    Alloc,
     Attention,
     Block,
     Collective,
     Communicator,
+    Free,
     Gemm,
     GroupedGemm,
+    HostSync,
     Kernel,
     SendRecv,
     Streaming,
@@ -70,9 +74,9 @@ class PricedBlock:
     """One block's time on one GPU.
 
     ``part_s`` has one entry per name in ``PARTS`` and sums to ``seconds``, the device time of
-    the block run alone. ``host_s`` is what the host needs to launch it. ``kernel_s``, shape
-    (2, kernel classes), are the seconds of its kernels by class, and how many of those are
-    limited by memory bandwidth.
+    the block run alone, with waits for the host that it contains. ``host_s`` is what the host
+    needs to launch it. ``kernel_s``, shape (2, kernel classes), are the seconds of its kernels
+    by class, and how many of those are limited by memory bandwidth.
     ``channels`` and ``wire_bytes_per_s`` describe its communication (time-weighted means, see
     ``CollectivePrice``).
     ``evidence_s`` are the seconds priced as measured, fitted, estimated.
@@ -132,7 +136,9 @@ class Pricer:
         if priced is None:
             if len(_PRICED) >= _PRICED_LIMIT:
                 _PRICED.clear()
-            priced = _sum_block(self.operations(block), self.gpu, self.host_launch_s, self.excess)
+            operations = self.operations(block)
+            lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
+            priced = _sum_block(operations, self.gpu, self.host_launch_s, self.excess, lag_s)
             _PRICED[key] = priced
         return priced
 
@@ -181,13 +187,34 @@ def host_launch_s(framework: Framework) -> float:
 
 def launches_of(op: DeviceOp) -> int:
     """Kernel launches the host makes for one operation."""
+    if isinstance(op, GroupedGemm):
+        # Transformer Engine runs one product an expert, dealt out over streams.
+        return op.groups
     return op.launches if isinstance(op, Streaming) else 1
 
 
+def _host_work(block: Block, priced: Sequence[PricedOp]) -> list[tuple[int, float | None]]:
+    """Launches and seconds in launch order, None where the host waits; see ``host_lag_s``."""
+    device = iter(priced)
+    work: list[tuple[int, float | None]] = []
+    for op in block.ops:
+        if isinstance(op, HostSync):
+            work.append((SYNC_LAUNCHES, None))
+        elif not isinstance(op, Alloc | Free):
+            each = next(device)
+            # What runs beside others does not keep them waiting.
+            alone = not getattr(op, "overlaps", 0)
+            work.append((launches_of(each.op), each.seconds if alone else 0.0))
+    return work
+
+
 def _sum_block(
-    ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float, excess: float
+    ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float, excess: float, lag_s: float
 ) -> PricedBlock:
-    """Run a block alone: kernels one after another, communication beside those it overlaps."""
+    """Run a block alone: kernels one after another, communication beside those it overlaps.
+
+    ``lag_s`` of it the device waits for the host.
+    """
     parts = np.zeros(len(PARTS))
     evidence = np.zeros(len(EVIDENCE))
     estimated = set()
@@ -212,6 +239,7 @@ def _sum_block(
         index += len(group)
     parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
     parts[PART_INDEX[COMPUTE]] /= 1 + excess
+    parts[PART_INDEX[HOST]] = lag_s
     seconds = float(parts.sum())
     if communication_s:
         wire /= communication_s

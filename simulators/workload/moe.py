@@ -64,11 +64,12 @@ def _router(shard: Shard) -> Part:
     return Part(
         (
             Gemm("router_fwd", tokens, experts, hidden, dtype),
-            # Softmax, top-k, one-hot map, counts: each passes over the scores.
-            Streaming("router_scores", "softmax_fwd", 8 * score_bytes, launches=10),
+            # Softmax, top-k, routing map, auxiliary loss: each kernel passes over the scores
+            # (26 of them as recorded from Megatron-Core 0.16).
+            Streaming("router_scores", "softmax_fwd", 16 * score_bytes, launches=26),
         ),
         (
-            Streaming("router_scores_bwd", "softmax_bwd", 6 * score_bytes, launches=6),
+            Streaming("router_scores_bwd", "softmax_bwd", 12 * score_bytes, launches=14),
             Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
             Gemm(
                 "router_wgrad",
@@ -97,7 +98,7 @@ def _counts(shard: Shard) -> Part:
     assert moe is not None
     if moe.capacity_factor is not None:
         return Part((), ())
-    forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=4)]
+    forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=6)]
     if shard.ep * shard.etp > 1:
         table = 8 * moe.num_experts * shard.ep * shard.etp
         forward.append(Collective(_COUNTS, "all_gather", table, "etp_ep", "fp32"))

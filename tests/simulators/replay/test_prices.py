@@ -13,10 +13,21 @@ from simulators.framework import Framework
 from simulators.job import Gpu
 from simulators.kernels import KernelPrices
 from simulators.replay import prices
+from simulators.replay.host_lag import SYNC_LAUNCHES
 from simulators.replay.passes import PassPricer, sum_blocks
 from simulators.replay.prices import COMMUNICATION, PARTS, PricedBlock, Pricer
 from simulators.workload.communicators import communicators
-from simulators.workload.ir import Alloc, Block, Collective, Gemm, Kernel, SendRecv, Streaming
+from simulators.workload.ir import (
+    Alloc,
+    Block,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    HostSync,
+    Kernel,
+    SendRecv,
+    Streaming,
+)
 from simulators.workload.megatron import build_workload
 from simulators.workload.parameters import LocalParameters
 from simulators.workload.schedule import BACKWARD, FORWARD
@@ -117,6 +128,19 @@ def test_launches_are_counted_per_kernel(machine: Machine) -> None:
     machine(replace(SLOW, launch_s=2.0))
     block = priced(gemm(1), Streaming("norm", "norm_fwd", 1, launches=3), gather(1), Alloc("x", 1))
     assert block.host_s == 2.0 * (1 + 3 + 1)
+
+
+def test_experts_are_launched_one_by_one(machine: Machine) -> None:
+    machine(replace(SLOW, launch_s=2.0))
+    block = priced(GroupedGemm("experts", 8, 1, 1, 1, "bf16"))
+    assert block.host_s == 8 * 2.0
+
+
+def test_a_block_in_which_the_host_waits_holds_the_device_up(machine: Machine) -> None:
+    machine(replace(SLOW, launch_s=1.0))
+    block = priced(gemm(50), HostSync("counts"), gemm(50))
+    assert parts(block) == {"compute": 100, "host": SYNC_LAUNCHES + 1}
+    assert block.seconds == 100 + SYNC_LAUNCHES + 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""What Megatron-Bridge's performance presets set, where a row does not name its preset.
+
+Rows of a known preset carry its settings in their notes. For others of the same editions the
+settings that all named presets of that edition share on NVL72 racks are assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reports.validation.era import published_year
+from reports.validation.rows import Row, given
+
+_HYBRID_EP = 2025.8
+_WHOLE_ITERATION_GRAPHS = 2026.4
+
+
+@dataclass(frozen=True)
+class MoePreset:
+    """How a run exchanged tokens and launched its kernels; ``assumed`` is empty when stated."""
+
+    deepep: bool
+    overlapped: bool
+    graphs: bool
+    assumed: tuple[str, ...] = ()
+
+
+def moe_preset(row: Row) -> MoePreset:
+    """The settings of an expert model's row: as its notes say, else as its edition's presets.
+
+    CUDA graphs of the attention and the router leave the experts' launches to the host, so only
+    graphs of a whole iteration count.
+    """
+    notes, year = row.notes.lower(), given(published_year(row), 0.0)
+    stated = MoePreset(
+        deepep="deepep" in notes or "hybridep" in notes,
+        overlapped="moe all-to-all overlapped" in notes or "1f1b all-to-all overlap" in notes,
+        graphs="full_iteration" in notes,
+    )
+    bridge = "megatron-bridge" in row.framework.lower()
+    if not bridge or "preset" in notes or not row.gpu.startswith("GB") or year < _HYBRID_EP:
+        return stated
+    if year < _WHOLE_ITERATION_GRAPHS:
+        words = "tokens exchanged by HybridEP, as in the edition's presets"
+        return MoePreset(True, stated.overlapped, stated.graphs, (words,))
+    words = "HybridEP beside compute and whole-iteration graphs, as in the edition's presets"
+    return MoePreset(True, True, True, (words,))
