@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -26,7 +26,17 @@ from simulators.job import Gpu
 from simulators.prediction import Evidence
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
-PRECISION_CLASS = {"bf16": "half", "fp16": "half", "fp8": "fp8", "tf32": "tf32", "fp32": "fp32"}
+# "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).
+PRECISION_CLASS = {
+    "bf16": "half",
+    "fp16": "half",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "tf32": "tf32",
+    "fp32": "fp32",
+}
+# Classes that stand in where one has no fit, best first.
+STAND_INS = {"fp8_block": ("fp8", "half"), "fp8": ("half",), "tf32": ("half",)}
 
 # Kernel generations of fused attention and the section that holds their coefficients: the
 # newest training kernels of the architecture (FlashAttention-2 on Ampere, FlashAttention-3 and
@@ -91,12 +101,31 @@ class AttentionCoefficients:
 
 
 @dataclass(frozen=True)
+class GroupedCoefficients:
+    """What grouped products cost beyond one product of the same tiles: seconds per group, and
+    the factor of the weight gradient's compute time (>= 1)."""
+
+    group_s: float
+    weight_gradient_factor: float
+
+
+@dataclass(frozen=True)
+class StreamingCoefficients:
+    """One class of memory-bound kernels: its share of the declared DRAM bandwidth, the launch
+    floor in seconds, and whether the share was measured on such a GPU."""
+
+    share: float
+    launch_s: float
+    measured: bool
+
+
+@dataclass(frozen=True)
 class FittedGpu:
     """One ``fitted/*.yaml``: the GPU it was measured on and its coefficients.
 
     ``gemm`` and ``sustained_fraction`` are by precision class, ``attention`` by section (one
-    a kernel generation), precision class and pass; ``transferred`` holds the (section,
-    precision class) pairs measured on another GPU than this one.
+    a kernel generation), precision class and pass, ``streaming`` by class; ``transferred``
+    holds the (section, precision class) pairs measured on another GPU than this one.
     """
 
     name: str
@@ -106,11 +135,15 @@ class FittedGpu:
     gemm: Mapping[str, GemmCoefficients]
     attention: Mapping[str, Mapping[str, Mapping[str, AttentionCoefficients]]]
     sustained_fraction: Mapping[str, float]
+    cast_dram_efficiency: float | None = None
+    streaming: Mapping[str, StreamingCoefficients] = field(default_factory=dict)
+    grouped: GroupedCoefficients | None = None
+    memory_bandwidth_bytes_per_s: float = math.inf
     transferred: frozenset[tuple[str, str]] = frozenset()
 
     def peak_per_sm(self, precision: str) -> float:
         """Dense peak of one SM in FLOP/s; 16-bit types stand in for each other."""
-        peak = self.peak_flops.get(precision)
+        peak = self.peak_flops.get(precision.removesuffix("_block"))
         if peak is None and PRECISION_CLASS[precision] == "half":
             peak = max(self.peak_flops.get(name, 0.0) for name in ("bf16", "fp16"))
         return (peak or 0.0) / self.sms
@@ -145,9 +178,11 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
     """
     try:
         gpu = content["gpu"]
+        gemm_parts = content.get("gemm", {})
+        grouped = content.get("grouped")
         gemm = {
             precision: parse(GemmCoefficients, part["coefficients"], f"{where}:gemm.{precision}")
-            for precision, part in content.get("gemm", {}).items()
+            for precision, part in gemm_parts.items()
         }
         attention = {
             section: {
@@ -167,7 +202,7 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
         }
         sustained = {
             precision: float(part["sustained"]["fraction_of_peak"])
-            for precision, part in content.get("gemm", {}).items()
+            for precision, part in gemm_parts.items()
             if "sustained" in part
         }
         return FittedGpu(
@@ -178,6 +213,19 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
             gemm=gemm,
             attention=attention,
             sustained_fraction=sustained,
+            cast_dram_efficiency=content.get("gemm", {})
+            .get("fp8", {})
+            .get("cast_dram_efficiency"),
+            grouped=(
+                parse(GroupedCoefficients, grouped["half"]["coefficients"], f"{where}:grouped")
+                if grouped
+                else None
+            ),
+            streaming={
+                kind: StreamingCoefficients(float(part["share"]), float(part["launch_s"]), True)
+                for kind, part in content.get("streaming", {}).items()
+            },
+            memory_bandwidth_bytes_per_s=float(gpu.get("memory_bandwidth_bytes_per_s", math.inf)),
             transferred=frozenset(
                 (section, precision)
                 for section in ("gemm", *ATTENTION_SECTIONS.values())
@@ -199,6 +247,11 @@ def fitted_gpus() -> tuple[FittedGpu, ...]:
         fitted_gpu_from_dict(yaml.load(file.read_text("utf-8"), loader), file.name)
         for file in files
     )
+
+
+def cast_dram_efficiency(fit: FittedGpu) -> float:
+    """Bandwidth share of casts that tables time with fp8 products; a third where not fitted."""
+    return fit.cast_dram_efficiency or 1.0 / 3.0
 
 
 @functools.cache
@@ -258,20 +311,30 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     Raises:
         InputError: when the GPU has no such arithmetic.
     """
-    gpu.peak(precision)
+    gpu_peak(gpu, precision)
     wanted = PRECISION_CLASS[precision]
     family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
     limit = _sustained_flops_per_s_per_sm(gpu, precision, family)
-    own = _nearest(gpu, [fit for fit in family if wanted in fit.gemm], "gemm", wanted)
-    if own is not None:
-        return GemmChoice(own[0].gemm[wanted], *own, limit)
-    key, candidates = wanted, list(fitted_gpus())
-    if wanted != "fp32":
-        key, candidates = "half", family
-    borrowed = _nearest(gpu, [fit for fit in candidates if key in fit.gemm], "gemm", key)
+    for key in (wanted, *STAND_INS.get(wanted, ())):
+        found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
+        if found is not None:
+            fit, evidence = found
+            evidence = evidence if key == wanted else Evidence.ESTIMATED
+            return GemmChoice(fit.gemm[key], fit, evidence, limit)
+    elsewhere = [fit for fit in fitted_gpus() if wanted in fit.gemm]
+    borrowed = _nearest(gpu, elsewhere, "gemm", wanted)
     if borrowed is None:
         raise InputError("gpu.architecture", gpu.architecture, "has no GEMM coefficients")
-    return GemmChoice(borrowed[0].gemm[key], borrowed[0], Evidence.ESTIMATED, limit)
+    return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED, limit)
+
+
+def gpu_peak(gpu: Gpu, precision: str) -> float:
+    """Dense peak of one GPU in FLOP/s at a precision of the kernel models.
+
+    Raises:
+        InputError: when the GPU has no such arithmetic.
+    """
+    return gpu.peak(precision.removesuffix("_block"))
 
 
 def _sustained_flops_per_s_per_sm(gpu: Gpu, precision: str, family: list[FittedGpu]) -> float:
@@ -286,16 +349,42 @@ def _sustained_flops_per_s_per_sm(gpu: Gpu, precision: str, family: list[FittedG
         return math.inf
     stated = stated_sustained_fractions().get(gpu.name)
     if stated is not None:
-        return stated * gpu.peak(precision) / gpu.sms
+        return stated * gpu_peak(gpu, precision) / gpu.sms
     for key in (wanted, "half"):
         found = _nearest(
             gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
         )
         if found is not None:
             fit = found[0]
-            peak = fit.peak_per_sm(precision) or gpu.peak(precision) / gpu.sms
+            peak = fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms
             return fit.sustained_fraction[key] * peak
     return math.inf
+
+
+@functools.lru_cache(maxsize=256)
+def choose_grouped(gpu: Gpu) -> GroupedCoefficients:
+    """Grouped products' extra cost: of the GPU itself, else the mean over its architecture's
+    fits, else over all (launching is the host's and the driver's work, not the die's)."""
+    fits = [fit for fit in fitted_gpus() if fit.grouped is not None]
+    for chosen in (
+        [fit for fit in fits if fit.name == gpu.name],
+        [fit for fit in fits if fit.architecture == gpu.architecture],
+        fits,
+    ):
+        found = [fit.grouped for fit in chosen if fit.grouped is not None]
+        if found:
+            return GroupedCoefficients(
+                group_s=sum(one.group_s for one in found) / len(found),
+                weight_gradient_factor=sum(one.weight_gradient_factor for one in found)
+                / len(found),
+            )
+    return GroupedCoefficients(group_s=0.0, weight_gradient_factor=1.0)
+
+
+def grouped_evidence(gpu: Gpu, products: Evidence) -> Evidence:
+    """Evidence of grouped products: fitted only where both they and single ones are."""
+    own = any(fit.grouped is not None and fit.name == gpu.name for fit in fitted_gpus())
+    return products if own else Evidence.ESTIMATED
 
 
 @dataclass(frozen=True)

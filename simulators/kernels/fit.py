@@ -29,7 +29,10 @@ from simulators.errors import InputError
 from simulators.job import Gpu
 from simulators.kernels.coefficients import ATTENTION_SECTIONS, PRECISION_CLASS
 from simulators.kernels.fit_attention import fit_attention
-from simulators.kernels.fit_gemm import FEWEST_ROWS, LONGEST_BURST_FLOPS, fit_gemm
+from simulators.kernels.fit_gemm import LONGEST_BURST_FLOPS, fit_gemm
+from simulators.kernels.fit_grouped import fit_grouped
+from simulators.kernels.fit_streaming import fit_streaming
+from simulators.kernels.streaming_ops import streaming_kind
 from simulators.kernels.tables import (
     CAST_INCLUDED,
     TRAINING_DTYPES,
@@ -44,10 +47,11 @@ from simulators.kernels.tables import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# Architectures whose newest training kernels are FlashAttention-2's.
-FLASH2_NEWEST = ("volta", "ampere")
+# The newest training kernels of older architectures. Volta's is memory-efficient attention,
+# for which FlashAttention-1 is the closest published implementation.
+NEWEST_FLASH = {"volta": "flash1", "ampere": "flash2"}
 PAGING_FREE_TOKENS = 8192
-FITTED_CLASSES = ("gemm", "attention")
+FITTED_CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 
 
 def select(rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
@@ -68,7 +72,7 @@ def select(rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
 def sections(
     kind: str, rows: pd.DataFrame, gpus: dict[str, Gpu], serve: str | None
 ) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-    """(declared GPU, section, dtype, rows) of everything a table can fit.
+    """(declared GPU, section, dtype or streaming class, rows) of everything a table can fit.
 
     ``serve`` names the GPU whose file the coefficients are for, when it is not the one measured.
     """
@@ -77,24 +81,28 @@ def sections(
         declared=serve or rows["gpu"].astype(str).map(matched),
         precision=rows["dtype"].astype(str).map(TRAINING_DTYPES).map(PRECISION_CLASS),
     )
-    rows = rows[(rows["declared"] != "") & rows["precision"].notna()]
+    rows = rows[(rows["declared"] != "") & ((kind == "streaming") | rows["precision"].notna())]
     import pandas as pd
 
-    if kind == "gemm":
-        rows = rows.assign(section="gemm")
+    if kind == "streaming":
+        names = zip(rows["op"], rows["pass"], rows["impl"], strict=True)
+        rows = rows.assign(precision=[streaming_kind(*name) for name in names], section=kind)
+        rows = rows[rows["precision"] != ""]
+    elif kind in ("gemm", "grouped_gemm"):
+        rows = rows.assign(section={"gemm": "gemm", "grouped_gemm": "grouped"}[kind])
     else:
         kernels = {name: attention_kernel(name) for name in rows["impl"].unique()}
         rows = rows.assign(section=rows["impl"].map(kernels).map(ATTENTION_SECTIONS))
-        newest_is_2 = rows["declared"].map(lambda name: gpus[name].architecture in FLASH2_NEWEST)
-        second = rows["section"] == ATTENTION_SECTIONS["flash2"]
-        rows.loc[newest_is_2 & second, "section"] = ATTENTION_SECTIONS["flash"]
+        kernel = rows["impl"].map(kernels)
+        newest = rows["declared"].map(lambda name: NEWEST_FLASH.get(gpus[name].architecture))
+        rows.loc[kernel == newest, "section"] = ATTENTION_SECTIONS["flash"]
         rows = pd.concat([rows, _serving_as_training(rows, gpus)])
         rows = rows[rows["section"].notna()]
     for (declared, section, precision), part in rows.groupby(["declared", "section", "precision"]):
         gpu = gpus[str(declared)]
         dtype = next((name for name in ("bf16", "fp16") if name in gpu.peak_flops), "bf16")
         dtype = dtype if precision == "half" else str(precision)
-        if dtype in gpu.peak_flops:
+        if kind == "streaming" or dtype.removesuffix("_block") in gpu.peak_flops:
             yield str(declared), str(section), dtype, part
 
 
@@ -111,17 +119,25 @@ def _serving_as_training(rows: pd.DataFrame, gpus: dict[str, Gpu]) -> pd.DataFra
     return rows[ampere & paged & full & serving].assign(section=ATTENTION_SECTIONS["flash"])
 
 
-def fit_section(section: str, rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
+def fit_section(
+    section: str, rows: pd.DataFrame, gpu: Gpu, dtype: str, one_state: bool
+) -> dict[str, Any]:
     """Coefficients and residuals of one section of a fitted file.
+
+    ``one_state``: products at the power limit and bursts are fitted alike.
 
     Raises:
         InputError: when too few rows are usable.
     """
     if section == "gemm":
         rows = rows[~draws_little_power(rows)]
-        long_run = sustained(rows)
+        long_run = sustained(rows) & (not one_state)
         with_cast = bool(rows["dtype"].isin(CAST_INCLUDED).all())
         return fit_gemm(rows[~long_run], rows[long_run], gpu, dtype, with_cast)
+    if section == "grouped":
+        return fit_grouped(rows, gpu, dtype)
+    if section == "streaming":
+        return fit_streaming(rows, gpu, dtype)
     return fit_attention(rows, gpu, dtype)
 
 
@@ -138,6 +154,7 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
         "name": gpu.name,
         "architecture": gpu.architecture,
         "sms": gpu.sms,
+        "memory_bandwidth_bytes_per_s": float(gpu.memory_bandwidth_bytes_per_s),
         "peak_flops": {name: float(rate) for name, rate in gpu.peak_flops.items()},
     }
     content.setdefault(section, {})[precision] = part
@@ -159,6 +176,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--source", default="", help="who measured the rows, and how")
     options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
     options.add_argument("--serve", help="declared GPU the coefficients are for, if not the rows'")
+    options.add_argument(
+        "--one-state", action="store_true", help="fit bursts and long runs of products alike"
+    )
     options.add_argument("--output", type=Path, help="folder of fitted files to add to")
     return options
 
@@ -187,18 +207,17 @@ def main(arguments: Sequence[str]) -> None:
         for name, section, dtype, part_rows in sections(
             kind, select(rows, options.where), gpus, options.serve
         ):
-            if len(part_rows) < FEWEST_ROWS:
-                print(
-                    f"{name} {section} {dtype}: {len(part_rows)} rows are too few", file=sys.stderr
-                )
+            try:
+                part = fit_section(section, part_rows, gpus[name], dtype, options.one_state)
+            except InputError as error:
+                print(f"{name} {section} {dtype}: {error}", file=sys.stderr)
                 continue
-            part = fit_section(section, part_rows, gpus[name], dtype)
             part |= {"command": command, "source": options.source, "rows": len(part_rows)}
             measured = {match_gpu(str(gpu), gpus)[0] for gpu in part_rows["gpu"].unique()}
             if name not in measured:
                 part["transferred_from"] = ", ".join(sorted(measured))
             content = contents.setdefault(name, _existing(options.output, name))
-            merge(content, gpus[name], section, PRECISION_CLASS[dtype], part)
+            merge(content, gpus[name], section, PRECISION_CLASS.get(dtype, dtype), part)
             shown_residuals = {k: part[k] for k in ("residuals", "sustained") if k in part}
             print(yaml.safe_dump({f"{name} {section} {dtype}": shown_residuals}, sort_keys=False))
     if not contents:

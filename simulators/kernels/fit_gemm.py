@@ -15,7 +15,7 @@ import numpy as np
 
 from simulators.errors import InputError
 from simulators.job import Gpu
-from simulators.kernels.coefficients import GemmCoefficients
+from simulators.kernels.coefficients import GemmCoefficients, gpu_peak
 from simulators.kernels.gemm import (
     ELEMENT_BYTES,
     LOOP_CEILING,
@@ -28,26 +28,31 @@ from simulators.kernels.gemm import (
     tile_variants,
 )
 from simulators.kernels.regression import Parameter, decode, residuals, rounded, solve
+from simulators.kernels.tables import CAST_BYTES, CAST_LAUNCH_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FIT_ROWS = 4000
-FEWEST_ROWS = 15
+FEWEST_ROWS = 12
 HELD_OUT_SHARE = 0.2
 # Bursts of longer products meet the power limit themselves.
 LONGEST_BURST_FLOPS = 1e12
 # Shorter ones say little about power.
 SMALLEST_POWERED_FLOPS = 1e10
+# The loss has several valleys, told apart by how a tile's time divides into loop and epilogue.
+EFFICIENCY_STARTS = (0.6, 0.75, 0.9)
+EPILOGUE_STARTS = (1e-12, 2e-11)
 LAUNCH_BOUNDS_S = (1e-6, 5e-6)
 
+# "256x192@2": a tile that two SMs make together (Blackwell's paired tensor cores).
 TILES = {
     "volta": ("128x256", "128x128", "64x128", "64x64"),
     "ampere": ("128x256", "128x128", "64x256", "64x128", "64x64"),
     "hopper": ("256x256", "128x256", "128x192", "128x128", "64x256", "64x128", "64x64"),
     "blackwell": (
-        *("256x256", "256x192", "128x256", "128x192", "128x128"),
-        *("128x96", "64x256", "64x128"),
+        *("256x256@2", "256x128@2", "256x192", "128x256"),
+        *("128x192", "128x128", "64x128", "64x64"),
     ),
 }
 
@@ -64,7 +69,6 @@ PARAMETERS = (
 # The activation's 16-bit to fp8 cast is its own operation here; where the times include it, it
 # is fitted beside the product and left out of the coefficients.
 CAST_EFFICIENCY = Parameter("cast_dram_efficiency", 0.5, 0.02, 1.0)
-CAST_BYTES = 3
 SUSTAINED = Parameter("fraction_of_peak", 0.7, 0.2, 2.0)
 
 
@@ -108,6 +112,7 @@ def burst_seconds(
     dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
     seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
     if cast_efficiency is not None:
+        seconds += CAST_LAUNCH_S
         seconds += CAST_BYTES * batch * m * k / (rates.dram_bytes_per_s * cast_efficiency)
     return seconds
 
@@ -132,7 +137,7 @@ def fit_gemm(
     Raises:
         InputError: when neither holds enough rows.
     """
-    peak = gpu.peak(dtype)
+    peak = gpu_peak(gpu, dtype)
     if len(rows) < FEWEST_ROWS:
         rows, long_rows = long_rows, rows
     rows, long_rows = usable_rows(rows, peak), usable_rows(long_rows, peak)
@@ -143,7 +148,7 @@ def fit_gemm(
     element = ELEMENT_BYTES[dtype]
     train, test = split_by_weights(rows)
     tiles = TILES[gpu.architecture]
-    parameters = [Parameter(name, 0.8, 0.1, LOOP_CEILING, log=False) for name in tiles]
+    parameters = [Parameter(name, 0.7, 0.1, LOOP_CEILING, log=False) for name in tiles]
     parameters += PARAMETERS
     parameters += [CAST_EFFICIENCY] if with_cast else []
 
@@ -157,7 +162,12 @@ def fit_gemm(
         return logs
 
     sample = balanced(train)
-    solution = solve(parameters, lambda encoded: log_error(sample, encoded))
+    starts = [
+        {"epilogue_s_per_element": epilogue} | dict.fromkeys(tiles, efficiency)
+        for epilogue in EPILOGUE_STARTS
+        for efficiency in EFFICIENCY_STARTS
+    ]
+    solution = solve(parameters, lambda encoded: log_error(sample, encoded), starts)
     errors = log_error(test, solution)
     large = test["flops"].to_numpy() >= 1e10
     report: dict[str, Any] = {"rows_train": len(train), "held_out": residuals(errors)}

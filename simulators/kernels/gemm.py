@@ -1,13 +1,18 @@
 """Time of matrix multiplications: tiles, waves, DRAM and a launch floor.
 
-For each tile shape ``a x b`` and each split ``s`` of the inner dimension
+For each tile shape ``a x b``, made by one SM or by two together,
 
-    tiles  = ceil(m / a) ceil(n / b) batch s          x = tiles / SMs
+    tiles  = ceil(m / a) ceil(n / b) batch            x = tiles / slots
     waves  = max(1, x + partial_wave (ceil(x) - x))
-    loop   = 2 a b ceil_64(k / s) / (peak of one SM x efficiency)
-    compute = waves (loop + latency + a b epilogue) + split traffic
+    loop   = 2 a b ceil_64(k) / (peak of its SMs x efficiency)
+    compute = waves (loop + latency + a b epilogue)
 
-the library is taken to pick the fastest. With the DRAM time of operands and result
+or, with fewer tiles than slots, ``s <= 1 / x`` workers share the inner dimension of a tile,
+
+    compute = loop / s + latency + a b epilogue + s x traffic of the partial sums
+
+at the best ``s``, not rounded: libraries hand out the inner dimension in small pieces. Of all
+these the library is taken to pick the fastest. With the DRAM time of operands and result
 
     time = (compute^q + dram^q)^(1/q) + launch
 
@@ -25,6 +30,10 @@ with the rate fitted to runs long enough to reach the cap (``sustained`` in ``fi
 Slow products draw little power and keep their burst time, which is what was measured: H200 at
 691 W against bursts loses 1.07x at 1e10 FLOPs, 1.15x at 1e11, nothing where bursts already
 last long enough to throttle (ai-dynamo/aiconfigurator, vLLM 0.22 and TensorRT-LLM 1.3 tables).
+
+Grouped products (experts) share their waves, but Transformer Engine launches each on its own:
+what that costs beyond the shared waves is a time per group, fitted like the slowdown of the
+grouped weight gradient (``grouped`` in ``fitted/*.yaml``).
 """
 
 from __future__ import annotations
@@ -36,26 +45,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.job import Gpu
-from simulators.kernels.coefficients import GemmCoefficients, choose_gemm
+from simulators.kernels.coefficients import (
+    GemmCoefficients,
+    GroupedCoefficients,
+    choose_gemm,
+    choose_grouped,
+    gpu_peak,
+)
 from simulators.prediction import Evidence
 
 Floats = NDArray[np.float64]
 
-SPLITS = (1, 2, 4, 8)
 INNER_GRANULE = 64
+SMALLEST_SPLIT = 256
 # No published search for the fastest matrix product sustains more of the dense peak: V100
 # 0.90 (DeepBench), A40 0.90 (vidur), A100 0.87, H100 0.80, B200 0.78 (stas00/ml-engineering);
 # a main loop without its prologue and epilogue may come slightly closer.
 LOOP_CEILING = 0.92
 # How sharply the power limit sets in; 7.6 when fitted freely to H200, 5-11 on Blackwell.
 POWER_EXPONENT = 8.0
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "tf32": 4, "fp32": 4}
+ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "tf32": 4, "fp32": 4}
 
 # Weight gradient against forward at equal dimensions, fp32 accumulation included: throughput
 # ratio 0.95 median on A100-PCIe and on B200 (MooreThreads/SimuMax, 2 x 61 and 2 x 143 shapes).
 WEIGHT_GRADIENT_FACTOR = 1.05
-# Grouped ones need no factor: fp32 accumulation and the short inner dimension already explain
-# them (measured/model against the forward rows' 0.90 on A100-PCIe, 1.01 on B200, same source).
 # fp16, M 8192, K 51200, N near 14336 on A100: 257 TFLOPS when the contiguous dimension is a
 # multiple of 8 elements, 173 for 2 or 4, 72 when odd (EleutherAI/cookbook).
 MISALIGNED_FACTORS = ((8, 1.0), (2, 257 / 173), (1, 257 / 72))
@@ -82,7 +95,7 @@ class TileVariants:
 
     rows: Floats
     columns: Floats
-    split: Floats
+    slots: Floats
     loop_s_per_k: Floats
     fixed_s: Floats
     l2_s_per_k: Floats
@@ -90,21 +103,22 @@ class TileVariants:
 
 def tile_variants(coefficients: GemmCoefficients, rates: GemmRates) -> TileVariants:
     """Expand coefficients into the per-variant constants of one GPU."""
-    shapes: list[tuple[int, int, int, float]] = []
+    shapes: set[tuple[int, int, int, float]] = set()
     for name, efficiency in coefficients.tile_efficiency.items():
-        first, second = (int(side) for side in name.split("x"))
-        for rows, columns in {(first, second), (second, first)}:
-            shapes += [(rows, columns, split, efficiency) for split in SPLITS]
+        sides, _, together = name.partition("@")
+        first, second = (int(side) for side in sides.split("x"))
+        shapes.add((first, second, int(together or 1), efficiency))
+        shapes.add((second, first, int(together or 1), efficiency))
     table = np.array(sorted(shapes), dtype=np.float64).T[:, None, :]
-    rows, columns, split, efficiency = table
+    rows, columns, together, efficiency = table
     # Useful time, plus the reference GPU's loss carried over as a time.
     loss = (1.0 / efficiency - 1.0) / rates.reference_peak_per_sm
     loss = np.maximum(loss, (1.0 / LOOP_CEILING - 1.0) / rates.peak_per_sm)
-    area = rows * columns
+    area = rows * columns / together
     return TileVariants(
         rows=rows,
         columns=columns,
-        split=split,
+        slots=np.floor(rates.sms / together),
         loop_s_per_k=2.0 * area * (1.0 / rates.peak_per_sm + loss),
         fixed_s=coefficients.tile_latency_s + area * coefficients.epilogue_s_per_element,
         l2_s_per_k=(rows + columns) / (coefficients.l2_bytes_per_s_per_sm * rates.sms),
@@ -124,16 +138,19 @@ def compute_seconds(
     """Seconds of the tensor-core side of each GEMM, shape (ops,); sizes are (ops,)."""
     m, n, k, batch = m[:, None], n[:, None], k[:, None], batch[:, None]
     output_tiles = np.ceil(m / variants.rows) * np.ceil(n / variants.columns) * batch
-    filled = output_tiles * (variants.split / rates.sms)
+    filled = output_tiles / variants.slots
     waves = filled + coefficients.partial_wave * (np.ceil(filled) - filled)
     np.maximum(waves, 1.0, out=waves)
-    inner = np.ceil(k / (variants.split * INNER_GRANULE)) * INNER_GRANULE
+    inner = np.ceil(k / INNER_GRANULE) * INNER_GRANULE
     seconds = waves * (inner * variants.loop_s_per_k + variants.fixed_s)
+    # Partial sums are fp32, written once and read once by the reduction.
+    sums_s = (m * n * batch) * (8.0 * coefficients.split_traffic / rates.dram_bytes_per_s)
+    room = np.minimum(1.0 / filled, k / SMALLEST_SPLIT)
+    splits = np.minimum(np.sqrt(k * variants.loop_s_per_k / sums_s), room)
+    split_s = k * variants.loop_s_per_k / splits + variants.fixed_s + splits * sums_s
+    np.minimum(seconds, split_s, out=seconds, where=splits > 1.0)
     operand = output_tiles * (k * element_bytes * variants.l2_s_per_k)
     np.maximum(seconds, operand, out=seconds)
-    # Partial sums are fp32, written once and read once by the reduction.
-    sums = (m * n * batch) * (8.0 * coefficients.split_traffic / rates.dram_bytes_per_s)
-    seconds += np.where(variants.split > 1, variants.split * sums, 0.0)
     best: Floats = seconds.min(axis=1)
     return best
 
@@ -163,11 +180,12 @@ def _machine(
     gpu: Gpu, precision: str
 ) -> tuple[GemmCoefficients, GemmRates, TileVariants, Evidence]:
     choice = choose_gemm(gpu, precision)
+    peak_per_sm = gpu_peak(gpu, precision) / gpu.sms
     rates = GemmRates(
         sms=gpu.sms,
-        peak_per_sm=gpu.peak(precision) / gpu.sms,
+        peak_per_sm=peak_per_sm,
         dram_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        reference_peak_per_sm=choice.fit.peak_per_sm(precision) or gpu.peak(precision) / gpu.sms,
+        reference_peak_per_sm=choice.fit.peak_per_sm(precision) or peak_per_sm,
         sustained_flops_per_s=choice.sustained_flops_per_s_per_sm * gpu.sms,
     )
     return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence
@@ -181,18 +199,23 @@ def price_gemms(
     accumulate: NDArray[np.bool_],
     grouped: NDArray[np.bool_],
     sustained: bool = True,
+    group_launches: bool = True,
+    grouped_as: GroupedCoefficients | None = None,
 ) -> tuple[Floats, Floats, Evidence]:
     """Seconds, DRAM share and evidence of GEMMs of one precision.
 
     ``sizes`` has shape (ops, 4): m, n, k and the number of equal products in the launch;
     the masks have shape (ops,). ``weight_gradient`` marks layout NT, ``accumulate`` a result
     added into fp32, ``grouped`` products that share a launch but not their operands.
-    ``sustained`` False prices a burst too short for the power limit.
+    ``sustained`` False prices a burst too short for the power limit, ``group_launches`` False
+    groups that one kernel computes instead of one product after another. ``grouped_as``
+    replaces the GPU's own coefficients of grouped products.
 
     Raises:
         InputError: when the GPU has no such arithmetic.
     """
     coefficients, rates, variants, evidence = _machine(gpu, precision)
+    groups = grouped_as or choose_grouped(gpu)
     m, n, k, batch = sizes.T.astype(np.float64)
     element = ELEMENT_BYTES[precision]
     compute = compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
@@ -203,10 +226,13 @@ def price_gemms(
     if sustained and rates.sustained_flops_per_s < np.inf:
         powered = (2.0 * m * n * k * batch) / rates.sustained_flops_per_s
         compute = join(compute, powered, POWER_EXPONENT)
-    compute *= np.where(weight_gradient & ~grouped, WEIGHT_GRADIENT_FACTOR, 1.0)
+    factor = np.where(grouped, groups.weight_gradient_factor, WEIGHT_GRADIENT_FACTOR)
+    compute *= np.where(weight_gradient, factor, 1.0)
     # fp8 products are written in 16 bits; an accumulated result is read and written in fp32.
     result = np.where(accumulate, 8.0, max(element, 2))
     dram_bytes = batch * (element * k * (m + n) + result * m * n)
     dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
     seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
+    if group_launches:
+        seconds += np.where(grouped, batch * groups.group_s, 0.0)
     return seconds, dram / seconds, evidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,14 @@ from numpy.typing import NDArray
 from simulators.errors import InputError, require_choice
 from simulators.job import Gpu
 from simulators.kernels.attention import price_attention
+from simulators.kernels.coefficients import grouped_evidence
 from simulators.kernels.gemm import price_gemms
 from simulators.kernels.streaming import price_streaming, streaming_evidence
 from simulators.prediction import Evidence
 from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
+
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
 
 EVIDENCE_ORDER = tuple(Evidence)
 _CODE = {evidence: code for code, evidence in enumerate(EVIDENCE_ORDER)}
@@ -49,8 +54,12 @@ class KernelPrices:
     memory_bound: NDArray[np.float64]
 
 
-def price_kernels(gpu: Gpu, ops: Sequence[Kernel]) -> KernelPrices:
-    """Price every kernel on one idle GPU.
+def price_kernels(
+    gpu: Gpu, ops: Sequence[Kernel], measured: MeasuredTable | None = None
+) -> KernelPrices:
+    """Price every kernel on one GPU that runs nothing else, at its power limit.
+
+    ``measured`` (``measured.load_measured``) takes precedence over the formulas.
 
     Raises:
         InputError: for a precision the GPU does not have, an unknown layout, pass or
@@ -71,6 +80,13 @@ def price_kernels(gpu: Gpu, ops: Sequence[Kernel]) -> KernelPrices:
         else:
             prices = _streaming(gpu, chosen)
         seconds[positions], memory_bound[positions], evidence[positions] = prices
+    if measured is not None and len(ops):
+        from simulators.kernels.measured import correct
+
+        factors, hit = correct(gpu, ops, measured)
+        seconds *= factors
+        memory_bound = np.minimum(memory_bound / factors, 1.0)
+        evidence[hit] = _CODE[Evidence.MEASURED]
     return KernelPrices(seconds, evidence, memory_bound)
 
 
@@ -98,8 +114,8 @@ def _gemms(gpu: Gpu, dtype: str, ops: list[Kernel]) -> _Columns:
     gradient = np.array([layout == "NT" for layout in layouts])
     accumulate = np.array([op.accumulate for op in ops])  # type: ignore[union-attr]
     seconds, share, found = price_gemms(gpu, dtype, sizes, gradient, accumulate, grouped)
-    # The tile model was fitted to single products; sharing waves among groups is assumed.
-    evidence = np.where(grouped, _CODE[Evidence.ESTIMATED], _CODE[found]).astype(np.int8)
+    codes = _CODE[grouped_evidence(gpu, found)], _CODE[found]
+    evidence = np.where(grouped, *codes).astype(np.int8)
     return seconds, share, evidence
 
 

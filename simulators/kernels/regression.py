@@ -6,7 +6,7 @@ factor too slow and stray rows do not steer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,30 +36,32 @@ class Parameter:
 def solve(
     parameters: Sequence[Parameter],
     log_error: Callable[[Floats], Floats],
-    start: Sequence[float] | None = None,
+    starts: Sequence[Mapping[str, float]] = ({},),
 ) -> Floats:
     """Encoded parameters that minimise the soft-L1 loss of ``log_error``, shape (parameters,).
 
-    ``start`` gives other decoded start values than the parameters' own.
+    Each of ``starts`` changes some of the parameters' start values by name; the best end wins.
     """
     from scipy.optimize import least_squares
 
     low = np.array([p.encode(p.low) if p.low > 0 or not p.log else -np.inf for p in parameters])
     high = np.array([p.encode(p.high) for p in parameters])
-    first = [p.start for p in parameters] if start is None else start
-    encoded = np.array([p.encode(v) for p, v in zip(parameters, first, strict=True)])
-    margin = 1e-6 * np.maximum(np.abs(high), 1.0)
-    solution = least_squares(
-        log_error,
-        np.clip(encoded, low + margin, high - margin),
-        bounds=(low, high),
-        loss="soft_l1",
-        f_scale=0.05,
-        x_scale=np.where([p.log for p in parameters], 1.0, 0.3),
-        max_nfev=200,
-    )
-    found: Floats = solution.x
-    return found
+    ends = []
+    for changed in starts:
+        start = [p.encode(changed.get(p.name, p.start)) for p in parameters]
+        ends.append(
+            least_squares(
+                log_error,
+                np.array(start),
+                bounds=(low, high),
+                loss="soft_l1",
+                f_scale=0.05,
+                x_scale=np.where([p.log for p in parameters], 1.0, 0.3),
+                max_nfev=200,
+            )
+        )
+    best: Floats = min(ends, key=lambda end: end.cost).x
+    return best
 
 
 def decode(parameters: Sequence[Parameter], encoded: Floats) -> dict[str, float]:

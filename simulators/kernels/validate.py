@@ -1,0 +1,210 @@
+"""Hold the kernel models against tables of measured times.
+
+    python -m simulators.kernels.validate TABLE.csv [TABLE.csv.gz ...] --json OUT.json
+
+What a table holds is recognised from its columns (``tables.py``). Every row is predicted on
+the GPU and under the conditions it names, or listed with the reason why not. Errors are
+fractions of the measured time; ``bias`` is the median of the signed errors. ``--sample N``
+keeps N random rows (seeded) of each table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.errors import InputError
+from simulators.kernels.row_prices import PricedGroup, price_rows
+from simulators.kernels.tables import declared_gpus, read_table
+
+GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")
+SEED = 0
+
+
+def summary(errors: NDArray[np.float64], skipped: int) -> dict[str, Any]:
+    """The six figures of a set of signed relative errors; null where it is empty."""
+    if not len(errors):
+        names = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
+        return {"n": 0, "skipped": skipped, **dict.fromkeys(names)}
+    magnitude = np.abs(errors)
+    return {
+        "n": len(errors),
+        "skipped": skipped,
+        "median_abs_error": float(np.median(magnitude)),
+        "mean_abs_error": float(magnitude.mean()),
+        "p90_abs_error": float(np.quantile(magnitude, 0.9)),
+        "bias": float(np.median(errors)),
+    }
+
+
+class Tally:
+    """Errors and skipped rows by grouping and name, gathered group by group."""
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
+        self._skipped: dict[tuple[str, str], int] = {}
+
+    def add(self, group: PricedGroup) -> None:
+        """Count one priced group."""
+        used = group.reasons == ""
+        errors = group.predicted_s[used] / group.measured_s[used] - 1.0
+        names = {
+            "overall": "",
+            "by_class": group.kernel_class,
+            "by_gpu": group.gpu,
+            "by_dtype": group.dtype or "none",
+        }
+        for grouping, name in names.items():
+            self._put((grouping, name), errors, int((~used).sum()))
+        if used.any():
+            decades = np.floor(np.log10(np.maximum(group.size[used], 1.0))).astype(int)
+            for decade in np.unique(decades):
+                band = f"1e{decade:02d}-1e{decade + 1:02d} {group.size_unit}"
+                self._put(("by_size_band", band), errors[decades == decade], 0)
+
+    def _put(self, key: tuple[str, str], errors: NDArray[np.float64], skipped: int) -> None:
+        self._errors.setdefault(key, []).append(errors)
+        self._skipped[key] = self._skipped.get(key, 0) + skipped
+
+    def report(self) -> dict[str, Any]:
+        """The overall figures and those of every grouping, by name."""
+        figures = {
+            key: summary(np.concatenate(parts), self._skipped[key])
+            for key, parts in self._errors.items()
+        }
+        report: dict[str, Any] = {
+            "overall": figures.get(("overall", ""), summary(np.array([]), 0))
+        }
+        for wanted in GROUPINGS:
+            names = sorted(name for grouping, name in figures if grouping == wanted)
+            report[wanted] = {name: figures[wanted, name] for name in names}
+        return report
+
+
+def write_rows(stream: TextIO, groups: Iterable[tuple[NDArray[np.object_], PricedGroup]]) -> None:
+    """Every predicted row, then every skipped one, as members of an open JSON object."""
+    skipped: list[tuple[NDArray[np.object_], NDArray[np.object_]]] = []
+    stream.write('"rows": [')
+    separator = "\n"
+    for ids, group in groups:
+        used = group.reasons == ""
+        if not used.all():
+            skipped.append((ids[~used], group.reasons[~used]))
+        if not used.any():
+            continue
+        said = json.dumps(list(group.assumptions))
+        measured, predicted = group.measured_s[used], group.predicted_s[used]
+        lines = [
+            f'{{"id": {name}, "measured": {was:.6g}, "predicted": {is_:.6g}, '
+            f'"error": {is_ / was - 1.0:.5f}, "assumptions": {said}}}'
+            for name, was, is_ in zip(
+                ids[used].tolist(), measured.tolist(), predicted.tolist(), strict=True
+            )
+        ]
+        stream.write(separator + ",\n".join(lines))
+        separator = ",\n"
+    stream.write('\n],\n"skipped": [')
+    separator = "\n"
+    for ids, reasons in skipped:
+        lines = [
+            f'{{"id": {name}, "reason": {json.dumps(reason)}}}'
+            for name, reason in zip(ids.tolist(), reasons.tolist(), strict=True)
+        ]
+        stream.write(separator + ",\n".join(lines))
+        separator = ",\n"
+    stream.write("\n]")
+
+
+def priced_tables(
+    tables: Sequence[Path], gpus: Any, sample: int | None
+) -> Iterable[tuple[NDArray[np.object_], PricedGroup]]:
+    """(JSON-encoded row ids, priced group) of every table; the id is the row's own, if it has one.
+
+    Raises:
+        InputError: for a table that cannot be read.
+    """
+    for table in tables:
+        kind, rows = read_table(table)
+        name = table.name.split(".")[0]
+        if "id" in rows.columns:
+            ids = np.array([json.dumps(str(value)) for value in rows["id"]], dtype=object)
+        else:
+            ids = np.array([f'"{name}:{line}"' for line in range(2, len(rows) + 2)], dtype=object)
+        if sample is not None and sample < len(rows):
+            chosen = np.sort(np.random.default_rng(SEED).permutation(len(rows))[:sample])
+            rows, ids = rows.iloc[chosen], ids[chosen]
+        for group in price_rows(kind, rows, gpus):
+            yield ids[group.positions], group
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(prog="python -m simulators.kernels.validate")
+    options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
+    options.add_argument("--json", type=Path, help="write summaries and every row here")
+    options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
+    options.add_argument("--sample", type=int, help="rows to keep of each table")
+    return options
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Predict every row, print the summary by class and GPU, write the JSON file.
+
+    Raises:
+        InputError: for a table that cannot be read or an output that cannot be written.
+    """
+    options = parser().parse_args(arguments)
+    if options.sample is not None and options.sample < 1:
+        raise InputError("--sample", options.sample, "is not a number of rows", ">= 1")
+    if options.json is not None and not options.json.parent.is_dir():
+        raise InputError("--json", options.json, "is not in an existing folder")
+    gpus = declared_gpus(options.gpus)
+    tally = Tally()
+    groups = list(priced_tables(options.tables, gpus, options.sample))
+    for _, group in groups:
+        tally.add(group)
+    report = tally.report()
+    for grouping in ("overall", "by_class", "by_gpu"):
+        named = report[grouping].items() if grouping != "overall" else [("all", report["overall"])]
+        print(f"{grouping.replace('_', ' '):42}      n  skipped  median    mean     p90    bias")
+        for name, figures in named:
+            print(f"  {name:38} {_line(figures)}")
+    if options.json is not None:
+        _write(options.json, report, groups)
+
+
+def _line(figures: dict[str, Any]) -> str:
+    counts = f"{figures['n']:8d} {figures['skipped']:8d}"
+    if not figures["n"]:
+        return counts
+    keys = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
+    return counts + "".join(f" {100 * figures[key]:6.1f}%" for key in keys)
+
+
+def _write(
+    path: Path, report: dict[str, Any], groups: list[tuple[NDArray[np.object_], PricedGroup]]
+) -> None:
+    whole = path.with_name(path.name + ".tmp")
+    with whole.open("w", encoding="utf-8") as stream:
+        stream.write("{\n")
+        for name, value in report.items():
+            stream.write(f'"{name}": {json.dumps(value, indent=1)},\n')
+        write_rows(stream, groups)
+        stream.write("\n}\n")
+    os.replace(whole, path)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

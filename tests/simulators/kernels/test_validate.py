@@ -1,0 +1,206 @@
+"""The validator: nothing is dropped silently, figures are what they say, JSON is JSON."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simulators.errors import InputError
+from simulators.kernels import price_kernels
+from simulators.kernels.gemm import price_gemms
+from simulators.kernels.tables import attention_kernel, declared_gpus, match_gpu
+from simulators.kernels.validate import main, summary
+from simulators.workload.ir import GroupedGemm
+
+from .gpus import GPUS, attention
+
+GEMM_COLUMNS = ["gpu", "dtype", "m", "n", "k", "batch", "layout", "impl", "time_us", "flag"]
+
+
+def run(tmp_path: Path, *tables: pd.DataFrame, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    paths = []
+    for index, table in enumerate(tables):
+        paths.append(str(tmp_path / f"table{index}.csv"))
+        table.to_csv(paths[-1], index=False)
+    out = tmp_path / "out.json"
+    main([*paths, "--json", str(out), *options])
+    report: dict[str, Any] = json.loads(out.read_text())
+    return report
+
+
+def gemm_row(gpu: str, flag: str, factor: float = 1.0, **changes: Any) -> list[Any]:
+    row: dict[str, Any] = {"dtype": "bf16", "m": 4096, "n": 8192, "k": 8192, "batch": 1}
+    row |= {"layout": "TN", "impl": "x"} | changes
+    no = np.zeros(1, dtype=bool)
+    sizes = np.array([[row["m"], row["n"], row["k"], row["batch"]]])
+    seconds, _, _ = price_gemms(GPUS["h200"], "bf16", sizes, no, no, no)
+    values = {"gpu": gpu, "time_us": seconds[0] * 1e6 * factor, "flag": flag} | row
+    return [values[name] for name in GEMM_COLUMNS]
+
+
+def test_every_row_is_accounted_for(tmp_path: Path) -> None:
+    rows = [
+        gemm_row("H200-SXM-141GB", "sustained;"),
+        gemm_row("H200-SXM-141GB", "sustained;", factor=2.0),
+        gemm_row("H200-SXM-141GB", "sustained;outlier;"),
+        gemm_row("MI300X", "sustained;"),
+        gemm_row("H200-SXM-141GB", "sustained;", dtype="nvfp4"),
+        gemm_row("A100(form n/s)", "sustained;"),
+    ]
+    report = run(tmp_path, pd.DataFrame(rows, columns=GEMM_COLUMNS))
+    assert set(report) == {
+        *("overall", "by_class", "by_gpu", "by_size_band", "by_dtype", "rows", "skipped")
+    }
+    assert report["overall"]["n"] == len(report["rows"]) == 3
+    assert report["overall"]["skipped"] == len(report["skipped"]) == 3
+    errors = {row["id"]: row["error"] for row in report["rows"]}
+    assert errors["table0:2"] == pytest.approx(0.0, abs=1e-5)
+    assert errors["table0:3"] == pytest.approx(-0.5, abs=1e-5)
+    reasons = {row["id"]: row["reason"] for row in report["skipped"]}
+    assert "outlier" in reasons["table0:4"]
+    assert "is not declared" in reasons["table0:5"]
+    assert "nvfp4" in reasons["table0:6"]
+    said = next(row["assumptions"] for row in report["rows"] if row["id"] == "table0:7")
+    assert any("form factor" in text for text in said)
+    for row in report["rows"]:
+        assert set(row) == {"id", "measured", "predicted", "error", "assumptions"}
+        assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1, abs=1e-4)
+
+
+def test_bursts_and_sustained_runs_are_told_apart(tmp_path: Path) -> None:
+    rows = [gemm_row("H200-SXM-141GB", flag) for flag in ("sustained;", "")]
+    report = run(tmp_path, pd.DataFrame(rows, columns=GEMM_COLUMNS))
+    sustained, burst = (row["predicted"] for row in report["rows"])
+    assert burst < 0.95 * sustained
+
+
+def test_own_ids_and_samples(tmp_path: Path) -> None:
+    rows = [gemm_row("H200-SXM-141GB", "sustained;", m=64 * (i + 1)) for i in range(40)]
+    table = pd.DataFrame(rows, columns=GEMM_COLUMNS).assign(id=[f"row-{i}" for i in range(40)])
+    report = run(tmp_path, table, options=("--sample", "10"))
+    again = run(tmp_path, table, options=("--sample", "10"))
+    assert report["overall"]["n"] == 10
+    assert [row["id"] for row in report["rows"]] == [row["id"] for row in again["rows"]]
+    assert all(row["id"].startswith("row-") for row in report["rows"])
+
+
+def test_all_classes(tmp_path: Path) -> None:
+    op = attention(4096, heads=64)
+    flash, backward = price_kernels(
+        GPUS["h100"], [op, attention(4096, heads=64, pass_="bwd")]
+    ).seconds
+    shape = {"batch": 1, "heads": 64, "kv_heads": 64, "seq_q": 4096, "seq_k": 4096}
+    shape |= {"head_dim": 128, "head_dim_v": 128, "causal": 1, "gpu": "H100-SXM", "dtype": "bf16"}
+    attentions = pd.DataFrame(
+        [
+            shape | {"pass": "fwd", "impl": "FA3", "time_us": flash * 1e6},
+            shape | {"pass": "fwd+bwd", "impl": "FA3", "time_us": (flash + backward) * 1e6},
+            shape | {"pass": "fwd", "impl": "FA2", "time_us": flash * 1e6},
+            shape | {"pass": "fwd", "impl": "PyTorch", "time_us": flash * 1e6},
+        ]
+    )
+    grouped_op = GroupedGemm("e", 40, 616, 3072, 5120, "bf16")
+    grouped_s = price_kernels(GPUS["b200"], [grouped_op]).seconds[0]
+    experts = pd.DataFrame(
+        {
+            "gpu": ["B200-SXM"],
+            "dtype": "bf16",
+            "groups": 40,
+            "m_per_group": 616.0,
+            "n": 3072,
+            "k": 5120,
+            "stage": "fwd",
+            "impl": "TE",
+            "time_us": grouped_s * 1e6,
+        }
+    )
+    norms = pd.DataFrame(
+        {
+            "gpu": "H200",
+            "op": ["rms_norm", "graph:linear", "mystery"],
+            "pass": "fwd",
+            "dtype": "bf16",
+            "bytes": 10**9,
+            "time_us": 280.0,
+            "impl": "cudnn",
+        }
+    )
+    report = run(tmp_path, attentions, experts, norms)
+    assert report["by_class"]["attention_fwd"]["median_abs_error"] == pytest.approx(0, abs=1e-4)
+    assert report["by_class"]["attention_fwd+bwd"]["median_abs_error"] < 1e-4
+    assert report["by_class"]["attention_fwd_flash2"]["bias"] > 0.4
+    assert report["by_class"]["grouped_gemm_fwd"]["median_abs_error"] == pytest.approx(0, abs=1e-4)
+    assert report["by_class"]["streaming_norm_fwd"]["n"] == 1
+    assert report["overall"]["skipped"] == 3
+
+
+def test_summary() -> None:
+    figures = summary(np.array([-0.1, 0.2, 0.3, -0.4]), 2)
+    assert figures == pytest.approx(
+        {
+            "n": 4,
+            "skipped": 2,
+            "median_abs_error": 0.25,
+            "mean_abs_error": 0.25,
+            "p90_abs_error": 0.37,
+            "bias": 0.05,
+        }
+    )
+    assert summary(np.array([]), 3)["median_abs_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("H100-SXM5-80GB", "h100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("H100-96GB-HBM2e-500W", "h100_96_hbm2e"),
+        ("A100-PCIE-80GB", "a100_80_pcie"),
+        ("NVIDIA A100-SXM4-40GB", "a100_40"),
+        ("H20", "h20"),
+        ("H200-SXM-141GB", "h200"),
+        ("GB200", "gb200"),
+        ("B300-SXM", "b300"),
+        ("V100-SXM2", "v100_32"),
+        ("h800", "h800"),
+        ("MI300X", ""),
+        ("H100-PCIE", ""),
+        ("L40S", ""),
+    ],
+)
+def test_gpu_names(name: str, declared: str) -> None:
+    assert match_gpu(name, declared_gpus())[0] == declared
+
+
+@pytest.mark.parametrize(
+    ("implementation", "kernel"),
+    [
+        ("FA2", "flash2"),
+        ("FA2(2.7.4,not sm100-tuned)", "flash2"),
+        ("pyt_flash_attention", "flash2"),
+        ("FA3", "flash"),
+        ("cudnn", "flash"),
+        ("TE/flash-attn", "flash"),
+        ("vllm-0.24.0/vllm_flash_attn_fa3", "serving"),
+        ("trtllm-1.3.0rc20/torch_flow", "serving_trtllm"),
+        ("PyTorch", ""),
+        ("pyt_math", ""),
+        ("", "flash"),
+    ],
+)
+def test_attention_kernels(implementation: str, kernel: str) -> None:
+    assert attention_kernel(implementation) == kernel
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--sample", "0"), "is not a number of rows"), (("--json", "no/where/x.json"), "folder")],
+)
+def test_refusals(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame([gemm_row("H200", "")], columns=GEMM_COLUMNS).to_csv(path, index=False)
+    with pytest.raises(InputError, match=message):
+        main([str(path), *options])
