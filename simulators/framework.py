@@ -45,8 +45,8 @@ class Framework:
     a column-parallel layer the input is gathered again beside the input gradient's GEMM, and the
     input gradient summed or scattered beside the weight gradient's (Megatron-LM from 2022)
     instead of alone.
-    ``copies_gathered``: sharded parameters are copied from the buffer they were gathered in to
-    tensors of their own (FSDP2).
+    ``reduce_grads_fp32``: 16-bit gradients travel in fp32. ``copies_gathered``: sharded
+    parameters are copied from the buffer they were gathered in to tensors of their own (FSDP2).
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
     refused as Megatron-LM does. ``split_by_compute``: the stages of a plain pipeline end
     nearest to equal shares of the compute, the head's included. ``expandable_segments``:
@@ -73,6 +73,7 @@ class Framework:
     scatter_gather_p2p: bool = False
     overlap_p2p: bool = True
     overlap_tp_gradients: bool = True
+    reduce_grads_fp32: bool = False
     copies_gathered: bool = False
     balanced_split: bool = False
     split_by_compute: bool = False

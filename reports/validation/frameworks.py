@@ -94,7 +94,10 @@ def framework_of(
         # TorchTitan's FSDP2 reduces in fp32, and adds unreduced gradients up so; FSDP1's users
         # here and XLA reduce in 16 bits and use what they gather where it arrives.
         second = "fsdp2" in label
-        changes |= {"accumulate_grads_fp32": second, "copies_gathered": second}
+        changes |= {"reduce_grads_fp32": second, "copies_gathered": second}
+    if name.startswith("torch") and given(row.pp, 1) > 1:
+        # FSDP2 adds up unreduced gradients in the type it reduces them in.
+        changes["accumulate_grads_fp32"] = True
     if any(word in label for word in _XLA):
         changes["attention"] = "flash"
     if "foundry" in label:

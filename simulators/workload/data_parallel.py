@@ -55,7 +55,9 @@ class Transfer:
     def of(cls, job: Job) -> Transfer:
         return cls(
             sharded=job.recipe.zero_stage >= 1,
-            gradient_bytes=gradient_bytes_per_parameter(job),
+            gradient_bytes=(
+                4 if job.framework.reduce_grads_fp32 else gradient_bytes_per_parameter(job)
+            ),
             parameter_bytes=parameter_bytes(job),
             bucket=bucket_parameters(job),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from simulators.framework import Framework
+from simulators.workload.data_parallel import Transfer
 from simulators.workload.ir import Streaming
 from simulators.workload.megatron import build_workload
 from tests.simulators.jobs import TINY, make_job
@@ -26,3 +27,12 @@ def test_fsdp2_copies_what_it_gathers_in_both_passes() -> None:
     # Nothing is gathered that a rank keeps.
     kept = replace(make_job(TINY, zero_stage=1), framework=copying.framework)
     assert build_workload(kept) == build_workload(make_job(TINY, zero_stage=1))
+
+
+def test_gradients_may_travel_wider_than_they_are_kept() -> None:
+    narrow = make_job(TINY, training={"accumulate_grads_fp32": False})
+    wide = replace(narrow, framework=replace(narrow.framework, reduce_grads_fp32=True))
+    kept = make_job(TINY, training={"accumulate_grads_fp32": True})
+    assert Transfer.of(narrow).gradient_bytes == 2
+    assert Transfer.of(wide).gradient_bytes == Transfer.of(kept).gradient_bytes == 4
+    assert build_workload(wide) == build_workload(narrow)
