@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.job import Job, Model
+from simulators.job import DEFAULT_RECOMPUTE_MODULES, Job, Model
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,13 @@ def step_flops(job: Job) -> StepFlops:
         + 4.0 * model.hidden_size**2
     )
     forward = layers + head + model.num_mtp_layers * (module + head)
-    core = attention_core_flops(model, sequence)
     repeated = 0.0
     if recipe.recompute == "selective":
-        repeated = core * (model.num_layers + model.num_mtp_layers)
+        modules = frozenset((recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES).split("+"))
+        repeated = dense * _recomputed_flops(model, sequence, False, modules)
+        repeated += experts * _recomputed_flops(model, sequence, True, modules)
+        last = model.is_moe_layer(model.num_layers)
+        repeated += model.num_mtp_layers * _recomputed_flops(model, sequence, last, modules)
     elif recipe.recompute == "full":
         repeated = layers * _recomputed_share(job)
     tokens = job.tokens_per_step
@@ -63,22 +66,51 @@ def attention_core_flops(model: Model, sequence: int) -> float:
 
 def layer_flops(model: Model, sequence: int, is_moe: bool) -> float:
     """One token through one layer, forward."""
+    return sum(_module_flops(model, sequence, is_moe).values())
+
+
+def _module_flops(model: Model, sequence: int, is_moe: bool) -> dict[str, float]:
+    """One token through one layer, forward, by the modules that recomputation names."""
     hidden = model.hidden_size
     gate = 3 if model.gated_mlp else 2
+    flops = {
+        "core_attn": attention_core_flops(model, sequence),
+        "attn_out": 2.0 * model.num_heads * model.v_head_dim * hidden,
+    }
     if is_moe and model.moe is not None:
         moe = model.moe
-        width = moe.top_k * moe.ffn_hidden_size + moe.shared_ffn_hidden_size
-        mlp = 2.0 * hidden * width * gate + 2.0 * hidden * moe.num_experts
+        flops["moe"] = (
+            2.0 * hidden * moe.top_k * moe.ffn_hidden_size * gate + 2.0 * hidden * moe.num_experts
+        )
+        flops["shared_experts"] = 2.0 * hidden * moe.shared_ffn_hidden_size * gate
     else:
-        mlp = 2.0 * hidden * model.ffn_hidden_size * gate
-    output = 2.0 * model.num_heads * model.v_head_dim * hidden
-    return mlp + output + _projection_flops(model) + attention_core_flops(model, sequence)
+        flops["mlp"] = 2.0 * hidden * model.ffn_hidden_size * gate
+    return flops | _projection_flops(model)
 
 
-def _projection_flops(model: Model) -> float:
+def _recomputed_flops(model: Model, sequence: int, is_moe: bool, modules: frozenset[str]) -> float:
+    """What selective recomputation of ``modules`` repeats of one layer, for one token."""
+    flops = _module_flops(model, sequence, is_moe)
+    if "operations" not in modules:
+        if "moe" in modules:
+            modules |= {"shared_experts"}
+        return sum(count for name, count in flops.items() if name in modules)
+    # Every other product runs again (workload/recompute.py); experts' do, attention does not.
+    groups = model.kv_heads / (model.num_heads + 2 * model.kv_heads)
+    share = {
+        "core_attn": 0.0,
+        "attn_out": 1.0,
+        "qkv": groups,
+        "mlp": 1 / 3 if model.gated_mlp else 1 / 2,
+        "moe": 1.0,
+    }
+    return sum(count * share.get(name, 0.5) for name, count in flops.items())
+
+
+def _projection_flops(model: Model) -> dict[str, float]:
     hidden, mla = model.hidden_size, model.mla
     if mla is None:
-        return 2.0 * hidden * (model.num_heads + 2 * model.kv_heads) * model.qk_head_dim
+        return {"qkv": 2.0 * hidden * (model.num_heads + 2 * model.kv_heads) * model.qk_head_dim}
     down = hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)
     query = hidden
     if mla.q_lora_rank is not None:
@@ -87,4 +119,4 @@ def _projection_flops(model: Model) -> float:
     up = model.num_heads * (
         query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
     )
-    return 2.0 * (down + up)
+    return {"mla_down_proj": 2.0 * down, "mla_up_proj": 2.0 * up}

@@ -206,14 +206,16 @@ def _recompute(job: Job) -> tuple[str, str] | None:
     recipe = job.recipe
     if recipe.recompute_modules is not None:
         if recipe.recompute != "selective":
-            return "recompute_modules", "recompute_modules needs recompute=selective"
+            return "recompute_modules", "needs recompute=selective"
         modules = recipe.recompute_modules.split("+")
         for module in modules:
             if module not in RECOMPUTE_MODULES:
                 known = ", ".join(RECOMPUTE_MODULES)
-                return "recompute_modules", f"recompute_modules: {module} is not one of {known}"
+                return "recompute_modules", f"{module} is not one of {known}"
         if "operations" in modules and len(modules) > 1:
-            return "recompute_modules", "recompute_modules: operations stands alone"
+            return "recompute_modules", "operations stands alone"
+        if "operations" in modules and job.framework.attention == "unfused":
+            return "recompute_modules", "operations keeps what flash attention made"
     if recipe.recompute_layers is None:
         return None
     if recipe.recompute != "full":

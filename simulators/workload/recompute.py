@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulators.workload.ir import Alloc, Collective, Gemm, Op, Streaming
+from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
 from simulators.workload.part import Part
 from simulators.workload.shard import Shard
 
@@ -27,6 +27,9 @@ def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]
     """The parts of one layer under selective recomputation of ``modules``."""
     if OPERATIONS in modules:
         return [_by_operation(shard, part) for part in parts]
+    if "moe" in modules:
+        # Megatron checkpoints the layer's experts, routed and shared, as one.
+        modules |= {"shared_experts"}
     return [_by_module(part, modules) for part in parts]
 
 
@@ -84,9 +87,8 @@ def _again(shard: Shard, op: Op) -> Op | None:
             "fc2_fwd": op.n if shard.model.gated_mlp else 0,
         }.get(op.name, op.n // 2)
         return replace(op, n=op.n - kept) if kept < op.n else None
-    if isinstance(op, Streaming) or (isinstance(op, Collective) and op.kind != "reduce_scatter"):
-        return op
-    return None
+    scatters = isinstance(op, Collective) and op.kind == "reduce_scatter"
+    return None if scatters or isinstance(op, Attention | SendRecv) else op
 
 
 def _drop(part: Part, tags: Sequence[str], rerun: tuple[Op, ...]) -> Part:

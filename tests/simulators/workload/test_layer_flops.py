@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulators.flops import attention_core_flops, layer_flops
+from simulators.flops import attention_core_flops, layer_flops, step_flops
 from simulators.job import Model
 from simulators.workload.ends import head_blocks
 from simulators.workload.ir import Attention, Block, Gemm, GroupedGemm, Streaming
@@ -155,3 +155,24 @@ def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
     assert nothing == 0
     assert weights(False) == (0, 10 * matrices)
     assert weights(False, fp32=False) == (0, 6 * matrices)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    ["mlp", "moe", "shared_experts", "qkv+attn_out", "mla_up_proj", "core_attn+mlp", "operations"],
+)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_selective_recomputation_repeats_what_hfu_counts(model: Model, modules: str) -> None:
+    plain = make_job(model, recompute="selective", recompute_modules=modules)
+    flops = step_flops(plain)
+    shard = Shard.of(plain)
+    repeated = 0.0
+    for layer in range(model.num_layers):
+        is_moe = model.is_moe_layer(layer)
+        _, backward = layer_blocks(shard, is_moe, "none")
+        _, again = layer_blocks(shard, is_moe, "selective", modules)
+        repeated += linear_flops(again) - linear_flops(backward)
+        repeated += 2 * causal_core_flops(again, "fwd")
+    counted = (flops.hardware - flops.model) / plain.tokens_per_step * plain.sequence_length
+    # Halves of odd widths and the router's half are counted whole.
+    assert repeated == pytest.approx(counted, rel=0.02)

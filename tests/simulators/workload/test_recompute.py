@@ -146,3 +146,10 @@ def test_modules_that_mean_nothing(recipe: dict[str, Any], says: str) -> None:
     assert violation is not None
     assert violation.field == "recompute_modules"
     assert says in violation.reason
+
+
+def test_operations_keeps_what_flash_attention_made() -> None:
+    recipe: dict[str, Any] = {"recompute": "selective", "recompute_modules": "operations"}
+    violation = why_invalid(make_job(LLAMA, training={"attention": "unfused"}, **recipe))
+    assert violation is not None
+    assert "flash" in violation.reason
