@@ -15,8 +15,7 @@ from conf.simulators import build_simulator
 from reports.files import write_whole
 from reports.tables import prediction_report, show, show_text
 from reports.trace import chrome_trace
-from simulators.base import check_simulator, get_simulator
-from simulators.calibration import Calibration
+from simulators.base import SimulatorSpec, check_simulator, get_simulator, measured_table
 from simulators.errors import InputError, require_choice
 from simulators.job import Job
 from simulators.replay.timeline import operation_timeline
@@ -33,7 +32,7 @@ def simulate(config: DictConfig) -> int:
     check_simulator(spec, job.gpu)
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
     if timeline.file is not None:
-        write_timeline(job, Path(timeline.file), timeline.micro_batches, spec.calibration)
+        write_timeline(job, Path(timeline.file), timeline.micro_batches, spec)
     prediction = simulator.simulate(job)
     if config.format == "json":
         show_text(json.dumps(prediction.to_dict(), indent=2, allow_nan=False) + "\n")
@@ -42,9 +41,7 @@ def simulate(config: DictConfig) -> int:
     return OK
 
 
-def write_timeline(
-    job: Job, path: Path, micro_batches: int | None, calibration: Calibration | None = None
-) -> None:
+def write_timeline(job: Job, path: Path, micro_batches: int | None, spec: SimulatorSpec) -> None:
     """Write a step's operations as Chrome trace events.
 
     Raises:
@@ -52,7 +49,8 @@ def write_timeline(
     """
     if micro_batches is None:
         micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
-    trace = chrome_trace(operation_timeline(job, micro_batches, calibration))
+    measured = measured_table(spec.measured_kernels)
+    trace = chrome_trace(operation_timeline(job, micro_batches, spec.calibration, measured))
     try:
         write_whole(path, trace)
     except OSError as error:

@@ -21,10 +21,12 @@ class SimulatorChoice:
     """Which simulator predicts.
 
     ``calibration``: a file that ``python -m reports.calibrate`` wrote; None: as it comes.
+    ``measured_kernels``: a CSV file of your own measured kernels, or a folder of them.
     """
 
     name: str = "replay"
     calibration: str | None = None
+    measured_kernels: str | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from conf.build import build_value
 from conf.commands import SimulatorChoice
-from simulators.base import SimulatorSpec
+from simulators.base import MeasuredKernels, SimulatorSpec
 from simulators.calibration import read_calibration
 
 
@@ -22,4 +22,14 @@ def build_simulator(config: DictConfig) -> SimulatorSpec:
     calibration = None
     if choice.calibration is not None:
         calibration = read_calibration(Path(choice.calibration))
-    return SimulatorSpec(choice.name, calibration)
+    measured = None
+    if choice.measured_kernels is not None:
+        measured = _measured(Path(choice.measured_kernels))
+    return SimulatorSpec(choice.name, calibration, measured)
+
+
+def _measured(path: Path) -> MeasuredKernels:
+    from simulators.kernels.measured import load_measured
+
+    # Workers may run elsewhere in the file system.
+    return MeasuredKernels(str(path.absolute()), load_measured(path).digest)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from simulators.calibration import Calibration
 from simulators.errors import InputError, require_choice
 from simulators.job import Gpu, Job
 from simulators.prediction import Prediction
+
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
 
 
 class Simulator(Protocol):
@@ -27,6 +32,14 @@ class Simulator(Protocol):
 
 
 @dataclass(frozen=True)
+class MeasuredKernels:
+    """Where a user's table of measured kernels is, and the digest of its content."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class SimulatorSpec:
     """Which simulator, and what it goes by: a value that worker processes are handed.
 
@@ -35,6 +48,7 @@ class SimulatorSpec:
 
     name: str = "replay"
     calibration: Calibration | None = None
+    measured_kernels: MeasuredKernels | None = None
 
     @staticmethod
     def of(given: SimulatorSpec | str) -> SimulatorSpec:
@@ -42,7 +56,10 @@ class SimulatorSpec:
 
     def identity(self) -> str | dict[str, Any]:
         """What must be equal for two searches to have asked the same simulator."""
-        return self.name if self.calibration is None else dataclasses.asdict(self)
+        if self.calibration is None and self.measured_kernels is None:
+            return self.name
+        measured = None if self.measured_kernels is None else self.measured_kernels.digest
+        return {**dataclasses.asdict(self), "measured_kernels": measured}
 
 
 # Imported only when asked for, so that `import simulators` stays light.
@@ -57,8 +74,8 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
     """The simulator that a specification or its bare name asks for.
 
     Raises:
-        InputError: for an unknown name, a class that cannot be imported, or a calibration for
-            a simulator of your own.
+        InputError: for an unknown name, a class that cannot be imported, a table that cannot be
+            read, or a calibration or a table for a simulator of your own.
     """
     spec = SimulatorSpec.of(chosen)
     name = spec.name
@@ -74,13 +91,31 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
         raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
     simulator: Simulator
     if not colon:
-        simulator = found(spec.calibration)
-    elif spec.calibration is None:
+        simulator = found(spec.calibration, measured_table(spec.measured_kernels))
+    elif spec.calibration is None and spec.measured_kernels is None:
         simulator = found()
     else:
+        given = "measured_kernels" if spec.calibration is None else "calibration"
         allowed = "simulator.name=" + " or ".join(simulator_names())
-        raise InputError("simulator.calibration", name, "cannot be calibrated", allowed)
+        raise InputError(f"simulator.{given}", name, f"takes no {given}", allowed)
     return simulator
+
+
+@functools.lru_cache(maxsize=2)
+def measured_table(kernels: MeasuredKernels | None) -> MeasuredTable | None:
+    """The table of measured kernels, read once per process.
+
+    Raises:
+        InputError: when it cannot be read, or is no longer what it was.
+    """
+    if kernels is None:
+        return None
+    from simulators.kernels.measured import load_measured
+
+    table = load_measured(Path(kernels.path))
+    if table.digest != kernels.digest:
+        raise InputError("simulator.measured_kernels", kernels.path, "has changed meanwhile")
+    return table
 
 
 def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu) -> None:
@@ -88,11 +123,14 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu) -> None:
 
     Raises:
         InputError: for an unknown name, a class that cannot be imported, or a calibration for
-            another GPU or for a simulator of your own.
+            another GPU, beside measured kernels, or for a simulator of your own.
     """
     spec = SimulatorSpec.of(chosen)
     if spec.calibration is not None:
         spec.calibration.check_gpu(gpu)
+        if spec.measured_kernels is not None:
+            problem = "was fitted to prices without measured kernels"
+            raise InputError("simulator.calibration", spec.calibration.gpu, problem, "one of both")
     if ":" in spec.name:
         get_simulator(spec)
     else:

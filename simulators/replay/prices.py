@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from simulators.workload.ir import (
     SendRecv,
     Streaming,
 )
+
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
 
 COMPUTE = "compute"
 OVERLAP_SLOWDOWN = "overlap_slowdown"
@@ -118,16 +122,18 @@ class Pricer:
         framework: Framework,
         communicators: Mapping[str, Communicator],
         calibration: Calibration | None = None,
+        measured: MeasuredTable | None = None,
     ) -> None:
         self.gpu = gpu
         self.cluster = cluster
         self.communicators = communicators
+        self._measured = measured
         factors = (1.0, 1.0, 1.0) if calibration is None else calibration.factors
         self._compute_time, self._network_time, host_time = factors
         self.host_launch_s = host_launch_s(framework) * host_time
         self.excess = slowest_excess(cluster.num_gpus)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
-        self._key = repr((gpu, cluster, self.host_launch_s, factors, communicators))
+        self._key = repr((gpu, cluster, self.host_launch_s, factors, measured, communicators))
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -145,7 +151,7 @@ class Pricer:
     def operations(self, block: Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""
         kernels: list[Kernel] = [op for op in block.ops if isinstance(op, KERNELS)]
-        prices = price_kernels(self.gpu, kernels) if kernels else None
+        prices = price_kernels(self.gpu, kernels, self._measured) if kernels else None
         priced: list[PricedOp] = []
         index = 0
         for op in block.ops:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from simulators.workload.ir import Block
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
 
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
+
 # A collective large enough to use every channel its communicator opens.
 _LARGE_BYTES = 256 * 2**20
 # A part smaller than this fraction of the step is rounding left over from subtractions.
@@ -32,8 +36,11 @@ class ReplaySimulator:
 
     name = "replay"
 
-    def __init__(self, calibration: Calibration | None = None) -> None:
+    def __init__(
+        self, calibration: Calibration | None = None, measured: MeasuredTable | None = None
+    ) -> None:
         self._calibration = calibration
+        self._measured = measured
         runs = () if calibration is None else calibration.runs
         self._own_runs = [(run.features, run.log_residual) for run in runs]
 
@@ -47,7 +54,12 @@ class ReplaySimulator:
             self._calibration.check_gpu(job.gpu)
         workload = build_workload(job)
         pricer = Pricer(
-            job.gpu, job.cluster, job.framework, workload.communicators, self._calibration
+            job.gpu,
+            job.cluster,
+            job.framework,
+            workload.communicators,
+            self._calibration,
+            self._measured,
         )
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from simulators.workload.ir import Block, Collective, SendRecv
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
 from simulators.workload.schedule import FORWARD, stage_order
+
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
 
 STREAMS = ("host", "compute", "communication", "data_parallel")
 HOST, COMPUTE, COMMUNICATION, DATA_PARALLEL = range(4)
@@ -53,7 +57,10 @@ class Timeline:
 
 
 def operation_timeline(
-    job: Job, micro_batches: int | None = None, calibration: Calibration | None = None
+    job: Job,
+    micro_batches: int | None = None,
+    calibration: Calibration | None = None,
+    measured: MeasuredTable | None = None,
 ) -> Timeline:
     """Unroll one step of a valid job.
 
@@ -61,7 +68,7 @@ def operation_timeline(
         job: the question.
         micro_batches: how many per replica to play, default all; a multiple of ``pp`` when
             interleaved. The cost is proportional to it.
-        calibration: factors on its times, as in ``ReplaySimulator``.
+        calibration, measured: as in ``ReplaySimulator``.
 
     Raises:
         InputError: for a number of micro-batches the schedule cannot run.
@@ -72,7 +79,9 @@ def operation_timeline(
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators, calibration)
+    pricer = Pricer(
+        job.gpu, job.cluster, job.framework, workload.communicators, calibration, measured
+    )
     assembler = Assembler(job, workload, pricer)
     return _Unroll(job, workload, pricer, assembler, assembler.assemble(count), count).play()
 

@@ -69,7 +69,7 @@ def test_another_gpu_is_refused_before_and_while_simulating():
 
 def test_a_simulator_of_your_own_takes_no_calibration():
     spec = SimulatorSpec("tests.optimizer.fake_simulator:FakeSimulator", CALIBRATION)
-    with pytest.raises(InputError, match="cannot be calibrated"):
+    with pytest.raises(InputError, match="takes no calibration"):
         get_simulator(spec)
 
 
