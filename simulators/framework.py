@@ -27,6 +27,9 @@ class Framework:
     memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``).
     ``fused_norm``: RMSNorm is one kernel, from a library or a compiler (LayerNorm always is).
+    ``complex_rope``: rotary positions are products of complex numbers, which no compiler fuses.
+    ``repeats_kv``: grouped keys and values are written out for every query head before attention,
+    and exchanged so under context parallelism.
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
     ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
     the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
@@ -63,6 +66,8 @@ class Framework:
     attention: str = "flash"
     fusion: str = "fused"
     fused_norm: bool = True
+    complex_rope: bool = False
+    repeats_kv: bool = False
     fused_wgrad: bool = True
     wgrad_placeholders: bool = True
     accumulate_grads_fp32: bool = True

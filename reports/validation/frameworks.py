@@ -87,17 +87,8 @@ def framework_of(
         changes["accumulate_grads_fp32"] = False
     if "fused ce loss" in notes or any(word in label for word in _FUSED_LOSS):
         changes["cross_entropy"] = "in_place"
-    if name == "torch_compile" and re.search(r"\b2024\b", notes):
-        # TorchTitan compiles its loss from 2025 on.
-        changes["cross_entropy"] = "eager"
-    if name.startswith("torch"):
-        # TorchTitan's FSDP2 reduces in fp32, and adds unreduced gradients up so; FSDP1's users
-        # here and XLA reduce in 16 bits and use what they gather where it arrives.
-        second = "fsdp2" in label
-        changes |= {"reduce_grads_fp32": second, "copies_gathered": second}
-    if name.startswith("torch") and given(row.pp, 1) > 1:
-        # FSDP2 adds up unreduced gradients in the type it reduces them in.
-        changes["accumulate_grads_fp32"] = True
+    if name == "torchtitan":
+        changes |= _torchtitan(row, notes)
     if any(word in label for word in _XLA):
         changes["attention"] = "flash"
     if "foundry" in label:
@@ -109,6 +100,20 @@ def framework_of(
     if moe_preset(row).graphs if given(row.num_experts, 1) > 1 else "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
+
+
+def _torchtitan(row: Row, notes: str) -> dict[str, object]:
+    """TorchTitan's switches: its loss is compiled from 2025 on; its blocks where asked for, which
+    its first report (mid 2024) did not."""
+    changes: dict[str, object] = {}
+    if re.search(r"\b2024\b", notes):
+        changes["cross_entropy"] = "eager"
+    if "; eager" in notes or "mid-2024" in notes:
+        changes |= {"fusion": "eager", "fused_norm": False}
+    if given(row.pp, 1) > 1:
+        # FSDP2 adds up unreduced gradients in the type it reduces them in.
+        changes["accumulate_grads_fp32"] = True
+    return changes
 
 
 def recomputes_modules(framework: Framework, year: float) -> bool:
@@ -125,10 +130,7 @@ def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tup
     if any(word in label for word in _XLA):
         return "torch_compile", ("XLA's fusions priced as those of torch.compile",)
     if any(word in label for word in _COMPILED):
-        # TorchTitan's first report left torch.compile off, its default.
-        if "; eager" in notes or "mid-2024" in notes:
-            return "torch_eager", ()
-        return "torch_compile", ()
+        return "torchtitan" if "torchtitan" in label else "torch_compile", ()
     if any(word in label for word in _MEGATRON_LIKE):
         year = year_of(row, gpu)
         flash = _FLASH_IN_NEMO if _is_nemo_launcher(label) else _FLASH_IN_MEGATRON

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulators.workload.elementwise import rope_ops
+from simulators.workload.elementwise import repeat_ops, rope_ops
 from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
 from simulators.workload.linear import bias_grad, linear
 from simulators.workload.part import Part, norm
@@ -63,6 +63,11 @@ def _projection(shard: Shard) -> list[Part]:
         rotate, rotate_back = rope_ops(shard, (q + k) // shard.element_bytes)
         forward += rotate
         backward = rotate_back + backward
+    repeat, sum_repeated = repeat_ops(shard, k + v)
+    forward += repeat
+    backward = sum_repeated + backward
+    if shard.repeats_kv:
+        saved.append(Alloc("repeated_kv", (shard.heads // shard.kv_heads - 1) * (k + v)))
     full = shard.tokens * model.hidden_size * shard.element_bytes
     gathered = full if shard.sp else 0
     return [
@@ -148,9 +153,10 @@ def _core(shard: Shard) -> Part:
 
 def _flash_core(shard: Shard) -> Part:
     model = shard.model
-    kv_heads = shard.heads if model.mla is not None else shard.kv_heads
-
+    kv_heads = shard.heads if model.mla is not None or shard.repeats_kv else shard.kv_heads
     q, k, v = _qk_bytes(shard)
+    if shard.repeats_kv:
+        k, v = (each * (shard.heads // shard.kv_heads) for each in (k, v))
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
     if shard.cp > 1 and shard.cp_comm_type == "a2a":

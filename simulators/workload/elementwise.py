@@ -37,14 +37,27 @@ def rope_ops(shard: Shard, elements: int) -> Passes:
     """Rotary positions of queries and keys, ``elements`` in all.
 
     Fused: one kernel each. Eagerly: a cast to fp32, the rotation as a complex product and a cast
-    back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much.
+    back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much. A
+    complex product stays a kernel of its own when compiled (TorchInductor generates none).
     """
     s = shard.element_bytes
-    eager = shard.fusion == "eager"
-    moved, launches = ((2 * s + 16) * elements, 6) if eager else (2 * s * elements, 2)
+    apart = shard.fusion == "eager" or shard.complex_rope
+    moved, launches = ((2 * s + 16) * elements, 6) if apart else (2 * s * elements, 2)
     return (
         [Streaming("rope_fwd", "elementwise", moved, launches)],
         [Streaming("rope_bwd", "elementwise", moved, launches)],
+    )
+
+
+def repeat_ops(shard: Shard, grouped_bytes: int) -> Passes:
+    """Keys and values of ``grouped_bytes`` written out for every query head of their group, and
+    the sums of their gradients on the way back; nothing where attention takes them grouped."""
+    if not shard.repeats_kv:
+        return [], []
+    moved = (1 + shard.heads // shard.kv_heads) * grouped_bytes
+    return (
+        [Streaming("kv_repeat", "memcpy", moved, launches=2)],
+        [Streaming("kv_repeat_grad", "reduce", moved, launches=2)],
     )
 
 

@@ -37,6 +37,8 @@ class Shard:
     attention: str
     fusion: str
     fused_norm: bool
+    complex_rope: bool
+    repeats_kv: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     cross_entropy: str
@@ -63,6 +65,11 @@ class Shard:
             attention=job.framework.attention,
             fusion=job.framework.fusion,
             fused_norm=job.framework.fused_norm,
+            complex_rope=job.framework.complex_rope,
+            # Latent attention has a key for every head.
+            repeats_kv=job.framework.repeats_kv
+            and job.model.kv_heads < job.model.num_heads
+            and job.model.mla is None,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,

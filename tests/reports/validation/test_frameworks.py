@@ -60,6 +60,8 @@ def test_weight_gradients_were_fused_from_2022():
     [
         ("TorchTitan (PyTorch FSDP2)", "", "compiled"),
         ("TorchTitan (PyTorch FSDP2)", "Dec 2024; eager", "eager"),
+        ("TorchTitan (PyTorch FSDP2)", "64 x A100, FSDP2, mid-2024", "eager"),
+        ("fms-fsdp (PyTorch FSDP1 + compile)", "", "compiled"),
         ("llm-foundry / Composer (PyTorch FSDP1)", "", "eager"),
         ("NeMo 24.09", "", "fused"),
     ],
@@ -92,9 +94,23 @@ def test_torchtitan_compiles_its_loss_from_2025():
     assert framework(framework=label, notes="Dec 2024; torch.compile").cross_entropy == "eager"
 
 
+def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
+    titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
+    assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)
+    plain = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)")
+    assert (plain.name, plain.complex_rope, plain.repeats_kv) == ("torch_compile", False, False)
+
+
 def test_placeholders_of_weight_gradients_came_with_transformer_engine_2():
     assert not framework(framework="NeMo 24.09").wgrad_placeholders
     assert framework(framework="Megatron-Bridge (NeMo 26.02)").wgrad_placeholders
+
+
+def test_fsdp2_reduces_in_fp32_and_copies_what_it_gathers():
+    titan = framework(framework="TorchTitan (PyTorch FSDP2)", dist_optimizer="fsdp2")
+    assert (titan.reduce_grads_fp32, titan.copies_gathered) == (True, True)
+    first = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)", dist_optimizer="fsdp")
+    assert (first.reduce_grads_fp32, first.copies_gathered) == (False, False)
 
 
 def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32():

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from simulators.job import Model
-from simulators.workload.elementwise import activation_ops, loss_ops, norm_ops, rope_ops
-from simulators.workload.ir import Op, Streaming
+from simulators.workload.attention import attention_parts
+from simulators.workload.elementwise import (
+    activation_ops,
+    loss_ops,
+    norm_ops,
+    repeat_ops,
+    rope_ops,
+)
+from simulators.workload.ir import Attention, Op, SendRecv, Streaming
 from simulators.workload.layer import layer_blocks
 from simulators.workload.shard import Shard
 from tests.simulators.jobs import LLAMA, TINY, make_job
@@ -86,3 +93,39 @@ def test_fusion_leaves_the_products_alone() -> None:
         products = [[op for op in b.ops if not isinstance(op, Streaming)] for b in (one, other)]
         kept = [[op for op in ops if hasattr(op, "m")] for ops in products]
         assert kept[0] == kept[1] != []
+
+
+def test_complex_rotations_are_not_fused() -> None:
+    one, other = shard(fusion="compiled"), shard(fusion="compiled", complex_rope=True)
+    cast, product, cast_back = 2 + 4, 4 + 4, 4 + 2
+    for plain, apart in zip(rope_ops(one, 10), rope_ops(other, 10), strict=True):
+        assert moved(plain) == 10 * 2 * SIZE
+        assert moved(apart) == 10 * (cast + product + cast_back)
+
+
+def test_repeated_keys_are_written_attended_to_kept_and_exchanged_whole() -> None:
+    heads, groups = LLAMA.num_heads, LLAMA.kv_heads
+    assert groups < heads
+    grouped, repeated = shard(), shard(repeats_kv=True)
+    assert repeat_ops(grouped, 100) == ([], [])
+    # Read once a group, written once a head; gradients the other way round.
+    assert [moved(way) for way in repeat_ops(repeated, 100)] == [100 * (1 + heads // groups)] * 2
+    ring = {
+        once: attention_parts(Shard.of(make_job(LLAMA, cp=2, training={"repeats_kv": once})))
+        for once in (False, True)
+    }
+
+    def found(once: bool, kind: type) -> list[Any]:
+        return [op for part in ring[once] for op in part.forward if isinstance(op, kind)]
+
+    assert {op.kv_heads for op in found(False, Attention)} == {groups}
+    assert {op.kv_heads for op in found(True, Attention)} == {heads}
+    (few,), (many,) = found(False, SendRecv), found(True, SendRecv)
+    assert many.bytes == few.bytes * heads // groups
+    more = sum(part.saved_bytes for part in ring[True]) - sum(p.saved_bytes for p in ring[False])
+    tokens, width = Shard.of(make_job(LLAMA, cp=2)).tokens, LLAMA.qk_head_dim * SIZE
+    assert more == 2 * (heads - groups) * width * tokens
+
+
+def test_heads_of_their_own_are_not_repeated() -> None:
+    assert shard(TINY, repeats_kv=True) == shard(TINY)
