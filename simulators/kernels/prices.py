@@ -31,6 +31,13 @@ TRAINING_ATTENTION = ("flash", "flash2", "flash1")
 # (Dao 2023, arXiv 2307.08691, section 4.1, A100: 1.7-3.0 and 1.3-2.5 times, by shape and pass).
 FLASH2_SPEEDUP = 2.0
 
+# Hopper's tensor cores sum 8-bit products in fewer bits than fp32. Training frameworks keep that
+# for forward products and add partial sums up in fp32 in both gradients (Transformer Engine's
+# and torchao's defaults), which the tables of inference libraries do not show: "1.1x to 1.2x"
+# (pytorch/ao issue 2377).
+SPLIT_ACCUMULATORS = ("hopper",)
+SPLIT_ACCUMULATION_FACTOR = 1.15
+
 _GEMM_SIZES = attrgetter("m", "n", "k", "batch")
 _GROUPED_SIZES = attrgetter("m_per_group", "n", "k", "groups")
 _GROUPED_GRADIENT_SIZES = attrgetter("n", "k", "m_per_group", "groups")
@@ -114,6 +121,10 @@ def _gemms(gpu: Gpu, dtype: str, ops: list[Kernel]) -> _Columns:
     gradient = np.array([layout == "NT" for layout in layouts])
     accumulate = np.array([op.accumulate for op in ops])  # type: ignore[union-attr]
     seconds, share, found = price_gemms(gpu, dtype, sizes, gradient, accumulate, grouped)
+    if dtype == "fp8" and gpu.architecture in SPLIT_ACCUMULATORS:
+        forward = np.array([layout == "TN" for layout in layouts])
+        factor = np.where(forward, 1.0, SPLIT_ACCUMULATION_FACTOR)
+        seconds, share = seconds * factor, share / factor
     codes = _CODE[grouped_evidence(gpu, found)], _CODE[found]
     evidence = np.where(grouped, *codes).astype(np.int8)
     return seconds, share, evidence

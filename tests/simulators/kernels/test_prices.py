@@ -80,3 +80,14 @@ def test_the_first_flash_attention_takes_twice_the_time_of_the_second(gpu: str) 
     op = replace(attention(4096, heads=16, pass_="bwd"), kernel="flash2")
     second, first = price_kernels(GPUS[gpu], [op, replace(op, kernel="flash1")]).seconds
     assert first == pytest.approx(2 * second)
+
+
+@pytest.mark.parametrize(("gpu", "factor"), [("h100", 1.15), ("h800", 1.15), ("b200", 1.0)])
+def test_8_bit_gradients_are_summed_in_fp32_at_a_price_on_hopper(gpu: str, factor: float) -> None:
+    # A cube, so that only the layout tells the products apart.
+    ops = [gemm(8192, 8192, 8192, "fp8", layout=layout) for layout in ("TN", "NN")]
+    forward, gradient = price_kernels(GPUS[gpu], ops).seconds
+    assert gradient / forward == pytest.approx(factor)
+    ops = [replace(op, dtype="bf16") for op in ops]
+    forward, gradient = price_kernels(GPUS[gpu], ops).seconds
+    assert gradient == forward
