@@ -141,12 +141,13 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     if job.framework.keeps_16bit_grads and replicas > 1 and gradient > weight:
         gradient += weight
     if zero == 3:
-        # FSDP2 keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the
-        # ends, which stay gathered. A layer's gradient is cast to fp32 to be reduced.
+        # FSDP keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the
+        # ends, which stay gathered. A layer's gradient may be cast to fp32 to be reduced.
         layer, ends = _largest_layer(stage), _ends(stage)
+        cast = 4 if job.framework.reduce_grads_fp32 else 0
         return {
             "parameters": owned * 4 + (2 * layer + ends) * weight,
-            "gradients": owned * 4 + layer * (weight + 4),
+            "gradients": owned * 4 + layer * (weight + cast),
             "optimizer": owned * MOMENT_BYTES[job.training.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.

@@ -64,18 +64,19 @@ def test_a_gradient_is_whole_until_it_is_reduced() -> None:
     assert static_bytes(job, stage)["gradients"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_fully_sharded_state_gathered_layers_and_ends() -> None:
-    job = make_job(LLAMA, zero_stage=3)
+@pytest.mark.parametrize(("reduce_fp32", "gradient"), [(False, 2), (True, 6)])
+def test_fully_sharded_state_gathered_layers_and_ends(reduce_fp32: bool, gradient: int) -> None:
+    job = make_job(LLAMA, zero_stage=3, training={"reduce_grads_fp32": reduce_fp32})
     stage = build_workload(job).stages[0]
     held = static_bytes(job, stage)
     embedding, layers, head = (run.parameters.total for run in stage.chunks[0].runs)
     # fp32 parameter, gradient and two moments of an eighth; two layers and both ends gathered in
-    # bf16, one layer's gradient in bf16 and in fp32.
+    # bf16, one layer's gradient in bf16 and, where it travels so, in fp32.
     sharded = stage.parameters.total / 8
     assert held["optimizer"] == pytest.approx(8 * sharded, rel=1e-5)
     gathered = 2 * (2 * layers + embedding + head)
     assert held["parameters"] == pytest.approx(4 * sharded + gathered, rel=1e-5)
-    assert held["gradients"] == pytest.approx(4 * sharded + 6 * layers, rel=1e-5)
+    assert held["gradients"] == pytest.approx(4 * sharded + gradient * layers, rel=1e-5)
 
 
 def test_expert_state_is_sharded_over_its_own_replicas() -> None:
