@@ -14,7 +14,8 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
     ]
     if job.world_size > 1:
         stated.append(
-            f"GPUs' speeds spread by {SPEED_SPREAD:.0%}, and no link is slower than its peers"
+            f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}, "
+            "and no link is slower than its peers"
         )
     if job.model.moe is not None:
         stated.append("experts are evenly loaded")

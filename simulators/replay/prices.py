@@ -131,7 +131,7 @@ class Pricer:
         factors = (1.0, 1.0, 1.0) if calibration is None else calibration.factors
         self._compute_time, self._network_time, host_time = factors
         self.host_launch_s = host_launch_s(framework) * host_time
-        self.excess = slowest_excess(cluster.num_gpus)
+        self.excess = slowest_excess(cluster.num_gpus, gpu.architecture)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
         self._key = repr((gpu, cluster, self.host_launch_s, factors, measured, communicators))
 

@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from conf.catalogue import load_catalogue
 from simulators.replay.stragglers import SPEED_SPREAD, slowest_excess
 
 
 def test_one_gpu_is_as_fast_as_priced() -> None:
-    assert slowest_excess(1) == 0
+    assert slowest_excess(1, "hopper") == 0
 
 
 @pytest.mark.parametrize(
@@ -25,10 +26,16 @@ def test_one_gpu_is_as_fast_as_priced() -> None:
     ],
 )
 def test_expected_maximum(ranks: int, expected_maximum: float) -> None:
-    assert slowest_excess(ranks) == pytest.approx(SPEED_SPREAD * expected_maximum, rel=0.05)
+    assert slowest_excess(ranks, "ampere") == pytest.approx(
+        SPEED_SPREAD["ampere"] * expected_maximum, rel=0.05
+    )
 
 
 def test_more_ranks_are_never_faster() -> None:
-    excesses = [slowest_excess(2**power) for power in range(18)]
+    excesses = [slowest_excess(2**power, "hopper") for power in range(18)]
     assert excesses == sorted(excesses)
-    assert excesses[-1] < 0.05
+    assert excesses[-1] < 0.1
+
+
+def test_every_gpu_has_a_spread() -> None:
+    assert {gpu.architecture for gpu in load_catalogue().gpus.values()} <= set(SPEED_SPREAD)
