@@ -86,7 +86,8 @@ def test_power_spares_small_products() -> None:
 
 
 def test_less_power_is_slower() -> None:
-    assert tflops("h100_96_hbm2e", 8192, 8192, 8192) < 0.95 * tflops("h100", 8192, 8192, 8192)
+    # 500 instead of 700 W, measured: 0.6 of peak for large products (pytorch/ao).
+    assert 0.57 <= tflops("h100_96_hbm2e", 8192, 8192, 8192) / 989.4 <= 0.60
 
 
 def test_h20_is_close_to_its_peak() -> None:
