@@ -6,5 +6,12 @@ from simulators.kernels.prices import (
     host_launch_s,
     price_kernels,
 )
+from simulators.kernels.uncertainty import kernel_uncertainty
 
-__all__ = ["EVIDENCE_ORDER", "KernelPrices", "host_launch_s", "price_kernels"]
+__all__ = [
+    "EVIDENCE_ORDER",
+    "KernelPrices",
+    "host_launch_s",
+    "kernel_uncertainty",
+    "price_kernels",
+]

@@ -64,7 +64,8 @@ class GemmCoefficients:
     filled one costs beyond its own tiles. ``tile_latency_s`` and ``epilogue_s_per_element``
     are paid once per tile. ``l2_bytes_per_s_per_sm`` bounds operand traffic.
     ``split_traffic`` weighs the partial sums of a split along k. ``overlap_exponent`` is the
-    norm that joins compute and DRAM time (infinite: perfect overlap).
+    norm that joins compute and DRAM time (infinite: perfect overlap). ``batched_factor`` (>= 1)
+    is what many equal products in one launch lose.
     """
 
     tile_efficiency: Mapping[str, float]
@@ -75,6 +76,7 @@ class GemmCoefficients:
     dram_efficiency: float
     split_traffic: float
     overlap_exponent: float
+    batched_factor: float
     launch_s: float
 
 

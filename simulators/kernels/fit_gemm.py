@@ -1,7 +1,8 @@
 """Fit the tile model of matrix products to measured rows of one GPU and precision.
 
 Coefficients come from bursts; where the rows hold runs long enough to meet the power limit
-too, the sustained share of peak is fitted to those with the coefficients fixed. Residuals are
+too, or at least bursts of products so long that they meet it, the sustained share of peak is
+fitted to those with the coefficients fixed. Residuals are
 on unseen (n, k) pairs.
 """
 
@@ -38,6 +39,8 @@ FEWEST_ROWS = 12
 HELD_OUT_SHARE = 0.2
 # Bursts of longer products meet the power limit themselves.
 LONGEST_BURST_FLOPS = 1e12
+# Bursts of these last a third of a second and more, long past what averages the power.
+LONG_BURST_FLOPS = 1e13
 # Shorter ones say little about power.
 SMALLEST_POWERED_FLOPS = 1e10
 # The loss has several valleys, told apart by how a tile's time divides into loop and epilogue.
@@ -64,6 +67,7 @@ PARAMETERS = (
     Parameter("dram_efficiency", 0.85, 0.5, 1.0, log=False),
     Parameter("split_traffic", 1.0, 0.3, 10.0),
     Parameter("overlap_exponent", 3.0, 1.2, 8.0),
+    Parameter("batched_factor", 1.0, 1.0, 2.0, log=False),
     Parameter("launch_s", 2e-6, *LAUNCH_BOUNDS_S),
 )
 # The activation's 16-bit to fp8 cast is its own operation here; where the times include it, it
@@ -103,6 +107,7 @@ def burst_seconds(
     m, n, k, batch = (rows[name].to_numpy(np.float64) for name in ("m", "n", "k", "batch"))
     variants = tile_variants(coefficients, rates)
     compute = compute_seconds(m, n, k, batch, element, variants, coefficients, rates)
+    compute = compute * np.where(batch > 1, coefficients.batched_factor, 1.0)
     if rates.sustained_flops_per_s < np.inf:
         compute = join(
             compute, 2.0 * m * n * k * batch / rates.sustained_flops_per_s, POWER_EXPONENT
@@ -141,6 +146,8 @@ def fit_gemm(
     if len(rows) < FEWEST_ROWS:
         rows, long_rows = long_rows, rows
     rows, long_rows = usable_rows(rows, peak), usable_rows(long_rows, peak)
+    if not len(long_rows):
+        long_rows = rows[rows["flops"] >= LONG_BURST_FLOPS]
     rows = rows[(rows["layout"] != "NT") & (rows["flops"] <= LONGEST_BURST_FLOPS)]
     enough_rows(len(rows))
     per_sm = peak / gpu.sms
