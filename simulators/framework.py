@@ -48,6 +48,10 @@ class Framework:
     a column-parallel layer the input is gathered again beside the input gradient's GEMM, and the
     input gradient summed or scattered beside the weight gradient's (Megatron-LM from 2022)
     instead of alone.
+    ``fused_router``: an expert layer's softmax, top-k, routing map and loss statistics are three
+    kernels (``moe-router-fusion``) instead of one for each step. ``fused_experts``: all experts
+    of a rank run in one grouped kernel whose epilogue applies the activation and quantises
+    (cuDNN and CuTe DSL, 2026), instead of one product each.
     ``reduce_grads_fp32``: 16-bit gradients travel in fp32. ``copies_gathered``: sharded
     parameters are copied from the buffer they were gathered in to tensors of their own (FSDP2).
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
@@ -78,6 +82,8 @@ class Framework:
     scatter_gather_p2p: bool = False
     overlap_p2p: bool = True
     overlap_tp_gradients: bool = True
+    fused_router: bool = False
+    fused_experts: bool = False
     reduce_grads_fp32: bool = False
     copies_gathered: bool = False
     balanced_split: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from reports.validation.era import published_year, year_of
 from reports.validation.outcome import CannotReplayError
-from reports.validation.presets import moe_preset
+from reports.validation.presets import is_bridge, moe_preset
 from reports.validation.rows import Row, given
 from simulators.framework import Framework
 from simulators.job import Gpu
@@ -96,8 +96,14 @@ def framework_of(
     if "(ci)" in label and re.search(r"\bmla\b", notes):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
+    if is_bridge(row):
+        # Its performance recipes fuse the router and reduce gradients in 16 bits.
+        changes |= {"fused_router": True, "accumulate_grads_fp32": False}
     # Graphs of parts of an expert layer leave its experts to the host.
-    if moe_preset(row).graphs if given(row.num_experts, 1) > 1 else "cuda graphs" in notes:
+    if given(row.num_experts, 1) > 1:
+        preset = moe_preset(row)
+        changes |= {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}
+    elif "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ settings that all named presets of that edition share on NVL72 racks are assumed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reports.validation.era import published_year
 from reports.validation.rows import Row, given
@@ -17,11 +17,16 @@ _WHOLE_ITERATION_GRAPHS = 2026.4
 
 @dataclass(frozen=True)
 class MoePreset:
-    """How a run exchanged tokens and launched its kernels; ``assumed`` is empty when stated."""
+    """How a run exchanged tokens and launched its kernels; ``assumed`` is empty when stated.
+
+    ``fused_experts``: grouped kernels with the activation and the quantisation in their epilogues,
+    which the presets with whole-iteration graphs switch on for MXFP8.
+    """
 
     deepep: bool
     overlapped: bool
     graphs: bool
+    fused_experts: bool
     assumed: tuple[str, ...] = ()
 
 
@@ -36,12 +41,24 @@ def moe_preset(row: Row) -> MoePreset:
         deepep="deepep" in notes or "hybridep" in notes,
         overlapped="moe all-to-all overlapped" in notes or "1f1b all-to-all overlap" in notes,
         graphs="full_iteration" in notes,
+        fused_experts="full_iteration" in notes and row.dtype == "mxfp8",
     )
-    bridge = "megatron-bridge" in row.framework.lower()
-    if not bridge or "preset" in notes or not row.gpu.startswith("GB") or year < _HYBRID_EP:
+    if not is_bridge(row) or "preset" in notes:
+        return stated
+    if year < _HYBRID_EP:
+        if "dropless" not in notes:
+            return stated
+        words = "tokens exchanged by DeepEP beside compute, as in the edition's dropless recipes"
+        return replace(stated, deepep=True, overlapped=True, assumed=(words,))
+    if not row.gpu.startswith("GB"):
         return stated
     if year < _WHOLE_ITERATION_GRAPHS:
         words = "tokens exchanged by HybridEP, as in the edition's presets"
-        return MoePreset(True, stated.overlapped, stated.graphs, (words,))
+        return replace(stated, deepep=True, assumed=(words,))
     words = "HybridEP beside compute and whole-iteration graphs, as in the edition's presets"
-    return MoePreset(True, True, True, (words,))
+    return MoePreset(True, True, True, row.dtype == "mxfp8", (words,))
+
+
+def is_bridge(row: Row) -> bool:
+    """Whether the row is one of Megatron-Bridge's."""
+    return "megatron-bridge" in row.framework.lower()

@@ -81,7 +81,7 @@ def price_kernels(
     for (formula, dtype, pass_, kernel), positions in groups.items():
         chosen = [ops[position] for position in positions]
         if formula == "gemm":
-            prices = _gemms(gpu, dtype, chosen)
+            prices = _gemms(gpu, dtype, chosen, group_launches=kernel != "one")
         elif formula == "attention":
             prices = _attention(gpu, dtype, pass_, kernel, chosen)
         else:
@@ -99,8 +99,10 @@ def price_kernels(
 
 def _formula(op: Kernel) -> tuple[str, str, str, str]:
     """Formula, precision, pass and kernel of an operation; equal ones are priced together."""
-    if isinstance(op, Gemm | GroupedGemm):
+    if isinstance(op, Gemm):
         return "gemm", op.dtype, "", ""
+    if isinstance(op, GroupedGemm):
+        return "gemm", op.dtype, "", "one" if op.one_kernel else ""
     if isinstance(op, Streaming):
         return "streaming", "", "", ""
     if isinstance(op, Attention):
@@ -112,7 +114,7 @@ def _formula(op: Kernel) -> tuple[str, str, str, str]:
 _Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int8] | int]
 
 
-def _gemms(gpu: Gpu, dtype: str, ops: list[Kernel]) -> _Columns:
+def _gemms(gpu: Gpu, dtype: str, ops: list[Kernel], *, group_launches: bool) -> _Columns:
     grouped = np.array([type(op) is GroupedGemm for op in ops])
     sizes = np.array([_gemm_sizes(op) for op in ops], dtype=np.int64)
     layouts = [op.layout for op in ops]  # type: ignore[union-attr]
@@ -120,7 +122,9 @@ def _gemms(gpu: Gpu, dtype: str, ops: list[Kernel]) -> _Columns:
         require_choice("gemm.layout", layout, _LAYOUTS)
     gradient = np.array([layout == "NT" for layout in layouts])
     accumulate = np.array([op.accumulate for op in ops])  # type: ignore[union-attr]
-    seconds, share, found = price_gemms(gpu, dtype, sizes, gradient, accumulate, grouped)
+    seconds, share, found = price_gemms(
+        gpu, dtype, sizes, gradient, accumulate, grouped, group_launches=group_launches
+    )
     if dtype == "fp8" and gpu.architecture in SPLIT_ACCUMULATORS:
         forward = np.array([layout == "TN" for layout in layouts])
         factor = np.where(forward, 1.0, SPLIT_ACCUMULATION_FACTOR)

@@ -195,7 +195,7 @@ def launches_of(op: DeviceOp) -> int:
     """Kernel launches the host makes for one operation."""
     if isinstance(op, GroupedGemm):
         # Transformer Engine runs one product an expert, dealt out over streams.
-        return op.groups
+        return 1 if op.one_kernel else op.groups
     return op.launches if isinstance(op, Streaming) else 1
 
 

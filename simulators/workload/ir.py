@@ -33,9 +33,10 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
-    """``groups`` GEMMs of ``m_per_group x n x k`` in one launch (experts of one rank).
+    """``groups`` GEMMs of ``m_per_group x n x k`` (experts of one rank).
 
     For layout NT (weight gradient) each group computes ``C[n, k]`` over its ``m_per_group`` rows.
+    ``one_kernel``: a grouped kernel computes all, instead of one product launched after another.
     """
 
     name: str
@@ -46,6 +47,7 @@ class GroupedGemm:
     dtype: str
     layout: str = "TN"
     accumulate: bool = False
+    one_kernel: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,12 @@ def _router(shard: Shard) -> Part:
             Gemm("router_fwd", tokens, experts, hidden, dtype),
             # Softmax, top-k, routing map, auxiliary loss: each kernel passes over the scores
             # (26 of them as recorded from Megatron-Core 0.16).
-            Streaming("router_scores", "softmax_fwd", 16 * score_bytes, launches=26),
+            _scores("router_scores", "softmax_fwd", 3 if shard.fused_router else 26, score_bytes),
         ),
         (
-            Streaming("router_scores_bwd", "softmax_bwd", 12 * score_bytes, launches=14),
+            _scores(
+                "router_scores_bwd", "softmax_bwd", 3 if shard.fused_router else 14, score_bytes
+            ),
             Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
             Gemm(
                 "router_wgrad",
@@ -87,6 +89,11 @@ def _router(shard: Shard) -> Part:
         backward_peak_bytes=2 * score_bytes,
         module="moe",
     )
+
+
+def _scores(name: str, kind: str, kernels: int, score_bytes: int) -> Streaming:
+    """Kernels over the scores; two in three read or write them in full."""
+    return Streaming(name, kind, kernels * score_bytes * 2 // 3, launches=kernels)
 
 
 def _counts(shard: Shard) -> Part:
@@ -117,18 +124,31 @@ def _experts(shard: Shard) -> Part:
     sent, received = rows_out * hidden * size, rows_in * hidden * size
 
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
+    between_forward = [
+        *act_forward,
+        *_quantised("expert_fc2_fwd", groups, per_expert, width, shard),
+    ]
+    between_backward = [
+        *act_backward,
+        *_quantised("expert_fc1_bwd", groups, per_expert, fc1_width, shard),
+    ]
+    if shard.fused_experts:
+        # What lies between the two layers happens in the products' epilogues.
+        between_forward, between_backward = [], []
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
+        *_quantised("expert_fc1_fwd", groups, per_expert, hidden, shard),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
-        *act_forward,
+        *between_forward,
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
         *_combine(shard, sent, received),
     ]
     backward: list[Op] = [
         # The gradient of a combine is a dispatch, and the other way round.
         *_dispatch(shard, sent, received, suffix="_bwd"),
+        *_quantised("expert_fc2_bwd", groups, per_expert, hidden, shard),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
-        *act_backward,
+        *between_backward,
         *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
         *_combine(shard, sent, received, suffix="_bwd"),
     ]
@@ -259,18 +279,31 @@ def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
     return ops
 
 
+def _quantised(name: str, groups: int, rows: int, width: int, shard: Shard) -> list[Op]:
+    """The 8-bit inputs or output gradients of an expert layer, expert by expert unless fused."""
+    pieces = 1 if shard.fused_experts else groups
+    return quantise(shard, name, groups * rows * width, pieces=pieces)
+
+
 def _grouped(
     name: str, pass_: str, groups: int, rows: int, outputs: int, inputs: int, shard: Shard
 ) -> list[Op]:
-    """Expert linear layers of one rank in one launch per pass."""
-    dtype = shard.linear_dtype
-    width = inputs if pass_ == "fwd" else outputs
-    ops = quantise(shard, f"{name}_{pass_}", groups * rows * width, pieces=groups)
+    """One linear layer of all experts of a rank."""
+    dtype, together = shard.linear_dtype, shard.fused_experts
+    forward = GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype, one_kernel=together)
     if pass_ == "fwd":
-        return [*ops, GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype)]
+        return [forward]
     return [
-        *ops,
-        GroupedGemm(f"{name}_dgrad", groups, rows, inputs, outputs, dtype, layout="NN"),
+        GroupedGemm(
+            f"{name}_dgrad",
+            groups,
+            rows,
+            inputs,
+            outputs,
+            dtype,
+            layout="NN",
+            one_kernel=together,
+        ),
         GroupedGemm(
             f"{name}_wgrad",
             groups,
@@ -280,6 +313,7 @@ def _grouped(
             dtype,
             layout="NT",
             accumulate=shard.fused_wgrad,
+            one_kernel=together,
         ),
         *separate_accumulation(shard, name, groups * outputs * inputs),
     ]

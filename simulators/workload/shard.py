@@ -35,6 +35,8 @@ class Shard:
     precision: str
     fp8_transposes: bool
     attention: str
+    fused_router: bool
+    fused_experts: bool
     fusion: str
     fused_norm: bool
     complex_rope: bool
@@ -63,6 +65,8 @@ class Shard:
             precision=job.precision,
             fp8_transposes=job.gpu.architecture == "hopper",
             attention=job.framework.attention,
+            fused_router=job.framework.fused_router,
+            fused_experts=job.framework.fused_experts,
             fusion=job.framework.fusion,
             fused_norm=job.framework.fused_norm,
             complex_rope=job.framework.complex_rope,

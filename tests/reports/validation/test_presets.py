@@ -15,34 +15,35 @@ EDITION = "Megatron-Bridge (NeMo {})"
 @pytest.mark.parametrize(
     ("notes", "expected"),
     [
-        ("preset X; dispatcher hybridep", (True, False, False)),
-        ("preset X; dispatcher DeepEP; 1F1B all-to-all overlap", (True, True, False)),
-        ("preset X; CUDA graphs full_iteration", (False, False, True)),
+        ("preset X; dispatcher hybridep", (True, False, False, False)),
+        ("preset X; dispatcher DeepEP; 1F1B all-to-all overlap", (True, True, False, False)),
+        ("preset X; CUDA graphs full_iteration", (False, False, True, True)),
         # Graphs of parts of a layer leave the experts to the host.
-        ("preset X; CUDA graphs transformer_engine attn+moe_router", (False, False, False)),
-        ("preset X", (False, False, False)),
+        ("preset X; CUDA graphs transformer_engine attn+moe_router", (False,) * 4),
+        ("preset X", (False,) * 4),
     ],
 )
-def test_what_a_row_states(notes: str, expected: tuple[bool, bool, bool]) -> None:
+def test_what_a_row_states(notes: str, expected: tuple[bool, ...]) -> None:
     row = replace(RUN, framework=EDITION.format("26.08"), gpu="GB300-288GB", notes=notes)
-    preset = moe_preset(row)
-    assert (preset.deepep, preset.overlapped, preset.graphs) == expected
+    preset = moe_preset(replace(row, dtype="mxfp8"))
+    assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
     assert not preset.assumed
 
 
 @pytest.mark.parametrize(
-    ("edition", "gpu", "expected"),
+    ("edition", "gpu", "notes", "expected"),
     [
-        ("25.09", "GB200-192GB", (False, False, False)),
-        ("25.11", "GB200-192GB", (True, False, False)),
-        ("26.08", "GB300-288GB", (True, True, True)),
-        ("26.08", "H100-80GB-SXM", (False, False, False)),
+        ("25.09", "GB200-192GB", "token-drop", (False,) * 4),
+        ("25.09", "H100-80GB-SXM", "experts force-balanced, dropless", (True, True, False, False)),
+        ("25.11", "GB200-192GB", "", (True, False, False, False)),
+        ("26.08", "GB300-288GB", "", (True, True, True, True)),
+        ("26.08", "H100-80GB-SXM", "", (False,) * 4),
     ],
 )
-def test_what_an_edition_sets_on_racks(
-    edition: str, gpu: str, expected: tuple[bool, bool, bool]
+def test_what_an_edition_sets(
+    edition: str, gpu: str, notes: str, expected: tuple[bool, ...]
 ) -> None:
-    row = replace(RUN, framework=EDITION.format(edition), gpu=gpu, notes="")
+    row = replace(RUN, framework=EDITION.format(edition), gpu=gpu, notes=notes, dtype="mxfp8")
     preset = moe_preset(row)
-    assert (preset.deepep, preset.overlapped, preset.graphs) == expected
+    assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
     assert bool(preset.assumed) == any(expected)

@@ -91,3 +91,9 @@ def test_8_bit_gradients_are_summed_in_fp32_at_a_price_on_hopper(gpu: str, facto
     ops = [replace(op, dtype="bf16") for op in ops]
     forward, gradient = price_kernels(GPUS[gpu], ops).seconds
     assert gradient == forward
+
+
+def test_one_kernel_for_all_groups_saves_their_launches() -> None:
+    op = GroupedGemm("experts", 40, 616, 3072, 5120, "bf16")
+    apart, together = price_kernels(GPUS["b200"], [op, replace(op, one_kernel=True)]).seconds
+    assert together < apart

@@ -132,8 +132,9 @@ def test_launches_are_counted_per_kernel(machine: Machine) -> None:
 
 def test_experts_are_launched_one_by_one(machine: Machine) -> None:
     machine(replace(SLOW, launch_s=2.0))
-    block = priced(GroupedGemm("experts", 8, 1, 1, 1, "bf16"))
-    assert block.host_s == 8 * 2.0
+    experts = GroupedGemm("experts", 8, 1, 1, 1, "bf16")
+    assert priced(experts).host_s == 8 * 2.0
+    assert priced(replace(experts, one_kernel=True)).host_s == 2.0
 
 
 def test_a_block_in_which_the_host_waits_holds_the_device_up(machine: Machine) -> None:

@@ -79,3 +79,37 @@ def test_gathers_travel_in_8_bits_and_sums_in_16(gpu: Gpu) -> None:
     hidden_and_tokens = 256 * 64
     expected = 4 * [2 * hidden_and_tokens] if gpu is HOPPER else []
     assert [op.bytes for op in transposed if isinstance(op, Streaming)] == expected
+
+
+def test_fused_experts_leave_nothing_between_their_layers() -> None:
+    job = replace(make_job(MOE, precision="mxfp8", ep=2), gpu=BLACKWELL)
+    apart = Shard.of(job)
+    fused = replace(apart, fused_experts=True)
+    gone = []
+    for one, other in zip(
+        layer_blocks(apart, True, "none"), layer_blocks(fused, True, "none"), strict=True
+    ):
+        names = [
+            {op.name for op in block.ops if isinstance(op, Streaming)} for block in (one, other)
+        ]
+        gone.append(names[0] - names[1])
+        products = [op for op in other.ops if isinstance(op, GroupedGemm)]
+        assert products
+        assert all(op.one_kernel for op in products)
+        casts = [op for op in other.ops if isinstance(op, Streaming) and op.name.endswith("_cast")]
+        assert [op.launches for op in casts if op.name.startswith("expert")] == [3]
+    assert gone == [
+        {"expert_activation_fwd", "expert_fc2_fwd_cast"},
+        {"expert_activation_bwd", "expert_fc1_bwd_cast"},
+    ]
+
+
+def test_a_fused_router_launches_little() -> None:
+    shard = Shard.of(make_job(MOE))
+    launches = []
+    for each in (shard, replace(shard, fused_router=True)):
+        forward, backward = layer_blocks(each, True, "none")
+        kernels = [op for op in (*forward.ops, *backward.ops) if isinstance(op, Streaming)]
+        launches.append([op.launches for op in kernels if op.name.startswith("router_scores")])
+    # As recorded from Megatron-Core 0.16, and its fused kernels.
+    assert launches == [[26, 14], [3, 3]]
