@@ -39,7 +39,8 @@ class Framework:
     reads them and writes a gradient (``compiled``), keeps an fp32 softmax made in place of the
     logits' fp32 copy (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on
     an fp32 copy, each step a tensor (``eager``). ``host_launch_s`` is the host's
-    time per kernel launch in seconds; with ``cuda_graphs`` passes are replayed and the host never
+    time per kernel launch in seconds, ``host_forward_s`` what an operation that modules issue in
+    a forward pass takes beyond that; with ``cuda_graphs`` passes are replayed and the host never
     lags.
     ``scatter_gather_p2p``: without sequence parallelism, tensor-parallel ranks each send their
     share of a pipeline message and gather it on arrival (Narayanan et al. 2021, section 4.1).
@@ -78,6 +79,7 @@ class Framework:
     keeps_16bit_grads: bool = False
     cross_entropy: str = "fp32"
     host_launch_s: float = 7e-6
+    host_forward_s: float = 0.0
     cuda_graphs: bool = False
     scatter_gather_p2p: bool = False
     overlap_p2p: bool = True
@@ -103,6 +105,7 @@ class Framework:
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
+        require_positive("framework.host_forward_s", self.host_forward_s, allow_zero=True)
 
 
 MEGATRON_CORE = Framework()

@@ -131,9 +131,22 @@ class Pricer:
         factors = (1.0, 1.0, 1.0) if calibration is None else calibration.factors
         self._compute_time, self._network_time, host_time = factors
         self.host_launch_s = host_launch_s(framework) * host_time
+        self.host_forward_s = (
+            0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
+        )
         self.excess = slowest_excess(cluster.num_gpus, gpu.architecture)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
-        self._key = repr((gpu, cluster, self.host_launch_s, factors, measured, communicators))
+        self._key = repr(
+            (
+                gpu,
+                cluster,
+                self.host_launch_s,
+                self.host_forward_s,
+                factors,
+                measured,
+                communicators,
+            )
+        )
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
@@ -144,9 +157,22 @@ class Pricer:
                 _PRICED.clear()
             operations = self.operations(block)
             lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
-            priced = _sum_block(operations, self.gpu, self.host_launch_s, self.excess, lag_s)
+            host_s = sum(self.launch_seconds(block, operations))
+            priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
             _PRICED[key] = priced
         return priced
+
+    def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
+        """Seconds of the host for each device operation of a block.
+
+        What forward passes issue is taken to come first, as it does where layers are recomputed
+        whole, the one case in which a block has many operations of both kinds.
+        """
+        return [
+            launches_of(priced.op) * self.host_launch_s
+            + (self.host_forward_s if place < block.forward_ops else 0.0)
+            for place, priced in enumerate(operations)
+        ]
 
     def operations(self, block: Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""
@@ -215,7 +241,7 @@ def _host_work(block: Block, priced: Sequence[PricedOp]) -> list[tuple[int, floa
 
 
 def _sum_block(
-    ops: Sequence[PricedOp], gpu: Gpu, host_launch_s: float, excess: float, lag_s: float
+    ops: Sequence[PricedOp], gpu: Gpu, host_s: float, excess: float, lag_s: float
 ) -> PricedBlock:
     """Run a block alone: kernels one after another, communication beside those it overlaps.
 
@@ -226,14 +252,12 @@ def _sum_block(
     estimated = set()
     communication_s = 0.0
     wire = np.zeros(2)
-    launches = 0
     index = 0
     while index < len(ops):
         priced = ops[index]
         beside = priced.op.overlaps if isinstance(priced.op, Collective | SendRecv) else 0
         group = ops[index : index + 1 + beside]
         for each in group:
-            launches += launches_of(each.op)
             evidence[EVIDENCE.index(each.evidence)] += each.seconds
             if each.evidence is Evidence.ESTIMATED:
                 estimated.add(_kind_of(each.op))
@@ -255,7 +279,7 @@ def _sum_block(
     return PricedBlock(
         seconds=seconds,
         part_s=parts,
-        host_s=launches * host_launch_s,
+        host_s=host_s,
         kernel_s=kernel_s,
         channels=float(wire[0]),
         wire_bytes_per_s=float(wire[1]),

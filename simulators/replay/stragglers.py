@@ -17,9 +17,9 @@ from statistics import NormalDist
 # published A100 runs of 32 to 3072 GPUs to a bias of 0. Hopper and Blackwell run at their power
 # limit, where each chip's leakage sets its clock: 31 weak-scaling families of
 # NVIDIA/dgxc-benchmarking on 16 to 2048 H100 lose 1.9 % of a step (median; quartiles 1.2 and 3.3)
-# for every unit of the expected maximum beyond what communication explains. Surveys of whole machines find 8 % between
-# their GPUs on average, outliers included (Sinha et al. 2022, arXiv 2208.11035); operators
-# replace those.
+# for every unit of the expected maximum beyond what communication explains. Surveys of whole
+# machines find 8 % between their GPUs on average, outliers included (Sinha et al. 2022, arXiv
+# 2208.11035); operators replace those.
 SPEED_SPREAD = {"volta": 0.01, "ampere": 0.01, "hopper": 0.02, "blackwell": 0.02}
 
 

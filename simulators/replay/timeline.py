@@ -20,7 +20,7 @@ from simulators.job import Job
 from simulators.replay.assemble import Assembler, Program
 from simulators.replay.engine import Floats, Ints, run
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
-from simulators.replay.prices import PricedOp, Pricer, kernel_seconds, launches_of
+from simulators.replay.prices import PricedOp, Pricer, kernel_seconds
 from simulators.workload.ir import Block, Collective, SendRecv
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
@@ -104,7 +104,6 @@ class _Unroll:
         self.assembler = assembler
         self.program = program
         self.micro_batches = micro_batches
-        self.launch_s = pricer.host_launch_s
         self.kinds = Kinds()
         self.names: dict[str, int] = {}
         # Columns of the operations, then the edges between them.
@@ -116,7 +115,7 @@ class _Unroll:
         # First and last operations that stand for a block-level task.
         self.entries: dict[int, list[int]] = {}
         self.exits: dict[int, list[int]] = {}
-        self.operations: dict[str, list[PricedOp]] = {}
+        self.operations: dict[str, list[tuple[PricedOp, float]]] = {}
 
     def play(self) -> Timeline:
         for stage in range(self.job.recipe.pp):
@@ -143,11 +142,11 @@ class _Unroll:
             kernel = communication = -1
             overlapped = 0
             host = -1
-            for priced in (op for block in blocks for op in self.priced(block)):
+            for priced, launch_s in (op for block in blocks for op in self.priced(block)):
                 launched = host
                 host = self.add(
                     "launch",
-                    self.launch_s * launches_of(priced.op),
+                    launch_s,
                     NEUTRAL_KIND,
                     stage,
                     HOST,
@@ -239,9 +238,12 @@ class _Unroll:
             number = self.add(name, seconds, kind, stage, DATA_PARALLEL, NO_MICRO_BATCH)
             self.entries[task] = self.exits[task] = [number]
 
-    def priced(self, block: Block) -> list[PricedOp]:
+    def priced(self, block: Block) -> list[tuple[PricedOp, float]]:
+        """A block's device operations and the host's seconds for each."""
         if block.digest not in self.operations:
-            self.operations[block.digest] = self.pricer.operations(block)
+            operations = self.pricer.operations(block)
+            launches = self.pricer.launch_seconds(block, operations)
+            self.operations[block.digest] = list(zip(operations, launches, strict=True))
         return self.operations[block.digest]
 
     def run(self) -> Timeline:

@@ -152,17 +152,21 @@ class Block:
     """Operations of one piece of the model in one pass, in launch order.
 
     ``peak_bytes`` is the most the block holds at any time beyond what is live before it,
-    its own ``Alloc`` included. Equality is by content: ``digest`` names it.
+    its own ``Alloc`` included. ``forward_ops`` of the operations are issued by forward passes,
+    recomputed ones included, the others by autograd. Equality is by content: ``digest`` names it.
     """
 
     name: str
     ops: tuple[Op, ...]
     peak_bytes: int = field(default=0)
+    forward_ops: int = 0
 
     @cached_property
     def digest(self) -> str:
         """Content hash (sha256, hex) of the operations; the name does not enter."""
-        return hashlib.sha256(repr((self.ops, self.peak_bytes)).encode()).hexdigest()
+        return hashlib.sha256(
+            repr((self.ops, self.peak_bytes, self.forward_ops)).encode()
+        ).hexdigest()
 
     @cached_property
     def saved_bytes(self) -> int:

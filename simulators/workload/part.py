@@ -77,8 +77,18 @@ def compose(
         backward += [Free(tensor.tag, tensor.bytes) for tensor in part.kept]
         freed += part.kept_bytes
     return (
-        Block(f"{name}_forward", tuple(forward), forward_peak),
-        Block(f"{name}_backward", tuple(backward), max(0, backward_peak)),
+        Block(
+            f"{name}_forward",
+            tuple(forward),
+            forward_peak,
+            sum(len(part.forward) for part in parts),
+        ),
+        Block(
+            f"{name}_backward",
+            tuple(backward),
+            max(0, backward_peak),
+            sum(len(part.rerun) for part in parts),
+        ),
     )
 
 
@@ -90,11 +100,17 @@ def checkpointed(name: str, parts: Sequence[Part], input_bytes: int) -> tuple[Bl
     saved = sum(part.kept_bytes for part in parts)
     transient = max((part.forward_peak_bytes for part in parts), default=0)
     return (
-        Block(f"{name}_forward", (*rerun, Alloc("layer_input", input_bytes)), saved + transient),
+        Block(
+            f"{name}_forward",
+            (*rerun, Alloc("layer_input", input_bytes)),
+            saved + transient,
+            plain_forward.forward_ops,
+        ),
         Block(
             f"{name}_backward",
             (*rerun, *backward, Free("layer_input", input_bytes)),
             max(plain_forward.peak_bytes, saved + plain_backward.peak_bytes),
+            plain_forward.forward_ops + plain_backward.forward_ops,
         ),
     )
 

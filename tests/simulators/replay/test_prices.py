@@ -222,3 +222,19 @@ def test_what_runs_long_does_not_win_back_what_the_host_was_behind(machine: Mach
     assert sum_blocks([*layers, (head, 1)]).seconds == pytest.approx(host_s + 5)
     # Where it runs first, the host gets ahead of it.
     assert sum_blocks([(head, 1), *layers]).seconds == pytest.approx(max(5, host_s), rel=0.01)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_forward_passes_cost_the_host_more_than_autograd(recompute: str) -> None:
+    job = make_job(TINY, recompute=recompute)
+    run = build_workload(job).stages[0].chunks[0].runs[1]
+    plain = Pricer(GPU, NODE, Framework(), communicators(job))
+    slow = Pricer(GPU, NODE, Framework(host_forward_s=1e-3), communicators(job))
+    issued = len(plain.operations(run.forward))
+    assert run.forward.forward_ops == issued
+    assert run.backward.forward_ops == (issued if recompute == "full" else 0)
+    for block in (run.forward, run.backward):
+        extra = slow.block(block).host_s - plain.block(block).host_s
+        assert extra == pytest.approx(block.forward_ops * 1e-3)
+    graphs = Framework(host_forward_s=1e-3, cuda_graphs=True)
+    assert Pricer(GPU, NODE, graphs, communicators(job)).block(run.forward).host_s == 0
