@@ -54,8 +54,8 @@ class Prediction:
     name of each part of the critical path to seconds and sums to ``step_time_s``.
     ``evidence_share`` maps measured/fitted/estimated to the share of kernel and communication
     time so priced; ``estimated_operations`` lists what was only estimated.
-    ``interval_s`` is the error bar, None until the model is calibrated. ``assumptions`` says in
-    words what is taken for granted beyond prices.
+    ``interval_s`` is the error bar (``simulators.uncertainty``), None from a simulator that has
+    none. ``assumptions`` says in words what is taken for granted beyond prices.
     """
 
     step_time_s: float

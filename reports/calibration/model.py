@@ -46,7 +46,7 @@ class StepTimes:
         job = self.jobs[number]
         compute, network, host = (math.exp(value) for value in corrections)
         calibration = Calibration(job.gpu.name, compute, network, host)
-        return ReplaySimulator(calibration).simulate(job)
+        return ReplaySimulator(calibration).without_error_bar(job)
 
     def log_seconds(self, corrections: Vector) -> Vector:
         """Logarithm of the predicted seconds of every run, (n,)."""

@@ -50,6 +50,12 @@ class ReplaySimulator:
         Raises:
             InputError: for a job on another GPU than the calibration's.
         """
+        prediction = self.without_error_bar(job)
+        interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
+        return replace(prediction, interval_s=interval_s)
+
+    def without_error_bar(self, job: Job) -> Prediction:
+        """As ``simulate``, but needs no residuals: what they are made with."""
         if self._calibration is not None:
             self._calibration.check_gpu(job.gpu)
         workload = build_workload(job)
@@ -64,11 +70,10 @@ class ReplaySimulator:
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
         prediction = _predict(job, workload, pricer, step)
-        interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
-        assumptions = prediction.assumptions
-        if self._calibration is not None:
-            assumptions += (self._calibration.words,)
-        return replace(prediction, interval_s=interval_s, assumptions=assumptions)
+        if self._calibration is None:
+            return prediction
+        assumptions = (*prediction.assumptions, self._calibration.words)
+        return replace(prediction, assumptions=assumptions)
 
 
 def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.uncertainty.features import similarity
-from simulators.uncertainty.interval import LEVEL, spread
+from simulators.uncertainty.interval import LEVEL, kernel_excess, spread, widened
 from simulators.uncertainty.neighbours import source_balanced
 from simulators.uncertainty.table import ResidualTable, Tuning
 
@@ -40,10 +40,12 @@ class Coverage:
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """For each run, the weights (n, n) and the novelty (n,) when its group is left out."""
+    """For each run, the weights (n, n), the novelty and the excess (n,) of its kernels' error when
+    its group is left out."""
 
     weights: NDArray[np.float64]
     novelty: NDArray[np.float64]
+    excess: NDArray[np.float64]
 
 
 def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Coverage]:
@@ -80,22 +82,26 @@ def _coverage(
 
 def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:
     n = len(table.residuals)
-    weights, novelty = np.zeros((n, n)), np.zeros(n)
+    weights, novelty, excess = np.zeros((n, n)), np.zeros(n), np.zeros(n)
     for row in range(n):
         one = slice(row, row + 1)
         near = similarity(table.kinds, table.sizes, table.kinds[:, one], table.sizes[:, one])
         near = np.where(groups == groups[row], 0.0, np.maximum(near, 1e-300))
         weights[row], novelty[row] = source_balanced(near, table.sources)
-    return _LeftOut(weights, novelty)
+        excess[row] = kernel_excess(table.kernel_errors[row], table.kernel_errors, weights[row])
+    return _LeftOut(weights, novelty, excess)
 
 
 def _ends(
     table: ResidualTable, left_out: _LeftOut, tuning: Tuning, level: float
 ) -> NDArray[np.float64]:
     """Ends of every run's interval, shape (2, n)."""
-    pairs = zip(left_out.weights, left_out.novelty, strict=True)
+    runs = zip(left_out.weights, left_out.novelty, left_out.excess, strict=True)
     return np.array(
-        [spread(table.residuals, weights, new, tuning, level) for weights, new in pairs]
+        [
+            widened(*spread(table.residuals, weights, new, tuning, level), excess, level)
+            for weights, new, excess in runs
+        ]
     ).T
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.job import TENSOR_CORE_TYPE, Job
+from simulators.job import TENSOR_CORE_TYPE, Gpu, Job
+from simulators.kernels import kernel_uncertainty
 
 _BITS = {"fp8": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
 _SHORTEST_LAYER_S = 1e-6
@@ -38,6 +40,8 @@ class Features:
     ``attention`` and ``fusion`` as in ``Framework``. ``layer_s``: kernel seconds of one layer
     and micro-batch, all passes (small ones are bound by launches, and by the shape of their
     GEMMs). ``communication_share``: share of the step that is exposed communication.
+    ``kernel_error``: typical relative error of a GEMM's price on this GPU, larger where
+    coefficients are on loan; it makes no two predictions less alike.
     """
 
     gpu: str
@@ -49,23 +53,34 @@ class Features:
     fusion: str
     layer_s: float
     communication_share: float
+    kernel_error: float
 
 
 def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> Features:
     """The features of a job's prediction; seconds as in ``Prediction``."""
     layers = job.model.num_layers / job.recipe.pp * job.num_micro_batches
+    bits = _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
     communication_s = sum(s for part, s in breakdown_s.items() if part.endswith("_communication"))
     return Features(
         gpu=job.gpu.name,
         architecture=job.gpu.architecture,
-        bits=_BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)],
+        bits=bits,
         moe=job.model.moe is not None,
         num_gpus=job.world_size,
         attention=job.framework.attention,
         fusion=job.framework.fusion,
         layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
         communication_share=communication_s / step_time_s,
+        kernel_error=_kernel_error(
+            job.gpu, _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
+        ),
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel_error(gpu: Gpu, bits: int) -> float:
+    errors = kernel_uncertainty(gpu)
+    return errors["gemm_fp8"] if bits == 8 and "gemm_fp8" in errors else errors["gemm"]
 
 
 def kinds_of(features: Features) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from simulators.uncertainty.table import ResidualTable, Tuning, published_residu
 
 LEVEL = 0.8
 """Share of measured steps that an error bar is meant to hold."""
+
+_NORMAL = NormalDist()
 
 
 def error_bar(
@@ -76,7 +79,9 @@ def log_interval(
     )
     # No run is infinitely far: with all of them at zero there would be nothing to go by.
     weights, novelty = source_balanced(np.maximum(near, 1e-300), table.sources)
-    return spread(table.residuals, weights, novelty, table.tuning, level)
+    ends = spread(table.residuals, weights, novelty, table.tuning, level)
+    excess = kernel_excess(features.kernel_error, table.kernel_errors, weights)
+    return widened(*ends, excess, level)
 
 
 def spread(
@@ -85,12 +90,26 @@ def spread(
     novelty: float,
     tuning: Tuning,
     level: float,
-) -> tuple[float, float]:
-    """The tuned interval of weighted residuals, up to twice as wide where nothing is near.
+) -> tuple[float, float, float]:
+    """Low end, middle and high end of the tuned interval of weighted residuals.
 
-    ``novelty`` as ``source_balanced`` gives it.
+    It is up to twice as wide where nothing is near. ``novelty`` as ``source_balanced`` gives it.
     """
     tail = min(0.5, (1 - level) / 2 * tuning.tail_factor)
     low, middle, high = quantiles(ascending, weights, [tail, 0.5, 1 - tail])
     stretch = 1 + novelty
-    return middle + (low - middle) * stretch, middle + (high - middle) * stretch
+    return middle + (low - middle) * stretch, middle, middle + (high - middle) * stretch
+
+
+def kernel_excess(own: float, others: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """By how much kernels are priced worse than those of the neighbours, whose own errors are in
+    their residuals; both are typical (median) relative errors, and so is what is left."""
+    return math.sqrt(max(0.0, own**2 - float(weights @ others**2)))
+
+
+def widened(
+    low: float, middle: float, high: float, error: float, level: float
+) -> tuple[float, float]:
+    """Ends of an interval whose errors are joined by independent ones of that typical size."""
+    reach = _NORMAL.inv_cdf((1 + level) / 2) * error / _NORMAL.inv_cdf(0.75)
+    return middle - math.hypot(middle - low, reach), middle + math.hypot(high - middle, reach)

@@ -69,9 +69,9 @@ class Tuning:
 class ResidualTable:
     """Residuals as columns, ascending by residual.
 
-    ``residuals`` (n,), ``kinds`` (6, n) and ``sizes`` (3, n) for ``features.similarity``,
-    ``sources`` and ``sweeps`` (n,) as numbers, ``doublings`` (6, n) the logarithms to base two
-    of the recipes' degrees, ``switches`` (6, n) their switches as numbers.
+    ``residuals`` and ``kernel_errors`` (n,), ``kinds`` (6, n) and ``sizes`` (3, n) for
+    ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings`` (6, n) the
+    logarithms to base two of the recipes' degrees, ``switches`` (6, n) their switches as numbers.
     """
 
     def __init__(self, rows: Sequence[Residual], tuning: Tuning) -> None:
@@ -90,6 +90,7 @@ class ResidualTable:
         ]
         self.kinds = np.array(codes, dtype=np.int64).T
         self.sizes = np.array([sizes_of(row.features) for row in rows]).T
+        self.kernel_errors = np.array([row.features.kernel_error for row in rows])
         self.source_names = tuple(sorted({row.source for row in rows}))
         self.sources = numbered([row.source for row in rows])
         self.sweeps = numbered([f"{row.source}: {row.sweep}" for row in rows])
@@ -152,6 +153,7 @@ def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, A
         cells["moe"] = int(row.features.moe)
         cells["layer_s"] = f"{row.features.layer_s:.4g}"
         cells["communication_share"] = f"{row.features.communication_share:.4f}"
+        cells["kernel_error"] = f"{row.features.kernel_error:.4f}"
         for name in SWITCHES:
             cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
         writer.writerow(cells)
@@ -169,6 +171,7 @@ def _residual(cells: dict[str, str]) -> Residual:
         fusion=cells["fusion"],
         layer_s=float(cells["layer_s"]),
         communication_share=float(cells["communication_share"]),
+        kernel_error=float(cells["kernel_error"]),
     )
     recipe: dict[str, Any] = {name: int(cells[name]) for name in (*DEGREES, "zero_stage")}
     recipe["recompute"] = cells["recompute"]

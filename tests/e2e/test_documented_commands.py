@@ -13,6 +13,7 @@ from conf.build import build_declared, build_recipe
 from conf.commands import register_commands
 from conf.door import run_directory
 from conf.plan import build_plan, check_plan
+from simulators.calibration import Calibration, calibration_text
 from simulators.validity import check_job
 from tests.e2e.commands import ROOT
 
@@ -43,6 +44,17 @@ def hydra():
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     with initialize_config_module("conf", version_base="1.3"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def own_files(tmp_path, monkeypatch):
+    """The files that commands of these pages have written before."""
+    monkeypatch.chdir(tmp_path)
+    Path("calibration.yaml").write_text(calibration_text(Calibration("h100"), {}))
+    Path("measured").mkdir()
+    Path("measured/gemm_h100.csv").write_text(
+        "gpu,dtype,m,n,k,batch,layout,time_us\nH100 SXM5,bf16,4096,4096,4096,1,TN,250\n"
+    )
 
 
 def jobs(arguments: list[str]) -> list[list[str]]:

@@ -107,6 +107,19 @@ def test_a_stranger_gets_a_wider_bar_than_a_familiar():
     assert far_high - far_low > 1.5 * (high - low)
 
 
+def test_worse_known_kernels_widen_the_bar_by_their_excess():
+    rows = [residual(n, n / 50, f"s{n}") for n in range(-25, 26)]
+    low, high = log_interval(table(rows), FEATURES)
+    excess = 0.1
+    loan = replace(FEATURES, kernel_error=math.hypot(FEATURES.kernel_error, excess))
+    wide_low, wide_high = log_interval(table(rows), loan)
+    # 80 % of a normal error lie within 1.2816 standard deviations, half within 0.6745.
+    reach = 1.2816 / 0.6745 * excess
+    assert (wide_high - wide_low) / 2 == pytest.approx(math.hypot((high - low) / 2, reach), 1e-3)
+    better = replace(FEATURES, kernel_error=0.01)
+    assert log_interval(table(rows), better) == (low, high)
+
+
 def test_a_tail_factor_above_one_narrows():
     rows = [residual(n, n / 50, f"s{n}") for n in range(50)]
     low, high = log_interval(table(rows), FEATURES)
