@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.validation.comparison import compare_sets, flat_by
+from reports.validation.coverage import coverage_of
 from reports.validation.groups import family_group, precision_group, scale_group, source_group
 from reports.validation.layouts import rank_layouts
 from reports.validation.published import PeerPrediction
@@ -34,7 +35,8 @@ def validation_report(
 
     Returns:
         ``overall`` and one ``by_...`` dictionary per grouping with the fields of ``Summary``
-        for step times; ``memory`` with the same for memory; ``layouts`` with the fields of
+        for step times; ``memory`` with the same for memory; ``coverage`` as
+        ``coverage_of`` gives it; ``layouts`` with the fields of
         ``Ranking`` per sweep; ``baseline`` with the flat baseline by source and, per set of
         published cases, beside ours and the peers'; ``rows`` for what was predicted;
         ``skipped`` with the reason for what was not.
@@ -48,6 +50,7 @@ def validation_report(
         "quality": sorted(grades),
         **_summaries(timed, lambda result: result.error),
         "memory": _summaries(weighed, lambda result: result.memory_error),
+        "coverage": coverage_of(inside),
         "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
         "baseline": {
             "by_source": as_dicts(flat_by(inside, GROUPINGS["by_source"])),

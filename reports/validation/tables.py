@@ -39,6 +39,8 @@ def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> R
         parts.append(_layouts(report["layouts"]))
     if report["baseline"]["sets"]:
         parts.append(_sets(report["baseline"]["sets"]))
+    if report["coverage"]["n"]:
+        parts.append(_coverage(report["coverage"]))
     parts.append(_reasons(results))
     return Group(*parts)
 
@@ -119,6 +121,17 @@ def _percent(value: float | None, *, signed: bool = False) -> str:
     if value is None:
         return "-"
     return f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+def _coverage(coverage: Mapping[str, Any]) -> Text:
+    count, unseen = coverage["n"], coverage["n_unseen"]
+    words = f"{coverage['inside']:.1%} of {count} runs are inside their {coverage['level']:.0%}"
+    words += " error bar"
+    if not unseen:
+        words += ", which was made from these runs"
+    elif unseen < count:
+        words += f", and {coverage['inside_unseen']:.1%} of the {unseen} it was not made from"
+    return Text(f"{words}.")
 
 
 def _reasons(results: Sequence[Result]) -> Text:

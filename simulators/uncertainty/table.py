@@ -67,7 +67,7 @@ class Tuning:
 
 
 class ResidualTable:
-    """Residuals as columns, ascending by residual.
+    """Residuals as columns, ascending by residual, and the ``ids`` of their runs.
 
     ``residuals`` and ``kernel_errors`` (n,), ``kinds`` (6, n) and ``sizes`` (3, n) for
     ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings`` (6, n) the
@@ -79,6 +79,7 @@ class ResidualTable:
             raise ValueError("a table of residuals needs rows")
         rows = sorted(rows, key=lambda row: (row.log_residual, row.id))
         self.tuning = tuning
+        self.ids = frozenset(row.id for row in rows)
         self.residuals = np.array([row.log_residual for row in rows])
         self._vocabulary: tuple[dict[str, int], ...] = tuple({} for _ in KINDS)
         codes = [
