@@ -8,22 +8,29 @@ what the kernels tile,
     item   = pairs of the item x pair + latency       x = items / SMs
     time   = max(longest item, item (x + partial_wave (ceil(x) - x)))
 
-joined with the DRAM time of the tensors as for GEMMs. A causal item has half the pairs plus
-half of ``causal_overhead_tokens`` (masked blocks, and unequal items that end apart), and the
-longest one all of them: with few heads per rank that item or a partial wave decides.
+joined with the power limit and the DRAM time of the tensors as for GEMMs (on B200, layers of
+Transformer Engine that fill seconds run both at 1110-1130 TFLOPS; SimuMax's table). A causal
+item has half the pairs plus half of ``causal_overhead_tokens`` (masked blocks, and unequal
+items that end apart), and the longest one all of them: with few heads per rank that item or a
+partial wave decides.
 FLOPs: Dao et al. 2022, section 3.1.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.job import Gpu
-from simulators.kernels.coefficients import AttentionCoefficients, choose_attention
-from simulators.kernels.gemm import ELEMENT_BYTES, Floats, join
+from simulators.kernels.coefficients import (
+    AttentionCoefficients,
+    choose_attention,
+    sustained_flops_per_s,
+)
+from simulators.kernels.gemm import ELEMENT_BYTES, POWER_EXPONENT, Floats, join
 from simulators.prediction import Evidence
 
 BLOCK = 128
@@ -43,11 +50,13 @@ def attention_seconds(
     peak_per_sm: float,
     reference_peak_per_sm: float,
     dram_bytes_per_s: float,
+    sustained_flops_per_s: float = math.inf,
 ) -> tuple[Floats, Floats]:
     """Seconds and DRAM share of one pass, each of shape (ops,).
 
     ``shapes`` has shape (ops, 8): batch, heads, kv_heads, seq_q, seq_k, head_dim,
-    head_dim_v, causal (0 or 1).
+    head_dim_v, causal (0 or 1). ``sustained_flops_per_s``: what the board's power feeds for
+    long (infinite in a burst).
     """
     batch, heads, kv_heads, seq_q, seq_k, d, d_v, causal = shapes.T.astype(np.float64)
     rows, inner = (seq_k, seq_q) if backward else (seq_q, seq_k)
@@ -66,6 +75,10 @@ def attention_seconds(
     longest = BLOCK * inner * pair_s + coefficients.item_latency_s
     compute = (average_pairs * pair_s + coefficients.item_latency_s) * waves
     compute = np.maximum(compute, longest)
+    if sustained_flops_per_s < math.inf:
+        work = 2.0 * batch * heads * seq_q * seq_k * (d + d_v) * np.where(causal > 0, 0.5, 1.0)
+        work *= BACKWARD_FLOPS if backward else 1.0
+        compute = join(compute, work / sustained_flops_per_s, POWER_EXPONENT)
     queries = batch * heads * seq_q * (d + d_v)
     keys = batch * kv_heads * seq_k * (d + d_v)
     if backward:
@@ -89,12 +102,18 @@ def _machine(
 
 
 def price_attention(
-    gpu: Gpu, precision: str, pass_: str, shapes: NDArray[np.int64], kernel: str = "flash"
+    gpu: Gpu,
+    precision: str,
+    pass_: str,
+    shapes: NDArray[np.int64],
+    kernel: str = "flash",
+    sustained: bool = True,
 ) -> tuple[Floats, Floats, Evidence]:
     """Seconds, DRAM share and evidence of one pass at one precision; ``shapes`` as above.
 
     ``kernel`` is the generation: "flash" the newest the GPU's training software has, "flash2"
     FlashAttention-2, "serving" an inference server's paged prefill (forward only).
+    ``sustained`` False prices a burst too short for the power limit.
 
     Raises:
         InputError: when the GPU has no such arithmetic, or for an unknown generation.
@@ -109,5 +128,6 @@ def price_attention(
         peak_per_sm,
         reference,
         gpu.memory_bandwidth_bytes_per_s,
+        sustained_flops_per_s(gpu, precision) if sustained else math.inf,
     )
     return seconds, share, evidence

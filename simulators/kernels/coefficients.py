@@ -291,24 +291,18 @@ def _nearest(
 
 @dataclass(frozen=True)
 class GemmChoice:
-    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them.
-
-    ``sustained_flops_per_s_per_sm`` is what the board's power feeds one SM for long, in FLOP/s
-    (infinite: power does not bind).
-    """
+    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them."""
 
     coefficients: GemmCoefficients
     fit: FittedGpu
     evidence: Evidence
-    sustained_flops_per_s_per_sm: float
 
 
 def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     """The best GEMM coefficients for a GPU and precision.
 
     Same architecture and precision first; then, for tensor-core types, the architecture's
-    16-bit set (tiles feed the tensor cores the same bytes); then another architecture. The
-    power limit carries over as FLOP/s of one SM, so it vanishes where the tensor cores are cut.
+    16-bit set (tiles feed the tensor cores the same bytes); then another architecture.
 
     Raises:
         InputError: when the GPU has no such arithmetic.
@@ -316,18 +310,17 @@ def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
     gpu_peak(gpu, precision)
     wanted = PRECISION_CLASS[precision]
     family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
-    limit = _sustained_flops_per_s_per_sm(gpu, precision, family)
     for key in (wanted, *STAND_INS.get(wanted, ())):
         found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
         if found is not None:
             fit, evidence = found
             evidence = evidence if key == wanted else Evidence.ESTIMATED
-            return GemmChoice(fit.gemm[key], fit, evidence, limit)
+            return GemmChoice(fit.gemm[key], fit, evidence)
     elsewhere = [fit for fit in fitted_gpus() if wanted in fit.gemm]
     borrowed = _nearest(gpu, elsewhere, "gemm", wanted)
     if borrowed is None:
         raise InputError("gpu.architecture", gpu.architecture, "has no GEMM coefficients")
-    return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED, limit)
+    return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED)
 
 
 def gpu_peak(gpu: Gpu, precision: str) -> float:
@@ -339,9 +332,11 @@ def gpu_peak(gpu: Gpu, precision: str) -> float:
     return gpu.peak(precision.removesuffix("_block"))
 
 
-def _sustained_flops_per_s_per_sm(gpu: Gpu, precision: str, family: list[FittedGpu]) -> float:
-    """What power feeds one SM at this precision, from the most similar GPU that says so.
+@functools.lru_cache(maxsize=256)
+def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
+    """FLOP/s that the board's power feeds for long, from the most similar GPU that says so.
 
+    It carries over as a rate of one SM, so it vanishes where the tensor cores are cut.
     A precision without a sustained run takes the 16-bit share of its own peak: an operand of
     half the width takes about half the energy per FLOP, so both peaks draw alike. The SIMT
     types have no such limit.
@@ -351,7 +346,8 @@ def _sustained_flops_per_s_per_sm(gpu: Gpu, precision: str, family: list[FittedG
         return math.inf
     stated = stated_sustained_fractions().get(gpu.name)
     if stated is not None:
-        return stated * gpu_peak(gpu, precision) / gpu.sms
+        return stated * gpu_peak(gpu, precision)
+    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
     for key in (wanted, "half"):
         found = _nearest(
             gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
@@ -359,7 +355,7 @@ def _sustained_flops_per_s_per_sm(gpu: Gpu, precision: str, family: list[FittedG
         if found is not None:
             fit = found[0]
             peak = fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms
-            return fit.sustained_fraction[key] * peak
+            return fit.sustained_fraction[key] * peak * gpu.sms
     return math.inf
 
 

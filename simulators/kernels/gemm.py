@@ -51,6 +51,7 @@ from simulators.kernels.coefficients import (
     choose_gemm,
     choose_grouped,
     gpu_peak,
+    sustained_flops_per_s,
 )
 from simulators.prediction import Evidence
 
@@ -190,7 +191,7 @@ def _machine(
         peak_per_sm=peak_per_sm,
         dram_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         reference_peak_per_sm=choice.fit.peak_per_sm(precision) or peak_per_sm,
-        sustained_flops_per_s=choice.sustained_flops_per_s_per_sm * gpu.sms,
+        sustained_flops_per_s=sustained_flops_per_s(gpu, precision),
     )
     return choice.coefficients, rates, tile_variants(choice.coefficients, rates), choice.evidence
 

@@ -70,7 +70,9 @@ def attention_rows() -> pd.DataFrame:
     parts = []
     for impl, kernel in (("FA2", "flash2"), ("FA3", "flash")):
         for pass_ in ("fwd", "bwd"):
-            seconds, _, _ = price_attention(GPUS["h100"], "bf16", pass_, shapes, kernel)
+            seconds, _, _ = price_attention(
+                GPUS["h100"], "bf16", pass_, shapes, kernel, sustained=False
+            )
             rows = pd.DataFrame(shapes, columns=columns)
             parts.append(rows.assign(impl=impl, time_us=seconds * 1e6, **{"pass": pass_}))
     return pd.concat(parts).assign(gpu="H100-SXM5-80GB", dtype="bf16")
@@ -131,10 +133,10 @@ def test_shipped_fits_say_where_they_come_from() -> None:
     folder = Path(__file__).parents[3] / "simulators" / "kernels" / "fitted"
     for path in sorted(folder.glob("*.yaml")):
         content = yaml.safe_load(path.read_text())
-        for section in ("gemm", "attention"):
+        for section in ("gemm", "grouped", "streaming", "attention", "attention_flash2"):
             for part in content.get(section, {}).values():
                 assert part["source"]
                 assert part["command"].startswith("python -m simulators.kernels.fit")
-                assert part["rows"] >= 18
+                assert part["rows"] >= 12
                 assert part["residuals"]
     assert len(fitted_gpus()) >= 6

@@ -10,12 +10,13 @@ import pytest
 
 from simulators.errors import InputError
 from simulators.kernels import price_kernels
+from simulators.kernels.attention import price_attention
 from simulators.kernels.gemm import price_gemms
 from simulators.kernels.tables import attention_kernel, declared_gpus, match_gpu
 from simulators.kernels.validate import main, summary
 from simulators.workload.ir import GroupedGemm
 
-from .gpus import GPUS, attention
+from .gpus import GPUS
 
 GEMM_COLUMNS = ["gpu", "dtype", "m", "n", "k", "batch", "layout", "impl", "time_us", "flag"]
 
@@ -88,10 +89,11 @@ def test_own_ids_and_samples(tmp_path: Path) -> None:
 
 
 def test_all_classes(tmp_path: Path) -> None:
-    op = attention(4096, heads=64)
-    flash, backward = price_kernels(
-        GPUS["h100"], [op, attention(4096, heads=64, pass_="bwd")]
-    ).seconds
+    sizes = np.array([[1, 64, 64, 4096, 4096, 128, 128, 1]])
+    flash, backward = (
+        price_attention(GPUS["h100"], "bf16", name, sizes, sustained=False)[0][0]
+        for name in ("fwd", "bwd")
+    )
     shape = {"batch": 1, "heads": 64, "kv_heads": 64, "seq_q": 4096, "seq_k": 4096}
     shape |= {"head_dim": 128, "head_dim_v": 128, "causal": 1, "gpu": "H100-SXM", "dtype": "bf16"}
     attentions = pd.DataFrame(
