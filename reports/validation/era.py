@@ -20,6 +20,8 @@ _FIRST_YEAR = {"volta": 2020.0, "ampere": 2022.0, "hopper": 2024.0, "blackwell":
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
 _NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))
+# Jiang et al. 2024 (arXiv 2402.15627) measured in the second half of 2023.
+_MEGASCALE = 2023.7
 # NVIDIA's NeMo-Framework-Launcher ended with the 24.05 containers.
 _LAST_LAUNCHER = 2024.3
 _NCCL_LATEST = "2.27"
@@ -47,6 +49,8 @@ def published_year(row: Row) -> float | None:
         return 2024.5 + (int(match[1]) - 8) / 6
     if match := re.search(r"et al\. (20[12]\d)", row.source):
         return int(match[1]) + 0.5
+    if "megascale" in row.source.lower():
+        return _MEGASCALE
     if "framework-launcher" in row.source.lower():
         return _LAST_LAUNCHER
     return None

@@ -13,7 +13,11 @@ from reports.validation.rows import Row, given
 from simulators.framework import Framework
 from simulators.job import Gpu
 
-_FLASH_IN_MEGATRON = 2023.0
+# Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
+# had it earlier.
+_FLASH_IN_MEGATRON = 2024.0
+_FLASH_IN_TUNED = 2023.0
+_TUNED = ("mlperf", "megascale")
 _FLASH_IN_NEMO = 2023.6
 _SCATTER_GATHER_IN_MEGATRON = 2021.3
 _FUSED_WGRAD_IN_MEGATRON = 2022.0
@@ -42,7 +46,7 @@ def framework_of(
 ) -> tuple[Framework, tuple[str, ...]]:
     """The declared framework of a row, with its documented switches, and what was assumed.
 
-    The switches: FlashAttention in Megatron-LM from 2023 and in NeMo from 2023.07; gradient
+    The switches: FlashAttention in Megatron-LM from 2024 and in NeMo from 2023.07; gradient
     accumulation fused into GEMMs from 2022; pipeline messages split over tensor-parallel ranks
     from 2021.04; Transformer Engine's cross entropy where NVIDIA's recipes set it (2025 and
     later) or the row says so; Megatron's fp32 main gradients only in BF16
@@ -140,6 +144,8 @@ def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tup
     if any(word in label for word in _MEGATRON_LIKE):
         year = year_of(row, gpu)
         flash = _FLASH_IN_NEMO if _is_nemo_launcher(label) else _FLASH_IN_MEGATRON
+        if any(word in label for word in _TUNED):
+            flash = _FLASH_IN_TUNED
         assumed: tuple[str, ...] = ()
         if published_year(row) is None and "no flash attention" not in notes:
             assumed = (f"software of {year:.0f}, by the GPU's generation",)
