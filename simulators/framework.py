@@ -29,7 +29,10 @@ class Framework:
     ``fused_norm``: RMSNorm is one kernel, from a library or a compiler (LayerNorm always is).
     ``complex_rope``: rotary positions are products of complex numbers, which no compiler fuses.
     ``repeats_kv``: grouped keys and values are written out for every query head before attention,
-    and exchanged so under context parallelism.
+    and exchanged so under context parallelism. ``separate_projections``: queries, keys and values,
+    and the two halves of a gated MLP, have a linear layer each. ``batch_first``: the sequence is
+    not the outermost dimension of activations, so what tensor-parallel ranks gather or scatter of
+    it is copied into order (``torch.distributed._functional_collectives``).
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
     ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
     the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
@@ -73,6 +76,8 @@ class Framework:
     fused_norm: bool = True
     complex_rope: bool = False
     repeats_kv: bool = False
+    separate_projections: bool = False
+    batch_first: bool = False
     fused_wgrad: bool = True
     wgrad_placeholders: bool = True
     accumulate_grads_fp32: bool = True

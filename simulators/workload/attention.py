@@ -45,7 +45,7 @@ def _projection(shard: Shard) -> list[Part]:
     model = shard.model
     width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
     forward, backward = linear(
-        shard, "qkv", shard.tokens, model.hidden_size, width, parallel="column"
+        shard, "qkv", shard.tokens, model.hidden_size, width, parallel="column", joined=3
     )
     q, k, v = _qk_bytes(shard)
     if model.qkv_bias:

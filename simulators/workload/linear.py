@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from simulators.workload.ir import Collective, Gemm, Op, Streaming
@@ -18,6 +19,7 @@ def linear(
     *,
     parallel: Literal["column", "row"] | None = None,
     gathered: int | None = None,
+    joined: int = 1,
 ) -> tuple[list[Op], list[Op]]:
     """Forward and backward operations of ``y[tokens, outputs] = x[tokens, inputs] W^T``.
 
@@ -29,7 +31,10 @@ def linear(
     beside the dgrad GEMM and reduces the input gradient beside the wgrad GEMM, while a
     row-parallel layer must gather the output gradient first. With ``tp_comm_overlap``
     (userbuffers) communication is cut in ``tp`` pieces that run beside the pieces of the GEMM,
-    so only one piece stays exposed.
+    so only one piece stays exposed. Software that keeps the gathered input never gathers it again;
+    where the sequence is not the outermost dimension, what is gathered is put in order after and
+    what is scattered before. ``joined`` projections share the input: those that software keeps
+    apart each have an input gradient, added up before it goes on.
 
     In 8 bits, what is gathered over tokens is quantised first and travels at one byte an
     element (Transformer Engine's quantised all-gather); sums travel in 16 bits.
@@ -59,6 +64,11 @@ def linear(
         accumulate=shard.fused_wgrad,
     )
 
+    added: list[Op] = []
+    if joined > 1 and shard.separate_projections:
+        moved = (joined + 1) * tokens * inputs * size
+        added.append(Streaming(f"{name}_grad_sum", "elementwise", moved))
+
     def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
         gathers = kind == "all_gather"
         element, type_ = (shard.linear_input_bytes, dtype) if gathers else (size, shard.dtype)
@@ -68,23 +78,21 @@ def linear(
     if parallel == "column" and shard.sp:
         width = gathered or inputs
         forward += [*_beside_gemm(shard, exchange("gather", "all_gather", width)), product]
-        beside = int(shard.overlap_tp_gradients)
-        backward += [
-            exchange("gather_again", "all_gather", width, beside),
-            dgrad,
-            exchange("gather_grad", "reduce_scatter", width, beside),
-            wgrad,
-        ]
+        beside = int(shard.overlap_tp_gradients or shard.tp_comm_overlap)
+        if not shard.keeps_gathered:
+            backward += _ordered(shard, exchange("gather_again", "all_gather", width, beside))
+        scatter = exchange("gather_grad", "reduce_scatter", width, beside)
+        backward += [dgrad, *added, *_ordered(shard, scatter), wgrad]
     elif parallel == "column" and shard.tp > 1:
         forward.append(product)
         if shard.overlap_tp_gradients:
-            backward += [dgrad, exchange("grad", "all_reduce", inputs, 1), wgrad]
+            backward += [dgrad, *added, exchange("grad", "all_reduce", inputs, 1), wgrad]
         else:
-            backward += [dgrad, wgrad, exchange("grad", "all_reduce", inputs)]
+            backward += [dgrad, *added, wgrad, exchange("grad", "all_reduce", inputs)]
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
         pieces = _beside_gemm(shard, scatter)
-        forward += [*pieces, product] if shard.tp_comm_overlap else [product, scatter]
+        forward += [*pieces, product] if shard.tp_comm_overlap else [product, *pieces]
         # The gradient of a reduce-scatter is an all-gather of the same size.
         backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs))
         backward += [dgrad, wgrad]
@@ -93,7 +101,7 @@ def linear(
         backward += [dgrad, wgrad]
     else:
         forward.append(product)
-        backward += [dgrad, wgrad]
+        backward += [dgrad, *added, wgrad]
     backward += separate_accumulation(shard, name, outputs * inputs)
     return forward, backward
 
@@ -109,12 +117,21 @@ def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
 
 def _beside_gemm(shard: Shard, op: Collective) -> list[Op]:
     if not shard.tp_comm_overlap:
-        return [op]
+        return _ordered(shard, op)
     piece = op.bytes // shard.tp
     return [
         Collective(op.name, op.kind, piece, op.communicator, op.dtype),
         Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, 1),
     ]
+
+
+def _ordered(shard: Shard, op: Collective) -> list[Op]:
+    """A gather or scatter over tokens with the copy that puts them in order, if one is needed:
+    ranks' shares are slices of every sequence, collectives deal in whole blocks."""
+    if not shard.batch_first or shard.tp_comm_overlap:
+        return [op]
+    copy = Streaming(f"{op.name}_order", "memcpy", 2 * op.bytes)
+    return [replace(op, overlaps=0), copy] if op.kind == "all_gather" else [copy, op]
 
 
 def bias_grad(name: str, elements: int, element_bytes: int) -> list[Op]:

@@ -19,7 +19,13 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     local = width // shard.tp
     fc1_width = local * (2 if model.gated_mlp else 1)
     fc1_forward, fc1_backward = linear(
-        shard, f"{prefix}fc1", shard.tokens, model.hidden_size, fc1_width, parallel="column"
+        shard,
+        f"{prefix}fc1",
+        shard.tokens,
+        model.hidden_size,
+        fc1_width,
+        parallel="column",
+        joined=2 if model.gated_mlp else 1,
     )
     fc2_forward, fc2_backward = linear(
         shard,

@@ -41,6 +41,8 @@ class Shard:
     fused_norm: bool
     complex_rope: bool
     repeats_kv: bool
+    separate_projections: bool
+    batch_first: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     cross_entropy: str
@@ -74,6 +76,8 @@ class Shard:
             repeats_kv=job.framework.repeats_kv
             and job.model.kv_heads < job.model.num_heads
             and job.model.mla is None,
+            separate_projections=job.framework.separate_projections,
+            batch_first=job.framework.batch_first,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,
@@ -115,13 +119,17 @@ class Shard:
 
     @property
     def column_input_bytes(self) -> int:
-        """Bytes kept per element of this rank's share of a column-parallel layer's input.
+        """Bytes kept per element of this rank's share of a column-parallel layer's input."""
+        return self.linear_input_bytes * (self.tp if self.keeps_gathered else 1)
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether what a column-parallel layer gathered is kept for its backward pass.
 
         Megatron's layers keep the share and gather it again; a plain autograd function keeps
         the gathered tensor that it multiplied.
         """
-        gathered = self.sp and self.fusion != "fused"
-        return self.linear_input_bytes * (self.tp if gathered else 1)
+        return self.sp and self.fusion != "fused"
 
     @property
     def copies_attention_output(self) -> bool:

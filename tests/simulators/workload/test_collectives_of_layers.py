@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -18,6 +19,7 @@ from simulators.workload.ir import (
     HostSync,
     Op,
     SendRecv,
+    Streaming,
 )
 from simulators.workload.layer import layer_blocks
 from simulators.workload.moe import is_exchange
@@ -189,13 +191,14 @@ def test_only_kernels_run_beside_communication(model: Model, precision: str) -> 
         {"tp": 4, "sp": True, "tp_comm_overlap": True},
     ):
         shard = Shard.of(make_job(model, cp=2, precision=precision, **recipe))
-        for recompute in ("none", "selective", "full"):
-            for block in layer_blocks(shard, False, recompute):
+        other = replace(shard, batch_first=True, separate_projections=True)
+        for each, recompute in product((shard, other), ("none", "selective", "full")):
+            for block in layer_blocks(each, False, recompute):
                 for index, op in enumerate(block.ops):
                     if isinstance(op, Collective | SendRecv):
                         beside = block.ops[index + 1 : index + 1 + op.overlaps]
                         assert len(beside) == op.overlaps
-                        assert all(isinstance(each, Gemm | Attention) for each in beside)
+                        assert all(isinstance(kernel, Gemm | Attention) for kernel in beside)
 
 
 def test_input_gradients_are_summed_after_the_weight_gradient_where_not_overlapped() -> None:
@@ -214,3 +217,45 @@ def test_without_overlap_sequence_parallelism_waits_for_every_exchange() -> None
     _, backward = layer_blocks(replace(plain, overlap_tp_gradients=False), False, "none")
     assert wire_bytes(backward, "tp", exposed=True) == wire_bytes(backward, "tp")
     assert wire_bytes(backward, "tp") == wire_bytes(layer_blocks(plain, False, "none")[1], "tp")
+
+
+def moved(block: Block, ending: str) -> list[int]:
+    return [op.bytes for op in block.ops if isinstance(op, Streaming) and op.name.endswith(ending)]
+
+
+def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
+    plain = Shard.of(
+        make_job(LLAMA, tp=4, sp=True, micro_batch=2, training={"fusion": "compiled"})
+    )
+    whole = plain.tokens * LLAMA.hidden_size * plain.element_bytes
+    for block, ordered in zip(
+        layer_blocks(plain, False, "none"),
+        layer_blocks(replace(plain, batch_first=True), False, "none"),
+        strict=True,
+    ):
+        # Two gathers and two scatters a pass, each tensor read and written once more.
+        assert moved(block, "_order") == []
+        assert moved(ordered, "_order") == [2 * whole] * 4
+        assert wire_bytes(ordered, "tp") == wire_bytes(block, "tp")
+    overlapped = replace(plain, batch_first=True, tp_comm_overlap=True)
+    assert not any(moved(block, "_order") for block in layer_blocks(overlapped, False, "none"))
+
+
+def test_what_autograd_keeps_gathered_is_not_gathered_again() -> None:
+    fused = Shard.of(make_job(LLAMA, tp=4, sp=True))
+    plain = replace(fused, fusion="compiled")
+    whole = fused.tokens * LLAMA.hidden_size * fused.element_bytes
+    ours, theirs = (layer_blocks(shard, False, "none")[1] for shard in (fused, plain))
+    assert wire_bytes(ours, "tp") - wire_bytes(theirs, "tp") == 2 * whole
+
+
+@pytest.mark.parametrize("model", [LLAMA, TINY])
+def test_separate_projections_add_up_their_input_gradients(model: Model) -> None:
+    shard = Shard.of(make_job(model))
+    apart = replace(shard, separate_projections=True)
+    whole = shard.tokens * model.hidden_size * shard.element_bytes
+    forward, backward = layer_blocks(apart, False, "none")
+    assert forward == layer_blocks(shard, False, "none")[0]
+    # Query, key and value: three read, one written; gate and up: two and one.
+    expected = [3 * whole, 4 * whole] if model.gated_mlp else [4 * whole]
+    assert moved(backward, "_grad_sum") == expected
