@@ -55,7 +55,9 @@ class Moe:
     ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed
     inner width of the shared experts (0 for none); the first ``num_dense_layers`` layers
     keep the dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4
-    Maverick: 2). ``capacity_factor`` None means dropless routing. ``dispatcher``: ``alltoall``
+    Maverick: 2). ``capacity_factor`` None means dropless routing; then ``load_imbalance`` is how
+    many times the mean the busiest GPU's experts receive (1: routing forced to balance).
+    ``dispatcher``: ``alltoall``
     and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node (or each
     GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
     """
@@ -68,6 +70,7 @@ class Moe:
     layer_period: int = 1
     dispatcher: str = "alltoall"
     capacity_factor: float | None = None
+    load_imbalance: float = 1.0
 
     def check(self) -> None:
         for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
@@ -77,6 +80,10 @@ class Moe:
         require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             require_positive("model.moe.capacity_factor", self.capacity_factor)
+        if not self.load_imbalance >= 1:
+            raise InputError(
+                "model.moe.load_imbalance", self.load_imbalance, "is too small", ">= 1"
+            )
         if self.top_k > self.num_experts:
             raise InputError(
                 "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"

@@ -43,6 +43,9 @@ def moe_preset(row: Row) -> MoePreset:
         graphs="full_iteration" in notes,
         fused_experts="full_iteration" in notes and row.dtype == "mxfp8",
     )
+    if "moe-modelzoo" in row.source.lower() and row.gpu.startswith("GB") and not stated.deepep:
+        words = "tokens exchanged by HybridEP, as the source's commands say of NVL72 racks"
+        return replace(stated, deepep=True, assumed=(words,))
     if not is_bridge(row) or "preset" in notes:
         return stated
     if year < _HYBRID_EP:

@@ -108,7 +108,7 @@ def recipe_of(
     """The recipe of a row, the framework with the layer split it needs, and what was assumed."""
     assumed: list[str] = []
     zero = _zero_stage(row, degrees, assumed)
-    vpp = _virtual_stages(row, degrees, model, assumed)
+    vpp = _virtual_stages(row, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, degrees, model, assumed)
     overlap = row.grad_overlap == 1
     if row.grad_overlap is None:
@@ -169,7 +169,9 @@ def _zero_stage(row: Row, degrees: Degrees, assumed: list[str]) -> int:
     return stage
 
 
-def _virtual_stages(row: Row, degrees: Degrees, model: Model, assumed: list[str]) -> int:
+def _virtual_stages(
+    row: Row, degrees: Degrees, model: Model, batch: int, assumed: list[str]
+) -> int:
     if degrees.pp == 1:
         return 1
     if row.vpp is not None:
@@ -180,6 +182,12 @@ def _virtual_stages(row: Row, degrees: Degrees, model: Model, assumed: list[str]
         chunks = per_stage // 2 if per_stage % 2 == 0 else per_stage
         assumed.append(f"virtual stages not published: {chunks}")
         return chunks
+    rounds = batch % (degrees.dp * given(row.micro_batch, 1) * degrees.pp) == 0
+    unsaid = re.search(r"vpp\b[^;]*not published", text)
+    if unsaid and rounds and degrees.pp > 2 and model.num_layers % degrees.pp == 0:
+        # Megatron's tuned runs interleave as deeply as their layers allow.
+        assumed.append(f"virtual stages not published: {per_stage}, a layer each")
+        return per_stage
     assumed.append("virtual stages not published: 1")
     return 1
 

@@ -1,11 +1,11 @@
 """Mixture-of-experts layers: router, token dispatch and combine, grouped expert GEMMs.
 
-Routing is balanced: every rank of the expert-parallel group receives as many tokens as it
-sends. Without a capacity factor the host must still read from the device how many go where
-before it can launch the exchange. With ``T`` tokens on a rank, ``K = top_k`` and an expert
-tensor-parallel group of ``etp``, a rank's experts process ``T * K * etp`` rows, shared by its
-``E / ep`` experts. Tensor parallelism comes with sequence parallelism here
-(``simulators.validity``): no two ranks hold the same token.
+Every rank of the expert-parallel group sends as many tokens; what is priced is the rank that
+receives most, ``load_imbalance`` times the mean. Without a capacity factor the host must also
+read from the device how many go where before it can launch the exchange. With ``T`` tokens on a
+rank, ``K = top_k`` and an expert tensor-parallel group of ``etp``, a rank's experts process
+``T * K * etp`` rows on average, shared by its ``E / ep`` experts. Tensor parallelism comes with
+sequence parallelism here (``simulators.validity``): no two ranks hold the same token.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ def routed_rows(shard: Shard) -> int:
         per_expert = math.ceil(rows / moe.num_experts * moe.capacity_factor)
         rows = per_expert * moe.num_experts
     return rows
+
+
+def _busiest(shard: Shard, amount: int) -> int:
+    """What of ``amount``, a rank's mean, reaches the rank with the most popular experts."""
+    moe = shard.model.moe
+    assert moe is not None
+    # Experts padded or cut to a capacity all receive the same.
+    return amount if moe.capacity_factor is not None else round(amount * moe.load_imbalance)
 
 
 def moe_parts(shard: Shard) -> list[Part]:
@@ -116,7 +124,7 @@ def _experts(shard: Shard) -> Part:
     moe, model, size = shard.model.moe, shard.model, shard.element_bytes
     assert moe is not None
     rows_out = routed_rows(shard)
-    rows_in = rows_out * shard.etp
+    rows_in = _busiest(shard, rows_out * shard.etp)
     groups = moe.num_experts // shard.ep
     per_expert = math.ceil(rows_in / groups)
     hidden, width = model.hidden_size, moe.ffn_hidden_size // shard.etp
@@ -175,16 +183,18 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
         return _allgather_dispatch(shard, received, suffix)
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
+        arrived = _busiest(shard, sent)
         ops: list[Op] = [
             Collective(f"dispatch{suffix}", "all_to_all", traffic, "ep", shard.dtype),
-            Streaming(f"permute{suffix}", "permute", copies + sent, launches=2),
+            Streaming(f"permute{suffix}", "permute", copies + arrived, launches=2),
         ]
     else:
         ops = [Streaming(f"permute{suffix}", "permute", 2 * sent, launches=2)]
         if shard.ep > 1:
-            ops.append(Collective(f"dispatch{suffix}", "all_to_all", sent, "ep", shard.dtype))
+            most = _busiest(shard, sent)
+            ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
             ops.append(_weights(shard, suffix))
-            ops += _sort(shard, f"sort{suffix}", sent)
+            ops += _sort(shard, f"sort{suffix}", most)
     if shard.etp > 1:
         ops.append(
             Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
@@ -205,12 +215,14 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         )
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
-        ops.append(Streaming(f"unpermute{suffix}", "permute", copies + sent, launches=2))
+        arrived = _busiest(shard, sent)
+        ops.append(Streaming(f"unpermute{suffix}", "permute", copies + arrived, launches=2))
         ops.append(Collective(f"combine{suffix}", "all_to_all", traffic, "ep", shard.dtype))
         return ops
     if shard.ep > 1:
-        ops += _sort(shard, f"unsort{suffix}", sent)
-        ops.append(Collective(f"combine{suffix}", "all_to_all", sent, "ep", shard.dtype))
+        most = _busiest(shard, sent)
+        ops += _sort(shard, f"unsort{suffix}", most)
+        ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
     ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
     return ops
 
@@ -243,7 +255,7 @@ def _reached(destinations: int, shard: Shard) -> float:
 def _received_once(shard: Shard) -> int:
     """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
     size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
-    return round(size * _reached(shard.ep, shard))
+    return _busiest(shard, round(size * _reached(shard.ep, shard)))
 
 
 def _sent_once(shard: Shard) -> int:
@@ -254,7 +266,7 @@ def _sent_once(shard: Shard) -> int:
     """
     size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
     destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
-    return round(size * _reached(destinations, shard))
+    return _busiest(shard, round(size * _reached(destinations, shard)))
 
 
 def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:

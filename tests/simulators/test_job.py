@@ -117,6 +117,11 @@ MLA = Mla(64, 32, 16, 24)
         (replace(MOE, moe=Moe(4, 2, 128, layer_period=0)), "model.moe.layer_period"),
         (replace(MOE, moe=Moe(4, 2, 128, layer_period=13)), "model.moe.num_dense_layers"),
         (replace(TINY, num_mtp_layers=-1), "model.num_mtp_layers"),
+        (replace(MOE, moe=Moe(4, 2, 128, load_imbalance=0.9)), "model.moe.load_imbalance"),
+        (
+            replace(MOE, moe=Moe(4, 2, 128, load_imbalance=float("nan"))),
+            "model.moe.load_imbalance",
+        ),
         (replace(MOE, moe=Moe(4, 2, 128, capacity_factor=-1)), "model.moe.capacity_factor"),
         (replace(TINY, mla=replace(MLA, kv_lora_rank=0)), "model.mla.kv_lora_rank"),
         (replace(TINY, mla=replace(MLA, q_lora_rank=0)), "model.mla.q_lora_rank"),

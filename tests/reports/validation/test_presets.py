@@ -47,3 +47,11 @@ def test_what_an_edition_sets(
     preset = moe_preset(row)
     assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
     assert bool(preset.assumed) == any(expected)
+
+
+def test_the_model_zoo_exchanges_by_hybridep_on_racks() -> None:
+    row = replace(RUN, source="yanring/Megatron-MoE-ModelZoo@e865051:best_practice", notes="")
+    assert not moe_preset(row).deepep
+    preset = moe_preset(replace(row, gpu="GB300-288GB"))
+    assert preset.deepep
+    assert preset.assumed

@@ -154,3 +154,11 @@ def test_what_selective_recomputation_covers(notes, modules):
 def test_torchtitan_pipelines_cut_a_batch_by_their_stages():
     run = {"framework": "TorchTitan (PyTorch FSDP2)", "micro_batch": None}
     assert replayable(**run, pp=4, tp=1, sp=0, dp=16).job.recipe.micro_batch == 2
+
+
+def test_unsaid_virtual_stages_are_a_layer_each():
+    notes = "micro batch, VPP and recompute not published"
+    unsaid = replayable(pp=4, dp=8, vpp=None, notes=notes)
+    assert unsaid.job.recipe.vpp == 8
+    assert any("virtual stages" in words for words in unsaid.assumptions)
+    assert replayable(pp=4, dp=8, vpp=None).job.recipe.vpp == 1

@@ -16,6 +16,7 @@ from simulators.workload.ir import (
     Collective,
     Free,
     Gemm,
+    GroupedGemm,
     HostSync,
     Op,
     SendRecv,
@@ -114,6 +115,30 @@ def test_deepep_sends_a_token_once_to_each_gpu_or_node() -> None:
     across = make_job(model, nodes=4, gpus_per_node=2, ep=8)
     forward, backward = layer_blocks(Shard.of(across), True, "none")
     assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * 64 * token * (2 - 1 / 4)
+
+
+@pytest.mark.parametrize("dispatcher", ["alltoall", "deepep"])
+def test_the_busiest_gpu_receives_more(dispatcher: str) -> None:
+    assert MOE.moe is not None
+
+    def layer(imbalance: float, capacity: float | None) -> tuple[Block, Block]:
+        moe = replace(
+            MOE.moe,  # type: ignore[type-var]
+            dispatcher=dispatcher,
+            load_imbalance=imbalance,
+            capacity_factor=capacity,
+        )
+        return layer_blocks(Shard.of(make_job(replace(MOE, moe=moe), ep=4)), True, "none")
+
+    for even, uneven in zip(layer(1, None), layer(1.5, None), strict=True):
+        for one, other in zip(even.ops, uneven.ops, strict=True):
+            if isinstance(one, GroupedGemm) and isinstance(other, GroupedGemm):
+                assert other.m_per_group == 1.5 * one.m_per_group
+            if isinstance(one, Collective) and isinstance(other, Collective) and is_exchange(one):
+                assert other.bytes == 1.5 * one.bytes
+    assert layer(1.5, None)[0].saved_bytes > layer(1, None)[0].saved_bytes
+    # Experts that are padded or cut to a capacity all receive the same.
+    assert layer(1.5, 1.0) == layer(1, 1.0)
 
 
 def test_the_host_waits_for_the_counts_of_dropless_routing_only() -> None:
