@@ -97,6 +97,8 @@ def framework_of(
         changes["attention"] = "flash"
     if "foundry" in label:
         changes["attention"] = "flash1"
+        # Composer's mixed precision DEFAULT reduces in fp32, PURE in 16 bits.
+        changes["accumulate_grads_fp32"] = "mp mode default" in notes
     if "(ci)" in label and re.search(r"\bmla\b", notes):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
