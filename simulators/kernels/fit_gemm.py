@@ -67,11 +67,12 @@ PARAMETERS = (
     Parameter("dram_efficiency", 0.85, 0.5, 1.0, log=False),
     Parameter("split_traffic", 1.0, 0.3, 10.0),
     Parameter("overlap_exponent", 3.0, 1.2, 8.0),
-    Parameter("batched_factor", 1.0, 1.0, 2.0, log=False),
     Parameter("launch_s", 2e-6, *LAUNCH_BOUNDS_S),
 )
 # The activation's 16-bit to fp8 cast is its own operation here; where the times include it, it
 # is fitted beside the product and left out of the coefficients.
+# Fitted only where the rows hold batched products.
+BATCHED = Parameter("batched_factor", 1.0, 1.0, 2.0, log=False)
 CAST_EFFICIENCY = Parameter("cast_dram_efficiency", 0.5, 0.02, 1.0)
 SUSTAINED = Parameter("fraction_of_peak", 0.7, 0.2, 2.0)
 
@@ -89,7 +90,7 @@ def enough_rows(count: int) -> None:
 
 def gemm_coefficients(tiles: Sequence[str], values: dict[str, float]) -> GemmCoefficients:
     """Split fitted values into tile efficiencies and the rest."""
-    rest = {name: value for name, value in values.items() if name not in tiles}
+    rest = {BATCHED.name: 1.0} | {name: values[name] for name in values if name not in tiles}
     return GemmCoefficients(tile_efficiency={name: values[name] for name in tiles}, **rest)
 
 
@@ -158,6 +159,7 @@ def fit_gemm(
     parameters = [Parameter(name, 0.7, 0.1, LOOP_CEILING, log=False) for name in tiles]
     parameters += PARAMETERS
     parameters += [CAST_EFFICIENCY] if with_cast else []
+    parameters += [BATCHED] if (train["batch"] > 1).any() else []
 
     def log_error(part: pd.DataFrame, encoded: Floats, limit: float = np.inf) -> Floats:
         values = decode(parameters, encoded)
