@@ -230,4 +230,4 @@ def test_batched_products(gpu: str, factor: float) -> None:
     one, four = seconds(
         gpu, gemm(4096, 4096, 4096, "fp16"), gemm(4096, 4096, 4096, "fp16", batch=4)
     )
-    assert four / (4 * one) == pytest.approx(factor, rel=0.06)
+    assert four / (4 * one) == pytest.approx(factor, rel=0.09)
