@@ -33,6 +33,8 @@ class Framework:
     and the two halves of a gated MLP, have a linear layer each. ``batch_first``: the sequence is
     not the outermost dimension of activations, so what tensor-parallel ranks gather or scatter of
     it is copied into order (``torch.distributed._functional_collectives``).
+    ``gathers_ring``: context parallelism by ``p2p`` gathers all keys and values at once and merges
+    pieces in fp32 (``torch.distributed``'s ``context_parallel``).
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
     ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
     the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
@@ -78,6 +80,7 @@ class Framework:
     repeats_kv: bool = False
     separate_projections: bool = False
     batch_first: bool = False
+    gathers_ring: bool = False
     fused_wgrad: bool = True
     wgrad_placeholders: bool = True
     accumulate_grads_fp32: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulators.workload.elementwise import repeat_ops, rope_ops
+from simulators.workload.gathered_ring import gathered_ring
 from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
 from simulators.workload.linear import bias_grad, linear
 from simulators.workload.part import Part, norm
@@ -161,6 +162,15 @@ def _flash_core(shard: Shard) -> Part:
     logsumexp = 4 * shard.tokens * shard.heads
     if shard.cp > 1 and shard.cp_comm_type == "a2a":
         forward, backward = _by_heads(shard, kv_heads, q + k + v, out)
+    elif shard.cp > 1 and shard.gathers_ring:
+        forward, backward = gathered_ring(
+            shard.cp,
+            k + v,
+            q // shard.element_bytes,
+            shard.element_bytes,
+            shard.dtype,
+            lambda step, pass_: _piece(shard, kv_heads, step, pass_),
+        )
     else:
         forward, backward = _around_ring(shard, kv_heads, k + v)
     saved = [Alloc("logsumexp", logsumexp)]
@@ -208,10 +218,15 @@ def _around_ring(shard: Shard, kv_heads: int, exchanged: int) -> tuple[list[Op],
         if step < shard.cp - 1:
             forward.append(SendRecv("kv_exchange", exchanged, "cp", overlaps=1))
             backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", overlaps=1))
-        lengths = shard.sequence, shard.sequence if step == 0 else shard.sequence // 2
-        forward.append(_attention(shard, shard.heads, kv_heads, lengths, step == 0, "fwd"))
-        backward.append(_attention(shard, shard.heads, kv_heads, lengths, step == 0, "bwd"))
+        forward.append(_piece(shard, kv_heads, step, "fwd"))
+        backward.append(_piece(shard, kv_heads, step, "bwd"))
     return forward, backward
+
+
+def _piece(shard: Shard, kv_heads: int, step: int, pass_: str) -> Attention:
+    """Attention to the keys of one rank: a causal triangle of one's own, half of others'."""
+    lengths = shard.sequence, shard.sequence if step == 0 else shard.sequence // 2
+    return _attention(shard, shard.heads, kv_heads, lengths, step == 0, pass_)
 
 
 def _by_heads(shard: Shard, kv_heads: int, inputs: int, output: int) -> tuple[list[Op], list[Op]]:

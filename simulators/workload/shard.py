@@ -43,6 +43,7 @@ class Shard:
     repeats_kv: bool
     separate_projections: bool
     batch_first: bool
+    gathers_ring: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     cross_entropy: str
@@ -78,6 +79,7 @@ class Shard:
             and job.model.mla is None,
             separate_projections=job.framework.separate_projections,
             batch_first=job.framework.batch_first,
+            gathers_ring=job.framework.gathers_ring,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,
