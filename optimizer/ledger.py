@@ -6,7 +6,7 @@ import bisect
 
 import numpy as np
 
-from optimizer.executor import Outcome
+from optimizer.executors import Outcome
 from optimizer.objective import Objective, non_dominated
 from optimizer.samplers import Evaluation
 from optimizer.space import Indices

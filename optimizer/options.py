@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,15 @@ from pruning import TACTICS, select_tactics
 from simulators.errors import InputError, require_choice, require_positive
 
 SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "random", "grid")
-EXECUTORS = ("loky", "serial")
+
+# Name, and the package it needs beyond those that every installation has.
+EXECUTORS: dict[str, str | None] = {
+    "loky": None,
+    "serial": None,
+    "dask": "distributed",
+    "ray": "ray",
+    "slurm": "submitit",
+}
 
 
 @dataclass(frozen=True)
@@ -55,23 +64,52 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """Who simulates: ``serial`` in this process, or ``loky`` in ``n_jobs`` worker processes.
+    """Who simulates, and when a recipe is given up.
 
-    ``n_jobs`` -1 means one per core.
+    ``name``: ``serial`` in this process, ``loky`` in processes of this machine, ``dask``,
+    ``ray`` or ``slurm`` on a cluster. ``n_jobs`` workers; -1 means one per core.
+    A recipe that takes longer than ``trial_timeout_s`` in a worker, or takes it down, runs once
+    more and then counts as failed (None: waits for ever). ``pin_cores`` keeps each worker on
+    a core of its own. ``address``: a running Dask or Ray cluster (None: one on this machine).
+    ``options`` go to submitit.
     """
 
     name: str = "loky"
     n_jobs: int = -1
+    trial_timeout_s: float | None = 600.0
+    pin_cores: bool = False
+    address: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse settings that mean nothing.
+        """Refuse settings that mean nothing, and executors whose package is missing.
 
         Raises:
             InputError: naming the field.
         """
-        require_choice("executor.name", self.name, EXECUTORS)
+        require_choice("executor.name", self.name, tuple(EXECUTORS))
         if self.n_jobs != -1:
             _require_whole("executor.n_jobs", self.n_jobs)
+        elif self.name == "slurm":
+            raise InputError("executor.n_jobs", -1, "is no number of workers", "1 or more")
+        if self.trial_timeout_s is not None:
+            require_positive("executor.trial_timeout_s", self.trial_timeout_s)
+        if self.address is not None and self.name not in ("dask", "ray"):
+            raise InputError(
+                "executor.address", self.address, f"means nothing to {self.name}", "null"
+            )
+        if self.options and self.name != "slurm":
+            raise InputError(
+                "executor.options", dict(self.options), f"{self.name} takes no options"
+            )
+        package = EXECUTORS[self.name]
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise InputError(
+                "executor.name",
+                self.name,
+                f"needs {package}, which is not installed",
+                f"pip install 'trainscout[{self.name}]', or loky, serial",
+            )
 
 
 def _require_whole(field_name: str, value: Any, *, allow_zero: bool = False) -> None:

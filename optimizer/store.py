@@ -17,7 +17,7 @@ from typing import Any
 
 import optuna
 
-from optimizer.executor import Outcome
+from optimizer.executors import Outcome
 from optimizer.objective import Objective
 from optimizer.prediction_record import prediction_from_dict
 from optimizer.space import Indices, Space

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optimizer.executor import Executor, Outcome, make_executor
+from optimizer.executors import Executor, Outcome, make_executor
 from optimizer.ledger import Ledger
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
@@ -97,7 +97,7 @@ def run_search(
         wall_s=time.monotonic() - started_s,
         space_size=surveyed.distinct_points,
         resumed_trials=search.resumed_trials,
-        notes=_notes(surveyed),
+        notes=(*_notes(surveyed), *workers.notes),
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
+from pathlib import Path
 
 from optimizer.question import Declared
 from simulators.job import Cluster, Gpu, Job, Model, Training
@@ -127,4 +129,24 @@ class KillsItsWorker(FakeSimulator):
     def simulate(self, job: Job) -> Prediction:
         if job.recipe.tp == 4 and job.recipe.pp == 2 and job.recipe.micro_batch == 2:
             os._exit(17)
+        return super().simulate(job)
+
+
+class KillsItsWorkerOnce(FakeSimulator):
+    """Takes the whole process down while the file that a recipe names is not there."""
+
+    def simulate(self, job: Job) -> Prediction:
+        flag = job.recipe.recompute_modules
+        if flag is not None and not Path(flag).exists():
+            Path(flag).touch()
+            os._exit(17)
+        return super().simulate(job)
+
+
+class Hangs(FakeSimulator):
+    """Never answers for one recipe."""
+
+    def simulate(self, job: Job) -> Prediction:
+        if job.recipe.tp == 2 and job.recipe.pp == 2 and job.recipe.micro_batch == 1:
+            time.sleep(3600)
         return super().simulate(job)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.executor import make_executor
+from optimizer.executors import make_executor
 from optimizer.options import ExecutorOptions
 from optimizer.question import Declared
 from simulators.base import (

@@ -1,0 +1,86 @@
+"""Workers of a Dask cluster: one started here, or one that is running already."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import Any
+
+import dask
+import distributed
+import joblib
+
+from optimizer.executors.worker import Report, Task
+from simulators.errors import InputError
+
+_CONNECT_S = 20
+
+
+class DaskWorkers:
+    """``address`` is that of a scheduler (``tcp://host:8786``); None starts a local cluster.
+
+    Workers have one thread each: a recipe that hangs is ended together with its process.
+    """
+
+    deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self.local = address is None
+        self._cluster: Any = None
+        self._client: Any = None
+
+    def start(self, count: int) -> int:
+        if self._client is None:
+            # A task that was on a worker that died is suspect at once: retrying is ours.
+            dask.config.set({"distributed.scheduler.allowed-failures": 0})
+            self._client = self._connect(count) if self._address else self._local(count)
+        elif self._cluster is not None:
+            self._cluster.scale(count)
+        if self._cluster is not None:
+            count = len(self._cluster.worker_spec)
+        self._client.wait_for_workers(max(1, count), timeout=60)
+        return self.ready(count)
+
+    def ready(self, count: int) -> int:
+        """Worker threads there are, at most ``count``."""
+        threads = sum(self._client.nthreads().values())
+        return int(threads if count == -1 else min(count, threads))
+
+    def _local(self, count: int) -> Any:
+        # What it logs while workers come and go is about its insides.
+        self._cluster = distributed.LocalCluster(
+            n_workers=joblib.effective_n_jobs(count),
+            threads_per_worker=1,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+        )
+        return distributed.Client(self._cluster)
+
+    def _connect(self, count: int) -> Any:
+        try:
+            client = distributed.Client(self._address, timeout=_CONNECT_S)
+            client.wait_for_workers(1, timeout=_CONNECT_S)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise InputError(
+                "executor.address", self._address, f"no Dask cluster answers: {error}"
+            ) from error
+        return client
+
+    def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:
+        future: Future[Report] = self._client.get_executor(pure=False, retries=0).submit(
+            call, task
+        )
+        return future
+
+    def check(self) -> None:
+        """Dask starts dead workers again."""
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None

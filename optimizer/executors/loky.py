@@ -1,0 +1,51 @@
+"""Worker processes of this machine, kept by loky (as joblib ships it)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import joblib
+from joblib.externals import loky
+
+from optimizer.executors.worker import Report, Task, end_with
+
+# Workers are as many as cores: a library that starts threads of its own only gets in the way.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class LokyWorkers:
+    """One pool at a time: a pool that lost a worker is broken, and replaced."""
+
+    deaths: tuple[type[BaseException], ...] = (BrokenProcessPool,)
+    local = True
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def start(self, count: int) -> int:
+        self.close()
+        workers = int(joblib.effective_n_jobs(count))
+        self._pool = loky.ProcessPoolExecutor(
+            workers, initializer=end_with, initargs=(os.getpid(),), env=_ONE_THREAD
+        )
+        return workers
+
+    def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:
+        try:
+            future: Future[Report] = self._pool.submit(call, task)
+        except BrokenProcessPool as error:
+            future = Future()
+            future.set_exception(error)
+        return future
+
+    def check(self) -> None:
+        """A pool without workers is broken, and its futures tell."""
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, kill_workers=True)
+            self._pool = None

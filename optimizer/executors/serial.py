@@ -1,0 +1,24 @@
+"""In this process, one recipe after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from optimizer.executors.base import Executor, Outcome
+from optimizer.executors.worker import simulate_one
+from optimizer.question import Declared
+from simulators.base import SimulatorSpec
+from simulators.job import Recipe
+
+
+class SerialExecutor(Executor):
+    """Needs no other process, and so cannot survive a recipe that hangs or kills its process."""
+
+    def __init__(self, declared: Declared, simulator: SimulatorSpec | str) -> None:
+        super().__init__()
+        self._declared = declared
+        self._simulator = simulator
+
+    def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+        for position, recipe in enumerate(recipes):
+            yield position, simulate_one(self._declared, self._simulator, recipe)

@@ -1,0 +1,124 @@
+"""Workers in Slurm jobs, submitted by submitit; Dask carries tasks to them.
+
+A recipe takes milliseconds to minutes and a Slurm job seconds to start, so jobs live as long as
+the search: each runs Dask workers that connect back to a scheduler in this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import Any
+
+import dask
+import distributed
+import submitit
+
+from optimizer.executors.worker import Report, Task
+from simulators.errors import InputError
+
+_POLL_S = 0.2
+_SCHEDULER_LOST_S = 60
+
+
+class SlurmWorkers:
+    """``options`` go to submitit (``slurm_partition``, ``timeout_min``, ``cpus_per_task``, ...),
+    but for two: ``cluster`` (``slurm``, or ``local`` to try it without one) and ``folder``, a
+    shared directory for the jobs' logs. A job runs one worker for each of its CPUs.
+    """
+
+    deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        parameters = dict(options)
+        self._folder = str(parameters.pop("folder", "slurm_logs"))
+        self._cluster_kind = str(parameters.pop("cluster", "slurm"))
+        self._workers_per_job = int(parameters.setdefault("cpus_per_task", 1))
+        self._parameters = parameters
+        self.local = False
+        self._scheduler: Any = None
+        self._client: Any = None
+        self._jobs: list[Any] = []
+
+    def start(self, count: int) -> int:
+        if self._client is None:
+            dask.config.set({"distributed.scheduler.allowed-failures": 0})
+            self._scheduler = distributed.LocalCluster(
+                n_workers=0,
+                host="127.0.0.1" if self._cluster_kind == "local" else socket.getfqdn(),
+                dashboard_address=None,
+                silence_logs=50,
+            )
+            self._client = distributed.Client(self._scheduler)
+            self._jobs = self._submit_jobs(math.ceil(count / self._workers_per_job))
+        # Jobs queue for as long as they must; the first worker is enough to begin.
+        while not self._client.nthreads():
+            self.check()
+            time.sleep(_POLL_S)
+        return count
+
+    def _submit_jobs(self, count: int) -> list[Any]:
+        try:
+            executor = submitit.AutoExecutor(folder=self._folder, cluster=self._cluster_kind)
+            executor.update_parameters(**self._parameters)
+            address = self._scheduler.scheduler_address
+            with _modules_found_in_jobs():
+                return [
+                    executor.submit(serve, address, self._workers_per_job) for _ in range(count)
+                ]
+        except Exception as error:  # whatever submitit refuses, it is a setting
+            raise InputError(
+                "executor.options", self._parameters, f"{type(error).__name__}: {error}"
+            ) from error
+
+    def check(self) -> None:
+        if all(job.done() for job in self._jobs):
+            log = Path(self._folder).absolute()
+            raise RuntimeError(f"every Slurm job has ended; {log} has what they printed")
+
+    def submit(self, call: Callable[[Task], Report], task: Task) -> Future[Report]:
+        future: Future[Report] = self._client.get_executor(pure=False, retries=0).submit(
+            call, task
+        )
+        return future
+
+    def close(self) -> None:
+        for job in self._jobs:
+            job.cancel()
+        self._jobs = []
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._scheduler is not None:
+            self._scheduler.close()
+            self._scheduler = None
+
+
+def serve(address: str, workers: int) -> None:
+    """Run Dask workers for the scheduler at ``address`` until it is gone: a Slurm job's work."""
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", address]
+    command += ["--nworkers", str(workers), "--nthreads", "1", "--no-dashboard"]
+    command += ["--death-timeout", str(_SCHEDULER_LOST_S)]
+    subprocess.run(command, check=True)
+
+
+@contextlib.contextmanager
+def _modules_found_in_jobs() -> Iterator[None]:
+    """Jobs inherit the environment of their submission, not where this program was started."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,112 @@
+"""What runs where the recipes are simulated, whoever started the process."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from optimizer.executors.base import Outcome
+from optimizer.executors.cores import pin_to_a_core
+from optimizer.question import Declared
+from simulators.base import Simulator, SimulatorSpec, get_simulator
+from simulators.job import Recipe
+
+_ORPHAN_POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """Recipes of one question for one worker.
+
+    A recipe that takes longer than ``trial_timeout_s`` ends the worker's process (None: never).
+    ``pinned`` keeps the process on one core of its machine from then on.
+    """
+
+    declared: Declared
+    simulator: SimulatorSpec | str
+    recipes: tuple[Recipe, ...]
+    trial_timeout_s: float | None
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """A task's outcomes in its order, and the most memory its process has ever held."""
+
+    outcomes: tuple[Outcome, ...]
+    peak_bytes: int
+
+
+def work(task: Task) -> Report:
+    """Simulate a task's recipes in this process; with none, only have it ready to simulate."""
+    if task.pinned:
+        pin_to_a_core()
+    _simulator(task.simulator)
+    outcomes = []
+    for recipe in task.recipes:
+        with _deadline(task.trial_timeout_s):
+            outcomes.append(simulate_one(task.declared, task.simulator, recipe))
+    return Report(tuple(outcomes), _peak_bytes())
+
+
+def simulate_one(declared: Declared, simulator: SimulatorSpec | str, recipe: Recipe) -> Outcome:
+    """Simulate one valid recipe in this process."""
+    engine = _simulator(simulator)
+    started_s = time.perf_counter()
+    try:
+        prediction, error = engine.simulate(declared.job(recipe)), None
+    except Exception as raised:  # any failure of one recipe must not end the search
+        prediction, error = None, f"{type(raised).__name__}: {raised}"
+    return Outcome(prediction, error, time.perf_counter() - started_s)
+
+
+def end_with(parent_pid: int) -> None:
+    """End this process soon after its parent has: nobody else would after ``kill -9``."""
+
+    def watch() -> None:
+        while os.getppid() == parent_pid:
+            time.sleep(_ORPHAN_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="end-with-parent").start()
+
+
+@functools.cache
+def _simulator(chosen: SimulatorSpec | str) -> Simulator:
+    """One instance per process, so that what it caches serves the next recipe."""
+    return get_simulator(chosen)
+
+
+@contextlib.contextmanager
+def _deadline(seconds: float | None) -> Iterator[None]:
+    """End the process when the body takes longer: from a thread that needs no GIL, so that
+    compiled code which hangs is ended too."""
+    if seconds is None:
+        yield
+        return
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_nowhere())
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@functools.cache
+def _nowhere() -> int:
+    return os.open(os.devnull, os.O_WRONLY)
+
+
+def _peak_bytes() -> int:
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,330 @@
+"""One contract over all executors: real processes, real local clusters."""
+
+import dataclasses
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from optimizer.executors import make_executor
+from optimizer.executors.free_memory import affordable_workers, free_bytes
+from optimizer.executors.interrupts import interrupts_held, interrupts_ignored
+from optimizer.objective import Objective
+from optimizer.options import EXECUTORS, ExecutorOptions, SearchOptions
+from optimizer.study import run_search
+from simulators.errors import InputError
+from simulators.job import Recipe
+from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+
+ROOT = Path(__file__).parents[2]
+
+
+def installed(name: str) -> bool:
+    package = EXECUTORS[name]
+    return package is None or importlib.util.find_spec(package) is not None
+
+
+@pytest.fixture(params=list(EXECUTORS), scope="module")
+def options(request, tmp_path_factory):
+    if not installed(request.param):
+        pytest.skip(f"{request.param} needs its extra")
+    slurm = {"cluster": "local", "folder": str(tmp_path_factory.mktemp("jobs"))}
+    return ExecutorOptions(
+        request.param,
+        1 if request.param == "serial" else 2,
+        trial_timeout_s=1.0,
+        options=slurm if request.param == "slurm" else {},
+    )
+
+
+@pytest.fixture(scope="module")
+def executor(options):
+    """One cluster for the module: starting it takes longer than anything it is asked."""
+    with make_executor(options, declared(), FAKE) as started:
+        yield started
+
+
+RECIPES = [
+    Recipe(tp=tp, pp=pp, micro_batch=micro_batch)
+    for tp in (1, 2, 4)
+    for pp in (1, 2, 4)
+    for micro_batch in (1, 2)
+]
+
+
+def with_simulator(executor, name):
+    """The same workers asking another simulator."""
+    executor._simulator = FAKE.replace("FakeSimulator", name)
+    return executor
+
+
+def test_outcomes_come_in_the_order_of_the_recipes(executor):
+    simulator = FakeSimulator()
+    with_simulator(executor, "FakeSimulator")
+    for recipes in (RECIPES, RECIPES[::-1], RECIPES[:1], []):
+        outcomes = executor.map(recipes)
+        assert [o.prediction for o in outcomes] == [
+            simulator.simulate(declared().job(recipe)) for recipe in recipes
+        ]
+        assert all(o.error is None and o.duration_s > 0 for o in outcomes)
+
+
+def test_an_exception_is_an_outcome(executor):
+    with_simulator(executor, "SometimesFailing")
+    for recipe, outcome in zip(RECIPES, executor.map(RECIPES), strict=True):
+        failed = recipe.pp == 4
+        assert (outcome.prediction is None) == failed
+        assert outcome.error == ("RuntimeError: no route for pp=4" if failed else None)
+
+
+def test_a_dying_worker_costs_only_the_recipe_that_killed_it(executor, options):
+    if options.name == "serial":
+        pytest.skip("serial has no worker to lose")
+    with_simulator(executor, "KillsItsWorker")
+    for recipe, outcome in zip(RECIPES, executor.map(RECIPES), strict=True):
+        killer = (recipe.tp, recipe.pp, recipe.micro_batch) == (4, 2, 2)
+        assert (outcome.prediction is None) == killer
+        assert ("worker process died, twice" in (outcome.error or "")) == killer
+
+
+def test_a_worker_that_dies_once_costs_nothing(executor, options, tmp_path):
+    if options.name == "serial":
+        pytest.skip("serial has no worker to lose")
+    flag = tmp_path / "died"
+    recipe = dataclasses.replace(RECIPES[0], recompute_modules=str(flag))
+    with_simulator(executor, "KillsItsWorkerOnce")
+    outcomes = executor.map([*RECIPES[1:], recipe])
+    assert flag.exists()
+    assert all(outcome.prediction is not None for outcome in outcomes)
+
+
+def test_a_recipe_that_hangs_is_given_up(executor, options):
+    if options.name == "serial":
+        pytest.skip("serial cannot end what it is itself")
+    with_simulator(executor, "Hangs")
+    for recipe, outcome in zip(RECIPES, executor.map(RECIPES), strict=True):
+        hung = (recipe.tp, recipe.pp, recipe.micro_batch) == (2, 2, 1)
+        assert (outcome.prediction is None) == hung
+        assert ("timed out" in (outcome.error or "")) == hung
+
+
+def story(result):
+    """All that must not depend on who simulates."""
+    return [(t.point, t.recipe, t.status, t.rule, t.values, t.prediction) for t in result.trials]
+
+
+def search(executor):
+    return run_search(
+        declared(),
+        SPACE,
+        Objective(("cost",)),
+        SearchOptions(n_trials=64, patience=None, min_trials=0, batch_size=16),
+        simulator=FAKE,
+        executor=executor,
+        seed=5,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return story(search(ExecutorOptions("serial", 1)))
+
+
+def test_the_answer_does_not_depend_on_who_simulates(executor, options, alone, monkeypatch):
+    with_simulator(executor, "FakeSimulator")
+    monkeypatch.setattr(executor, "__class__", Lent(type(executor)))
+    monkeypatch.setattr("optimizer.study.make_executor", lambda *_: executor)
+    assert story(search(options)) == alone
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_the_answer_does_not_depend_on_the_number_of_workers(workers, alone):
+    assert story(search(ExecutorOptions("loky", workers))) == alone
+
+
+def Lent(cls):  # noqa: N802 - makes a class
+    """The same executor, that a search does not close."""
+    return type(f"Lent{cls.__name__}", (cls,), {"__enter__": _itself, "__exit__": _nothing})
+
+
+def _itself(executor):
+    return executor
+
+
+def _nothing(executor, *_):
+    return None
+
+
+def test_an_executor_whose_package_is_missing_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in ("dask", "ray", "slurm"):
+        with pytest.raises(InputError, match=rf"pip install 'trainscout\[{name}\]'"):
+            ExecutorOptions(name, 2).check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"name": "slurm", "n_jobs": -1}, "executor.n_jobs"),
+        ({"trial_timeout_s": 0.0}, "executor.trial_timeout_s"),
+        ({"address": "tcp://host:1"}, "executor.address"),
+        ({"options": {"cpus_per_task": 2}}, "executor.options"),
+    ],
+)
+def test_settings_are_refused_by_field(settings, field):
+    with pytest.raises(InputError) as refused:
+        ExecutorOptions(**settings).check()
+    assert refused.value.field == field
+
+
+@pytest.mark.skipif(not installed("dask"), reason="needs the dask extra")
+def test_a_dask_cluster_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr("optimizer.executors.dask._CONNECT_S", 0.5)
+    options = ExecutorOptions("dask", 2, address="tcp://127.0.0.1:9")
+    with pytest.raises(InputError, match="no Dask cluster answers"):
+        make_executor(options, declared(), FAKE).__enter__()
+
+
+@pytest.mark.skipif(not installed("dask"), reason="needs the dask extra")
+def test_workers_of_a_running_dask_cluster_are_used():
+    import distributed
+
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=":0", processes=False
+        ) as cluster,
+        make_executor(
+            ExecutorOptions("dask", address=cluster.scheduler_address, trial_timeout_s=None),
+            declared(),
+            FAKE,
+        ) as executor,
+    ):
+        outcomes = executor.map(RECIPES)
+        assert all(outcome.prediction is not None for outcome in outcomes)
+        assert len(cluster.workers) == 1
+
+
+class TestMemory:
+    GIB = 2**30
+
+    def test_all_workers_fit_where_there_is_memory(self):
+        assert affordable_workers(8, self.GIB, free=100 * self.GIB) == 8
+
+    def test_workers_shrink_to_what_fits(self):
+        # 4 x 2 GiB held and 1 free, of which nine tenths are for workers: 8.1 GiB, 4 workers;
+        # at 3 GiB each, 13 x 0.9 = 11.7 GiB hold 3.
+        assert affordable_workers(4, 2 * self.GIB, free=self.GIB) == 4
+        assert affordable_workers(4, 3 * self.GIB, free=self.GIB) == 3
+        assert affordable_workers(4, 30 * self.GIB, free=0) == 3
+
+    def test_one_worker_always_runs(self):
+        assert affordable_workers(1, self.GIB, free=0) == 1
+
+    def test_unknown_memory_changes_nothing(self):
+        assert affordable_workers(8, self.GIB, free=None) == 8
+        assert affordable_workers(8, 0, free=self.GIB) == 8
+
+    def test_a_container_limit_counts(self, tmp_path):
+        meminfo = tmp_path / "meminfo"
+        meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    8388608 kB\n")
+        assert free_bytes(meminfo, tmp_path) == 8 * self.GIB
+        (tmp_path / "memory.current").write_text(f"{3 * self.GIB}\n")
+        (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {self.GIB}\n")
+        (tmp_path / "memory.max").write_text("max\n")
+        assert free_bytes(meminfo, tmp_path) == 8 * self.GIB
+        (tmp_path / "memory.max").write_text(f"{4 * self.GIB}\n")
+        assert free_bytes(meminfo, tmp_path) == 2 * self.GIB
+        assert free_bytes(tmp_path / "none", tmp_path) is None
+
+    def test_a_search_runs_on_with_fewer_workers(self, monkeypatch):
+        monkeypatch.setattr("optimizer.executors.pooled.free_bytes", lambda: 0)
+        with make_executor(ExecutorOptions("loky", 2), declared(), FAKE) as executor:
+            assert all(outcome.prediction is not None for outcome in executor.map(RECIPES))
+            assert executor.notes[0].startswith("1 of 2 workers")
+            assert len(executor.notes) == 1
+
+
+ORPHANED = """
+import os, signal
+from optimizer.executors.loky import LokyWorkers
+from tests.optimizer.test_executors import pid_of_worker
+workers = LokyWorkers()
+workers.start(1)
+print(workers.submit(pid_of_worker, None).result(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def pid_of_worker(_):
+    return os.getpid()
+
+
+def test_workers_end_with_a_parent_that_was_killed():
+    done = subprocess.run([sys.executable, "-c", ORPHANED], cwd=ROOT, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    worker = int(done.stdout)
+    for _ in range(100):
+        if not running(worker):
+            return
+        time.sleep(0.1)
+    os.kill(worker, signal.SIGKILL)
+    pytest.fail("the worker outlived its parent")
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+PINNED = """
+import os
+from optimizer.executors.cores import pin_to_a_core
+core = pin_to_a_core()
+assert os.sched_getaffinity(0) == {core}
+print(core, flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs a system that pins, and two cores",
+)
+def test_pinned_processes_take_different_cores(tmp_path):
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", PINNED],
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    cores = {int(worker.stdout.readline()) for worker in workers}
+    for worker in workers:
+        worker.communicate("\n")
+    assert len(cores) == 2
+
+
+def test_processes_started_with_interrupts_held_never_see_ctrl_c():
+    ask = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with interrupts_held():
+        held = subprocess.check_output([sys.executable, "-c", ask])
+    free = subprocess.check_output([sys.executable, "-c", ask])
+    assert (held.strip(), free.strip()) == (b"True", b"False")
+
+
+def test_ctrl_c_does_not_interrupt_the_ending_of_workers():
+    with interrupts_ignored():
+        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
