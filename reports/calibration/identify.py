@@ -76,7 +76,7 @@ def identify(times: StepTimes, wanted: Sequence[str]) -> Identified:
     if not fitted:
         why = "; ".join(fixed.values())
         raise InputError("runs", len(before), f"determine no correction: {why}")
-    _require_enough(times, fitted)
+    _require_jobs(times, fitted, MIN_JOBS)
     _require_distinct(fitted, np.stack(columns, axis=1))
     while (vague := _vaguest(fitted, np.stack(columns, axis=1))) is not None:
         index, spread = vague
@@ -86,6 +86,7 @@ def identify(times: StepTimes, wanted: Sequence[str]) -> Identified:
             f"not identifiable: it has so little effect on these runs that they would leave it "
             f"open by +- {spread:.0%}"
         )
+    _require_jobs(times, fitted, len(fitted) + SPARE_JOBS)
     return Identified(tuple(fitted), fixed, np.stack(columns, axis=1))
 
 
@@ -102,8 +103,7 @@ def _vaguest(fitted: Sequence[str], effects: Vector) -> tuple[int, float] | None
     return index, float(spreads[index])
 
 
-def _require_enough(times: StepTimes, fitted: Sequence[str]) -> None:
-    least = max(MIN_JOBS, len(fitted) + SPARE_JOBS)
+def _require_jobs(times: StepTimes, fitted: Sequence[str], least: int) -> None:
     if len(times.jobs) < least:
         raise InputError(
             "runs",

@@ -57,16 +57,19 @@ def calibrated_interval(
     """The interval of a calibrated predictor, from the runs it was calibrated on.
 
     Beside such a run its ends are where Student's t puts those of errors that spread as the left
-    out ones did. Away from all of them it widens to the ``published`` one, with that one's
-    middle at zero: what was off on this machine in general has been corrected.
+    out ones did, with the published spread counted as one run more. Away from all of them it
+    widens to the ``published`` interval, with that one's middle at zero: what was off on this
+    machine in general has been corrected.
     """
     from scipy.special import stdtrit
 
-    residuals = np.array([residual for _, residual in own])
-    reach = float(stdtrit(len(own), (1 + level) / 2)) * math.sqrt(float(np.mean(residuals**2)))
-    nearest = max(likeness(run, features) for run, _ in own)
+    upper = (1 + level) / 2
     half = (published[1] - published[0]) / 2
-    reach = nearest * reach + (1 - nearest) * max(half, reach)
+    squares = (half / _NORMAL.inv_cdf(upper)) ** 2 + sum(residual**2 for _, residual in own)
+    runs = len(own) + 1
+    beside = float(stdtrit(runs, upper)) * math.sqrt(squares / runs)
+    nearest = max(likeness(run, features) for run, _ in own)
+    reach = nearest * beside + (1 - nearest) * max(half, beside)
     return -reach, reach
 
 

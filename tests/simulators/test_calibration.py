@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -134,9 +135,11 @@ def test_prices_of_two_calibrations_are_kept_apart():
 
 def test_the_bar_beside_a_calibrating_run_is_that_of_the_runs_left_out():
     runs = [(FEATURES, 0.01), (FEATURES, -0.01), (FEATURES, 0.01), (FEATURES, -0.01)]
-    low, high = calibrated_interval((-0.2, 0.5), FEATURES, runs)
-    # Student's t with four degrees of freedom leaves 10 % above 1.533.
-    assert (low, high) == pytest.approx((-0.01533, 0.01533), abs=1e-5)
+    low, high = calibrated_interval((-0.02, 0.04), FEATURES, runs)
+    # The published half width of 0.03 is 1.2816 standard deviations; with five degrees of freedom
+    # Student's t leaves 10 % above 1.4759.
+    spread = math.sqrt(((0.03 / 1.2816) ** 2 + 4 * 0.01**2) / 5)
+    assert (low, high) == pytest.approx((-1.4759 * spread, 1.4759 * spread), rel=1e-4)
 
 
 def test_the_bar_far_from_every_calibrating_run_is_as_wide_as_without():
