@@ -58,10 +58,7 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
 
     ``reserved`` is an estimate: allocated, and the share that fragmentation usually adds.
     """
-    outside = {
-        "communication_buffers": channels * _channel_bytes(job.cluster.nccl_version),
-        "context": CONTEXT_BYTES[job.gpu.architecture],
-    }
+    outside = outside_bytes(job, channels)
     boundary = workload.stage_boundary_bytes
     stages = tuple(
         _stage_memory(job, stage, index, boundary, outside)
@@ -78,6 +75,14 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         worst_stage=worst,
         per_stage=stages,
     )
+
+
+def outside_bytes(job: Job, channels: int) -> dict[str, int]:
+    """What the framework's allocator does not see: NCCL's buffers and the CUDA context."""
+    return {
+        "communication_buffers": channels * _channel_bytes(job.cluster.nccl_version),
+        "context": CONTEXT_BYTES[job.gpu.architecture],
+    }
 
 
 def _channel_bytes(nccl_version: str) -> int:
@@ -100,11 +105,11 @@ def _stage_memory(
         temporary += arriving * boundary
     kind["activations"] = activations
     kind["temporary"] = (
-        temporary + _placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
+        temporary + placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
     )
     allocated = sum(kind.values())
     unused = 0 if job.framework.expandable_segments else int(allocated * FRAGMENTATION)
-    unused += _flattened_bytes(job, stage)
+    unused += flattened_bytes(job, stage)
     return StageMemory(
         stage=index,
         kind=kind | outside,
@@ -113,7 +118,7 @@ def _stage_memory(
     )
 
 
-def _flattened_bytes(job: Job, stage: Stage) -> int:
+def flattened_bytes(job: Job, stage: Stage) -> int:
     """DeepSpeed's flat tensors at the end of a step: a bucket of gradients that is reduced, and
     the fp32 copy of 16-bit gradients of the rank's partition.
 
@@ -161,7 +166,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     }
 
 
-def _placeholder_bytes(job: Job, stage: Stage) -> int:
+def placeholder_bytes(job: Job, stage: Stage) -> int:
     """What autograd is handed in place of fused weight gradients: one tensor per shape."""
     if not (job.framework.fused_wgrad and job.framework.wgrad_placeholders):
         return 0

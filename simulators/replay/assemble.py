@@ -103,22 +103,29 @@ def boundary_seconds(job: Job, workload: Workload, pricer: Pricer) -> Floats:
     stages = job.recipe.pp
     if stages == 1:
         return np.zeros(1)
-    replica = job.world_size // stages
-    domain = job.cluster.domain
-    seconds = np.empty(stages)
     group, peers = workload.communicators["pp"], workload.communicators["tp"]
     sent_bytes, gather_s = workload.stage_boundary_bytes, 0.0
     if job.framework.scatter_gather_p2p and peers.size > 1 and not job.recipe.sp:
         gathered = price_collective("all_gather", sent_bytes, peers, job.gpu, job.cluster)
         sent_bytes, gather_s = sent_bytes // peers.size, gathered.seconds
+    seconds = np.empty(stages)
+    for stage, crosses in enumerate(boundary_crosses_domain(job)):
+        price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.cluster)
+        seconds[stage] = price.seconds + gather_s
+    return seconds
+
+
+def boundary_crosses_domain(job: Job) -> list[bool]:
+    """Whether each stage and the next (the last: and the first) lie in different domains."""
+    stages = job.recipe.pp
+    replica, domain = job.world_size // stages, job.cluster.domain
+    crosses = []
     for stage in range(stages):
         after = (stage + 1) % stages
         low = min(stage, after) * replica
         high = (max(stage, after) + 1) * replica - 1
-        crosses = low // domain != high // domain
-        price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.cluster)
-        seconds[stage] = price.seconds + gather_s
-    return seconds
+        crosses.append(low // domain != high // domain)
+    return crosses
 
 
 class Assembler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from simulators.replay.assumptions import assumptions_of
 from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
 from simulators.uncertainty import error_bar
-from simulators.workload.ir import Block
+from simulators.workload.ir import Block, Communicator
 from simulators.workload.megatron import build_workload
 from simulators.workload.program import Workload
 
@@ -77,7 +78,7 @@ class ReplaySimulator:
 
 
 def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:
-    memory = footprint(job, workload, _open_channels(job, workload))
+    memory = footprint(job, workload, open_channels(job, workload.communicators))
     seconds = step.step_time_s
     parts = [_stage_parts(step, stage) for stage in range(job.recipe.pp)]
     critical = min(range(len(parts)), key=lambda stage: parts[stage][PART_INDEX[BUBBLE]])
@@ -119,11 +120,11 @@ def _stage_parts(step: Step, stage: int) -> np.ndarray:
     return parts
 
 
-def _open_channels(job: Job, workload: Workload) -> int:
+def open_channels(job: Job, groups: Mapping[str, Communicator]) -> int:
     """NCCL channels all communicators of one rank open together."""
     return sum(
         price_collective("all_reduce", _LARGE_BYTES, group, job.gpu, job.cluster).channels
-        for group in workload.communicators.values()
+        for group in groups.values()
         if group.size > 1
     )
 

@@ -27,13 +27,7 @@ def build_workload(job: Job) -> Workload:
     """One training step of a valid job: the program of every pipeline stage."""
     shard = Shard.of(job)
     recipe = job.recipe
-    mode = ChunkMode(
-        recipe.recompute,
-        recipe.recompute_layers,
-        recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
-        recipe.pp == 1,
-        job.framework.copies_gathered and recipe.zero_stage == 3,
-    )
+    mode = ChunkMode.of(job)
     made: dict[tuple[object, ...], Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
@@ -45,7 +39,7 @@ def build_workload(job: Job) -> Workload:
             experts = sum(job.model.is_moe_layer(layer) for layer in range(start, stop))
             key = (stop - start - experts, experts, first, last)
             if key not in made:
-                made[key] = _chunk(shard, mode, *key)
+                made[key] = build_chunk(shard, mode, *key)
             keys.append(key)
         # Tied embeddings live on both ends and their gradients are summed.
         shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
@@ -97,9 +91,20 @@ class ChunkMode:
     single_stage: bool
     copies_gathered: bool
 
+    @classmethod
+    def of(cls, job: Job) -> ChunkMode:
+        recipe = job.recipe
+        return cls(
+            recipe.recompute,
+            recipe.recompute_layers,
+            recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
+            recipe.pp == 1,
+            job.framework.copies_gathered and recipe.zero_stage == 3,
+        )
+
 
 @functools.lru_cache(maxsize=8192)
-def _chunk(
+def build_chunk(
     shard: Shard, mode: ChunkMode, dense: int, experts: int, first: bool, last: bool
 ) -> Chunk:
     """One model chunk of ``dense`` then ``experts`` layers, with the ends it holds."""
