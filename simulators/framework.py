@@ -60,6 +60,8 @@ class Framework:
     (cuDNN and CuTe DSL, 2026), instead of one product each.
     ``reduce_grads_fp32``: 16-bit gradients travel in fp32. ``copies_gathered``: sharded
     parameters are copied from the buffer they were gathered in to tensors of their own (FSDP2).
+    ``copies_shards``: under ZeRO 1 each rank's share of each tensor is copied out on its
+    own after it was gathered (nanotron's ``all_gather_coalesced``).
     ``balanced_split``: layers that do not divide over the pipeline are dealt out, instead of
     refused as Megatron-LM does. ``split_by_compute``: the stages of a plain pipeline end
     nearest to equal shares of the compute, the head's included. ``expandable_segments``:
@@ -96,6 +98,7 @@ class Framework:
     fused_experts: bool = False
     reduce_grads_fp32: bool = False
     copies_gathered: bool = False
+    copies_shards: bool = False
     balanced_split: bool = False
     split_by_compute: bool = False
     expandable_segments: bool = False

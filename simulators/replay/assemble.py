@@ -18,6 +18,7 @@ from simulators.replay.engine import NO_STREAM, NO_TASK, Floats, Ints, Tasks
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.passes import PassPrice, PassPricer, Segment
 from simulators.replay.prices import (
+    HOST,
     OPTIMIZER,
     PART_INDEX,
     PARTS,
@@ -382,8 +383,10 @@ class _Build:
 
         def append(block: Block, part: int | None = None) -> int:
             priced = of.pricer.block(block)
-            task = self.add_one(priced.seconds)
+            waits_s = max(0.0, priced.host_s - priced.seconds)
+            task = self.add_one(priced.seconds + waits_s)
             compute.append(np.array([task]))
+            parts[PART_INDEX[HOST]] += waits_s
             self.blocks[task] = block
             if part is None:
                 parts[:] += priced.part_s

@@ -39,7 +39,7 @@ def gathered_ring(
         attend: the piece of a step, given the step and the pass (``fwd`` or ``bwd``).
     """
     keys = keys_bytes // element_bytes
-    gather = [
+    gather: list[Op] = [
         Streaming("kv_join", "memcpy", 2 * keys_bytes, launches=1),
         Collective("kv_gather", "all_gather", ranks * keys_bytes, "cp", dtype, 1),
     ]

@@ -51,7 +51,7 @@ def build_workload(job: Job) -> Workload:
             finished[content] = Stage(
                 chunks,
                 finish_block(job, parameters, count, shares_embedding=shares),
-                optimizer_block(job, parameters),
+                optimizer_block(job, parameters, count),
             )
         stages.append(finished[content])
     boundary = shard.local_tokens * job.model.hidden_size * shard.element_bytes

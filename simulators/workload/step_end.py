@@ -7,6 +7,10 @@ from simulators.workload.data_parallel import gradient_bytes_per_parameter, para
 from simulators.workload.ir import Block, Collective, Op, Streaming
 from simulators.workload.parameters import LocalParameters
 
+# Two norms and four projections of a Llama layer. Copying one rank's share of one of them is a
+# launch; the host takes about as long again to cut it out of both tensors (three views, assumed).
+TENSORS_OF_A_LAYER = 6
+LAUNCHES_OF_A_SHARD = 2
 # fp32 values the optimizer keeps per parameter besides the master weight.
 MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "sgd": 4}
 
@@ -57,7 +61,7 @@ def finish_block(
     return Block("finish_gradients", tuple(ops))
 
 
-def optimizer_block(job: Job, parameters: LocalParameters) -> Block:
+def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> Block:
     """Clip, update, write back, and zero the gradients.
 
     The update reads gradient, master (or parameter) and moments, and writes master, moments
@@ -71,11 +75,14 @@ def optimizer_block(job: Job, parameters: LocalParameters) -> Block:
     moments = MOMENT_BYTES[job.training.optimizer]
     copy = parameter_bytes(job) if master_bytes(job) else 0
     update = size + 2 * (weight + moments) + copy
-    return Block(
-        "optimizer",
-        (
-            Streaming("clip_grads", "elementwise", 2 * owned * size),
-            Streaming("update", "optimizer", owned * update, launches=4),
-            Streaming("zero_grads", "memcpy", held * size, launches=2),
-        ),
-    )
+    ops = [
+        Streaming("clip_grads", "elementwise", 2 * owned * size),
+        Streaming("update", "optimizer", owned * update, launches=4),
+        Streaming("zero_grads", "memcpy", held * size, launches=2),
+    ]
+    if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1:
+        shards = job.dp * num_layers * TENSORS_OF_A_LAYER
+        moved = 2 * parameter_bytes(job) * parameters.total
+        launches = LAUNCHES_OF_A_SHARD * shards
+        ops.append(Streaming("shard_copies", "memcpy", moved, launches))
+    return Block("optimizer", tuple(ops))

@@ -19,6 +19,8 @@ from simulators.prediction import Prediction
 from simulators.replay.assemble import boundary_seconds
 from simulators.replay.prices import Pricer
 from simulators.validity import why_invalid
+from simulators.workload.data_parallel import Transfer, gather_parameters, reduce_gradients
+from simulators.workload.ir import Block
 from simulators.workload.megatron import build_workload
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from tests.simulators.replay.conftest import Machine, Rates, multiply_adds
@@ -226,16 +228,23 @@ def test_fully_sharded_step_lies_between_its_bounds(
 def test_a_launch_bound_step_takes_its_launches(machine: Machine) -> None:
     machine(Rates(flops_per_s=np.inf, launch_s=1e-5))
     job = make_job(TINY, batch=8 * 6)
-    chunk = build_workload(job).stages[0].chunks[0]
-    launches = sum(
-        getattr(op, "launches", 1) * run.count
-        for run in chunk.runs
-        for block in (run.forward, run.backward)
-        for op in block.ops
-        if not hasattr(op, "tag")
+    stage = build_workload(job).stages[0]
+
+    def launches(block: Block) -> int:
+        return sum(getattr(op, "launches", 1) for op in block.ops if not hasattr(op, "tag"))
+
+    passes = sum(
+        run.count * (launches(run.forward) + launches(run.backward))
+        for run in stage.chunks[0].runs
     )
+    # After the last pass: gradients are reduced and finished, parameters updated and gathered.
+    transfer = Transfer.of(job)
+    exchanges = [
+        exchange(stage.parameters, transfer) for exchange in (reduce_gradients, gather_parameters)
+    ]
+    ends = sum(launches(block) for block in (*exchanges, stage.finish, stage.optimizer))
     prediction = predict(job)
-    assert prediction.breakdown_s["host"] == pytest.approx(6 * launches * 1e-5, rel=1e-9)
+    assert prediction.breakdown_s["host"] == pytest.approx((6 * passes + ends) * 1e-5, rel=1e-9)
 
 
 SOME: list[tuple[Model, dict[str, Any]]] = [
