@@ -105,7 +105,6 @@ def framework_of(
     if is_bridge(row):
         # Its performance recipes fuse the router and reduce gradients in 16 bits.
         changes |= {"fused_router": True, "accumulate_grads_fp32": False}
-    # Graphs of parts of an expert layer leave its experts to the host.
     if given(row.num_experts, 1) > 1:
         preset = moe_preset(row)
         changes |= {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}

@@ -33,14 +33,14 @@ class MoePreset:
 def moe_preset(row: Row) -> MoePreset:
     """The settings of an expert model's row: as its notes say, else as its edition's presets.
 
-    CUDA graphs of the attention and the router leave the experts' launches to the host, so only
-    graphs of a whole iteration count.
+    CUDA graphs of the router alone leave most launches to the host, so they count only with the
+    attention's or as graphs of a whole iteration.
     """
     notes, year = row.notes.lower(), given(published_year(row), 0.0)
     stated = MoePreset(
         deepep="deepep" in notes or "hybridep" in notes,
         overlapped="moe all-to-all overlapped" in notes or "1f1b all-to-all overlap" in notes,
-        graphs="full_iteration" in notes,
+        graphs="full_iteration" in notes or "transformer_engine attn" in notes,
         fused_experts="full_iteration" in notes and row.dtype == "mxfp8",
     )
     if "moe-modelzoo" in row.source.lower() and row.gpu.startswith("GB") and not stated.deepep:

@@ -134,18 +134,18 @@ def _experts(shard: Shard) -> Part:
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
     between_forward = [
         *act_forward,
-        *_quantised("expert_fc2_fwd", groups, per_expert, width, shard),
+        *quantise(shard, "expert_fc2_fwd", rows_in * width),
     ]
     between_backward = [
         *act_backward,
-        *_quantised("expert_fc1_bwd", groups, per_expert, fc1_width, shard),
+        *quantise(shard, "expert_fc1_bwd", rows_in * fc1_width),
     ]
     if shard.fused_experts:
         # What lies between the two layers happens in the products' epilogues.
         between_forward, between_backward = [], []
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
-        *_quantised("expert_fc1_fwd", groups, per_expert, hidden, shard),
+        *quantise(shard, "expert_fc1_fwd", rows_in * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
@@ -154,7 +154,7 @@ def _experts(shard: Shard) -> Part:
     backward: list[Op] = [
         # The gradient of a combine is a dispatch, and the other way round.
         *_dispatch(shard, sent, received, suffix="_bwd"),
-        *_quantised("expert_fc2_bwd", groups, per_expert, hidden, shard),
+        *quantise(shard, "expert_fc2_bwd", rows_in * hidden),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
         *between_backward,
         *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
@@ -289,12 +289,6 @@ def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
             Collective(f"combine{suffix}", "reduce_scatter", gathered, "etp_ep", shard.dtype)
         )
     return ops
-
-
-def _quantised(name: str, groups: int, rows: int, width: int, shard: Shard) -> list[Op]:
-    """The 8-bit inputs or output gradients of an expert layer, expert by expert unless fused."""
-    pieces = 1 if shard.fused_experts else groups
-    return quantise(shard, name, groups * rows * width, pieces=pieces)
 
 
 def _grouped(

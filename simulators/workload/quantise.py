@@ -15,13 +15,11 @@ from simulators.workload.shard import Shard
 _MX_BLOCK = 32
 
 
-def quantise(
-    shard: Shard, name: str, elements: int, *, pieces: int = 1, gathered: bool = False
-) -> list[Op]:
+def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) -> list[Op]:
     """Read ``elements`` at activation width, write them at one byte; nothing in 16 bits.
 
-    ``pieces`` tensors (experts) are made one after another. ``gathered``: they are put together
-    over tensor-parallel ranks before the second use, which transposes them then.
+    ``gathered``: they are put together over tensor-parallel ranks before the second use, which
+    transposes them then.
     """
     if not shard.is_fp8:
         return []
@@ -35,9 +33,9 @@ def quantise(
     if shard.precision == "fp8_current":
         # The scale comes from the tensor itself: its largest value, then the scale.
         largest = elements * shard.element_bytes
-        ops.append(Streaming(f"{name}_amax", "reduce", largest, launches=2 * pieces))
+        ops.append(Streaming(f"{name}_amax", "reduce", largest, launches=2))
     size = elements * (shard.element_bytes + written) + scales
-    ops.append(Streaming(f"{name}_cast", "cast", size, launches=launches * pieces))
+    ops.append(Streaming(f"{name}_cast", "cast", size, launches=launches))
     return ops
 
 

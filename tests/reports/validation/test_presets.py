@@ -18,8 +18,12 @@ EDITION = "Megatron-Bridge (NeMo {})"
         ("preset X; dispatcher hybridep", (True, False, False, False)),
         ("preset X; dispatcher DeepEP; 1F1B all-to-all overlap", (True, True, False, False)),
         ("preset X; CUDA graphs full_iteration", (False, False, True, True)),
-        # Graphs of parts of a layer leave the experts to the host.
-        ("preset X; CUDA graphs transformer_engine attn+moe_router", (False,) * 4),
+        # Graphs of the router alone leave most launches to the host.
+        ("preset X; CUDA graphs transformer_engine moe_router+moe_preprocess", (False,) * 4),
+        (
+            "preset X; CUDA graphs transformer_engine attn+moe_router+moe_preprocess",
+            (False, False, True, False),
+        ),
         ("preset X", (False,) * 4),
     ],
 )
