@@ -70,7 +70,9 @@ def framework_of(
     if name == "megatron_2021" and year < _FUSED_WGRAD_IN_MEGATRON:
         changes["fused_wgrad"] = False
         changes["overlap_tp_gradients"] = False
-    published = published_year(row)
+    if name == "megatron_2021" and _is_nemo_launcher(label):
+        # NeMo overlapped interleaved messages (overlap_p2p_comm) before it had FlashAttention.
+        changes["overlap_p2p"] = True
     if megatron and published is not None and published < _PLACEHOLDERS_IN_MEGATRON:
         changes["wgrad_placeholders"] = False
     if megatron and published is not None and published < _LOSS_IN_PLACE_OF_COPY:

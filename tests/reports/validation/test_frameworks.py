@@ -123,3 +123,20 @@ def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32():
 def test_deterministic_latent_attention_is_unfused():
     assert framework(framework="Megatron-LM main (CI)", notes="CI run; MLA").attention == "unfused"
     assert framework(framework="Megatron-LM main (CI)").attention == "flash"
+
+
+def test_interleaved_messages_blocked_in_megatron_but_not_in_nemo():
+    assert not framework(framework="Megatron-LM (2022)").overlap_p2p
+    assert framework(framework="NeMo Megatron 2023").overlap_p2p
+
+
+def test_megatron_had_flash_attention_by_default_later_than_tuned_stacks():
+    assert framework(framework="Megatron-LM (2023 commit)").attention == "unfused"
+    own = framework(framework="MegaScale", source="MegaScale (NSDI 2024, arXiv 2402.15627)")
+    assert own.attention == "flash2"
+
+
+def test_composers_default_mixed_precision_reduces_in_fp32():
+    label = "llm-foundry / Composer (PyTorch FSDP1)"
+    assert framework(framework=label, notes="MP mode DEFAULT").accumulate_grads_fp32
+    assert not framework(framework=label, notes="MP mode PURE").accumulate_grads_fp32
