@@ -20,7 +20,7 @@ _PRECISIONS = (
     ("int8", None),
 )
 # Recipes that take a tensor's scale from the tensor itself, by the name publishers give them.
-_CURRENT_SCALING = ("fp8-cs", "fp8_cs", "tensorwise")
+_CURRENT_SCALING = ("fp8-cs", "fp8_cs", "tensorwise", "torchtitan")
 _PLAIN = ("bf16", "fp16", "fp32", "tf32")
 
 
@@ -49,6 +49,8 @@ def precision_of(row: Row, default: str) -> tuple[str, tuple[str, ...]]:
             if precision is None:
                 raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
             notes = f"{row.notes} {row.framework}".lower()
+            if "rowwise" in notes:
+                raise CannotReplayError("8-bit operands scaled by rows are not modelled")
             if precision == "fp8" and any(word in notes for word in _CURRENT_SCALING):
                 return "fp8_current", ()
             return precision, ()

@@ -46,7 +46,13 @@ def _projection(shard: Shard) -> list[Part]:
     model = shard.model
     width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
     forward, backward = linear(
-        shard, "qkv", shard.tokens, model.hidden_size, width, parallel="column", joined=3
+        shard,
+        "qkv",
+        shard.tokens,
+        model.hidden_size,
+        width,
+        parallel="column",
+        joined=tuple(heads * model.qk_head_dim for heads in (shard.heads, *[shard.kv_heads] * 2)),
     )
     q, k, v = _qk_bytes(shard)
     if model.qkv_bias:

@@ -19,7 +19,7 @@ def linear(
     *,
     parallel: Literal["column", "row"] | None = None,
     gathered: int | None = None,
-    joined: int = 1,
+    joined: tuple[int, ...] = (),
 ) -> tuple[list[Op], list[Op]]:
     """Forward and backward operations of ``y[tokens, outputs] = x[tokens, inputs] W^T``.
 
@@ -33,8 +33,8 @@ def linear(
     (userbuffers) communication is cut in ``tp`` pieces that run beside the pieces of the GEMM,
     so only one piece stays exposed. Software that keeps the gathered input never gathers it again;
     where the sequence is not the outermost dimension, what is gathered is put in order after and
-    what is scattered before. ``joined`` projections share the input: those that software keeps
-    apart each have an input gradient, added up before it goes on.
+    what is scattered before. ``joined`` are the outputs of projections that share the input: those
+    that software keeps apart are products of their own, whose input gradients are added up.
 
     In 8 bits, what is gathered over tokens is quantised first and travels at one byte an
     element (Transformer Engine's quantised all-gather); sums travel in 16 bits.
@@ -52,21 +52,29 @@ def linear(
     else:
         forward = quantise(shard, name, tokens * inputs)
         backward = quantise(shard, f"{name}_grad", tokens * outputs)
-    product = Gemm(f"{name}_fwd", tokens, outputs, inputs, dtype)
-    dgrad = Gemm(f"{name}_dgrad", tokens, inputs, outputs, dtype, layout="NN")
-    wgrad = Gemm(
-        f"{name}_wgrad",
-        outputs,
-        inputs,
-        tokens,
-        dtype,
-        layout="NT",
-        accumulate=shard.fused_wgrad,
-    )
-
+    apart = joined if shard.separate_projections and len(joined) > 1 else ()
+    product: list[Op] = []
+    dgrad: list[Op] = []
+    wgrad: list[Op] = []
+    for index, width in enumerate(apart or (outputs,)):
+        own = f"{name}_{index}" if apart else name
+        product.append(Gemm(f"{own}_fwd", tokens, width, inputs, dtype))
+        dgrad.append(Gemm(f"{own}_dgrad", tokens, inputs, width, dtype, layout="NN"))
+        wgrad.append(
+            Gemm(
+                f"{own}_wgrad",
+                width,
+                inputs,
+                tokens,
+                dtype,
+                layout="NT",
+                accumulate=shard.fused_wgrad,
+            )
+        )
+    count = len(product)
     added: list[Op] = []
-    if joined > 1 and shard.separate_projections:
-        moved = (joined + 1) * tokens * inputs * size
+    if apart:
+        moved = (count + 1) * tokens * inputs * size
         added.append(Streaming(f"{name}_grad_sum", "elementwise", moved))
 
     def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
@@ -76,32 +84,32 @@ def linear(
         return Collective(f"{name}_{what}", kind, bytes_, "tp", type_, overlaps)
 
     if parallel == "column" and shard.sp:
-        width = gathered or inputs
-        forward += [*_beside_gemm(shard, exchange("gather", "all_gather", width)), product]
-        beside = int(shard.overlap_tp_gradients or shard.tp_comm_overlap)
+        each = gathered or inputs
+        forward += _beside_gemm(shard, exchange("gather", "all_gather", each), count) + product
+        beside = count if shard.overlap_tp_gradients or shard.tp_comm_overlap else 0
         if not shard.keeps_gathered:
-            backward += _ordered(shard, exchange("gather_again", "all_gather", width, beside))
-        scatter = exchange("gather_grad", "reduce_scatter", width, beside)
-        backward += [dgrad, *added, *_ordered(shard, scatter), wgrad]
+            backward += _ordered(shard, exchange("gather_again", "all_gather", each, beside))
+        scatter = exchange("gather_grad", "reduce_scatter", each, beside)
+        backward += [*dgrad, *added, *_ordered(shard, scatter), *wgrad]
     elif parallel == "column" and shard.tp > 1:
-        forward.append(product)
+        forward += product
         if shard.overlap_tp_gradients:
-            backward += [dgrad, *added, exchange("grad", "all_reduce", inputs, 1), wgrad]
+            backward += [*dgrad, *added, exchange("grad", "all_reduce", inputs, count), *wgrad]
         else:
-            backward += [dgrad, *added, wgrad, exchange("grad", "all_reduce", inputs)]
+            backward += [*dgrad, *added, *wgrad, exchange("grad", "all_reduce", inputs)]
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
         pieces = _beside_gemm(shard, scatter)
-        forward += [*pieces, product] if shard.tp_comm_overlap else [product, *pieces]
+        forward += pieces + product if shard.tp_comm_overlap else product + pieces
         # The gradient of a reduce-scatter is an all-gather of the same size.
         backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs))
-        backward += [dgrad, wgrad]
+        backward += dgrad + wgrad
     elif parallel == "row" and shard.tp > 1:
-        forward += [product, exchange("reduce", "all_reduce", outputs)]
-        backward += [dgrad, wgrad]
+        forward += [*product, exchange("reduce", "all_reduce", outputs)]
+        backward += dgrad + wgrad
     else:
-        forward.append(product)
-        backward += [dgrad, *added, wgrad]
+        forward += product
+        backward += dgrad + added + wgrad
     backward += separate_accumulation(shard, name, outputs * inputs)
     return forward, backward
 
@@ -115,13 +123,13 @@ def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
     return [Streaming(f"{name}_accumulate", "elementwise", moved)]
 
 
-def _beside_gemm(shard: Shard, op: Collective) -> list[Op]:
+def _beside_gemm(shard: Shard, op: Collective, products: int = 1) -> list[Op]:
     if not shard.tp_comm_overlap:
         return _ordered(shard, op)
     piece = op.bytes // shard.tp
     return [
         Collective(op.name, op.kind, piece, op.communicator, op.dtype),
-        Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, 1),
+        Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, products),
     ]
 
 

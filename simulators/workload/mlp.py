@@ -25,7 +25,7 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         model.hidden_size,
         fc1_width,
         parallel="column",
-        joined=2 if model.gated_mlp else 1,
+        joined=(local, local) if model.gated_mlp else (),
     )
     fc2_forward, fc2_backward = linear(
         shard,

@@ -9,6 +9,7 @@ other matrix product and every reduce-scatter made, and recomputes the rest of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ OPERATIONS = "operations"
 _WHOLE_MODULES = frozenset(
     ("qkv", "mla_up_proj", "core_attn", "attn_out", "mlp", "moe", "shared_experts")
 )
+# Products of projections kept apart, by their place: query, key, value; gate, up.
+_APART = re.compile(r"(?:qkv|fc1)_(\d)_fwd")
 _KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "q", "v", "logsumexp", "core_output"))
 
 
@@ -80,6 +83,8 @@ def _by_operation(shard: Shard, part: Part) -> Part:
 def _again(shard: Shard, op: Op) -> Op | None:
     """What of an operation runs again, or None."""
     if isinstance(op, Gemm):
+        if match := _APART.match(op.name):
+            return op if int(match[1]) % 2 else None
         kept = {
             "qkv_fwd": (shard.heads + shard.kv_heads) * shard.model.qk_head_dim,
             "attention_output_fwd": 0,

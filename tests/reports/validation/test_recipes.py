@@ -83,6 +83,15 @@ def test_arithmetic_that_no_gpu_declares(label):
     assert label in why_not(dtype=label)
 
 
+def test_torchtitan_scales_a_tensor_by_itself():
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert replayable(dtype="fp8", framework=label).job.precision == "fp8_current"
+
+
+def test_scales_by_rows_are_not_modelled():
+    assert "rows" in why_not(dtype="fp8", notes="quantization rowwise; vanilla TP")
+
+
 def test_fp8_needs_a_gpu_that_has_it():
     assert "fp8" in why_not(dtype="fp8", gpu="A100-80GB-SXM")
 

@@ -244,6 +244,10 @@ def test_without_overlap_sequence_parallelism_waits_for_every_exchange() -> None
     assert wire_bytes(backward, "tp") == wire_bytes(layer_blocks(plain, False, "none")[1], "tp")
 
 
+def flops(block: Block) -> int:
+    return sum(2 * op.m * op.n * op.k for op in block.ops if isinstance(op, Gemm))
+
+
 def moved(block: Block, ending: str) -> list[int]:
     return [op.bytes for op in block.ops if isinstance(op, Streaming) and op.name.endswith(ending)]
 
@@ -280,7 +284,21 @@ def test_separate_projections_add_up_their_input_gradients(model: Model) -> None
     apart = replace(shard, separate_projections=True)
     whole = shard.tokens * model.hidden_size * shard.element_bytes
     forward, backward = layer_blocks(apart, False, "none")
-    assert forward == layer_blocks(shard, False, "none")[0]
+    widths = [op.n for op in forward.ops if isinstance(op, Gemm)]
+    q, kv = (heads * model.qk_head_dim for heads in (shard.heads, shard.kv_heads))
+    assert widths[:3] == [q, kv, kv]
+    assert flops(forward) == flops(layer_blocks(shard, False, "none")[0])
     # Query, key and value: three read, one written; gate and up: two and one.
     expected = [3 * whole, 4 * whole] if model.gated_mlp else [4 * whole]
     assert moved(backward, "_grad_sum") == expected
+
+
+def test_every_other_of_separate_products_runs_again() -> None:
+    apart = Shard.of(make_job(LLAMA, training={"separate_projections": True}))
+    packed = replace(apart, separate_projections=False)
+    ours, theirs = (
+        layer_blocks(shard, False, "selective", "operations")[1] for shard in (apart, packed)
+    )
+    again = [op.name for op in ours.ops if isinstance(op, Gemm) and op.name.endswith("_fwd")]
+    assert again == ["qkv_1_fwd", "attention_output_fwd", "fc1_1_fwd"]
+    assert flops(ours) == flops(theirs)
