@@ -90,7 +90,7 @@ def linear(
         if not shard.keeps_gathered:
             backward += _ordered(shard, exchange("gather_again", "all_gather", each, beside))
         scatter = exchange("gather_grad", "reduce_scatter", each, beside)
-        backward += [*dgrad, *added, *_ordered(shard, scatter), *wgrad]
+        backward += [*dgrad, *added, *_ordered(shard, scatter), *wgrad, *_summed(shard, scatter)]
     elif parallel == "column" and shard.tp > 1:
         forward += product
         if shard.overlap_tp_gradients:
@@ -101,6 +101,7 @@ def linear(
         scatter = exchange("reduce", "reduce_scatter", outputs)
         pieces = _beside_gemm(shard, scatter)
         forward += pieces + product if shard.tp_comm_overlap else product + pieces
+        forward += _summed(shard, scatter)
         # The gradient of a reduce-scatter is an all-gather of the same size.
         backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs))
         backward += dgrad + wgrad
@@ -140,6 +141,14 @@ def _ordered(shard: Shard, op: Collective) -> list[Op]:
         return [op]
     copy = Streaming(f"{op.name}_order", "memcpy", 2 * op.bytes)
     return [replace(op, overlaps=0), copy] if op.kind == "all_gather" else [copy, op]
+
+
+def _summed(shard: Shard, op: Collective) -> list[Op]:
+    """PyTorch's asynchronous tensor parallelism sends every rank its piece of the product as it
+    is, and adds up what arrived (``_fused_matmul_reduce_scatter``)."""
+    if not shard.batch_first or not shard.tp_comm_overlap:
+        return []
+    return [Streaming(f"{op.name}_sum", "reduce", op.bytes + op.bytes // shard.tp)]
 
 
 def bias_grad(name: str, elements: int, element_bytes: int) -> list[Op]:

@@ -267,7 +267,12 @@ def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
         assert moved(ordered, "_order") == [2 * whole] * 4
         assert wire_bytes(ordered, "tp") == wire_bytes(block, "tp")
     overlapped = replace(plain, batch_first=True, tp_comm_overlap=True)
-    assert not any(moved(block, "_order") for block in layer_blocks(overlapped, False, "none"))
+    for block in layer_blocks(overlapped, False, "none"):
+        assert moved(block, "_order") == []
+        # Pieces of each scattered sum arrive from all ranks and are added up.
+        assert [
+            each for name in ("reduce_sum", "gather_grad_sum") for each in moved(block, name)
+        ] == [whole + whole // 4] * 2
 
 
 def test_what_autograd_keeps_gathered_is_not_gathered_again() -> None:
