@@ -132,13 +132,15 @@ def _mla_projection(shard: Shard) -> list[Part]:
         gathered=latent,
     )
     rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
+    projected = shard.tokens * shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * size
     rope: list[Op] = [
         Streaming("rope_fwd", "elementwise", rope_bytes, launches=2),
-        # K is assembled from its latent and rotary halves.
-        Streaming("k_concat", "memcpy", 2 * k),
+        # The projection's rows hold K's first part and V by turns; both are written apart, K with
+        # its rotary part, which all heads share.
+        Streaming("kv_assemble", "memcpy", projected + k + v),
     ]
     unrope: list[Op] = [
-        Streaming("k_split", "memcpy", 2 * k),
+        Streaming("kv_split", "memcpy", projected + k + v),
         Streaming("rope_bwd", "elementwise", rope_bytes, launches=2),
     ]
     parts.append(

@@ -140,6 +140,7 @@ def _experts(shard: Shard) -> Part:
         *act_backward,
         *quantise(shard, "expert_fc1_bwd", rows_in * fc1_width),
     ]
+    add_biases, bias_gradients = _expert_biases(shard, rows_in, fc1_width)
     if shard.fused_experts:
         # What lies between the two layers happens in the products' epilogues.
         between_forward, between_backward = [], []
@@ -149,11 +150,13 @@ def _experts(shard: Shard) -> Part:
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
+        *add_biases,
         *_combine(shard, sent, received),
     ]
     backward: list[Op] = [
         # The gradient of a combine is a dispatch, and the other way round.
         *_dispatch(shard, sent, received, suffix="_bwd"),
+        *bias_gradients,
         *quantise(shard, "expert_fc2_bwd", rows_in * hidden),
         *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
         *between_backward,
@@ -289,6 +292,26 @@ def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
             Collective(f"combine{suffix}", "reduce_scatter", gathered, "etp_ep", shard.dtype)
         )
     return ops
+
+
+def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], list[Op]]:
+    """Adding the second layers' biases, weighted by the router, and the gradients of all biases.
+
+    Megatron-Core writes bias times weight in fp32, adds it, puts the experts' rows together and
+    casts back: 28 bytes an element, and as many again for both factors' gradients. The first
+    layers' biases are added by their products.
+    """
+    if not shard.model.linear_bias:
+        return [], []
+    outputs, size = rows * shard.model.hidden_size, shard.element_bytes
+    written = 4 + (size + 4 + 4) + (4 + 4) + (4 + size)
+    return (
+        [Streaming("expert_bias", "elementwise", outputs * written, launches=4)],
+        [
+            Streaming("expert_bias_bwd", "elementwise", outputs * (size + 28), launches=6),
+            Streaming("expert_fc1_bias_grad", "reduce", rows * fc1_width * size),
+        ],
+    )
 
 
 def _grouped(

@@ -176,3 +176,31 @@ def test_selective_recomputation_repeats_what_hfu_counts(model: Model, modules: 
     counted = (flops.hardware - flops.model) / plain.tokens_per_step * plain.sequence_length
     # Halves of odd widths and the router's half are counted whole.
     assert repeated == pytest.approx(counted, rel=0.02)
+
+
+def test_only_models_with_biases_pay_for_those_of_their_experts() -> None:
+    biased = replace(MOE, linear_bias=True)
+    plain, paying = (
+        [op for block in layer_blocks(Shard.of(make_job(model)), True, "none") for op in block.ops]
+        for model in (MOE, biased)
+    )
+    names = [
+        {op.name for op in ops if isinstance(op, Streaming) and op.name.startswith("expert")}
+        for ops in (plain, paying)
+    ]
+    assert names[1] - names[0] == {"expert_bias", "expert_bias_bwd", "expert_fc1_bias_grad"}
+    # Weighted in fp32, added, joined and cast: 28 bytes for each of 64 x 2 rows of 256.
+    (adding,) = (op for op in paying if isinstance(op, Streaming) and op.name == "expert_bias")
+    assert adding.bytes == 28 * 64 * 2 * 256
+
+
+def test_latent_keys_and_values_are_written_once() -> None:
+    job = make_job(MLA_MOE)
+    forward, _ = layer_blocks(Shard.of(job), False, "none")
+    (assemble,) = (
+        op for op in forward.ops if isinstance(op, Streaming) and op.name == "kv_assemble"
+    )
+    assert MLA_MOE.mla is not None
+    per_head = MLA_MOE.mla.qk_nope_head_dim + MLA_MOE.v_head_dim
+    written = MLA_MOE.qk_head_dim + MLA_MOE.v_head_dim
+    assert assemble.bytes == 64 * MLA_MOE.num_heads * (per_head + written) * 2
