@@ -13,6 +13,7 @@ from optimizer.space import Indices
 from optimizer.survey import Survey
 from optimizer.trial import STATUSES, Trial
 from pruning import History, Known, Verdict
+from simulators.job import Recipe
 
 
 class Ledger:
@@ -34,8 +35,9 @@ class Ledger:
         self._objective = objective
         self._stable_top = stable_top
         self._invalid: set[Indices] = set()
-        self._ranking: list[tuple[tuple[float, ...], int]] = []
-        self._row_of_recipe = {recipe: row for row, recipe in enumerate(survey.recipes)}
+        # Losses, row and number: equal recipes rank as they lie in the space, however found.
+        self._ranking: list[tuple[tuple[float, ...], int, int]] = []
+        self._row_of_recipe: dict[Recipe, int] = {}
 
     @property
     def considered(self) -> int:
@@ -44,12 +46,12 @@ class Ledger:
 
     def best(self, count: int) -> list[Trial]:
         """The ``ok`` trials with the smallest loss of the first objective, best first."""
-        return [self.trials[number] for _, number in self._ranking[:count]]
+        return [self.trials[number] for _, _, number in self._ranking[:count]]
 
     def pareto(self) -> list[Trial]:
         """The non-dominated ``ok`` trials, by the first objective."""
-        front = non_dominated([losses for losses, _ in self._ranking])
-        return [self.trials[self._ranking[index][1]] for index in front]
+        front = non_dominated([losses for losses, _, _ in self._ranking])
+        return [self.trials[self._ranking[index][2]] for index in front]
 
     def add_invalid(self, indices: Indices) -> None:
         """Note a point that no launcher would accept (once)."""
@@ -73,12 +75,14 @@ class Ledger:
             values = self._objective.losses(settled_by.losses)
             self.stable_for += 1
         else:
+            self._row_of_recipe[self._survey.recipes[row]] = row
             self.history.add(Known(self._survey.recipes[row], fits=False))
         self._append(self._trial(row, "pruned", verdict.rule, verdict.reason, values=values))
 
     def add_simulated(self, row: int, outcome: Outcome) -> None:
         """Settle a recipe by its simulation."""
         recipe, prediction = self._survey.recipes[row], outcome.prediction
+        self._row_of_recipe[recipe] = row
         if prediction is None:
             self.evaluations[row] = Evaluation(None)
             self._append(self._trial(row, "failed", reason=outcome.error, outcome=outcome))
@@ -96,16 +100,17 @@ class Ledger:
         self.history.add(Known(recipe, True, prediction, self._objective.time_like(values)))
         trial = self._trial(row, "ok", values=values, outcome=outcome)
         self._append(trial)
-        self.stable_for = 0 if self._rank(losses, trial.number) else self.stable_for + 1
+        self.stable_for = 0 if self._rank(losses, row, trial.number) else self.stable_for + 1
 
-    def _rank(self, losses: tuple[float, ...], number: int) -> bool:
+    def _rank(self, losses: tuple[float, ...], row: int, number: int) -> bool:
         """Rank a trial that fits; whether it is among the stable best or on the front."""
-        entry = (losses, number)
+        entry = (losses, row, number)
         if len(losses) == 1:
             bisect.insort(self._ranking, entry)
             return bisect.bisect_left(self._ranking, entry) < self._stable_top
         dominated = any(
-            all(a <= b for a, b in zip(other, losses, strict=True)) for other, _ in self._ranking
+            all(a <= b for a, b in zip(other, losses, strict=True))
+            for other, _, _ in self._ranking
         )
         bisect.insort(self._ranking, entry)
         return not dominated

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,23 +90,6 @@ class Space:
         """Knob values by name, collapsed knobs at their ``otherwise`` value."""
         values = self._resolve(indices)[1]
         return {knob.name: values[knob.name] for knob in self.knobs}
-
-    def points(self) -> Iterator[tuple[Indices, Candidate]]:
-        """Every distinct point once with its recipe, lazily, the last knob varying fastest."""
-        values = dict(self.declared.quantities)
-
-        def extend(depth: int, prefix: Indices) -> Iterator[tuple[Indices, Candidate]]:
-            if depth == len(self.knobs):
-                yield prefix, self._candidate(dict(values))
-                return
-            knob = self.knobs[depth]
-            matters = knob.when is None or knob.when.holds(values)
-            for index, choice in enumerate(knob.choices if matters else (knob.otherwise,)):
-                values[knob.name] = choice
-                if all(each.holds(values) for each in self.constraints[depth]):
-                    yield from extend(depth + 1, (*prefix, index))
-
-        yield from extend(0, ())
 
     def candidate(self, indices: Indices) -> Candidate:
         """The recipe at a point, and why no launcher would accept it, if so."""

@@ -1,32 +1,72 @@
 """Every launchable point of a space, known before the first is simulated.
 
-Checking a recipe costs microseconds and simulating it milliseconds, so the whole space is
-checked once. Samplers may then propose anything: a proposal that cannot be launched, or was
-tried before, is moved to the nearest point that helps.
+Checking a recipe costs a microsecond (``optimizer.enumeration``) and simulating it milliseconds,
+so the whole space is checked once. Samplers may then propose anything: a proposal that cannot be
+launched, or was tried before, is moved to the nearest point that helps.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from optimizer.enumeration import blocks
 from optimizer.space import Indices, Space
+from pruning.equivalence import spell_plainly
+from pruning.launchable import Rejected, find_launchable
+from pruning.recipe_table import RecipeTable, Rows, TableBuilder
 from simulators.errors import InputError
-from simulators.job import Recipe
-from simulators.validity import Violation
 
-MAX_POINTS = 1_000_000
+__all__ = ["Rejected", "Survey", "survey"]
+
+MAX_POINTS = 20_000_000
+# Points are numbered by 64-bit ranks.
+_MAX_RAW_POINTS = 1 << 62
 
 
-@dataclass(frozen=True)
-class Rejected:
-    """Distinct points broken by one validity rule: how many, and the first as an example."""
+class Points(Sequence[Indices]):
+    """Points as rows of an array, shape (points, knobs)."""
 
-    count: int
-    example: Violation
+    def __init__(self, indices: npt.NDArray[np.int16]) -> None:
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, row):  # type: ignore[no-untyped-def]
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(len(self)))]
+        return tuple(self.indices[row].tolist())
+
+
+class RowOf(Mapping[Indices, int]):
+    """The row of each launchable point, by its rank in the space."""
+
+    def __init__(self, space: Space, points: npt.NDArray[np.int16], rows: Rows) -> None:
+        sizes = [len(knob.choices) for knob in space.knobs]
+        self._weights = [1] * len(sizes)
+        for knob in range(len(sizes) - 2, -1, -1):
+            self._weights[knob] = self._weights[knob + 1] * sizes[knob + 1]
+        # Points come in the order of their ranks.
+        self._ranks = points.astype(np.int64) @ np.array(self._weights, dtype=np.int64)
+        self._points, self._rows = Points(points), rows
+
+    def __getitem__(self, point: Indices) -> int:
+        rank = sum(weight * index for weight, index in zip(self._weights, point, strict=True))
+        place = int(np.searchsorted(self._ranks, rank))
+        if place == len(self._ranks) or self._ranks[place] != rank:
+            raise KeyError(point)
+        return int(self._rows[place])
+
+    def __iter__(self) -> Iterator[Indices]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 @dataclass(frozen=True)
@@ -34,15 +74,17 @@ class Survey:
     """The launchable recipes of a space, each with its points.
 
     ``recipes[row]`` sits at ``points[row]``; ``row_of`` also knows the points that mean the
-    same recipe. ``rejected`` counts the other distinct points by validity rule.
+    same recipe. ``rejected`` counts the other distinct points by validity rule, and
+    ``rewritten`` the launchable ones by the rule that gave them another's spelling.
     """
 
     space: Space
-    recipes: tuple[Recipe, ...]
-    points: tuple[Indices, ...]
-    row_of: dict[Indices, int]
+    recipes: RecipeTable
+    points: Points
+    row_of: RowOf
     rejected: dict[str, Rejected]
-    _coordinates: npt.NDArray[np.float32] = field(repr=False)
+    rejected_points: Points = field(repr=False)
+    rewritten: dict[str, int]
 
     def __len__(self) -> int:
         return len(self.recipes)
@@ -52,13 +94,22 @@ class Survey:
         """Launchable recipes plus rejected points."""
         return len(self) + sum(entry.count for entry in self.rejected.values())
 
+    @property
+    def equal_points(self) -> int:
+        """Launchable points that mean the same as another one."""
+        return len(self.row_of) - len(self)
+
+    @cached_property
+    def _coordinates(self) -> npt.NDArray[np.float32]:
+        return _coordinates(self.space, self.points.indices)
+
     def nearest(self, indices: Indices, allowed: npt.NDArray[np.bool_] | None = None) -> int:
         """The row closest to a point, among the rows where ``allowed`` is true.
 
         Distance is the sum over knobs of the index difference as a fraction of the knob's
         range; ties go to the lowest row.
         """
-        difference = self._coordinates - _coordinates(self.space, [indices])
+        difference = self._coordinates - _coordinates(self.space, np.array([indices]))
         distance = np.abs(difference, out=difference).sum(axis=0)
         if allowed is not None:
             distance[~allowed] = np.inf
@@ -72,44 +123,64 @@ def survey(space: Space) -> Survey:
         InputError: when the space is too large to check, or holds no launchable recipe (then
             with the rules that rejected the points).
     """
-    rows: dict[Recipe, int] = {}
-    points: list[Indices] = []
-    row_of: dict[Indices, int] = {}
+    if space.size > _MAX_RAW_POINTS:
+        problem = f"has {space.size:,} raw points"
+        raise InputError("space", space.name, problem, "fewer knobs or choices")
+    job_of = space.declared.job
+    builder = TableBuilder()
+    kept, refused = [], []
     rejected: dict[str, Rejected] = {}
-    for count, (indices, (candidate, violation)) in enumerate(space.points(), start=1):
+    rewritten: dict[str, int] = {}
+    count = 0
+    for block in blocks(space):
         # Conditions leave far fewer points than the product of choices: count what there is.
+        count += len(block.indices)
         if count > MAX_POINTS:
             problem = f"has more than {MAX_POINTS:,} distinct points"
             raise InputError("space", space.name, problem, "fewer knobs or choices")
-        if violation is not None:
-            before = rejected.get(violation.rule, Rejected(0, violation))
-            rejected[violation.rule] = Rejected(before.count + 1, before.example)
-            continue
-        recipe = _plainest(space, candidate)
-        row = rows.setdefault(recipe, len(rows))
-        if row == len(points):
-            points.append(indices)
-        row_of[indices] = row
-    if not points:
+        with_values = np.flatnonzero(~block.broken)
+        recipes = block.recipes.take(with_values)
+        valid, broken_rules = find_launchable(recipes, job_of)
+        for name, entry in [*block.rejected.items(), *broken_rules.items()]:
+            before = rejected.get(name, Rejected(0, entry.example))
+            rejected[name] = Rejected(before.count + entry.count, before.example)
+        plain, changes = spell_plainly(recipes.take(valid), job_of)
+        for name, number in changes.items():
+            rewritten[name] = rewritten.get(name, 0) + number
+        builder.add(plain)
+        kept.append(block.indices[with_values[valid]])
+        invalid = np.ones(len(block.indices), dtype=np.bool_)
+        invalid[with_values[valid]] = False
+        refused.append(block.indices[invalid])
+    if not builder.size:
         raise _nothing_launchable(space, rejected)
-    return Survey(space, tuple(rows), tuple(points), row_of, rejected, _coordinates(space, points))
+    spelled = builder.table()
+    points = np.concatenate(kept)
+    rows, first = _rows_by_first(spelled)
+    return Survey(
+        space=space,
+        recipes=spelled.take(first),
+        points=Points(points[first]),
+        row_of=RowOf(space, points, rows),
+        rejected=rejected,
+        rejected_points=Points(np.concatenate(refused)),
+        rewritten=rewritten,
+    )
 
 
-def _coordinates(space: Space, points: list[Indices]) -> npt.NDArray[np.float32]:
+def _rows_by_first(table: RecipeTable) -> tuple[Rows, Rows]:
+    """Equal recipes share a row, numbered as they first appear; and where each first does."""
+    found = table.distinct(tuple(table.columns))
+    order = np.argsort(found.first, kind="stable")
+    number = np.empty(len(order), dtype=np.int64)
+    number[order] = np.arange(len(order))
+    return number[found.of], found.first[order]
+
+
+def _coordinates(space: Space, points: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
     # One row per knob: summing over knobs then runs along memory.
     ranges = np.array([max(1, len(knob.choices) - 1) for knob in space.knobs], dtype=np.float32)
-    return np.array(points, dtype=np.float32).T / ranges[:, None]
-
-
-def _plainest(space: Space, recipe: Recipe) -> Recipe:
-    """One spelling for recipes that say the same thing with and without a default."""
-    job = space.declared.job(recipe)
-    plain = recipe
-    if recipe.etp is not None and recipe.etp == recipe.tp:
-        plain = dataclasses.replace(plain, etp=None)
-    if recipe.recompute_layers == job.largest_chunk:
-        plain = dataclasses.replace(plain, recompute_layers=None)
-    return plain
+    return np.ascontiguousarray(points.T).astype(np.float32) / ranges[:, None]
 
 
 def _nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:

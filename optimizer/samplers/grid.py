@@ -32,9 +32,7 @@ class GridSampler:
 
 
 def _ordered(survey: Survey) -> Iterator[Indices]:
-    for indices, candidate in survey.space.points():
-        if candidate.violation is not None:
-            yield indices
-    rows = range(len(survey))
-    for row in sorted(rows, key=lambda row: settles_others_rank(survey.recipes[row])):
+    yield from survey.rejected_points
+    ranks = list(map(settles_others_rank, survey.recipes))
+    for row in sorted(range(len(survey)), key=ranks.__getitem__):
         yield survey.points[row]

@@ -39,7 +39,7 @@ class RandomSimulator(FakeSimulator):
             for part in FakeSimulator().step_parts_s(QUESTION.job(RECIPES[0]))
         }
         self.capacity_units = draw.uniform(5, 80)
-        self.jitter = {recipe: draw.uniform(0.96, 1.0) for recipe in RECIPES}
+        self.jitter = {replace(r, zero_stage=0): draw.uniform(0.96, 1.0) for r in RECIPES}
 
     def step_parts_s(self, job):
         parts = super().step_parts_s(job)

@@ -1,0 +1,198 @@
+"""Many recipes as columns: what depends on few fields is worked out once per combination of them.
+
+A search space is a product, so a million recipes differ in few values of each field. Whatever
+reads only some fields (a validity rule, a layer's shapes, the price of a transfer) takes few
+distinct inputs: ``RecipeTable.distinct`` finds them, ordinary code answers for one recipe each,
+and indexing spreads the answers over all rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.job import Recipe
+
+Codes = NDArray[Any]  # small whole numbers >= 0, of any width
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+
+FIELDS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Recipe)}
+# Beyond this many possible combinations they are sorted instead of looked up.
+_MOST_LOOKED_UP = 1 << 24
+
+
+class Column(NamedTuple):
+    """One field of many recipes: ``values[codes[row]]``. Codes not in use are allowed."""
+
+    values: tuple[Any, ...]
+    codes: Codes
+
+
+class Distinct(NamedTuple):
+    """Combinations of some fields that occur: ``first[k]`` is a row that has combination ``k``
+    (the first one), ``of[row]`` the combination of each row."""
+
+    first: Rows
+    of: Rows
+
+    def spread(self, answers: Sequence[float] | NDArray[Any]) -> NDArray[Any]:
+        """Answers per combination, to answers per row."""
+        spread: NDArray[Any] = np.asarray(answers)[self.of]
+        return spread
+
+
+@dataclass(frozen=True)
+class RecipeTable(Sequence[Recipe]):
+    """``size`` recipes; a field without a column has its default in all of them.
+
+    As a sequence it makes each recipe when it is asked for.
+    """
+
+    columns: Mapping[str, Column]
+    size: int
+
+    @classmethod
+    def of(cls, recipes: Sequence[Recipe]) -> RecipeTable:
+        """The table of a few recipes."""
+        columns = {name: column([getattr(r, name) for r in recipes]) for name in FIELDS}
+        return cls(columns, len(recipes))
+
+    def __len__(self) -> int:
+        return self.size
+
+    @overload
+    def __getitem__(self, row: int) -> Recipe: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Recipe]: ...
+    def __getitem__(self, row: int | slice) -> Recipe | list[Recipe]:
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(self.size))]
+        if not -self.size <= row < self.size:
+            raise IndexError(row)
+        return Recipe(**{name: c.values[c.codes[row]] for name, c in self.columns.items()})
+
+    def __iter__(self) -> Iterator[Recipe]:
+        return (self[row] for row in range(self.size))
+
+    def take(self, rows: Rows | Mask | slice) -> RecipeTable:
+        """The table of some of the rows."""
+        taken = {name: Column(c.values, c.codes[rows]) for name, c in self.columns.items()}
+        if isinstance(rows, slice):
+            return RecipeTable(taken, len(range(*rows.indices(self.size))))
+        chosen = np.count_nonzero(rows) if rows.dtype == np.bool_ else len(rows)
+        return RecipeTable(taken, int(chosen))
+
+    def value(self, name: str, row: int) -> Any:
+        """One field of one recipe."""
+        found = self.columns.get(name)
+        return FIELDS[name] if found is None else found.values[found.codes[row]]
+
+    def numbers(self, name: str) -> NDArray[np.int64]:
+        """A whole-number or true/false field of every recipe; None is -1."""
+        found = self.columns.get(name)
+        values = (FIELDS[name],) if found is None else found.values
+        plain = np.array([-1 if v is None else int(v) for v in values], dtype=np.int64)
+        if found is None:
+            return np.full(self.size, plain[0])
+        numbers: NDArray[np.int64] = plain[found.codes]
+        return numbers
+
+    def distinct(self, names: Sequence[str], extra: Sequence[NDArray[Any]] = ()) -> Distinct:
+        """The combinations of the fields ``names`` that occur.
+
+        Args:
+            names: fields; those that are no recipe field are refused by ``Recipe`` later.
+            extra: further arrays of small whole numbers >= 0, one entry a row.
+        """
+        parts = [
+            (len(found.values), found.codes)
+            for name in names
+            if (found := self.columns.get(name)) is not None and len(found.values) > 1
+        ]
+        parts += [(int(each.max(initial=0)) + 1, each) for each in extra]
+        return distinct(parts, self.size)
+
+    def each(
+        self, names: Sequence[str], answer: Callable[[Recipe], T]
+    ) -> tuple[Distinct, list[T]]:
+        """``answer`` for one recipe of each combination of ``names``: all that it may read."""
+        found = self.distinct(names)
+        return found, [answer(self[int(row)]) for row in found.first]
+
+
+def column(values: Sequence[Any]) -> Column:
+    """The column of a plain list of values; true and 1 are told apart."""
+    known: dict[tuple[type, Any], int] = {}
+    codes = [known.setdefault((type(value), value), len(known)) for value in values]
+    return Column(tuple(value for _, value in known), np.array(codes, dtype=np.int32))
+
+
+def distinct(parts: Sequence[tuple[int, NDArray[Any]]], size: int) -> Distinct:
+    """Combinations that occur among columns of codes.
+
+    Args:
+        parts: for each column how many codes there are, and the codes, 0 <= code < count.
+        size: number of rows.
+    """
+    key = np.zeros(size, dtype=np.int64)
+    span = 1
+    for count, codes in parts:
+        if span * count > _MOST_LOOKED_UP and span > size:
+            first, key = _numbered(key, span)
+            span = len(first)
+        key = key * count + codes
+        span *= count
+    return Distinct(*_numbered(key, span))
+
+
+def _numbered(key: Rows, span: int) -> tuple[Rows, Rows]:
+    """First row of each key that occurs, and the number of each row's key, in order of keys."""
+    if span > _MOST_LOOKED_UP:
+        _, first, of = np.unique(key, return_index=True, return_inverse=True)
+        return first.astype(np.int64), of.reshape(-1).astype(np.int64)
+    first_of = np.full(span, -1, dtype=np.int64)
+    # Written last to first, so that the first row stays.
+    first_of[key[::-1]] = np.arange(len(key) - 1, -1, -1)
+    present = np.flatnonzero(first_of >= 0)
+    number = np.empty(span, dtype=np.int64)
+    number[present] = np.arange(len(present))
+    return first_of[present], number[key]
+
+
+class TableBuilder:
+    """Puts blocks of recipes together, each field numbered as its values appear."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[tuple[type, Any], int]] = {name: {} for name in FIELDS}
+        self._codes: dict[str, list[NDArray[np.int16]]] = {name: [] for name in FIELDS}
+        self.size = 0
+
+    def add(self, table: RecipeTable) -> None:
+        for name, default in FIELDS.items():
+            found = table.columns.get(name)
+            if found is None:
+                found = Column((default,), np.zeros(len(table), dtype=np.int16))
+            known = self._known[name]
+            numbers = np.zeros(len(found.values), dtype=np.int16)
+            used = np.bincount(found.codes, minlength=len(found.values)) > 0
+            for code in np.flatnonzero(used):
+                value = found.values[code]
+                numbers[code] = known.setdefault((type(value), value), len(known))
+            self._codes[name].append(numbers[found.codes])
+        self.size += len(table)
+
+    def table(self) -> RecipeTable:
+        columns = {
+            name: Column(tuple(value for _, value in self._known[name]), np.concatenate(codes))
+            for name, codes in self._codes.items()
+            if codes
+        }
+        return RecipeTable(columns, self.size)

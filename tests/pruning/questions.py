@@ -1,0 +1,74 @@
+"""Random launchable jobs of small made-up models, over every knob of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from simulators.job import Job
+from simulators.validity import why_invalid
+from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, TINY, make_job
+
+# Deeper and wider than the other tests' models: more splits of layers, experts and heads.
+_MTP = replace(MOE, name="tiny_mtp", num_mtp_layers=1)
+MODELS = (TINY, replace(TINY, tied_embeddings=False), LLAMA, MOE, MLA_MOE, _MTP)
+_FRAMEWORKS = (
+    {},
+    {"attention": "unfused", "fusion": "eager", "fused_wgrad": False},
+    {"scatter_gather_p2p": True, "overlap_p2p": False, "cuda_graphs": True},
+    {"copies_gathered": True, "pipeline_buffers": "preallocated", "expandable_segments": True},
+    {"balanced_split": True, "flattens_gradients": True, "accumulate_grads_fp32": False},
+    {"host_launch_s": 5e-5, "pipeline_buffers": "outputs", "keeps_16bit_grads": True},
+)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """A launchable job; what does not go together is drawn anew."""
+    pick = lambda *choices: draw(st.sampled_from(choices))  # noqa: E731
+    model = pick(*MODELS)
+    nodes = pick(1, 1, 2, 4)
+    tp, pp = pick(1, 1, 2, 4, 8), pick(1, 1, 2, 3, 4, 6)
+    nodes = nodes * 3 if pp % 3 == 0 else nodes
+    cp = pick(1, 1, 1, 2)
+    moe = model.moe is not None
+    vpp = pick(1, 1, 2, 3) if pp > 1 else 1
+    recompute = pick("none", "selective", "full")
+    sp = tp > 1 and (moe or pick(True, False))
+    zero_stage = pick(0, 1, 1) if pp > 1 else pick(0, 1, 2, 3)
+    reduce = pick(True, False)
+    ends = pick("even", "even", "first", "both", "counted") if pp > 1 else "even"
+    ep = pick(1, 2, 4) if moe else 1
+    recipe = {
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "cp_comm_type": pick("p2p", "a2a"),
+        "ep": ep,
+        "etp": pick(None, 1) if moe else None,
+        "vpp": vpp,
+        "micro_batch": pick(1, 1, 2, 4),
+        "recompute": recompute,
+        "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,
+        "recompute_modules": pick(None, "mlp+core_attn") if recompute == "selective" else None,
+        "sp": sp,
+        "zero_stage": zero_stage,
+        "overlap_grad_reduce": reduce,
+        "overlap_param_gather": pick(True, False) and zero_stage > 0 and reduce,
+        "tp_comm_overlap": sp and pick(True, False),
+        "overlap_moe_expert_parallel_comm": moe and ep > 1 and pick(True, False),
+        "schedule": pick("1f1b", "1f1b", "gpipe") if vpp == 1 else "1f1b",
+        "precision": pick(None, "bf16", "fp16"),
+        "first_stage_layers": pick(1, 2, 3) if ends in ("first", "both") else None,
+        "last_stage_layers": pick(1, 2, 3) if ends == "both" else None,
+        "embedding_as_layer": ends == "counted",
+        "loss_as_layer": ends == "counted",
+    }
+    if ends == "counted":
+        model = replace(model, num_layers=model.num_layers - 2)
+    batch = pick(24, 48, 96)
+    job = make_job(model, nodes=nodes, batch=batch, training=pick(*_FRAMEWORKS), **recipe)
+    assume(why_invalid(job) is None)
+    return job

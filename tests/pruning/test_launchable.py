@@ -1,0 +1,87 @@
+"""The rules as columns reject what they reject one by one, and read what they are said to."""
+
+from dataclasses import fields, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pruning.launchable import RULE_FIELDS, find_launchable
+from pruning.recipe_table import RecipeTable
+from simulators.job import Job, Recipe
+from simulators.validity import RULES, why_invalid
+from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
+
+CHOICES = {
+    "tp": [1, 2, 3, 8, 16],
+    "pp": [1, 2, 4, 5],
+    "cp": [1, 2, 3],
+    "cp_comm_type": ["p2p", "a2a", "x"],
+    "ep": [1, 2, 3],
+    "etp": [None, 1, 2],
+    "vpp": [1, 2, 3],
+    "micro_batch": [1, 2, 5, 0],
+    "recompute": ["none", "selective", "full", "x"],
+    "recompute_layers": [None, 1, 3, 99],
+    "recompute_modules": [None, "mlp", "x", "operations", "operations+mlp"],
+    "sp": [False, True],
+    "zero_stage": [0, 1, 2, 3, 4],
+    "overlap_grad_reduce": [False, True],
+    "overlap_param_gather": [False, True],
+    "tp_comm_overlap": [False, True],
+    "overlap_moe_expert_parallel_comm": [False, True],
+    "schedule": ["1f1b", "gpipe", "x"],
+    "precision": [None, "fp8", "mxfp8", "x"],
+    "first_stage_layers": [None, 2, 0],
+    "last_stage_layers": [None, 2],
+    "embedding_as_layer": [False, True],
+    "loss_as_layer": [False, True],
+}
+recipes = st.fixed_dictionaries(
+    # Mostly the first choice, which is mostly right, so that late rules are reached too.
+    {name: st.one_of(st.just(c[0]), st.sampled_from(c)) for name, c in CHOICES.items()}
+).map(lambda values: Recipe(**values))
+
+
+class Probe(Recipe):
+    """Notes which fields are read."""
+
+    def __getattribute__(self, name):
+        if name in CHOICES:
+            READ.add(name)
+        return super().__getattribute__(name)
+
+
+READ: set[str] = set()
+
+
+def test_every_field_is_drawn_and_every_rule_known():
+    assert set(CHOICES) == {field.name for field in fields(Recipe)}
+    assert set(RULE_FIELDS) == set(RULES)
+
+
+@settings(max_examples=300, deadline=None)
+@given(recipes, st.sampled_from([TINY, LLAMA, MOE]))
+def test_rules_read_only_the_fields_that_are_declared(recipe, model):
+    job = make_job(model)
+    values = {name: getattr(recipe, name) for name in CHOICES}
+    for name, rule in RULES.items():
+        probed = replace(job, recipe=Probe(**values))
+        READ.clear()
+        broken = rule(probed)
+        assert set(RULE_FIELDS[name]) >= READ, name
+        if broken:
+            break
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(recipes, min_size=1, max_size=30), st.sampled_from([TINY, LLAMA, MOE]))
+def test_columns_reject_what_single_recipes_are_rejected_for(drawn, model):
+    job: Job = make_job(model)
+    job_of = lambda recipe: replace(job, recipe=recipe)  # noqa: E731
+    valid, rejected = find_launchable(RecipeTable.of(drawn), job_of)
+    alone = [why_invalid(job_of(recipe)) for recipe in drawn]
+    assert valid.tolist() == [violation is None for violation in alone]
+    for rule, entry in rejected.items():
+        same = [violation for violation in alone if violation and violation.rule == rule]
+        assert entry.count == len(same)
+        assert entry.example in same
