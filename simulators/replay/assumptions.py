@@ -19,7 +19,7 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
         )
     if job.model.moe is not None:
         stated.append("experts are evenly loaded")
-    if recipe.tp_comm_overlap:
+    if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
     if recipe.vpp > 1:
         stated.append("pipeline transfers in flight do not share a NIC")

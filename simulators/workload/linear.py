@@ -53,13 +53,15 @@ def linear(
         forward = quantise(shard, name, tokens * inputs)
         backward = quantise(shard, f"{name}_grad", tokens * outputs)
     apart = joined if shard.separate_projections and len(joined) > 1 else ()
+    # Asynchronous tensor parallelism multiplies what came from each rank on its own.
+    cuts = shard.tp if parallel and shard.batch_first and shard.tp_comm_overlap else 1
     product: list[Op] = []
     dgrad: list[Op] = []
     wgrad: list[Op] = []
     for index, width in enumerate(apart or (outputs,)):
         own = f"{name}_{index}" if apart else name
-        product.append(Gemm(f"{own}_fwd", tokens, width, inputs, dtype))
-        dgrad.append(Gemm(f"{own}_dgrad", tokens, inputs, width, dtype, layout="NN"))
+        product += [Gemm(f"{own}_fwd", tokens // cuts, width, inputs, dtype)] * cuts
+        dgrad += [Gemm(f"{own}_dgrad", tokens // cuts, inputs, width, dtype, layout="NN")] * cuts
         wgrad.append(
             Gemm(
                 f"{own}_wgrad",
@@ -71,10 +73,9 @@ def linear(
                 accumulate=shard.fused_wgrad,
             )
         )
-    count = len(product)
     added: list[Op] = []
     if apart:
-        moved = (count + 1) * tokens * inputs * size
+        moved = (len(apart) + 1) * tokens * inputs * size
         added.append(Streaming(f"{name}_grad_sum", "elementwise", moved))
 
     def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
@@ -85,25 +86,34 @@ def linear(
 
     if parallel == "column" and shard.sp:
         each = gathered or inputs
-        forward += _beside_gemm(shard, exchange("gather", "all_gather", each), count) + product
-        beside = count if shard.overlap_tp_gradients or shard.tp_comm_overlap else 0
+        forward += (
+            _beside_gemm(shard, exchange("gather", "all_gather", each), len(product)) + product
+        )
+        beside = shard.overlap_tp_gradients or shard.tp_comm_overlap
         if not shard.keeps_gathered:
-            backward += _ordered(shard, exchange("gather_again", "all_gather", each, beside))
-        scatter = exchange("gather_grad", "reduce_scatter", each, beside)
+            backward += _ordered(
+                shard, exchange("gather_again", "all_gather", each, beside * len(dgrad))
+            )
+        scatter = exchange("gather_grad", "reduce_scatter", each, beside * len(wgrad))
         backward += [*dgrad, *added, *_ordered(shard, scatter), *wgrad, *_summed(shard, scatter)]
     elif parallel == "column" and shard.tp > 1:
         forward += product
         if shard.overlap_tp_gradients:
-            backward += [*dgrad, *added, exchange("grad", "all_reduce", inputs, count), *wgrad]
+            backward += [
+                *dgrad,
+                *added,
+                exchange("grad", "all_reduce", inputs, len(wgrad)),
+                *wgrad,
+            ]
         else:
             backward += [*dgrad, *added, *wgrad, exchange("grad", "all_reduce", inputs)]
     elif parallel == "row" and shard.sp:
         scatter = exchange("reduce", "reduce_scatter", outputs)
-        pieces = _beside_gemm(shard, scatter)
+        pieces = _beside_gemm(shard, scatter, len(product))
         forward += pieces + product if shard.tp_comm_overlap else product + pieces
         forward += _summed(shard, scatter)
         # The gradient of a reduce-scatter is an all-gather of the same size.
-        backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs))
+        backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs), len(dgrad))
         backward += dgrad + wgrad
     elif parallel == "row" and shard.tp > 1:
         forward += [*product, exchange("reduce", "all_reduce", outputs)]
@@ -124,7 +134,7 @@ def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
     return [Streaming(f"{name}_accumulate", "elementwise", moved)]
 
 
-def _beside_gemm(shard: Shard, op: Collective, products: int = 1) -> list[Op]:
+def _beside_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
     if not shard.tp_comm_overlap:
         return _ordered(shard, op)
     piece = op.bytes // shard.tp

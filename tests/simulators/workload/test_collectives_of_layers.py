@@ -307,3 +307,18 @@ def test_every_other_of_separate_products_runs_again() -> None:
     again = [op.name for op in ours.ops if isinstance(op, Gemm) and op.name.endswith("_fwd")]
     assert again == ["qkv_1_fwd", "attention_output_fwd", "fc1_1_fwd"]
     assert flops(ours) == flops(theirs)
+
+
+def test_asynchronous_tensor_parallelism_multiplies_rank_by_rank() -> None:
+    recipe = {"tp": 4, "sp": True, "tp_comm_overlap": True}
+    whole = Shard.of(make_job(LLAMA, training={"fusion": "compiled"}, **recipe))
+    cut = replace(whole, batch_first=True)
+    for one, other in zip(
+        layer_blocks(whole, False, "none"), layer_blocks(cut, False, "none"), strict=True
+    ):
+        assert flops(one) == flops(other)
+        for name, pieces in (("qkv_fwd", 4), ("fc2_dgrad", 4), ("fc1_wgrad", 1)):
+            sizes = [
+                [op.m for op in b.ops if getattr(op, "name", "") == name] for b in (one, other)
+            ]
+            assert sizes[1] == [m // pieces for m in sizes[0] for _ in range(pieces)]
