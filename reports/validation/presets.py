@@ -44,11 +44,14 @@ def moe_preset(row: Row) -> MoePreset:
         fused_experts="full_iteration" in notes and row.dtype == "mxfp8",
     )
     if "moe-modelzoo" in row.source.lower() and row.gpu.startswith("GB") and not stated.deepep:
-        words = "tokens exchanged by HybridEP, as the source's commands say of NVL72 racks"
-        return replace(stated, deepep=True, assumed=(words,))
+        words = "HybridEP and graphs, as the source's commands say of NVL72 racks"
+        return replace(stated, deepep=True, graphs=True, assumed=(words,))
     if not is_bridge(row) or "preset" in notes:
         return stated
     if year < _HYBRID_EP:
+        if "token-drop" in notes and "B200" in row.gpu:
+            words = "CUDA graphs of whole iterations, as in the edition's token-drop recipes"
+            return replace(stated, graphs=True, assumed=(words,))
         if "dropless" not in notes:
             return stated
         words = "tokens exchanged by DeepEP beside compute, as in the edition's dropless recipes"

@@ -37,7 +37,8 @@ def test_what_a_row_states(notes: str, expected: tuple[bool, ...]) -> None:
 @pytest.mark.parametrize(
     ("edition", "gpu", "notes", "expected"),
     [
-        ("25.09", "GB200-192GB", "token-drop", (False,) * 4),
+        ("25.09", "GB200-192GB", "token-drop", (False, False, True, False)),
+        ("25.09", "H100-80GB-SXM", "token-drop", (False,) * 4),
         ("25.09", "H100-80GB-SXM", "experts force-balanced, dropless", (True, True, False, False)),
         ("25.11", "GB200-192GB", "", (True, False, False, False)),
         ("26.08", "GB300-288GB", "", (True, True, True, True)),
