@@ -26,7 +26,8 @@ class Framework:
     ``unfused`` writes the scores to memory (everything before 2022). ``fusion``:
     memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
     each region (``compiled``), or one kernel per written operation (``eager``).
-    ``fused_norm``: RMSNorm is one kernel, from a library or a compiler (LayerNorm always is).
+    ``fused_norm``: norms are hand-made kernels; without, PyTorch's LayerNorm, and RMSNorm as its
+    compiler makes it or, eagerly, one kernel per operation.
     ``complex_rope``: rotary positions are products of complex numbers, which no compiler fuses.
     ``repeats_kv``: grouped keys and values are written out for every query head before attention,
     and exchanged so under context parallelism. ``separate_projections``: queries, keys and values,

@@ -96,7 +96,8 @@ def framework_of(
     if name == "torchtitan":
         changes |= _torchtitan(row, notes)
     if any(word in label for word in _XLA):
-        changes["attention"] = "flash"
+        # Transformer Engine's norms and cuDNN's attention.
+        changes |= {"attention": "flash", "fused_norm": True}
     if "foundry" in label:
         changes["attention"] = "flash1"
         # Composer's mixed precision DEFAULT reduces in fp32, PURE in 16 bits.

@@ -78,8 +78,9 @@ class Attention:
 class Streaming:
     """A memory-bound kernel: ``bytes`` read plus written.
 
-    ``kind`` is its class: elementwise, norm_fwd, norm_bwd, softmax_fwd, softmax_bwd, dropout,
-    cross_entropy, embedding, embedding_bwd, optimizer, cast, permute, memcpy, reduce.
+    ``kind`` is its class: elementwise, norm_fwd, norm_bwd (``_plain``: as PyTorch has them),
+    softmax_fwd, softmax_bwd, dropout, cross_entropy, embedding, embedding_bwd, optimizer, cast,
+    permute, memcpy, reduce.
     ``launches`` counts kernels that share those bytes (each pays the launch floor).
     """
 

@@ -37,7 +37,7 @@ def launches(ops: list[Op]) -> int:
 
 
 def test_rms_norm_written_in_pytorch() -> None:
-    forward, backward = norm_ops(shard(fused_norm=False), "norm", 1000)
+    forward, backward = norm_ops(shard(fusion="eager", fused_norm=False), "norm", 1000)
     cast, square, mean, scale, cast_back, weight = 2 + 4, 4 + 4, 4, 4 + 4, 4 + 2, 2 + 2
     assert moved(forward) == 1000 * (cast + square + mean + scale + cast_back + weight)
     # Weight: dx, then x dy written and summed; the casts; scale: dx, x dy written and summed;
@@ -47,7 +47,16 @@ def test_rms_norm_written_in_pytorch() -> None:
 
 
 def test_layer_norm_is_one_kernel_everywhere() -> None:
-    assert norm_ops(shard(TINY, fused_norm=False), "norm", 10) == norm_ops(shard(TINY), "norm", 10)
+    plain = norm_ops(shard(TINY, fusion="eager", fused_norm=False), "norm", 10)
+    for one, other in zip(plain, norm_ops(shard(TINY), "norm", 10), strict=True):
+        assert (moved(one), launches(one)) == (moved(other), launches(other))
+        assert [op.kind for op in one] == [f"{op.kind}_plain" for op in other]
+
+
+def test_a_compiled_rms_norm_is_one_kernel_of_the_compiler() -> None:
+    forward, backward = norm_ops(shard(fusion="compiled", fused_norm=False), "norm", 10)
+    assert [op.kind for op in (*forward, *backward)] == ["norm_fwd_plain", "norm_bwd_plain"]
+    assert [moved(way) for way in (forward, backward)] == [2 * 10 * SIZE, 3 * 10 * SIZE]
 
 
 @pytest.mark.parametrize("fusion", ["fused", "compiled"])
