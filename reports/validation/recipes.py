@@ -114,7 +114,8 @@ def recipe_of(
     sequence_parallel = _sequence_parallel(row, degrees, model, assumed)
     overlap = row.grad_overlap == 1
     if row.grad_overlap is None:
-        overlap = zero >= 2
+        # Under a pipeline its shards are replayed as an optimizer's; it overlaps all the same.
+        overlap = zero >= 2 or row.dist_optimizer.lower().startswith(("fsdp", "hsdp"))
         words = "overlapped" if overlap else "not overlapped"
         if degrees.dp > 1:
             assumed.append(f"data-parallel communication not published: {words}")

@@ -83,6 +83,13 @@ def test_arithmetic_that_no_gpu_declares(label):
     assert label in why_not(dtype=label)
 
 
+def test_fsdp_overlaps_under_a_pipeline_too():
+    recipe = replayable(dist_optimizer="fsdp", grad_overlap=None).job.recipe
+    assert (recipe.pp, recipe.zero_stage) == (2, 1)
+    assert recipe.overlap_grad_reduce
+    assert not replayable(dist_optimizer="1", grad_overlap=None).job.recipe.overlap_grad_reduce
+
+
 def test_torchtitan_scales_a_tensor_by_itself():
     label = "TorchTitan (PyTorch FSDP2)"
     assert replayable(dtype="fp8", framework=label).job.precision == "fp8_current"
