@@ -35,7 +35,9 @@ class Framework:
     not the outermost dimension of activations, so what tensor-parallel ranks gather or scatter of
     it is copied into order (``torch.distributed._functional_collectives``).
     ``gathers_ring``: context parallelism by ``p2p`` gathers all keys and values at once and merges
-    pieces in fp32 (``torch.distributed``'s ``context_parallel``).
+    pieces in fp32 (``torch.distributed``'s ``context_parallel``). ``recompute_stops_early``: a
+    recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
+    non-reentrant checkpoints since 2.1, JAX).
     ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the GEMM itself.
     ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight shape, kept for
     the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32 gradient,
@@ -84,6 +86,7 @@ class Framework:
     separate_projections: bool = False
     batch_first: bool = False
     gathers_ring: bool = False
+    recompute_stops_early: bool = False
     fused_wgrad: bool = True
     wgrad_placeholders: bool = True
     accumulate_grads_fp32: bool = True

@@ -30,7 +30,7 @@ def layer_blocks(
     name = "moe_layer" if is_moe else "layer"
     if recompute == "full":
         input_bytes = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
-        return checkpointed(name, parts, input_bytes)
+        return checkpointed(name, parts, input_bytes, stops_early=shard.recompute_stops_early)
     if recompute == "selective":
         chosen = frozenset(modules.split("+"))
         at_once = OPERATIONS in chosen

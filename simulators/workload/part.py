@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simulators.workload.elementwise import norm_ops
-from simulators.workload.ir import Alloc, Block, Free, Op, Streaming
+from simulators.workload.ir import (
+    Alloc,
+    Block,
+    Collective,
+    Free,
+    Gemm,
+    GroupedGemm,
+    Op,
+    Streaming,
+)
 from simulators.workload.shard import Shard
 
 
@@ -92,10 +101,29 @@ def compose(
     )
 
 
-def checkpointed(name: str, parts: Sequence[Part], input_bytes: int) -> tuple[Block, Block]:
-    """Blocks of a fully recomputed layer: only its input is kept, the forward runs twice."""
+def until_needed(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """A forward pass without its last product and what follows: no gradient reads their results,
+    so that recomputation which stops early, or whose dead code is removed, never makes them."""
+    products = [op for op in ops if isinstance(op, Gemm | GroupedGemm)]
+    if not products:
+        return tuple(ops)
+    stem = products[-1].name.removesuffix("_fwd")
+    first = next(
+        index
+        for index, op in enumerate(ops)
+        if isinstance(op, Gemm | GroupedGemm | Collective) and op.name.startswith(stem)
+    )
+    return tuple(ops[:first])
+
+
+def checkpointed(
+    name: str, parts: Sequence[Part], input_bytes: int, *, stops_early: bool = False
+) -> tuple[Block, Block]:
+    """Blocks of a fully recomputed layer: only its input is kept, the forward runs twice, the
+    second time ``until_needed`` if it ``stops_early``."""
     plain_forward, plain_backward = compose(name, parts)
     rerun = tuple(op for op in plain_forward.ops if not isinstance(op, Alloc))
+    again = until_needed(rerun) if stops_early else rerun
     backward = tuple(op for op in plain_backward.ops if not isinstance(op, Free))
     saved = sum(part.kept_bytes for part in parts)
     transient = max((part.forward_peak_bytes for part in parts), default=0)
@@ -108,7 +136,7 @@ def checkpointed(name: str, parts: Sequence[Part], input_bytes: int) -> tuple[Bl
         ),
         Block(
             f"{name}_backward",
-            (*rerun, *backward, Free("layer_input", input_bytes)),
+            (*again, *backward, Free("layer_input", input_bytes)),
             max(plain_forward.peak_bytes, saved + plain_backward.peak_bytes),
             plain_forward.forward_ops + plain_backward.forward_ops,
         ),

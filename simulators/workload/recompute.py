@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from simulators.workload.ir import Alloc, Attention, Collective, Gemm, Op, SendRecv, Streaming
-from simulators.workload.part import Part
+from simulators.workload.part import Part, until_needed
 from simulators.workload.shard import Shard
 
 OPERATIONS = "operations"
@@ -33,12 +33,14 @@ def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]
     if "moe" in modules:
         # Megatron checkpoints the layer's experts, routed and shared, as one.
         modules |= {"shared_experts"}
-    return [_by_module(part, modules) for part in parts]
+    return [_by_module(shard, part, modules) for part in parts]
 
 
-def _by_module(part: Part, modules: frozenset[str]) -> Part:
+def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
     if part.module in modules & _WHOLE_MODULES:
-        return _drop(part, [tensor.tag for tensor in part.saved], part.forward)
+        last = part.module in ("mlp", "moe") and shard.recompute_stops_early
+        rerun = until_needed(part.forward) if last else part.forward
+        return _drop(part, [tensor.tag for tensor in part.saved], rerun)
     if part.module == "layernorm" and "layernorm" in modules:
         # A norm's input is the residual stream and stays.
         outputs = [tensor.tag for tensor in part.saved if tensor.tag.endswith("_output")]

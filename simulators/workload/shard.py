@@ -44,6 +44,7 @@ class Shard:
     separate_projections: bool
     batch_first: bool
     gathers_ring: bool
+    recompute_stops_early: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     cross_entropy: str
@@ -80,6 +81,7 @@ class Shard:
             separate_projections=job.framework.separate_projections,
             batch_first=job.framework.batch_first,
             gathers_ring=job.framework.gathers_ring,
+            recompute_stops_early=job.framework.recompute_stops_early,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,

@@ -153,3 +153,22 @@ def test_operations_keeps_what_flash_attention_made() -> None:
     violation = why_invalid(make_job(LLAMA, training={"attention": "unfused"}, **recipe))
     assert violation is not None
     assert "flash" in violation.reason
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT175B, MOE], ids=lambda model: model.name)
+@pytest.mark.parametrize("recompute", [("full", "core_attn"), ("selective", "mlp+moe")])
+def test_the_last_product_of_a_layer_is_not_made_again(
+    model: Model, recompute: tuple[str, str]
+) -> None:
+    mode, modules = recompute
+    whole = Shard.of(make_job(model, batch=8, tp=2, sp=True))
+    early = replace(whole, recompute_stops_early=True)
+    experts = model.moe is not None
+    ours, theirs = (layer_blocks(shard, experts, mode, modules)[1].ops for shard in (early, whole))
+    missing = [op.name for op in theirs if op not in ours]
+    # The product that ends the layer, what reduces or combines it, and the residual's addition.
+    assert [name for name in missing if name.endswith("fc2_fwd")]
+    assert not any(name.endswith(("dgrad", "wgrad")) for name in missing)
+    assert not {"qkv_fwd", "fc1_fwd", "expert_fc1_fwd"} & set(missing)
+    forward = [op for op in ours if getattr(op, "name", "").endswith("_fwd")]
+    assert len(forward) < len([op for op in theirs if getattr(op, "name", "").endswith("_fwd")])
