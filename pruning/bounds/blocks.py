@@ -1,0 +1,198 @@
+"""Prices and sizes of the blocks that chunks are made of, by what they depend on.
+
+A chunk is a row of *slots*: the embedding, dense layers with and without full recomputation,
+expert layers with and without, and what ends the model. Every slot's block is built and priced by
+the code that the replay itself uses, once for each combination of the fields that enter it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruning.bounds.layouts import ChunkKind
+from simulators.job import Job
+from simulators.replay.prices import Pricer
+from simulators.workload.megatron import ChunkMode, build_chunk
+from simulators.workload.program import Chunk, Run
+from simulators.workload.shard import Shard
+
+# The recipe fields that enter a layer's blocks and their prices.
+SHARD_FIELDS = (
+    "micro_batch",
+    "cp",
+    "cp_comm_type",
+    "tp",
+    "ep",
+    "etp",
+    "sp",
+    "tp_comm_overlap",
+    "overlap_moe_expert_parallel_comm",
+    "precision",
+)
+EMBEDDING, DENSE_FULL, DENSE, EXPERTS_FULL, EXPERTS, HEAD = range(6)
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """One combination's blocks, a row of slots; every array has shape (2, slots), forward first.
+
+    ``seconds`` and ``host_s`` as in ``PricedBlock``; ``saved`` bytes stay after the block (the
+    backward's are negative), ``peak`` is the most it holds. ``runs`` are the slots' runs.
+    """
+
+    seconds: Floats
+    host_s: Floats
+    saved: Ints
+    peak: Ints
+    runs: tuple[Run | None, ...]
+
+    @classmethod
+    def of(cls, job: Job, pricer: Pricer, *, some_layers: bool) -> Slots:
+        """The slots of a job.
+
+        Args:
+            job: any job of the combination.
+            pricer: prices its blocks.
+            some_layers: full recomputation leaves layers out, whose blocks are wanted too.
+        """
+        shard, mode = Shard.of(job), ChunkMode.of(job)
+        layers = range(job.model.num_layers)
+        experts = sum({job.model.is_moe_layer(layer) for layer in layers})
+        dense = len({job.model.is_moe_layer(layer) for layer in layers}) - experts
+        full = mode.recompute == "full"
+        chunk = build_chunk(shard, replace(mode, layers=None), dense, experts, True, True)
+        embedding, *rest = chunk.runs
+        layer_runs, ends = rest[: dense + experts], rest[dense + experts :]
+        runs: list[Run | None] = [embedding, None, None, None, None, *ends]
+        _place(runs, layer_runs, dense, experts, full=full)
+        if full and some_layers:
+            plain = build_chunk(
+                shard, replace(mode, recompute="none", layers=None), dense, experts, True, True
+            )
+            _place(runs, plain.runs[1 : 1 + dense + experts], dense, experts, full=False)
+        return cls._priced(runs, pricer)
+
+    @classmethod
+    def _priced(cls, runs: list[Run | None], pricer: Pricer) -> Slots:
+        shape = (2, len(runs))
+        seconds, host_s = np.zeros(shape), np.zeros(shape)
+        saved, peak = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for slot, run in enumerate(runs):
+            for way, block in enumerate(() if run is None else (run.forward, run.backward)):
+                priced = pricer.block(block)
+                seconds[way, slot], host_s[way, slot] = priced.seconds, priced.host_s
+                saved[way, slot], peak[way, slot] = block.saved_bytes, block.peak_bytes
+        return cls(seconds, host_s, saved, peak, tuple(runs))
+
+    def chunk(self, counts: Ints) -> Chunk:
+        """The chunk with so many of each slot."""
+        runs = zip(self.runs, counts.tolist(), strict=True)
+        return Chunk(tuple(replace(run, count=n) for run, n in runs if run is not None and n))
+
+
+def _place(
+    runs: list[Run | None], found: list[Run] | tuple[Run, ...], dense: int, experts: int, *,
+    full: bool,
+) -> None:  # fmt: skip
+    if dense:
+        runs[DENSE_FULL if full else DENSE] = found[0]
+    if experts:
+        runs[EXPERTS_FULL if full else EXPERTS] = found[dense]
+
+
+def slot_counts(kind: ChunkKind, slots: int, full: NDArray[np.bool_], layers: Ints) -> Ints:
+    """How many of each slot a chunk holds, shape (rows, slots).
+
+    Args:
+        kind: the chunk.
+        slots: how many slots there are.
+        full: whether a row recomputes whole layers.
+        layers: how many of a chunk's layers it then recomputes; -1 for all.
+    """
+    counts = np.zeros((len(full), slots), dtype=np.int64)
+    # As ``build_chunk``: the first layers of a chunk are recomputed, dense ones come first.
+    left = np.where(layers < 0, kind.dense + kind.experts, layers) * full
+    dense = np.minimum(kind.dense, left)
+    experts = np.minimum(kind.experts, left - dense)
+    counts[:, EMBEDDING] = kind.first
+    counts[:, DENSE_FULL], counts[:, DENSE] = dense, kind.dense - dense
+    counts[:, EXPERTS_FULL], counts[:, EXPERTS] = experts, kind.experts - experts
+    counts[:, HEAD:] = kind.last
+    return counts
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Passes over one kind of chunk in many recipes, shape (rows,) each: seconds forward and
+    backward with waits for the host, bytes kept, and the most a forward or backward pass holds."""
+
+    forward_s: Floats
+    backward_s: Floats
+    saved: Ints
+    forward_peak: Ints
+    backward_peak: Ints
+
+    @classmethod
+    def of(cls, table: SlotTable, rows: Ints, counts: Ints) -> Passes:
+        """The passes of chunks of ``counts``, shape (rows, slots), whose slots are ``rows`` of
+        ``table``."""
+        return cls(
+            _pass_s(table, rows, counts, 0),
+            _pass_s(table, rows, counts, 1),
+            (counts * table.saved[0, rows]).sum(axis=1),
+            _forward_peak(table.saved[0, rows], table.peak[0, rows], counts),
+            _backward_peak(table.saved[1, rows], table.peak[1, rows], counts),
+        )
+
+
+@dataclass(frozen=True)
+class SlotTable:
+    """The slots of several combinations, shape (2, combinations, slots)."""
+
+    seconds: Floats
+    host_s: Floats
+    saved: Ints
+    peak: Ints
+
+    @property
+    def slots(self) -> int:
+        return len(self.seconds[0, 0])
+
+    @classmethod
+    def of(cls, slots: list[Slots]) -> SlotTable:
+        return cls(
+            *(
+                np.stack([getattr(each, name) for each in slots], axis=1)
+                for name in ("seconds", "host_s", "saved", "peak")
+            )
+        )
+
+
+def _pass_s(table: SlotTable, rows: Ints, counts: Ints, way: int) -> Floats:
+    """As ``passes.sum_blocks``: the device's time, and how far the host is ever behind it."""
+    order = slice(None, None, 1 if way == 0 else -1)
+    device = (counts * table.seconds[way, rows])[:, order].cumsum(axis=1)
+    host = (counts * table.host_s[way, rows])[:, order].cumsum(axis=1)
+    behind: Floats = np.maximum(0.0, (host - device).max(axis=1))
+    total: Floats = device[:, -1] + behind
+    return total
+
+
+def _forward_peak(saved: Ints, peak: Ints, counts: Ints) -> Ints:
+    """As ``footprint``: the last repetition of each run on top of what is kept by then."""
+    live = (counts * saved).cumsum(axis=1)
+    most: Ints = np.where(counts > 0, live - saved + peak, 0).max(axis=1)
+    return most
+
+
+def _backward_peak(saved: Ints, peak: Ints, counts: Ints) -> Ints:
+    """The first repetition of each run, what runs behind it kept being free by then."""
+    freed = (counts * saved)[:, ::-1].cumsum(axis=1)[:, ::-1] - counts * saved
+    most: Ints = np.where(counts > 0, freed + peak, 0).max(axis=1)
+    return most

@@ -1,0 +1,94 @@
+"""How the layers lie on stages and chunks, and which of those are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.job import Job
+from simulators.replay.assemble import boundary_crosses_domain
+from simulators.workload.megatron import layers_by_stage
+
+# Stages whose memory and end of the step are bounded: more contents than these are rare.
+_MOST_STAGES = 4
+
+
+@dataclass(frozen=True)
+class ChunkKind:
+    """What one chunk holds: dense and expert layers, the embedding, the head."""
+
+    dense: int
+    experts: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One split of the layers.
+
+    ``kind_of[stage][chunk]`` indexes ``kinds``. ``stages`` are those that stand for the rest: the
+    first of each content, which has most micro-batches in flight, and the last. ``crosses[s]``:
+    stage ``s`` and the next lie in different NVLink domains.
+    """
+
+    pp: int
+    vpp: int
+    kinds: tuple[ChunkKind, ...]
+    kind_of: tuple[tuple[int, ...], ...]
+    stages: tuple[int, ...]
+    crosses: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, job: Job) -> Layout:
+        recipe, model = job.recipe, job.model
+        kinds: dict[ChunkKind, int] = {}
+        kind_of = []
+        for stage, ranges in enumerate(layers_by_stage(job)):
+            row = []
+            for chunk, (start, stop) in enumerate(ranges):
+                experts = sum(model.is_moe_layer(layer) for layer in range(start, stop))
+                kind = ChunkKind(
+                    stop - start - experts,
+                    experts,
+                    stage == 0 and chunk == 0,
+                    stage == recipe.pp - 1 and chunk == recipe.vpp - 1,
+                )
+                row.append(kinds.setdefault(kind, len(kinds)))
+            kind_of.append(tuple(row))
+        last = recipe.pp - 1
+        contents: dict[tuple[int, ...], int] = {}
+        for stage, content in enumerate(kind_of):
+            contents.setdefault(content, stage)
+        firsts = [stage for stage in contents.values() if stage != last]
+        return cls(
+            recipe.pp,
+            recipe.vpp,
+            tuple(kinds),
+            tuple(kind_of),
+            (*firsts[: _MOST_STAGES - 1], last),
+            tuple(boundary_crosses_domain(job)),
+        )
+
+    @cached_property
+    def stage_kinds(self) -> NDArray[np.int64]:
+        """Chunks of each kind on each of ``stages``, shape (stages, kinds)."""
+        counts = np.zeros((len(self.stages), len(self.kinds)), dtype=np.int64)
+        for row, stage in enumerate(self.stages):
+            np.add.at(counts[row], list(self.kind_of[stage]), 1)
+        return counts
+
+    def layers(self, stage: int) -> int:
+        """Transformer layers of a stage."""
+        return sum(
+            self.kinds[kind].dense + self.kinds[kind].experts for kind in self.kind_of[stage]
+        )
+
+    def spread_stages(self, most: int) -> Sequence[int]:
+        """``stages`` and others evenly among the rest, at most ``most`` and those."""
+        even = np.linspace(0, self.pp - 1, num=min(most, self.pp)).round().astype(int)
+        return sorted({*self.stages, *even.tolist(), min(1, self.pp - 1), max(0, self.pp - 2)})

@@ -1,0 +1,327 @@
+"""Lower bounds of every recipe of a table; ``pruning.bounds`` says why they are admissible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pruning.bounds.blocks import SHARD_FIELDS, Passes, Slots, SlotTable, slot_counts
+from pruning.bounds.in_flight import most_held
+from pruning.bounds.layouts import Layout
+from pruning.bounds.paths import Paths, find_paths
+from pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd
+from pruning.launchable import LAYER_SPLIT, JobOf
+from pruning.recipe_table import RecipeTable, distinct
+from simulators.calibration import Calibration
+from simulators.job import Job, Recipe
+from simulators.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
+from simulators.replay.assemble import boundary_crosses_domain, boundary_seconds
+from simulators.replay.prices import Pricer
+from simulators.workload.communicators import communicators
+from simulators.workload.program import Workload
+from simulators.workload.shard import Shard
+
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
+
+T = TypeVar("T")
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# The replay adds up the same seconds in another order, and whole periods that it found equal to
+# within 1e-9 (``replay.steady``).
+ROUNDING = 1e-8
+_WORLD = ("tp", "pp", "cp", "micro_batch")
+_PASS_FIELDS = (
+    *SHARD_FIELDS,
+    "recompute",
+    "recompute_modules",
+    "recompute_layers",
+    "schedule",
+    *LAYER_SPLIT,
+)
+_BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision")
+_MOST_STAGES = 4
+
+
+@dataclass(frozen=True)
+class RecipeBounds:
+    """Bounds, shape (rows,): ``step_time_s`` in seconds; ``memory_bytes`` as
+    ``Memory.peak_reserved_bytes`` counts them; ``used_bytes`` with what is outside the allocator,
+    to be compared with the capacity."""
+
+    step_time_s: Floats
+    memory_bytes: Ints
+    used_bytes: Ints
+
+
+class Bounds:
+    """Bounds for the recipes of one declared question.
+
+    Args:
+        job_of: completes a recipe to its job.
+        calibration, measured: what the simulator goes by.
+    """
+
+    def __init__(
+        self,
+        job_of: JobOf,
+        calibration: Calibration | None = None,
+        measured: MeasuredTable | None = None,
+    ) -> None:
+        self._job_of = job_of
+        self._calibration, self._measured = calibration, measured
+        self.ends = EndPricer()
+        self._known: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, table: RecipeTable) -> RecipeBounds:
+        """The bounds of launchable recipes."""
+        return _Columns(self, table).bounds()
+
+    def job(self, recipe: Recipe) -> Job:
+        return self._job_of(recipe)
+
+    def pricer(self, job: Job) -> Pricer:
+        groups = communicators(job)
+        return Pricer(
+            job.gpu, job.cluster, job.framework, groups, self._calibration, self._measured
+        )
+
+    def once(self, what: str, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What ``make`` gave the first time that ``key`` was asked for."""
+        whole = (what, *key)
+        if whole not in self._known:
+            self._known[whole] = make()
+        value: T = self._known[whole]
+        return value
+
+
+@dataclass(frozen=True)
+class _PassTimes:
+    """What depends on passes only, one row a combination of ``_PASS_FIELDS``.
+
+    Shape (rows, stages), for the stages that each layout names: ``end_s`` when the last pass ends,
+    ``last_backward_s`` when the last micro-batch's first backward pass may begin, ``held_bytes``
+    the most activations. ``micro_batches`` has shape (rows,).
+    """
+
+    end_s: Floats
+    last_backward_s: Floats
+    held_bytes: Ints
+    micro_batches: Ints
+
+
+class _Columns:
+    """One table on the way to its bounds: every row is one combination of what enters its passes
+    and one of what ends its step."""
+
+    def __init__(self, bounds: Bounds, table: RecipeTable) -> None:
+        self.given, self.table = bounds, table
+        self.framework = bounds.job(table[0]).framework
+        sharded = (table.numbers("zero_stage") == 3).astype(np.int64)
+        self.copied = sharded if self.framework.copies_gathered else np.zeros_like(sharded)
+        self.passes = table.distinct(_PASS_FIELDS, (self.copied,))
+        self.ends = table.distinct(END_FIELDS)
+        self.unique = table.take(self.passes.first)
+        self.layout_of, self.layouts = self.once_each(
+            self.unique, "layout", LAYER_SPLIT, Layout.of
+        )
+        self.slots_of, self.slots = self.find_slots()
+        self.full = np.array(
+            [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
+        )
+        self.layers = self.unique.numbers("recompute_layers")
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A field of the unique rows, as objects."""
+        found = self.unique.distinct((name,))
+        values = np.array([self.unique.value(name, int(row)) for row in found.first], dtype=object)
+        return found.spread(values)
+
+    def once_each(
+        self, table: RecipeTable, what: str, names: Sequence[str], make: Callable[[Job], T]
+    ) -> tuple[Ints, list[T]]:
+        """Which combination of ``names`` each row has, and ``make`` of one job of each."""
+        found = table.distinct(names)
+        answers = []
+        for row in map(int, found.first):
+            key = tuple(table.value(name, row) for name in names)
+            answers.append(self.given.once(what, key, partial(self.of_job, table, row, make)))
+        return found.of, answers
+
+    def of_job(self, table: RecipeTable, row: int, make: Callable[[Job], T]) -> T:
+        return make(self.given.job(table[row]))
+
+    def find_slots(self) -> tuple[Ints, list[Slots]]:
+        names = (*SHARD_FIELDS, "recompute", "recompute_modules")
+        single = (self.unique.numbers("pp") == 1).astype(np.int64)
+        some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
+        extra = (single, some, self.copied[self.passes.first])
+        found = self.unique.distinct(names, extra)
+        slots = []
+        for row in map(int, found.first):
+            key = tuple(self.unique.value(name, row) for name in names)
+            key += tuple(int(each[row]) for each in extra)
+            slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
+        return found.of, slots
+
+    def make_slots(self, row: int) -> Slots:
+        job = self.given.job(self.unique[row])
+        some = job.recipe.recompute_layers is not None
+        return Slots.of(job, self.given.pricer(job), some_layers=some)
+
+    def bounds(self) -> RecipeBounds:
+        boundary_of, boundaries = self.once_each(
+            self.unique, "boundary", _BOUNDARY_FIELDS, self.boundary
+        )
+        links = np.array([entry[:2] for entry in boundaries])[boundary_of]
+        boundary_bytes = np.array([entry[2] for entry in boundaries], dtype=np.int64)[boundary_of]
+        times = self.pass_times(links, boundary_bytes)
+        ends = self.stage_ends()
+        return self.put_together(times, ends, boundary_bytes)
+
+    def boundary(self, job: Job) -> tuple[float, float, int]:
+        """Seconds of a transfer between domains and inside one, and its bytes."""
+        shard = Shard.of(job)
+        size = shard.local_tokens * job.model.hidden_size * shard.element_bytes
+        pricer = self.given.pricer(job)
+        seconds = boundary_seconds(job, Workload((), dict(pricer.communicators), size), pricer)
+        by_link = {True: 0.0, False: 0.0}
+        by_link |= dict(zip(boundary_crosses_domain(job), seconds.tolist(), strict=True))
+        return by_link[True], by_link[False], size
+
+    def pass_times(self, links: Floats, boundary_bytes: Ints) -> _PassTimes:
+        count_of, counts = self.once_each(
+            self.unique, "micro_batches", _WORLD, lambda job: job.num_micro_batches
+        )
+        micro_batches = np.array(counts, dtype=np.int64)[count_of]
+        shape = (len(self.unique), _MOST_STAGES)
+        end_s, last_s = np.full(shape, -np.inf), np.full(shape, -np.inf)
+        held = np.zeros(shape, dtype=np.int64)
+        table = SlotTable.of(self.slots)
+        kept = (
+            boundary_bytes if self.framework.pipeline_buffers != "released" else 0 * micro_batches
+        )
+        schedules = self.unique.distinct(("schedule",))
+        groups = distinct(
+            [
+                (len(self.layouts), self.layout_of),
+                (len(schedules.first), schedules.of),
+                (len(counts), count_of),
+            ],
+            len(self.unique),
+        )
+        order = np.argsort(groups.of, kind="stable")
+        starts = np.searchsorted(groups.of[order], np.arange(len(groups.first) + 1))
+        for group, first in enumerate(map(int, groups.first)):
+            rows = order[starts[group] : starts[group + 1]]
+            layout = self.layouts[self.layout_of[first]]
+            schedule = self.unique.value("schedule", first)
+            m = int(micro_batches[first])
+            passes = [
+                Passes.of(
+                    table,
+                    self.slots_of[rows],
+                    slot_counts(kind, table.slots, self.full[rows], self.layers[rows]),
+                )
+                for kind in layout.kinds
+            ]
+            seconds = np.column_stack(
+                [each.forward_s for each in passes]
+                + [each.backward_s for each in passes]
+                + [links[rows]]
+            )
+            paths = self.paths(layout, schedule, m)
+            for place, stage in enumerate(layout.stages):
+                end_s[rows, place] = (seconds @ paths.to_end[place].T).max(axis=1)
+                last_s[rows, place] = (seconds @ paths.to_last_backward[place].T).max(axis=1)
+                output = kept[rows] if stage != layout.pp - 1 else 0 * rows
+                held[rows, place] = most_held(
+                    schedule, stage, layout.pp, m, layout.kind_of[stage], passes, output
+                )
+        return _PassTimes(end_s, last_s, held, micro_batches)
+
+    def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
+        blocking = layout.vpp == 1 or not self.framework.overlap_p2p
+        return self.given.once(
+            "paths",
+            (layout, schedule, micro_batches),
+            lambda: find_paths(layout, schedule, micro_batches, blocking=blocking),
+        )
+
+    def stage_ends(self) -> dict[str, NDArray[Any]]:
+        """The fields of ``StageEnd`` as arrays, shape (combinations, stages); zero where a layout
+        has fewer stages to look at."""
+        names = [field.name for field in fields(StageEnd)]
+        columns = np.zeros((len(names), len(self.ends.first), _MOST_STAGES))
+        for index, row in enumerate(map(int, self.ends.first)):
+            key = tuple(self.table.value(name, row) for name in END_FIELDS)
+            stages = self.given.once("end", key, partial(self.make_ends, row))
+            for place, stage in enumerate(stages):
+                columns[:, index, place] = [getattr(stage, name) for name in names]
+        return dict(zip(names, columns, strict=True))
+
+    def make_ends(self, row: int) -> list[StageEnd]:
+        job = self.given.job(self.table[row])
+        pricer = self.given.pricer(job)
+        unique = int(self.passes.of[row])
+        layout, slots = self.layouts[self.layout_of[unique]], self.slots[self.slots_of[unique]]
+        full, layers = self.full[unique : unique + 1], self.layers[unique : unique + 1]
+        chunks = [
+            slots.chunk(slot_counts(kind, len(slots.runs), full, layers)[0])
+            for kind in layout.kinds
+        ]
+        return [
+            self.given.ends.stage(
+                job, pricer, layout, stage, [chunks[kind] for kind in layout.kind_of[stage]]
+            )
+            for stage in layout.stages
+        ]
+
+    def put_together(
+        self, times: _PassTimes, ends: dict[str, NDArray[Any]], boundary_bytes: Ints
+    ) -> RecipeBounds:
+        u, e = self.passes.of, self.ends.of
+        zero = self.table.numbers("zero_stage")
+        reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
+        passed_s = times.end_s[u] + (ends["first_gather_s"][:, 0])[e][:, None] + reduced[e]
+        # All reductions of the last micro-batch, one after another.
+        beside_s = np.where(
+            ends["reduce_s"][e] > 0, times.last_backward_s[u] + ends["reduce_s"][e], -np.inf
+        )
+        # ZeRO 2 and 3 exchange for every micro-batch, on one stream.
+        exchanged = (zero >= 2)[:, None] * ends["reduce_s"][e]
+        exchanged = exchanged + 2 * (zero == 3)[:, None] * ends["gather_s"][e]
+        side_s = times.micro_batches[u][:, None] * exchanged
+        latest_s = np.maximum(np.maximum(passed_s, beside_s), side_s) + ends["finish_s"][e]
+        step_time_s = latest_s.max(axis=1) + ends["optimizer_s"].max(axis=1)[e]
+        used = self.memory(times, ends, boundary_bytes)
+        return RecipeBounds(step_time_s * (1 - ROUNDING), *used)
+
+    def memory(
+        self, times: _PassTimes, ends: dict[str, NDArray[Any]], boundary_bytes: Ints
+    ) -> tuple[Ints, Ints]:
+        """As ``footprint``: reserved bytes, and with what is outside the allocator."""
+        u, e = self.passes.of, self.ends.of
+        allocated = ends["fixed_bytes"][e].astype(np.int64) + times.held_bytes[u]
+        if self.framework.pipeline_buffers == "preallocated":
+            places = np.zeros((len(self.layouts), _MOST_STAGES), dtype=np.int64)
+            for index, layout in enumerate(self.layouts):
+                for place, stage in enumerate(layout.stages):
+                    places[index, place] = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
+            arriving = places[self.layout_of] * (times.micro_batches * boundary_bytes)[:, None]
+            allocated += arriving[u]
+        unused = ends["flattened_bytes"][e].astype(np.int64)
+        if not self.framework.expandable_segments:
+            unused = unused + (allocated * FRAGMENTATION).astype(np.int64)
+        reserved = -(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES
+        # Stages that a layout does not have hold nothing.
+        present = ends["fixed_bytes"][e] > 0
+        reserved = np.where(present, reserved, 0)
+        used = np.where(present, reserved + ends["outside_bytes"][e].astype(np.int64), 0)
+        return reserved.max(axis=1), used.max(axis=1)

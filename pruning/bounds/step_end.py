@@ -1,0 +1,149 @@
+"""What ends a step, and what a stage holds all through it, for one job's representative stages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pruning.bounds.layouts import Layout
+from pruning.launchable import LAYER_SPLIT
+from simulators.job import Job
+from simulators.memory.footprint import (
+    WORKSPACE_BYTES,
+    flattened_bytes,
+    outside_bytes,
+    placeholder_bytes,
+    static_bytes,
+)
+from simulators.replay.assemble import Sharing
+from simulators.replay.prices import Pricer
+from simulators.replay.simulator import open_channels
+from simulators.workload.data_parallel import (
+    Transfer,
+    bucket_parameters,
+    gather_parameters,
+    reduce_gradients,
+)
+from simulators.workload.ir import Block, Collective, Op
+from simulators.workload.parameters import LocalParameters
+from simulators.workload.program import Chunk, Stage
+from simulators.workload.step_end import finish_block, optimizer_block
+
+# The recipe fields that enter.
+END_FIELDS = (
+    *("tp", "cp", "ep", "etp", "sp", "precision", "zero_stage"),
+    *("overlap_grad_reduce", "overlap_param_gather"),
+    *LAYER_SPLIT,
+)
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """One stage. Seconds: ``reduce_alone_s`` of the reduction behind the passes, ``finish_s``,
+    ``optimizer_s`` with the gather behind it. Beside passes: ``last_reduce_s`` of the reduction
+    that nothing can hide, ``reduce_s`` of all of one micro-batch's, ``first_gather_s`` that the
+    first pass awaits, ``gather_s`` of one forward pass's.
+
+    ``fixed_bytes`` are parameters, gradients, optimizer and scratch; ``flattened_bytes`` further
+    segments; ``outside_bytes`` what the allocator does not see.
+    """
+
+    reduce_alone_s: float
+    finish_s: float
+    optimizer_s: float
+    last_reduce_s: float
+    reduce_s: float
+    first_gather_s: float
+    gather_s: float
+    fixed_bytes: int
+    flattened_bytes: int
+    outside_bytes: int
+
+
+class EndPricer:
+    """Prices what ends steps; every operation once per content and communicator."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[object, float] = {}
+
+    def seconds(self, block: Block, pricer: Pricer) -> float:
+        """The block's time alone: nothing in it overlaps."""
+        total = last_s = 0.0
+        last: Op | None = None
+        for op in block.ops:
+            # Equal buckets are one object.
+            if op is not last:
+                last, last_s = op, self._one(op, pricer)
+            total += last_s
+        return total
+
+    def _one(self, op: Op, pricer: Pricer) -> float:
+        group = pricer.communicators[op.communicator] if isinstance(op, Collective) else None
+        key = (op, group)
+        if key not in self._seconds:
+            (priced,) = pricer.operations(Block("one", (op,)))
+            self._seconds[key] = priced.seconds
+        return self._seconds[key]
+
+    def stage(
+        self, job: Job, pricer: Pricer, layout: Layout, stage: int, chunks: Sequence[Chunk]
+    ) -> StageEnd:
+        """The end of one stage that holds ``chunks``."""
+        whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
+        parameters = whole.parameters
+        sharing, transfer = Sharing.of(job), Transfer.of(job)
+        ends = stage in (0, layout.pp - 1)
+        shares = job.model.tied_embeddings and layout.pp > 1 and ends
+        finish = finish_block(job, parameters, layout.layers(stage), shares_embedding=shares)
+        optimizer_s = self.seconds(optimizer_block(job, parameters, layout.layers(stage)), pricer)
+        if sharing.gathers and not sharing.gather_beside:
+            optimizer_s += self.seconds(gather_parameters(parameters, transfer), pricer)
+        reduce_alone_s = last_s = all_s = first_s = gather_s = 0.0
+        if sharing.reduces and not sharing.reduce_beside:
+            reduce_alone_s = self.seconds(reduce_gradients(parameters, transfer), pricer)
+        if sharing.reduce_beside or sharing.gather_beside:
+            buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
+            # The first chunk's first layers meet communication first and last.
+            outer = buckets[0][-1]
+            counts = Counter(bucket for chunk_buckets in buckets for bucket in chunk_buckets)
+            if sharing.reduce_beside:
+                reduce = {p: self.seconds(reduce_gradients(p, transfer), pricer) for p in counts}
+                last_s = reduce[outer]
+                all_s = sum(reduce[p] * count for p, count in counts.items())
+            if sharing.gather_beside:
+                gather = {p: self.seconds(gather_parameters(p, transfer), pricer) for p in counts}
+                first_s = gather[outer]
+                gather_s = sum(gather[p] * count for p, count in counts.items())
+        scratch = placeholder_bytes(job, whole) + WORKSPACE_BYTES[job.gpu.architecture]
+        return StageEnd(
+            reduce_alone_s,
+            self.seconds(finish, pricer),
+            optimizer_s,
+            last_s,
+            all_s,
+            first_s,
+            gather_s,
+            sum(static_bytes(job, whole).values()) + scratch,
+            flattened_bytes(job, whole),
+            sum(outside_bytes(job, open_channels(job, pricer.communicators)).values()),
+        )
+
+
+_NOTHING = Block("nothing", ())
+
+
+def _buckets(chunk: Chunk, most: int | None) -> list[LocalParameters]:
+    """Parameters of a chunk's buckets in the order of its backward pass, as ``PassPricer`` cuts
+    them."""
+    buckets: list[LocalParameters] = []
+    filling, filled = LocalParameters(), 0
+    started = False
+    for run in reversed(chunk.runs):
+        for _ in range(run.count):
+            filling, started = filling + run.parameters, True
+            filled += run.parameters.total
+            if most is None or filled >= most:
+                buckets.append(filling)
+                filling, filled, started = LocalParameters(), 0, False
+    return [*buckets, filling] if started else buckets

@@ -1,0 +1,90 @@
+"""Nothing the replay predicts is below its bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pruning.bounds import Bounds
+from pruning.bounds.layouts import Layout
+from pruning.recipe_table import RecipeTable
+from simulators.base import get_simulator
+from simulators.calibration import Calibration
+from simulators.replay.simulator import ReplaySimulator
+from tests.pruning.questions import jobs
+from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
+
+
+def bounds_of(job, **given_):
+    return Bounds(lambda recipe: replace(job, recipe=recipe), **given_)(
+        RecipeTable.of([job.recipe])
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(jobs())
+def test_bounds_are_admissible(job):
+    prediction = get_simulator("replay").simulate(job)
+    bounds = bounds_of(job)
+    assert bounds.step_time_s[0] <= prediction.step_time_s
+    memory = prediction.memory
+    assert bounds.memory_bytes[0] <= memory.peak_reserved_bytes
+    assert bounds.used_bytes[0] <= memory.capacity_bytes - memory.headroom_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
+    contents = {tuple(kinds) for kinds in Layout.of(job).kind_of}
+    memory = get_simulator("replay").simulate(job).memory
+    bounds = bounds_of(job)
+    if len(contents) <= 3:
+        assert bounds.memory_bytes[0] == memory.peak_reserved_bytes
+        assert bounds.used_bytes[0] == memory.capacity_bytes - memory.headroom_bytes
+
+
+@settings(max_examples=30, deadline=None)
+@given(jobs(), st.floats(0.5, 2), st.floats(0.5, 2), st.floats(0.5, 2))
+def test_bounds_follow_a_calibration(job, compute, network, host):
+    calibration = Calibration(job.gpu.name, compute, network, host)
+    prediction = ReplaySimulator(calibration).without_error_bar(job)
+    assert bounds_of(job, calibration=calibration).step_time_s[0] <= prediction.step_time_s
+
+
+CASES = [
+    (GPT175B, {"tp": 8, "pp": 12, "sp": True, "recompute": "selective"}, 12, 1536),
+    (GPT175B, {"tp": 8, "pp": 12, "sp": True, "recompute": "selective", "vpp": 4}, 12, 1536),
+    (GPT175B, {"tp": 8, "pp": 6, "sp": True, "recompute": "full", "vpp": 2}, 12, 1536),
+    (GPT175B, {"tp": 8, "pp": 4, "sp": True, "overlap_grad_reduce": True}, 64, 512),
+    (MIXTRAL_8X7B, {"tp": 1, "pp": 4, "ep": 8, "micro_batch": 2}, 8, 512),
+]
+
+
+@pytest.mark.parametrize(("model", "recipe", "nodes", "batch"), CASES)
+def test_bounds_of_published_models_are_tight(model, recipe, nodes, batch):
+    job = make_job(model, nodes=nodes, batch=batch, **recipe)
+    simulated = get_simulator("replay").simulate(job).step_time_s
+    assert 0.97 * simulated <= bounds_of(job).step_time_s[0] <= simulated
+
+
+def test_a_large_table_is_bounded_in_bulk():
+    job = make_job(GPT175B, nodes=12, batch=1536, tp=8, pp=12, sp=True)
+    recipes = [
+        replace(job.recipe, recompute=recompute, vpp=vpp, micro_batch=micro_batch, zero_stage=zero)
+        for recompute in ("none", "selective", "full")
+        for vpp in (1, 2, 4, 8)
+        for micro_batch in (1, 2, 4)
+        for zero in (0, 1)
+    ]
+    bounds = Bounds(lambda recipe: replace(job, recipe=recipe))(RecipeTable.of(recipes))
+    assert np.isfinite(bounds.step_time_s).all()
+    for row in range(0, len(recipes), 7):
+        alone = bounds_of(replace(job, recipe=recipes[row]))
+        assert bounds.step_time_s[row] == pytest.approx(alone.step_time_s[0], rel=1e-12)
+        assert bounds.used_bytes[row] == alone.used_bytes[0]
+    # More recomputation takes longer and needs less memory, all else equal.
+    none, _, full = np.split(np.arange(len(recipes)), 3)
+    assert (bounds.step_time_s[none] < bounds.step_time_s[full]).all()
+    assert (bounds.memory_bytes[none] > bounds.memory_bytes[full]).all()
