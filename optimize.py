@@ -34,8 +34,9 @@ def optimize(config: DictConfig) -> int:
             plan.options,
             simulator=plan.simulator,
             executor=plan.executor,
-            storage=str(directory / STORE),
-            resume=config.resume,
+            storage=plan.options.storage or str(directory / STORE),
+            resume=plan.resume,
+            join=plan.join,
             seed=plan.seed,
             on_progress=view.show,
         )

@@ -29,14 +29,19 @@ class CheckFirst(Callback):
         with _refusing(config):
             directory = Path(config.hydra.run.dir)
             plan = build_plan(config)
+            if plan.options.storage is not None:
+                _check_writable("hydra.run.dir", directory)
+                check_plan(plan, plan.options.storage)
+                return
             _check_directory(directory, resume=config.resume)
-            check_plan(plan, directory / STORE if config.resume else None)
+            check_plan(plan, str(directory / STORE) if config.resume else None)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with _refusing(config):
             _check_writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
             for job in _jobs(config):
-                check_plan(build_plan(job), None)
+                plan = build_plan(job)
+                check_plan(plan, plan.options.storage)
 
 
 @contextlib.contextmanager

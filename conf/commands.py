@@ -80,6 +80,7 @@ def register_commands() -> None:
         "space": OmegaConf.create({}, flags={"struct": False}),
         "seed": IntegerNode(0, is_optional=False),
         "resume": BooleanNode(False, is_optional=False),
+        "join": BooleanNode(False, is_optional=False),
         "debug": BooleanNode(False, is_optional=False),
     }
     simulation: dict[str, Any] = {

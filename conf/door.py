@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
@@ -29,6 +33,7 @@ def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
     with ``debug=true``.
     """
     register_commands()
+    _interrupt_once_a_second()
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     # Makes Hydra raise what it would otherwise print in its own way.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -57,6 +62,21 @@ def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
     return next((code for code in codes if code != OK), OK)
 
 
+def _interrupt_once_a_second() -> None:
+    """Count Ctrl-C pressed twice as one: a second one in the middle of handling the first would
+    end the process with a traceback and without its results."""
+    last_s = -math.inf
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s > 1.0:
+            last_s = now_s
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+
+
 def explain(error: Exception, *, debug: bool) -> int:
     """Say on stderr what went wrong; returns the exit code."""
     if debug:
@@ -73,9 +93,10 @@ def explain(error: Exception, *, debug: bool) -> int:
     return FAILURE
 
 
-def run_directory(parent: str, stamp: str, resume: bool) -> str:
+def run_directory(parent: str, stamp: str, resume: bool, storage: str | None) -> str:
     """Where a search puts its files: ``parent/stamp``, or to resume the directory in ``parent``
-    whose search was last written to, when there is one."""
-    stores = Path(parent).glob(f"*/{STORE}") if resume else ()
+    whose search was last written to, when there is one. With a ``storage`` of its own, a search
+    is not kept in its directory, and gets a new one."""
+    stores = Path(parent).glob(f"*/{STORE}") if resume and storage is None else ()
     latest = max(stores, key=lambda store: store.stat().st_mtime, default=None)
     return str(Path(parent, stamp) if latest is None else latest.parent)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -15,9 +14,13 @@ from conf.simulators import build_simulator
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.question import Declared
-from optimizer.study import prepare_search
+from optimizer.study import identity, prepare_search
 from optimizer.tracking import TrackingSettings
 from simulators.base import SimulatorSpec
+from simulators.errors import InputError
+
+if TYPE_CHECKING:
+    from optimizer.storage.trials import Mode
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class SearchPlan:
     executor: ExecutorOptions
     tracking: TrackingSettings
     seed: int
+    resume: bool
+    join: bool
 
 
 def build_plan(config: DictConfig) -> SearchPlan:
@@ -53,13 +58,18 @@ def build_plan(config: DictConfig) -> SearchPlan:
         executor=build_value(ExecutorOptions, "executor", config.executor),
         tracking=build_value(TrackingSettings, "tracking", config.tracking),
         seed=config.seed,
+        resume=config.resume,
+        join=config.join,
     )
     plan.tracking.check()
+    if plan.join and plan.options.storage is None:
+        problem = "needs a storage that every process of the search can reach"
+        raise InputError("join", True, problem, "search.storage=<a path, or a database's URL>")
     return plan
 
 
-def check_plan(plan: SearchPlan, store: Path | None) -> None:
-    """Refuse a search that could not start, or not go on with ``store``; writes nothing.
+def check_plan(plan: SearchPlan, storage: str | None) -> None:
+    """Refuse a search that could not start, or not go on with ``storage``; writes nothing.
 
     Raises:
         InputError: naming the setting.
@@ -71,7 +81,13 @@ def check_plan(plan: SearchPlan, store: Path | None) -> None:
         plan.options,
         simulator=plan.simulator,
         executor=plan.executor,
-        storage=None if store is None else str(store),
-        resume=store is not None,
         seed=plan.seed,
     )
+    if storage is not None:
+        from optimizer.storage.trials import check_storage
+
+        question = identity(
+            plan.declared, plan.space, plan.objective, plan.options, plan.simulator, plan.seed
+        )
+        mode: Mode = "join" if plan.join else "resume" if plan.resume else "new"
+        check_storage(storage, question, mode)

@@ -9,7 +9,7 @@ from typing import Any
 from pruning import TACTICS, select_tactics
 from simulators.errors import InputError, require_choice, require_positive
 
-SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "random", "grid")
+SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "random", "grid", "exact")
 
 # Name, and the package it needs beyond those that every installation has.
 EXECUTORS: dict[str, str | None] = {
@@ -31,6 +31,8 @@ class SearchOptions:
     ``batch_size`` recipes are asked at a time whatever the number of workers, so that the
     workers do not change the answer. ``top_k`` is how many best recipes are kept and protected
     from pruning; ``pruning`` the tactics in use; ``options`` goes to the sampler as it is.
+    ``storage`` is where simulated recipes are kept: a journal file's path or a database URL
+    (None: a journal file among the search's results).
     """
 
     sampler: str = "tpe"
@@ -43,6 +45,7 @@ class SearchOptions:
     top_k: int = 10
     pruning: tuple[str, ...] = tuple(TACTICS)
     options: dict[str, Any] = field(default_factory=dict)
+    storage: str | None = None
 
     def check(self) -> None:
         """Refuse settings that mean nothing.
@@ -60,6 +63,8 @@ class SearchOptions:
         if self.timeout_s is not None:
             require_positive("search.timeout_s", self.timeout_s)
         select_tactics(self.pruning)
+        if self.storage is not None and not self.storage.strip():
+            raise InputError("search.storage", self.storage, "is empty", "a path, a URL, or null")
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from optimizer.trial import Progress, SearchResult
 from pruning import select_tactics, settle
 from simulators.base import SimulatorSpec, check_simulator
 from simulators.errors import InputError
-from simulators.job import Recipe
 
 if TYPE_CHECKING:
-    from optimizer.store import TrialStore
+    from optimizer.storage.stored import StoredExecutor
+    from optimizer.storage.trials import Mode
 
 OnProgress = Callable[[Progress], None]
 
@@ -45,6 +45,7 @@ def run_search(
     executor: ExecutorOptions | None = None,
     storage: str | None = None,
     resume: bool = False,
+    join: bool = False,
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> SearchResult:
@@ -59,6 +60,8 @@ def run_search(
         executor: who simulates; by default worker processes on all cores.
         storage: a journal file's path or a database URL; None keeps nothing on disk.
         resume: continue the search that ``storage`` holds.
+        join: continue it or begin it, together with other processes that do the same: each
+            recipe is simulated by one of them, and all come to the same answer.
         seed: same seed, same answer.
         on_progress: called after every batch.
 
@@ -70,20 +73,18 @@ def run_search(
     """
     started_s = time.monotonic()
     executor = ExecutorOptions() if executor is None else executor
-    surveyed, sampler, store = prepare_search(
-        declared,
-        space,
-        objective,
-        options,
-        simulator=simulator,
-        executor=executor,
-        storage=storage,
-        resume=resume,
-        seed=seed,
+    surveyed, sampler = prepare_search(
+        declared, space, objective, options, simulator=simulator, executor=executor, seed=seed
     )
     ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
-    with make_executor(executor, declared, simulator) as workers:
-        search = Search(surveyed, options, objective, sampler, ledger, workers, store)
+    workers = make_executor(executor, declared, simulator)
+    stored = None
+    if storage is not None:
+        question = identity(declared, space, objective, options, simulator, seed)
+        mode: Mode = "join" if join else "resume" if resume else "new"
+        workers = stored = _stored(storage, question, mode, workers, surveyed, objective)
+    search = Search(surveyed, options, objective, sampler, ledger, workers)
+    with workers:
         try:
             stopped = search.run(started_s, on_progress)
         except KeyboardInterrupt:
@@ -96,8 +97,9 @@ def run_search(
         stopped=stopped,
         wall_s=time.monotonic() - started_s,
         space_size=surveyed.distinct_points,
-        resumed_trials=search.resumed_trials,
+        resumed_trials=0 if stored is None else stored.restored,
         notes=(*_notes(surveyed), *workers.notes),
+        certificate=None if sampler.proof is None else sampler.proof.certificate(),
     )
 
 
@@ -109,17 +111,13 @@ def prepare_search(
     *,
     simulator: SimulatorSpec | str,
     executor: ExecutorOptions,
-    storage: str | None,
-    resume: bool,
     seed: int,
-) -> tuple[Survey, Sampler, TrialStore | None]:
-    """Everything of ``run_search`` that can refuse its arguments; nothing is simulated.
-
-    Called with ``storage=None`` it writes nothing, and with an existing store and ``resume``
-    it only reads: a program may check first and search later.
+) -> tuple[Survey, Sampler]:
+    """Everything of ``run_search`` that can refuse its arguments, but for its storage; nothing
+    is simulated, and nothing written.
 
     Raises:
-        InputError: for anything wrong in the arguments or the store.
+        InputError: for anything wrong in the arguments.
     """
     declared.check()
     options.check()
@@ -128,14 +126,36 @@ def prepare_search(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
-    sampler = make_sampler(options, surveyed, objective, seed)
-    store = None
-    if storage is not None:
-        from optimizer.store import TrialStore
+    return surveyed, make_sampler(options, surveyed, objective, seed, simulator)
 
-        question = _identity(declared, space, objective, options, simulator, seed)
-        store = TrialStore(storage, question, surveyed.space, objective, resume=resume)
-    return surveyed, sampler, store
+
+def _stored(
+    storage: str,
+    question: Mapping[str, Any],
+    mode: Mode,
+    workers: Executor,
+    surveyed: Survey,
+    objective: Objective,
+) -> StoredExecutor:
+    from optimizer.storage.stored import StoredExecutor
+    from optimizer.storage.trials import TrialStore
+
+    points = dict(zip(surveyed.recipes, surveyed.points, strict=True))
+    store = TrialStore(storage, question, surveyed.space, objective, mode)
+    return StoredExecutor(
+        workers, store, points.__getitem__, lambda outcome: _refuse_nonsense(outcome, objective)
+    )
+
+
+def _refuse_nonsense(outcome: Outcome, objective: Objective) -> Outcome:
+    """An objective that is not a number is a failure of the simulator, not a value."""
+    if outcome.prediction is None:
+        return outcome
+    try:
+        objective.values(outcome.prediction)
+    except ArithmeticError as error:
+        return dataclasses.replace(outcome, prediction=None, error=str(error))
+    return outcome
 
 
 @functools.lru_cache(maxsize=1)
@@ -155,7 +175,6 @@ class Search:
         sampler: Sampler,
         ledger: Ledger,
         executor: Executor,
-        store: TrialStore | None,
     ) -> None:
         self._survey = surveyed
         self._options = options
@@ -163,16 +182,15 @@ class Search:
         self._sampler = sampler
         self._ledger = ledger
         self._executor = executor
-        self._store = store
-        self._restored: dict[Recipe, Outcome] = {} if store is None else store.restored
         self._tactics = select_tactics(options.pruning)
         self._limit = min(len(surveyed), options.n_trials or len(surveyed))
-        self.resumed_trials = 0
 
     def run(self, started_s: float, on_progress: OnProgress | None) -> str:
         """Search until something says stop; returns why (see ``SearchResult.stopped``)."""
         while (stopped := self._why_stop(started_s)) is None:
             proposals, rows = self._ask()
+            if not rows:
+                return "proved"
             self._settle(rows)
             self._tell(proposals, rows)
             if on_progress is not None:
@@ -208,6 +226,8 @@ class Search:
         rows: list[int] = []
         while len(rows) < wanted:
             proposal = self._sampler.ask()
+            if proposal is None:
+                break
             point = survey_.space.canonical(proposal.indices)
             row = survey_.row_of.get(point)
             if row is None:
@@ -223,40 +243,21 @@ class Search:
         return proposals, rows
 
     def _settle(self, rows: Sequence[int]) -> None:
-        """Prune, restore or simulate the rows, and record them in the order asked."""
+        """Prune or simulate the rows, and record them in the order asked."""
         ledger, recipes, declared = self._ledger, self._survey.recipes, self._survey.space.declared
         verdicts = {
             row: verdict
             for row in rows
             if (verdict := settle(declared.job(recipes[row]), ledger.history, self._tactics))
         }
-        outcomes = {
-            row: self._restored[recipes[row]]
-            for row in rows
-            if row not in verdicts and recipes[row] in self._restored
-        }
-        self.resumed_trials += len(outcomes)
-        new = [row for row in rows if row not in verdicts and row not in outcomes]
+        new = [row for row in rows if row not in verdicts]
         simulated = self._executor.map([recipes[row] for row in new])
-        fresh = dict(zip(new, map(self._refuse_nonsense, simulated), strict=True))
-        if self._store is not None:
-            points = self._survey.points
-            self._store.add([(points[row], recipes[row], fresh[row]) for row in new])
+        outcomes = dict(zip(new, simulated, strict=True))
         for row in rows:
             if row in verdicts:
                 ledger.add_pruned(row, verdicts[row])
             else:
-                ledger.add_simulated(row, outcomes.get(row) or fresh[row])
-
-    def _refuse_nonsense(self, outcome: Outcome) -> Outcome:
-        """An objective that is not a number is a failure of the simulator, not a value."""
-        if outcome.prediction is None:
-            return outcome
-        try:
-            self._objective.values(outcome.prediction)
-        except ArithmeticError as error:
-            return dataclasses.replace(outcome, prediction=None, error=str(error))
-        return outcome
+                ledger.add_simulated(row, _refuse_nonsense(outcomes[row], self._objective))
 
     def _tell(self, proposals: Sequence[tuple[Proposal, int]], rows: Sequence[int]) -> None:
         evaluations, points = self._ledger.evaluations, self._survey.points
@@ -271,11 +272,14 @@ class Search:
         ledger = self._ledger
         elapsed_s = time.monotonic() - started_s
         considered = ledger.considered
-        eta_s = elapsed_s / considered * (self._limit - considered) if considered else None
+        limit, proof = self._limit, self._sampler.proof
+        if proof is not None:
+            limit = min(limit, considered + proof.open_recipes())
+        eta_s = elapsed_s / considered * (limit - considered) if considered else None
         best = ledger.best(1)
         return Progress(
             considered,
-            self._limit,
+            limit,
             dict(ledger.counts),
             best[0] if best else None,
             elapsed_s,
@@ -283,7 +287,7 @@ class Search:
         )
 
 
-def _identity(
+def identity(
     declared: Declared,
     space: Mapping[str, Any],
     objective: Objective,

@@ -4,6 +4,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -14,7 +15,9 @@ ENDLESS = [*SMALL[:3], "executor.n_jobs=2", "tracking=none", "search.patience=nu
 ENDLESS += ["search.n_trials=5000", "search.batch_size=16"]
 
 
-def stop_after_first_progress(cwd, how: signal.Signals) -> tuple[int, str, str, int]:
+def stop_after_first_progress(
+    cwd, how: signal.Signals, times: int = 1
+) -> tuple[int, str, str, int]:
     """Start a search and stop it; exit code, stdout, stderr and the recipes it reported."""
     process = subprocess.Popen(
         command("optimize.py", *ENDLESS),
@@ -28,11 +31,19 @@ def stop_after_first_progress(cwd, how: signal.Signals) -> tuple[int, str, str, 
     assert process.stderr is not None
     line = process.stderr.readline()
     # As a terminal does: the signal goes to the workers too.
-    os.killpg(process.pid, how)
+    for _ in range(times):
+        os.killpg(process.pid, how)
+        time.sleep(0.03)
     stdout, stderr = process.communicate(timeout=60)
     reported = re.match(r"(\d+)/\d+ recipes", line)
     assert reported is not None, line + stderr
     return process.returncode, stdout, line + stderr, int(reported[1])
+
+
+def test_an_impatient_ctrl_c_prints_no_traceback(tmp_path):
+    code, _, stderr, _ = stop_after_first_progress(tmp_path, signal.SIGINT, times=3)
+    assert code == 130, stderr
+    assert "Traceback" not in stderr
 
 
 def run_directory(cwd):

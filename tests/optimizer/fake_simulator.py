@@ -143,6 +143,14 @@ class KillsItsWorkerOnce(FakeSimulator):
         return super().simulate(job)
 
 
+class Slow(FakeSimulator):
+    """Long enough to be killed in the middle of."""
+
+    def simulate(self, job: Job) -> Prediction:
+        time.sleep(0.01)
+        return super().simulate(job)
+
+
 class Hangs(FakeSimulator):
     """Never answers for one recipe."""
 

@@ -101,7 +101,8 @@ def test_a_torn_last_line_loses_one_trial(tmp_path):
     path = tmp_path / "search.journal"
     whole = search(str(path))
     text = path.read_bytes()
-    path.write_bytes(text[:-100])
+    last = text.rindex(b'"step_time_s"')
+    path.write_bytes(text[:last])
     resumed = search(str(path), resume=True)
     assert story(resumed) == story(whole)
     simulated = sum(t.prediction is not None for t in whole.trials)

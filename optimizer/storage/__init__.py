@@ -1,0 +1,1 @@
+"""Simulated recipes on disk or in a database, and who of several processes simulates which."""

@@ -1,0 +1,167 @@
+"""Where a search's trials are kept: a journal file, or a database by URL; through Optuna."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import re
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import optuna
+from optuna.storages.journal import JournalFileBackend
+
+from simulators.errors import InputError
+
+FIELD = "search.storage"
+
+# SQLite is locked as a whole while somebody writes; this is how long others wait, in seconds.
+_SQLITE_WAIT_S = 60
+_CONNECT_S = 10
+_TAIL_BYTES = 65536
+_CREATE_ATTEMPTS = 10
+
+
+def open_storage(location: str) -> Any:
+    """The Optuna storage at ``location``: a path, or an SQLAlchemy URL.
+
+    Raises:
+        InputError: when it cannot be opened, or is something else.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        if "://" in location:
+            return _database(location)
+        path = Path(location)
+        if path.exists():
+            _refuse_what_is_no_journal(path)
+        return optuna.storages.JournalStorage(Journal(location))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(FIELD, shown(location), f"cannot be opened: {error}") from error
+    except Exception as error:  # whatever a damaged file or a database makes a backend raise
+        raise damaged(location, error) from error
+
+
+def damaged(location: str, error: Exception) -> InputError:
+    """What to say when something in the storage cannot be read."""
+    if "://" in location:
+        return InputError(FIELD, shown(location), f"cannot be used: {_innermost(error)}")
+    return InputError(
+        FIELD,
+        location,
+        f"is damaged or not a search store ({type(error).__name__}: {error})",
+        "delete or move it and search again without resume",
+    )
+
+
+def file_of(location: str) -> Path | None:
+    """The file that a location names; None for a database server's."""
+    if location.startswith("sqlite:///"):
+        return Path(location.removeprefix("sqlite:///"))
+    return None if "://" in location else Path(location)
+
+
+def shown(location: str) -> str:
+    """The location without the password of its URL."""
+    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", location)
+
+
+class Journal(JournalFileBackend):  # type: ignore[misc]  # Optuna is not typed for us
+    """A journal file that survives writers which are killed while they write.
+
+    Optuna's own lock is a file that a killed process leaves behind, and its reader does not
+    get past a torn line in the middle. Here the kernel holds the lock on the journal itself,
+    and whoever writes next cuts a torn last line off.
+    """
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        with open(self._file_path, "rb+") as journal:
+            _lock(journal)
+            _cut_torn_line(journal)
+            journal.write(lines.encode())
+            journal.flush()
+            os.fsync(journal.fileno())
+
+
+def _lock(file: BinaryIO) -> None:
+    """Wait until no other process has the file locked; closing it unlocks."""
+    # Windows has no such lock; there, one process at a time is for the user to keep.
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+
+
+def _cut_torn_line(journal: BinaryIO) -> None:
+    """Leave the file ending, and positioned, after its last whole line."""
+    end = journal.seek(0, os.SEEK_END)
+    keep = end
+    while keep > 0:
+        start = max(0, keep - _TAIL_BYTES)
+        journal.seek(start)
+        newline = journal.read(keep - start).rfind(b"\n")
+        if newline >= 0:
+            keep = start + newline + 1
+            break
+        keep = start
+    if keep < end:
+        journal.truncate(keep)
+    journal.seek(keep)
+
+
+def _refuse_what_is_no_journal(path: Path) -> None:
+    with path.open("rb") as journal:
+        first = journal.readline()
+    # A writer may have been killed in the middle of the very first line.
+    torn = not first.endswith(b"\n") and first[: len(_OPENING)] == _OPENING[: len(first)]
+    if not torn and "op_code" not in json.loads(first):
+        raise ValueError("its first line is no journal entry")
+
+
+_OPENING = b'{"op_code":'
+
+
+def _database(url: str) -> Any:
+    scheme, rest = url.split("://", 1)
+    # SQLAlchemy takes the old psycopg2 where no driver is named.
+    if scheme == "postgresql" and importlib.util.find_spec("psycopg2") is None:
+        scheme = "postgresql+psycopg"
+    arguments: dict[str, Any] = {"pool_pre_ping": True}
+    if scheme.startswith("sqlite"):
+        arguments["connect_args"] = {"timeout": _SQLITE_WAIT_S}
+    elif scheme.startswith("postgresql"):
+        arguments["connect_args"] = {"connect_timeout": _CONNECT_S}
+    try:
+        return _created(f"{scheme}://{rest}", arguments)
+    except ImportError as error:
+        raise InputError(
+            FIELD,
+            shown(url),
+            f"needs a database driver that is not installed ({_innermost(error)})",
+            "pip install 'trainscout[postgres]' for PostgreSQL, or a path, or sqlite:///FILE",
+        ) from error
+
+
+def _created(url: str, engine_arguments: dict[str, Any]) -> Any:
+    """The database, its tables created if need be; other processes may be creating them too."""
+    for _ in range(_CREATE_ATTEMPTS):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs=engine_arguments)
+        except Exception as error:
+            if not any(word in str(error).lower() for word in ("exists", "unique", "locked")):
+                raise
+        time.sleep(random.uniform(0.1, 0.5))
+    return optuna.storages.RDBStorage(url, engine_kwargs=engine_arguments)
+
+
+def _innermost(error: BaseException) -> str:
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

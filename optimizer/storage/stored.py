@@ -1,0 +1,91 @@
+"""An executor that looks a recipe up before it simulates it, and keeps what it simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from optimizer.executors import Executor, Outcome
+from optimizer.space import Indices
+from optimizer.storage.claims import Claims
+from optimizer.storage.trials import TrialStore, fingerprint
+from simulators.job import Recipe
+
+
+class StoredExecutor(Executor):
+    """Around another executor: what the store has is not simulated, what another process is
+    simulating is waited for, and the rest is simulated here and stored at once.
+
+    ``restored`` and ``shared`` count the outcomes that were in the store at the start, and
+    those that other processes supplied since. ``check`` has the last word on an outcome before
+    it is stored.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        store: TrialStore,
+        point_of: Callable[[Recipe], Indices],
+        check: Callable[[Outcome], Outcome],
+    ) -> None:
+        super().__init__()
+        self.restored = 0
+        self.shared = 0
+        self._executor = executor
+        self._store = store
+        self._point_of = point_of
+        self._check = check
+        self._at_start = frozenset(store.known)
+        self._claims = Claims(store.storage, store.name)
+
+    def __enter__(self) -> Self:
+        self._claims.__enter__()
+        self._executor.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._executor.__exit__(kind, error, traceback)
+        self._claims.__exit__()
+        self.notes += self._executor.notes
+        if self.shared:
+            self.notes.append(f"{self.shared:,} recipes simulated by other processes")
+
+    def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+        keys = [fingerprint(dataclasses.asdict(recipe)) for recipe in recipes]
+        pending = list(range(len(recipes)))
+        while pending:
+            self._store.refresh()
+            found = {p: outcome for p in pending if (outcome := self._found(recipes[p], keys[p]))}
+            yield from found.items()
+            pending = [position for position in pending if position not in found]
+            mine = [pending[i] for i in self._claims.take([keys[p] for p in pending])]
+            # Whoever held these before may have stored them just before leaving.
+            self._store.refresh()
+            mine = [position for position in mine if recipes[position] not in self._store.known]
+            for index, simulated in self._executor.run([recipes[p] for p in mine]):
+                recipe, outcome = recipes[mine[index]], self._check(simulated)
+                self._store.add(self._point_of(recipe), recipe, outcome, self._claims.owner)
+                yield mine[index], outcome
+            pending = [position for position in pending if position not in mine]
+            if pending and not mine:
+                self._claims.wait([keys[p] for p in pending])
+
+    def _found(self, recipe: Recipe, key: str) -> Outcome | None:
+        """What the store has, or the failure of a process that is still there."""
+        outcome = self._store.known.get(recipe)
+        holder = self._claims.holder(key)
+        if outcome is None and holder is not None:
+            outcome = self._store.failed_at(recipe, holder)
+        if outcome is not None:
+            if recipe in self._at_start:
+                self.restored += 1
+            else:
+                self.shared += 1
+        return outcome

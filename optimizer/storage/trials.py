@@ -1,0 +1,194 @@
+"""Simulated recipes kept in an Optuna storage, so that a killed search loses none of them.
+
+A storage holds one study per question and one trial per simulated recipe: knobs as parameters,
+the recipe and the whole prediction as user attributes. Any Optuna tool can read it. A trial is
+written in one piece, when its recipe has been simulated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Literal
+
+import optuna
+
+from optimizer.executors import Outcome
+from optimizer.objective import Objective
+from optimizer.prediction_record import prediction_from_dict
+from optimizer.space import Indices, Space
+from optimizer.storage.backends import FIELD, damaged, file_of, open_storage, shown
+from simulators.errors import InputError
+from simulators.job import Recipe
+
+Mode = Literal["new", "resume", "join"]
+"""``new`` insists on a search that is not there yet, ``resume`` on one that is; ``join`` takes
+either."""
+
+_FORMAT = 2
+
+
+def fingerprint(content: Any) -> str:
+    """A short content hash of something JSON-ready."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_storage(location: str, question: Mapping[str, Any], mode: Mode) -> None:
+    """Refuse a storage that a search of ``question`` cannot use; creates no study in it.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    file = file_of(location)
+    if file is None or file.exists():
+        _refuse_mismatch(location, open_storage(location), question, mode)
+    elif mode == "resume":
+        raise InputError("resume", True, f"there is no search in {shown(location)}")
+    elif not (directory := file.absolute().parent).is_dir():
+        raise InputError(FIELD, location, f"{directory} is not a directory", "an existing one")
+
+
+class TrialStore:
+    """The stored trials of one question, those that other processes add included.
+
+    Args:
+        location: a path to a journal file, or a database URL (``sqlite:///search.db``).
+        question: what identifies the search, JSON-ready; another question is refused.
+
+    Raises:
+        InputError: when the store cannot be read or written, or ``mode`` is not met.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        question: Mapping[str, Any],
+        space: Space,
+        objective: Objective,
+        mode: Mode,
+    ) -> None:
+        self.location = location
+        self.name = _study_name(question)
+        self.known: dict[Recipe, Outcome] = {}
+        self._failures: dict[Recipe, tuple[str, Outcome]] = {}
+        self._read = 0
+        self._objective = objective
+        self._distributions: dict[str, Any] = {
+            knob.name: optuna.distributions.IntDistribution(0, len(knob.choices) - 1)
+            for knob in space.knobs
+        }
+        self.storage = open_storage(location)
+        found = _refuse_mismatch(location, self.storage, question, mode)
+        try:
+            self._study = self._load() if found else self._create(question)
+            self.refresh()
+        except Exception as error:  # whatever a damaged file or a database makes a backend raise
+            raise damaged(location, error) from error
+
+    def _load(self) -> optuna.Study:
+        return optuna.load_study(storage=self.storage, study_name=self.name)
+
+    def _create(self, question: Mapping[str, Any]) -> optuna.Study:
+        ways = ["minimize" if each.minimise else "maximize" for each in self._objective.measures]
+        # Another process may be creating it at this moment.
+        study = optuna.create_study(
+            storage=self.storage, study_name=self.name, directions=ways, load_if_exists=True
+        )
+        study.set_user_attr("question", question)
+        return study
+
+    def add(self, indices: Indices, recipe: Recipe, outcome: Outcome, owner: str) -> None:
+        """Append a simulated recipe; it is on disk when this returns.
+
+        Raises:
+            InputError: when the store has become unwritable.
+        """
+        try:
+            self._study.add_trial(self._trial(indices, recipe, outcome, owner))
+        except (OSError, optuna.exceptions.StorageInternalError) as error:
+            problem = f"cannot be written: {error}"
+            raise InputError(FIELD, shown(self.location), problem) from error
+        if outcome.prediction is not None:
+            self.known.setdefault(recipe, outcome)
+
+    def refresh(self) -> None:
+        """Learn what has been added, here or elsewhere.
+
+        Two processes may have simulated a recipe when one was taken for dead: the first counts.
+        """
+        trials = self._study.get_trials(deepcopy=False)
+        for trial in trials[self._read :]:
+            attributes = trial.user_attrs
+            recipe = Recipe(**attributes["recipe"])
+            if recipe in self.known:
+                continue
+            if trial.state == optuna.trial.TrialState.COMPLETE:
+                prediction = prediction_from_dict(attributes["prediction"])
+                outcome = Outcome(prediction, duration_s=float(attributes["duration_s"]))
+                self.known[recipe] = outcome
+            else:
+                outcome = Outcome(None, attributes["error"], float(attributes["duration_s"]))
+                self._failures[recipe] = (attributes["owner"], outcome)
+        self._read = len(trials)
+
+    def failed_at(self, recipe: Recipe, owner: str) -> Outcome | None:
+        """The failure that ``owner`` met; those of earlier processes are to be tried again."""
+        failed_by, outcome = self._failures.get(recipe, (None, None))
+        return outcome if failed_by == owner else None
+
+    def _trial(self, indices: Indices, recipe: Recipe, outcome: Outcome, owner: str) -> Any:
+        prediction = outcome.prediction
+        attributes: dict[str, Any] = {
+            "recipe": asdict(recipe),
+            "duration_s": outcome.duration_s,
+            "owner": owner,
+        }
+        state = optuna.trial.TrialState.COMPLETE
+        values = None
+        if prediction is None:
+            state = optuna.trial.TrialState.FAIL
+            attributes["error"] = outcome.error
+        else:
+            attributes["prediction"] = prediction.to_dict()
+            values = list(self._objective.values(prediction))
+        return optuna.trial.create_trial(
+            state=state,
+            values=values,
+            params=dict(zip(self._distributions, indices, strict=True)),
+            distributions=self._distributions,
+            user_attrs=attributes,
+        )
+
+
+def _study_name(question: Mapping[str, Any]) -> str:
+    return f"trainscout-{_FORMAT}-{fingerprint(question)}"
+
+
+def _refuse_mismatch(location: str, storage: Any, question: Mapping[str, Any], mode: Mode) -> bool:
+    """Whether the storage holds this search already, when ``mode`` allows what is."""
+    try:
+        present = optuna.get_all_study_names(storage)
+    except Exception as error:
+        raise damaged(location, error) from error
+    found = _study_name(question) in present
+    if mode == "resume" and not found:
+        raise InputError(
+            "resume",
+            True,
+            f"{shown(location)} holds another search: the model, cluster, training, space, "
+            "objective, simulator, sampler, batch size or seed differ"
+            if present
+            else f"there is no search in {shown(location)}",
+            "the declarations it was started with, or another storage",
+        )
+    if mode == "new" and found:
+        raise InputError(
+            FIELD,
+            shown(location),
+            "already holds this search",
+            "resume=true to continue it, join=true to share it, or another storage",
+        )
+    return found
