@@ -6,27 +6,49 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simulators.errors import InputError, require_choice
+from simulators.flops import step_flops
+from simulators.job import Job
 from simulators.prediction import Prediction
+
+Floats = NDArray[np.float64]
+
+
+def _cost_of_run_usd(job: Job, step_s: Floats) -> Floats:
+    steps = job.training.tokens / job.tokens_per_step
+    return step_s * job.world_size * job.gpu.price_usd_per_hour / 3600 * steps
+
+
+def _mfu(job: Job, step_s: Floats) -> Floats:
+    return step_flops(job).model / (job.gpu.peak(job.precision) * job.world_size * step_s)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure to optimise. ``times_step`` tells how it moves with the step time, all else
-    equal: ``minimise`` figures in proportion, the others inversely; False when it does not."""
+    """One figure to optimise. ``at`` gives it for a job and step times in seconds, all else
+    equal: ``minimise`` figures in proportion, the others inversely; None when the step time does
+    not move it."""
 
     read: Callable[[Prediction], float]
     minimise: bool
     unit: str
-    times_step: bool
+    at: Callable[[Job, Floats], Floats] | None
 
 
 MEASURES: dict[str, Measure] = {
-    "cost": Measure(lambda p: p.cost_of_run_usd, True, "USD per run", True),
-    "step_time": Measure(lambda p: p.step_time_s, True, "s", True),
-    "tokens_per_s": Measure(lambda p: p.tokens_per_s, False, "tokens/s", True),
-    "mfu": Measure(lambda p: p.mfu, False, "fraction of peak", True),
-    "memory": Measure(lambda p: float(p.memory.peak_reserved_bytes), True, "bytes", False),
+    "cost": Measure(lambda p: p.cost_of_run_usd, True, "USD per run", _cost_of_run_usd),
+    "step_time": Measure(lambda p: p.step_time_s, True, "s", lambda _, step_s: step_s),
+    "tokens_per_s": Measure(
+        lambda p: p.tokens_per_s,
+        False,
+        "tokens/s",
+        lambda job, step_s: job.tokens_per_step / step_s,
+    ),
+    "mfu": Measure(lambda p: p.mfu, False, "fraction of peak", _mfu),
+    "memory": Measure(lambda p: float(p.memory.peak_reserved_bytes), True, "bytes", None),
 }
 
 
@@ -73,7 +95,7 @@ class Objective:
         None when there are several objectives or the one is not driven by the step time.
         """
         (measure, *others) = self.measures
-        if others or not measure.times_step or values[0] <= 0:
+        if others or measure.at is None or values[0] <= 0:
             return None
         return values[0] if measure.minimise else 1.0 / values[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from optimizer.certificate import Certificate
 from simulators.job import Recipe
 from simulators.prediction import Prediction
 
@@ -40,7 +41,8 @@ class SearchResult:
     ``best`` holds the top ``ok`` trials, best first; ``pareto`` the non-dominated ones (equal
     to ``best[:1]`` for one objective); with several, ``best`` goes by the first objective.
     ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
-    ``n_trials``, ``converged``, ``space_exhausted``, ``interrupted`` or ``timeout``.
+    ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
+    ``certificate`` is the proof of an exact search.
     """
 
     trials: tuple[Trial, ...]
@@ -52,6 +54,7 @@ class SearchResult:
     space_size: int
     resumed_trials: int = 0
     notes: tuple[str, ...] = field(default=())
+    certificate: Certificate | None = None
 
     def counts(self) -> dict[str, int]:
         """Number of trials by status, zeros included."""

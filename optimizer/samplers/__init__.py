@@ -7,24 +7,34 @@ from optimizer.options import SearchOptions
 from optimizer.samplers.base import Evaluation, Proposal, Sampler
 from optimizer.samplers.grid import GridSampler
 from optimizer.survey import Survey
+from simulators.base import SimulatorSpec
 from simulators.errors import InputError
 
 __all__ = ["Evaluation", "Proposal", "Sampler", "make_sampler"]
 
 
 def make_sampler(
-    options: SearchOptions, survey: Survey, objective: Objective, seed: int
+    options: SearchOptions,
+    survey: Survey,
+    objective: Objective,
+    seed: int,
+    simulator: SimulatorSpec | str = "replay",
 ) -> Sampler:
     """The sampler that ``options`` name.
 
     Raises:
-        InputError: for unknown samplers or sampler options, a missing extra, or several
-            objectives with a sampler that takes one.
+        InputError: for unknown samplers or sampler options, a missing extra, several
+            objectives with a sampler that takes one, or a simulator without the bounds that
+            the sampler needs.
     """
     if options.sampler == "grid":
         if options.options:
             raise InputError("search.options", dict(options.options), "grid takes no options")
         return GridSampler(survey)
+    if options.sampler == "exact":
+        from optimizer.samplers.exact import ExactSampler
+
+        return ExactSampler(survey, objective, options, simulator)
     from optimizer.samplers.optuna import make_optuna_sampler
 
     return make_optuna_sampler(options, survey.space, len(objective.names), seed)

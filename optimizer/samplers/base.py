@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from optimizer.certificate import Certificate
 from optimizer.space import Indices
 
 
@@ -28,17 +29,33 @@ class Evaluation:
     memory_violation: float = 0.0
 
 
+class Proof(Protocol):
+    """What a sampler that bounds recipes can say of those not simulated."""
+
+    def open_recipes(self) -> int:
+        """How many could yet be among the best."""
+        ...
+
+    def certificate(self) -> Certificate:
+        """What is proved so far."""
+        ...
+
+
 class Sampler(Protocol):
     """Proposes points of a space.
 
     An ``exhaustive`` sampler lists every point once: what it asks is never replaced by a
-    neighbour.
+    neighbour. ``proof`` says how far it has proved its best, None where it proves nothing.
     """
 
     exhaustive: bool
 
-    def ask(self) -> Proposal:
-        """The next point, possibly one asked before or not launchable."""
+    @property
+    def proof(self) -> Proof | None: ...
+
+    def ask(self) -> Proposal | None:
+        """The next point, possibly one asked before or not launchable; None when no further
+        one is worth a simulation."""
         ...
 
     def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:

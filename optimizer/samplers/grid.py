@@ -17,6 +17,7 @@ class GridSampler:
     """
 
     exhaustive = True
+    proof = None
 
     def __init__(self, survey: Survey) -> None:
         self._points = _ordered(survey)

@@ -115,6 +115,7 @@ class OptunaSampler:
     """Ask and tell on an in-memory Optuna study that minimises losses."""
 
     exhaustive = False
+    proof = None
 
     def __init__(
         self,

@@ -161,6 +161,10 @@ def _behind(passes: Counts, lag: Counts) -> Counts:
 def _longest(chains: Counts) -> Counts:
     """Without chains that another one holds."""
     chains = np.unique(chains, axis=0)
-    held: NDArray[np.bool_] = (chains[:, None] <= chains[None]).all(axis=2)
-    np.fill_diagonal(held, False)
-    return chains[~np.any(held, axis=1)]
+    kept = [
+        row
+        for row in range(len(chains))
+        if np.count_nonzero(np.all(chains[row] <= chains, axis=1)) == 1
+    ]
+    longest: Counts = chains[kept]
+    return longest

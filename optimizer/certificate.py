@@ -1,0 +1,51 @@
+"""What an exact search has proved: where every point of the space went, and how far off the best
+known recipe can still be."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The account of one exact search.
+
+    ``points`` of the space are distinct; ``not_launchable`` counts those that break each validity
+    rule, ``equal`` those that mean the same as another one (``spelled`` by which rule). Of the
+    ``recipes`` left, ``out_of_memory`` have a memory bound above the capacity,
+    ``out_of_reach`` bounds that known recipes beat; ``simulated`` were replayed (``failed`` of
+    them raised: nothing is said about those) and ``open`` were still to do.
+
+    ``proved``: no recipe outside the ``top_k`` reported, or the front, beats any of them by more
+    than ``epsilon``, a fraction. ``best`` and ``bound``, in the first objective's units: the best
+    simulated value, and what nothing else can beat; ``gap`` by what fraction it could
+    (None: nothing fits yet).
+    """
+
+    objectives: tuple[str, ...]
+    points: int
+    not_launchable: dict[str, int]
+    equal: int
+    spelled: dict[str, int]
+    recipes: int
+    out_of_memory: int
+    out_of_reach: int
+    simulated: int
+    failed: int
+    open: int
+    top_k: int
+    epsilon: float
+    proved: bool
+    best: float | None
+    bound: float | None
+    gap: float | None
+
+    @property
+    def discarded_share(self) -> float:
+        """Share of the launchable recipes that needed no simulation."""
+        return (self.out_of_memory + self.out_of_reach) / self.recipes
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary."""
+        return {**asdict(self), "discarded_share": self.discarded_share}

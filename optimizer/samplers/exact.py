@@ -1,0 +1,190 @@
+"""Best-first branch and bound over a whole space: the optimum, and the proof that it is one.
+
+Every launchable recipe has a bound that its simulated value cannot beat (``pruning.bounds``).
+Recipes are simulated in the order of their bounds; once the next bound is no better than the K-th
+best value known, neither it nor any recipe behind it can enter the best K.
+With several objectives the front takes the place of the best K: a recipe is discarded when one on
+the front is at least as good as its bounds in every objective.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.certificate import Certificate
+from optimizer.objective import MEASURES, Objective, non_dominated
+from optimizer.options import SearchOptions
+from optimizer.samplers.base import Evaluation, Proposal
+from optimizer.space import Indices
+from optimizer.survey import Survey
+from pruning.bounds import Bounds
+from simulators.base import SimulatorSpec, measured_table
+from simulators.errors import InputError, require_choice, require_positive
+
+# Recipes bounded at once: the columns of so many fit in the memory.
+_BLOCK_ROWS = 1 << 17
+_LOOK_AHEAD = 1024
+
+
+class ExactSampler:
+    """Asks for recipes in the order of their bounds until none left can be among the best.
+
+    Args:
+        survey: the launchable recipes.
+        objective: one or several measures.
+        options: ``top_k`` recipes are proved; ``options.epsilon`` is by what fraction others
+            may beat them (0: not at all).
+        simulator: whose predictions are bounded.
+
+    Raises:
+        InputError: for a simulator without bounds, unknown options, or tactics, which discard
+            by experience and not by proof.
+    """
+
+    exhaustive = True
+
+    def __init__(
+        self,
+        survey: Survey,
+        objective: Objective,
+        options: SearchOptions,
+        simulator: SimulatorSpec | str,
+    ) -> None:
+        spec = SimulatorSpec.of(simulator)
+        if spec.name != "replay":
+            problem = "has no bounds, which search=exact needs"
+            raise InputError("simulator.name", spec.name, problem, "replay, or another search")
+        if options.pruning:
+            problem = "discards by experience; search=exact discards only what it can prove"
+            raise InputError("search.pruning", list(options.pruning), problem, "search.pruning=[]")
+        for name in options.options:
+            require_choice("search.options", name, ("epsilon",))
+        epsilon = options.options.get("epsilon", 0.0)
+        require_positive("search.options.epsilon", epsilon, allow_zero=True)
+        self._survey, self._objective, self._spec = survey, objective, spec
+        self._epsilon, self._top_k = float(epsilon), options.top_k
+        self._losses = np.empty((0, 0))
+        self._order: NDArray[np.int64] | None = None
+        self._at = 0
+        self._known: list[tuple[float, ...]] = []
+        self._pending: set[int] = set()
+        self._simulated = self._failed = 0
+        self.proof = self
+
+    def ask(self) -> Proposal | None:
+        order = self._order if self._order is not None else self._bound()
+        while self._at < len(order):
+            ahead = order[self._at : self._at + _LOOK_AHEAD]
+            free = np.flatnonzero(~self._beaten(ahead))
+            if not len(free):
+                self._at += len(ahead)
+                continue
+            self._at += int(free[0]) + 1
+            row = int(order[self._at - 1])
+            self._pending.add(row)
+            return Proposal(self._survey.points[row], row)
+        return None
+
+    def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
+        self._pending.remove(proposal.token)
+        self._simulated += 1
+        if evaluation.losses is None:
+            self._failed += 1
+        elif evaluation.memory_violation <= 0:
+            self._known.append(evaluation.losses)
+            self._known.sort()
+            if len(evaluation.losses) == 1:
+                del self._known[self._top_k :]
+            else:
+                self._known = [self._known[index] for index in non_dominated(self._known)]
+
+    def learn(self, indices: Indices, evaluation: Evaluation) -> None:
+        """Every recipe is one that was asked for."""
+
+    def open_recipes(self) -> int:
+        """How many recipes could yet be among the best: as many simulations at most."""
+        if self._order is None:
+            return len(self._survey)
+        left = self._order[self._at :]
+        return len(self._pending) + int(np.count_nonzero(~self._beaten(left)))
+
+    def _bound(self) -> NDArray[np.int64]:
+        """Bound every recipe; returns those that may fit, best bound first, ties by row."""
+        survey, job_of = self._survey, self._survey.space.declared.job
+        spec = self._spec
+        bounds = Bounds(job_of, spec.calibration, measured_table(spec.measured_kernels))
+        gpu, cluster = survey.space.declared.gpu, survey.space.declared.cluster
+        capacity = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
+        losses = np.empty((len(survey), len(self._objective.names)))
+        fits = np.empty(len(survey), dtype=np.bool_)
+        for start in range(0, len(survey), _BLOCK_ROWS):
+            part = slice(start, min(start + _BLOCK_ROWS, len(survey)))
+            table = survey.recipes.take(part)
+            found = bounds(table)
+            fits[part] = found.used_bytes <= capacity
+            # A measure of a job depends on its recipe by the precision alone.
+            groups = table.distinct(("precision",))
+            for group, row in enumerate(map(int, groups.first)):
+                rows = groups.of == group
+                job = job_of(table[row])
+                for place, name in enumerate(self._objective.names):
+                    measure = MEASURES[name]
+                    values = found.memory_bytes[rows].astype(np.float64)
+                    if measure.at is not None:
+                        values = measure.at(job, found.step_time_s[rows])
+                    losses[start:, place][: len(rows)][rows] = (
+                        values if measure.minimise else -values
+                    )
+        self._losses = losses
+        able = np.flatnonzero(fits)
+        self._order = able[np.argsort(losses[able, 0], kind="stable")]
+        return self._order
+
+    def _beaten(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which rows known recipes keep out, whatever they take."""
+        bounds = self._losses[rows]
+        known = self._known
+        if bounds.shape[1] == 1:
+            if len(known) < self._top_k:
+                return np.zeros(len(rows), dtype=np.bool_)
+            known = known[-1:]
+        beaten = np.zeros(len(rows), dtype=np.bool_)
+        for losses in known:
+            reach = np.array(losses) - self._epsilon * np.abs(losses)
+            # An equal recipe may still come first by its place in the space.
+            beaten |= (reach <= bounds).all(axis=1) & (reach < bounds).any(axis=1)
+        return beaten
+
+    def certificate(self) -> Certificate:
+        """What is proved so far."""
+        survey, bounded = self._survey, self._order is not None
+        order = np.arange(0) if self._order is None else self._order
+        left = np.concatenate([order[self._at :], np.array(sorted(self._pending), dtype=np.int64)])
+        still_open = self.open_recipes()
+        best = min(self._known)[0] if self._known else None
+        rest = float(self._losses[left, 0].min()) if len(left) else None
+        gap = None
+        if best is not None and bounded:
+            gap = 0.0 if rest is None else max(0.0, (best - rest) / abs(best))
+        sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
+        ends = [value for value in (best, rest) if value is not None]
+        return Certificate(
+            objectives=self._objective.names,
+            points=len(survey.row_of) + sum(e.count for e in survey.rejected.values()),
+            not_launchable={name: entry.count for name, entry in survey.rejected.items()},
+            equal=survey.equal_points,
+            spelled=survey.rewritten,
+            recipes=len(survey),
+            out_of_memory=len(survey) - len(order) if bounded else 0,
+            out_of_reach=len(order) - self._simulated - still_open if bounded else 0,
+            simulated=self._simulated,
+            failed=self._failed,
+            open=still_open,
+            top_k=self._top_k,
+            epsilon=self._epsilon,
+            proved=bounded and still_open == 0,
+            best=None if best is None else sign * best,
+            bound=sign * min(ends) if ends else None,
+            gap=gap,
+        )
