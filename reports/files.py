@@ -23,6 +23,7 @@ TOP_RECIPES = "top_recipes.json"
 TRIALS = "trials.csv"
 LAUNCH = "launch.sh"
 REPORT = "report.txt"
+CERTIFICATE = "certificate.json"
 
 _RECIPE_FIELDS = tuple(field.name for field in fields(Recipe))
 _PREDICTION_FIELDS = tuple(
@@ -139,7 +140,8 @@ def save_search(
 ) -> list[Path]:
     """Write the files of a search into an existing directory; returns their paths.
 
-    ``launch.sh`` runs the best recipe; there is none when nothing fits.
+    ``launch.sh`` runs the best recipe; there is none when nothing fits. An exact search also
+    leaves its ``certificate.json``.
 
     Raises:
         OSError: when the directory cannot be written.
@@ -149,6 +151,8 @@ def save_search(
         TRIALS: trials_csv(result, job_of),
         REPORT: report,
     }
+    if result.certificate is not None:
+        texts[CERTIFICATE] = json.dumps(result.certificate.to_dict(), indent=2) + "\n"
     if shown:
         texts[LAUNCH] = megatron_launch(job_of(shown[0].recipe)).script()
     for name, text in texts.items():

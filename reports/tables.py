@@ -20,6 +20,7 @@ from reports.error_bars import error_bar_words, told_apart_words
 from reports.explain import JobOf, why_best, why_nothing_fits
 from reports.files import LAUNCH
 from reports.launch import megatron_launch
+from reports.proof import proof_words
 from reports.wording import (
     gib_words,
     long_time_words,
@@ -40,6 +41,7 @@ _STOP_WORDS = {
     "n_trials": "every trial asked for was spent",
     "converged": "the top recipes stopped changing",
     "space_exhausted": "the whole space was looked at",
+    "proved": "nothing left can be among the best",
     "interrupted": "it was interrupted",
     "timeout": "its time was up",
 }
@@ -103,6 +105,8 @@ def search_report(
     else:
         parts.append(Text(why_nothing_fits(result, job_of)))
     parts += [_labelled("Trials", _counts_words(result))]
+    if result.certificate is not None:
+        parts.append(_labelled("Proof", proof_words(result.certificate)))
     parts += [_labelled("Note", note) for note in result.notes]
     parts.append(_labelled("Files", str(directory)))
     return Group(*parts)

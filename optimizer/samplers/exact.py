@@ -117,12 +117,12 @@ class ExactSampler:
         gpu, cluster = survey.space.declared.gpu, survey.space.declared.cluster
         capacity = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
         losses = np.empty((len(survey), len(self._objective.names)))
-        fits = np.empty(len(survey), dtype=np.bool_)
+        used = np.empty(len(survey), dtype=np.int64)
         for start in range(0, len(survey), _BLOCK_ROWS):
             part = slice(start, min(start + _BLOCK_ROWS, len(survey)))
             table = survey.recipes.take(part)
             found = bounds(table)
-            fits[part] = found.used_bytes <= capacity
+            used[part] = found.used_bytes
             # A measure of a job depends on its recipe by the precision alone.
             groups = table.distinct(("precision",))
             for group, row in enumerate(map(int, groups.first)):
@@ -137,7 +137,10 @@ class ExactSampler:
                         values if measure.minimise else -values
                     )
         self._losses = losses
-        able = np.flatnonzero(fits)
+        able = np.flatnonzero(used <= capacity)
+        if not len(able):
+            # Nothing fits: the closest miss is worth knowing.
+            able = np.array([int(np.argmin(used))])
         self._order = able[np.argsort(losses[able, 0], kind="stable")]
         return self._order
 

@@ -1,0 +1,51 @@
+"""What an exact search proved, in words: the account of every point, and how far off it may be."""
+
+from __future__ import annotations
+
+from optimizer.certificate import Certificate
+
+
+def proof_words(certificate: Certificate) -> str:
+    """One paragraph: what is proved, then where the points went."""
+    return f"{_claim_words(certificate)} {_account_words(certificate)}"
+
+
+def _claim_words(certificate: Certificate) -> str:
+    what = f"these {certificate.top_k} best" if len(certificate.objectives) == 1 else "this front"
+    if certificate.proved:
+        if certificate.best is None:
+            return "No recipe fits: all were bounded or simulated."
+        margin = f" by more than {certificate.epsilon:.3%}" if certificate.epsilon else ""
+        claim = f"No other recipe of the space beats one of {what}{margin}, under this model."
+        if certificate.failed:
+            claim += f" Nothing is said about {certificate.failed} that failed."
+        return claim
+    if certificate.gap is None:
+        return f"Nothing proved yet: {certificate.open:,} recipes are open and none known fits."
+    return (
+        f"Not proved yet: {certificate.open:,} recipes are open; by their bounds, one may be up "
+        f"to {certificate.gap:.2%} better than the best known."
+    )
+
+
+def _account_words(certificate: Certificate) -> str:
+    def share(count: int) -> str:
+        return f"{count:,} ({count / certificate.recipes:.1%})"
+
+    points = f"Of {certificate.points:,} points"
+    gone = [f"{count:,} break {rule}" for rule, count in _most_first(certificate.not_launchable)]
+    if certificate.equal:
+        rules = ", ".join(rule for rule, _ in _most_first(certificate.spelled))
+        gone.append(f"{certificate.equal:,} mean the same as another ({rules})")
+    rest = f"{certificate.recipes:,} launchable recipes"
+    return (
+        f"{points}, {', '.join(gone)}; of the {rest}, " if gone else f"{points}, all {rest}, "
+    ) + (
+        f"{share(certificate.out_of_memory)} cannot fit by their memory bound, "
+        f"{share(certificate.out_of_reach)} cannot be among the best by their time bound, "
+        f"{share(certificate.simulated)} were simulated."
+    )
+
+
+def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,230 @@
+"""Exact search finds what the exhaustive search finds, and proves no more than is true."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+
+from optimizer.objective import MEASURES, Objective, non_dominated
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.question import Declared
+from optimizer.samplers import make_sampler
+from optimizer.space import compile_space
+from optimizer.study import run_search
+from optimizer.survey import survey
+from simulators.base import get_simulator
+from simulators.errors import InputError
+from tests.optimizer.fake_simulator import FAKE
+from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
+
+SERIAL = ExecutorOptions("serial", 1)
+SPACE = {
+    "name": "small",
+    "knobs": {
+        "tp": {"powers_of_two_up_to": "nvlink_domain"},
+        "pp": {"choices": [1, 2, 4]},
+        "vpp": {"choices": [1, 3], "when": "pp > 1"},
+        "micro_batch": {"choices": [1, 2, 4]},
+        "recompute": {"choices": ["none", "selective", "full"]},
+        "sp": {"choices": [False, True], "when": "tp > 1"},
+        "zero_stage": {"choices": [0, 1]},
+        "overlap_grad_reduce": {"choices": [False, True]},
+    },
+}
+EXPERTS = {**SPACE["knobs"], "ep": {"choices": [1, 2, 4]}, "etp": {"choices": [None, 1]}}
+
+
+def question(model=TINY, *, gib=80.0, **job):
+    asked = make_job(model, **({"nodes": 2, "batch": 96} | job))
+    gpu = replace(asked.gpu, memory_bytes=int(gib * 2**30))
+    return Declared(asked.model, gpu, asked.cluster, asked.training, asked.framework)
+
+
+def search(sampler, declared=None, *, space=SPACE, objective="step_time", **changes):
+    names = (objective,) if isinstance(objective, str) else objective
+    arguments = {k: changes.pop(k) for k in ("storage", "resume", "executor") if k in changes}
+    settings = {"n_trials": None, "patience": None, "pruning": (), "batch_size": 8}
+    return run_search(
+        question() if declared is None else declared,
+        space,
+        Objective(names),
+        SearchOptions(sampler=sampler, **(settings | changes)),
+        **({"executor": SERIAL} | arguments),
+    )
+
+
+def answer(trials):
+    return [(trial.recipe, trial.values) for trial in trials]
+
+
+CASES = {
+    "dense": (question(), SPACE),
+    "gated": (question(LLAMA, nodes=1, batch=48), SPACE),
+    # Little more than the context and the libraries' buffers.
+    "tight": (question(gib=1.4, nodes=1), SPACE),
+    "experts": (question(MOE), {"knobs": EXPERTS}),
+    "large": (question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128), {"knobs": EXPERTS}),
+}
+
+
+@functools.cache
+def truth(case):
+    """Every launchable recipe with its prediction, as they lie in the space."""
+    declared, space = CASES[case]
+    simulator = get_simulator("replay")
+    recipes = list(survey(compile_space(space, declared)).recipes)
+    return [(recipe, simulator.without_error_bar(declared.job(recipe))) for recipe in recipes]
+
+
+def fitting(case, names):
+    """Recipes that fit with their values, best first, ties as they lie in the space."""
+    objective = Objective(names)
+    found = [(recipe, objective.values(p)) for recipe, p in truth(case) if p.fits]
+    return sorted(found, key=lambda entry: objective.losses(entry[1]))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("objective", ["step_time", "cost", "tokens_per_s", "mfu"])
+def test_the_best_are_those_of_the_whole_space(case, objective):
+    declared, space = CASES[case]
+    expected = fitting(case, (objective,))
+    exact = search("exact", declared, space=space, objective=objective, top_k=5)
+    assert answer(exact.best) == expected[:5]
+    proof = exact.certificate
+    assert proof.proved
+    assert proof.gap == 0
+    assert proof.best == proof.bound == expected[0][1][0]
+    assert proof.recipes == len(truth(case))
+    assert proof.out_of_memory + exact.counts()["oom"] <= len(truth(case)) - len(expected)
+    assert proof.simulated == len(exact.trials)
+    assert proof.recipes == proof.out_of_memory + proof.out_of_reach + proof.simulated
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_front_is_that_of_the_whole_space(case):
+    declared, space = CASES[case]
+    objective = ("step_time", "memory")
+    expected = fitting(case, objective)
+    front = [expected[index] for index in non_dominated([values for _, values in expected])]
+    exact = search("exact", declared, space=space, objective=objective)
+    assert answer(exact.pareto) == front
+    assert exact.certificate.proved
+    assert len(exact.trials) < len(truth(case))
+
+
+def test_the_best_are_those_of_the_exhaustive_search():
+    grid, exact = search("grid"), search("exact")
+    assert answer(exact.best) == answer(grid.best)
+    assert answer(exact.pareto) == answer(grid.pareto)
+
+
+def test_most_of_a_space_is_never_simulated():
+    declared, space = CASES["large"]
+    assert search("exact", declared, space=space).certificate.discarded_share > 0.8
+
+
+def test_the_precision_is_a_knob_of_the_mfu_too():
+    knobs = {**SPACE["knobs"], "pp": [1], "vpp": [1], "precision": {"choices": ["bf16", "fp8"]}}
+    space = {"knobs": knobs}
+    declared = question()
+    if "fp8" not in declared.gpu.peak_flops:
+        declared = replace(
+            declared,
+            gpu=replace(declared.gpu, peak_flops={**declared.gpu.peak_flops, "fp8": 2e15}),
+        )
+    exact = search("exact", declared, space=space, objective="mfu")
+    grid = search("grid", declared, space=space, objective="mfu")
+    assert answer(exact.best) == answer(grid.best)
+
+
+@pytest.mark.parametrize("name", [name for name in MEASURES if MEASURES[name].at is not None])
+def test_measures_of_a_step_time_are_those_of_the_prediction(name):
+    job = make_job(TINY, tp=2, recompute="full")
+    prediction = get_simulator("replay").simulate(job)
+    measure = MEASURES[name]
+    assert measure.at(job, prediction.step_time_s) == pytest.approx(measure.read(prediction))
+
+
+def test_the_number_of_workers_does_not_change_the_answer():
+    alone = search("exact")
+    together = search("exact", executor=ExecutorOptions("loky", 2))
+    assert answer(alone.trials) == answer(together.trials)
+    assert alone.certificate == together.certificate
+
+
+def test_stopped_early_it_says_how_far_off_it_may_be():
+    whole = search("exact", top_k=10)
+    for n_trials in (4, 8):
+        stopped = search("exact", top_k=10, n_trials=n_trials)
+        proof = stopped.certificate
+        assert not proof.proved
+        assert proof.open > 0
+        assert proof.recipes == (
+            proof.out_of_memory + proof.out_of_reach + proof.simulated + proof.open
+        )
+        best = stopped.best[0].values[0]
+        assert proof.bound <= whole.best[0].values[0] <= best
+        assert proof.gap == pytest.approx((best - min(best, proof.bound)) / best)
+
+
+def test_before_anything_is_bounded_everything_is_open():
+    surveyed = survey(compile_space(SPACE, question()))
+    options = SearchOptions(sampler="exact", pruning=())
+    proof = make_sampler(options, surveyed, Objective(("cost",)), 0).proof.certificate()
+    assert not proof.proved
+    assert proof.open == proof.recipes == len(surveyed)
+    assert proof.best is proof.bound is proof.gap is None
+
+
+def test_an_epsilon_spares_simulations_and_keeps_its_word():
+    exact, loose = (search("exact", options={"epsilon": e}, top_k=3) for e in (0.0, 0.05))
+    assert len(loose.trials) <= len(exact.trials)
+    for rank in range(3):
+        assert loose.best[rank].values[0] <= exact.best[rank].values[0] / 0.95
+    assert loose.certificate.epsilon == 0.05
+
+
+def test_a_resumed_search_repeats_nothing_and_proves_the_same(tmp_path):
+    storage = str(tmp_path / "search.journal")
+    whole = search("exact", top_k=10)
+    search("exact", top_k=10, n_trials=8, storage=storage)
+    resumed = search("exact", top_k=10, storage=storage, resume=True)
+    assert resumed.resumed_trials == 8
+    assert answer(resumed.trials) == answer(whole.trials)
+    assert resumed.certificate == whole.certificate
+
+
+def test_where_nothing_fits_the_closest_miss_is_simulated():
+    result = search("exact", question(gib=0.5))
+    assert [trial.status for trial in result.trials] == ["oom"]
+    assert result.best == ()
+    assert result.certificate.proved
+    used = min(p.memory.capacity_bytes - p.memory.headroom_bytes for _, p in truth("dense"))
+    memory = result.trials[0].prediction.memory
+    assert memory.capacity_bytes - memory.headroom_bytes == used
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"pruning": ("micro_batches",)}, "search.pruning"),
+        ({"options": {"epsilons": 0}}, "search.options"),
+        ({"options": {"epsilon": -1}}, "search.options.epsilon"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused(changes, field):
+    with pytest.raises(InputError) as refused:
+        search("exact", **changes)
+    assert refused.value.field == field
+
+
+def test_a_simulator_without_bounds_is_refused():
+    with pytest.raises(InputError) as refused:
+        run_search(
+            question(),
+            SPACE,
+            Objective(("cost",)),
+            SearchOptions(sampler="exact", pruning=()),
+            simulator=FAKE,
+        )
+    assert refused.value.field == "simulator.name"
