@@ -46,7 +46,13 @@ def optimize(config: DictConfig) -> int:
     show(report)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     record = search_record(
-        result, declared, settings=settings, top_k=top_k, group=_group(), files=files
+        result,
+        declared,
+        settings=settings,
+        top_k=top_k,
+        group=_group(),
+        directory=directory,
+        files=files,
     )
     try:
         where = tracker.record(record)

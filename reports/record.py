@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from optimizer.question import Declared
-from optimizer.tracking import SearchRecord, flat_params
+from optimizer.tracking import SearchRecord
+from optimizer.tracking.metrics import flat_params
 from optimizer.trial import SearchResult
 from reports.files import recipe_dict
 
@@ -22,12 +23,13 @@ def search_record(
     settings: Mapping[str, Any],
     top_k: int,
     group: str,
+    directory: Path,
     files: Sequence[Path],
 ) -> SearchRecord:
     """What to track: the best ``top_k`` and every Pareto recipe become child runs.
 
     ``settings`` is the whole configuration as plain values; ``group`` names the searches that
-    belong together.
+    belong together; ``directory`` is the search's, and has the ``files``.
     """
     kept = {trial.number: trial for trial in (*result.best[:top_k], *result.pareto)}
     tags = {
@@ -47,6 +49,7 @@ def search_record(
         kept=[(t, recipe_dict(t.recipe, declared.job)) for t in kept.values()],
         params=flat_params(settings),
         tags=tags,
+        directory=directory,
         artifacts=files,
     )
 

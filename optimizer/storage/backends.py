@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import random
-import re
 import time
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 import optuna
 from optuna.storages.journal import JournalFileBackend
 
+from optimizer.urls import without_password
 from simulators.errors import InputError
 
 FIELD = "search.storage"
@@ -43,7 +43,9 @@ def open_storage(location: str) -> Any:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(FIELD, shown(location), f"cannot be opened: {error}") from error
+        raise InputError(
+            FIELD, without_password(location), f"cannot be opened: {error}"
+        ) from error
     except Exception as error:  # whatever a damaged file or a database makes a backend raise
         raise damaged(location, error) from error
 
@@ -51,7 +53,9 @@ def open_storage(location: str) -> Any:
 def damaged(location: str, error: Exception) -> InputError:
     """What to say when something in the storage cannot be read."""
     if "://" in location:
-        return InputError(FIELD, shown(location), f"cannot be used: {_innermost(error)}")
+        return InputError(
+            FIELD, without_password(location), f"cannot be used: {_innermost(error)}"
+        )
     return InputError(
         FIELD,
         location,
@@ -65,11 +69,6 @@ def file_of(location: str) -> Path | None:
     if location.startswith("sqlite:///"):
         return Path(location.removeprefix("sqlite:///"))
     return None if "://" in location else Path(location)
-
-
-def shown(location: str) -> str:
-    """The location without the password of its URL."""
-    return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", location)
 
 
 class Journal(JournalFileBackend):  # type: ignore[misc]  # Optuna is not typed for us
@@ -143,7 +142,7 @@ def _database(url: str) -> Any:
     except ImportError as error:
         raise InputError(
             FIELD,
-            shown(url),
+            without_password(url),
             f"needs a database driver that is not installed ({_innermost(error)})",
             "pip install 'trainscout[postgres]' for PostgreSQL, or a path, or sqlite:///FILE",
         ) from error

@@ -19,7 +19,8 @@ from optimizer.executors import Outcome
 from optimizer.objective import Objective
 from optimizer.prediction_record import prediction_from_dict
 from optimizer.space import Indices, Space
-from optimizer.storage.backends import FIELD, damaged, file_of, open_storage, shown
+from optimizer.storage.backends import FIELD, damaged, file_of, open_storage
+from optimizer.urls import without_password
 from simulators.errors import InputError
 from simulators.job import Recipe
 
@@ -46,7 +47,7 @@ def check_storage(location: str, question: Mapping[str, Any], mode: Mode) -> Non
     if file is None or file.exists():
         _refuse_mismatch(location, open_storage(location), question, mode)
     elif mode == "resume":
-        raise InputError("resume", True, f"there is no search in {shown(location)}")
+        raise InputError("resume", True, f"there is no search in {without_password(location)}")
     elif not (directory := file.absolute().parent).is_dir():
         raise InputError(FIELD, location, f"{directory} is not a directory", "an existing one")
 
@@ -110,7 +111,7 @@ class TrialStore:
             self._study.add_trial(self._trial(indices, recipe, outcome, owner))
         except (OSError, optuna.exceptions.StorageInternalError) as error:
             problem = f"cannot be written: {error}"
-            raise InputError(FIELD, shown(self.location), problem) from error
+            raise InputError(FIELD, without_password(self.location), problem) from error
         if outcome.prediction is not None:
             self.known.setdefault(recipe, outcome)
 
@@ -173,21 +174,21 @@ def _refuse_mismatch(location: str, storage: Any, question: Mapping[str, Any], m
         present = optuna.get_all_study_names(storage)
     except Exception as error:
         raise damaged(location, error) from error
-    found = _study_name(question) in present
+    found, address = _study_name(question) in present, without_password(location)
     if mode == "resume" and not found:
         raise InputError(
             "resume",
             True,
-            f"{shown(location)} holds another search: the model, cluster, training, space, "
+            f"{address} holds another search: the model, cluster, training, space, "
             "objective, simulator, sampler, batch size or seed differ"
             if present
-            else f"there is no search in {shown(location)}",
+            else f"there is no search in {address}",
             "the declarations it was started with, or another storage",
         )
     if mode == "new" and found:
         raise InputError(
             FIELD,
-            shown(location),
+            address,
             "already holds this search",
             "resume=true to continue it, join=true to share it, or another storage",
         )

@@ -16,9 +16,10 @@ import pytest
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.storage import claims as claims_module
-from optimizer.storage.backends import open_storage, shown
+from optimizer.storage.backends import open_storage
 from optimizer.storage.claims import Claims
 from optimizer.study import run_search
+from optimizer.urls import without_password
 from simulators.errors import InputError
 from tests.optimizer import postgres
 from tests.optimizer.fake_simulator import FAKE, SPACE, declared
@@ -233,10 +234,10 @@ def test_a_first_line_that_was_torn_is_begun_again(tmp_path):
     assert path.read_bytes().startswith(b'{"op_code":0,"worker_id"')
 
 
-def test_passwords_are_not_shown():
-    assert shown("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
-    assert shown("postgresql://me@host/db") == "postgresql://me@host/db"
-    assert shown("/a/path:with@signs") == "/a/path:with@signs"
+def test_passwords_are_not_without_password():
+    assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
+    assert without_password("/a/path:with@signs") == "/a/path:with@signs"
 
 
 def test_a_database_that_is_not_there_is_refused_without_its_password():

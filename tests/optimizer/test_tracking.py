@@ -1,5 +1,6 @@
 import socket
 import threading
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,12 @@ from optimizer.tracking import (
     SearchRecord,
     TrackingError,
     TrackingSettings,
-    flat_params,
     make_tracker,
-    prediction_metrics,
 )
+from optimizer.tracking.__main__ import main
+from optimizer.tracking.metrics import flat_params, prediction_metrics
+from optimizer.tracking.runs import log_spooled, open_store
+from optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
 from simulators.errors import InputError
 from tests.samples import prediction, search_result
 
@@ -28,6 +31,7 @@ def record(tmp_path, **changes) -> SearchRecord:
         kept=[(trial, {"tp": trial.recipe.tp, "dp": 2}) for trial in result.best],
         params={f"key{i}": "x" * 600 for i in range(150)} | {"seed": 0},
         tags={"model": "tiny", "cluster": "pair", "group": "sweep-1"},
+        directory=tmp_path,
         artifacts=[report],
     )
 
@@ -162,8 +166,92 @@ def test_configuration_is_flattened_to_dotted_names():
     }
 
 
+def test_no_password_is_tracked():
+    flat = flat_params({"tracking": {"uri": "https://me:secret@host"}})
+    assert flat == {"tracking.uri": "https://me:***@host"}
+
+
 def test_an_error_bar_becomes_two_metrics():
     bare = prediction()
     assert "step_time_low_s" not in prediction_metrics(bare)
     metrics = prediction_metrics(replace(bare, interval_s=(1.5, 2.5)))
     assert (metrics["step_time_low_s"], metrics["step_time_high_s"]) == (1.5, 2.5)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def runs_in(settings):
+    client, experiment_id = open_store(settings.uri, settings.experiment)
+    return client.search_runs([experiment_id], max_results=1000)
+
+
+class TestFlushing:
+    @pytest.fixture
+    def fresh(self, store):
+        """The module's database, an experiment of its own."""
+        return replace(store, experiment=uuid.uuid4().hex)
+
+    def test_what_no_server_took_is_logged_by_the_command(self, fresh, tmp_path, capsys, cwd):
+        down = replace(fresh, uri=f"http://127.0.0.1:{free_port()}")
+        with pytest.raises(TrackingError, match="flush"):
+            MlflowTracker(down).record(record(tmp_path))
+        assert (tmp_path / SPOOL).stat().st_mode & 0o077 == 0
+        assert main(["flush", str(tmp_path.parent)]) == 1
+        assert main(["flush", str(tmp_path.parent), "--uri", fresh.uri]) == 0
+        assert not (tmp_path / SPOOL).exists()
+        assert len(runs_in(fresh)) == 3
+        assert main(["flush", str(tmp_path.parent), "--uri", fresh.uri]) == 0
+        assert "No search waits" in capsys.readouterr().out
+        assert len(runs_in(fresh)) == 3
+
+    def test_what_was_logged_is_not_kept(self, fresh, tmp_path, cwd):
+        MlflowTracker(fresh).record(record(tmp_path))
+        assert not (tmp_path / SPOOL).exists()
+
+    def test_a_store_that_fails_half_way_leaves_no_halves(self, fresh, tmp_path, cwd):
+        path = write_spool(tmp_path, spooled(record(tmp_path), fresh))
+        client, experiment_id = open_store(fresh.uri, fresh.experiment)
+        # The last thing to be logged is missing.
+        (tmp_path / "report.txt").rename(tmp_path / "away.txt")
+        with pytest.raises(OSError, match="report"):
+            log_spooled(client, experiment_id, path, again=False)
+        (tmp_path / "away.txt").rename(tmp_path / "report.txt")
+        halves = {run.info.run_id for run in runs_in(fresh)}
+        assert len(halves) == 3
+        parent = log_spooled(client, experiment_id, path, again=True)
+        whole = {run.info.run_id for run in runs_in(fresh)}
+        assert len(whole) == 3
+        assert not whole & halves
+        assert client.get_run(parent).info.status == "FINISHED"
+
+    def test_a_search_that_did_get_through_is_not_logged_twice(self, fresh, tmp_path, cwd):
+        path = write_spool(tmp_path, spooled(record(tmp_path), fresh))
+        again = path.read_text()
+        client, experiment_id = open_store(fresh.uri, fresh.experiment)
+        first = log_spooled(client, experiment_id, path, again=False)
+        path.write_text(again)
+        assert log_spooled(client, experiment_id, path, again=True) == first
+        assert len(runs_in(fresh)) == 3
+
+    @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1, "rm": "-rf"}'])
+    def test_something_else_is_refused_and_left(self, tmp_path, content, capsys):
+        (tmp_path / SPOOL).write_text(content)
+        with pytest.raises(ValueError, match="no spooled search"):
+            read_spool(tmp_path / SPOOL)
+        assert main(["flush", str(tmp_path)]) == 1
+        assert (tmp_path / SPOOL).read_text() == content
+        assert "Traceback" not in capsys.readouterr().err
+
+    @pytest.mark.parametrize("wrong", [["nowhere"], [".", "--uri", "mlflow.db"]])
+    def test_bad_input(self, wrong, capsys):
+        assert main(["flush", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("error:")
+
+    @pytest.fixture
+    def cwd(self, tmp_path, monkeypatch):
+        """MLflow puts artifacts below the working directory."""
+        monkeypatch.chdir(tmp_path)

@@ -1,4 +1,5 @@
 import subprocess
+from pathlib import Path
 
 from optimizer.question import Declared
 from reports.record import config_hash, git_commit, search_record
@@ -8,7 +9,13 @@ DECLARED = Declared(MODEL, GPU, CLUSTER, TRAINING)
 
 
 def record(result, **changes):
-    given = {"settings": {"a": {"b": 1}}, "top_k": 10, "group": "sweep", "files": []}
+    given = {
+        "settings": {"a": {"b": 1}},
+        "top_k": 10,
+        "group": "sweep",
+        "directory": Path(),
+        "files": [],
+    }
     return search_record(result, DECLARED, **{**given, **changes})
 
 

@@ -1,0 +1,30 @@
+"""Searches as MLflow runs: one parent run, one child per recipe worth keeping.
+
+MLflow takes seconds to import and to open a store, which a search should not wait for. So a
+process beside it, at low priority, has the store open by the time the search ends
+(``tracker``, ``__main__``). What is to be logged is first written to the search's directory
+(``spool``), and removed from there when it has been logged (``runs``): a server that is down or
+silent costs a warning, and ``python -m optimizer.tracking flush`` tries again.
+"""
+
+from __future__ import annotations
+
+from optimizer.tracking.settings import TrackingSettings
+from optimizer.tracking.spool import SearchRecord
+from optimizer.tracking.tracker import (
+    MlflowTracker,
+    NoTracker,
+    Tracker,
+    TrackingError,
+    make_tracker,
+)
+
+__all__ = [
+    "MlflowTracker",
+    "NoTracker",
+    "SearchRecord",
+    "Tracker",
+    "TrackingError",
+    "TrackingSettings",
+    "make_tracker",
+]

@@ -1,0 +1,113 @@
+"""Spooled searches into an MLflow store: few calls, many values each."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optimizer.tracking.spool import Run, Spooled, read_spool
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+# MLflow's own limits for one batch and one value.
+_MAX_PARAMS, _MAX_VALUE = 100, 500
+
+
+def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str]:
+    """A client of the store at ``uri``, and the id of the experiment, created if need be."""
+    # Defaults wait minutes for a dead server, and report usage over the network.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    if uri.startswith("sqlite:///"):
+        _probe_sqlite(Path(uri.removeprefix("sqlite:///")))
+    from mlflow.tracking import MlflowClient
+
+    # Importing MLflow sets its own levels.
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name(experiment)
+    if found is not None:
+        return client, found.experiment_id
+    return client, client.create_experiment(experiment)
+
+
+def log_spooled(client: MlflowClient, experiment_id: str, path: Path, *, again: bool) -> str:
+    """Log the search that waits at ``path`` and remove it from there; the parent run's id.
+
+    ``again``: it may have been tried before. What that left unfinished is deleted, and a search
+    that did get through is not logged twice.
+
+    Raises:
+        ValueError: when there is no spooled search at ``path``.
+        Exception: whatever MLflow raises when its store fails; the search goes on waiting.
+    """
+    waiting = read_spool(path)
+    run_id = _logged_before(client, experiment_id, waiting) if again else None
+    if run_id is None:
+        run_id = _log(client, experiment_id, path.parent, waiting)
+    path.unlink()
+    return run_id
+
+
+def _log(client: MlflowClient, experiment_id: str, directory: Path, waiting: Spooled) -> str:
+    parent_id = _log_run(client, experiment_id, waiting.parent, {})
+    for child in waiting.children:
+        child_id = _log_run(client, experiment_id, child, {"mlflow.parentRunId": parent_id})
+        client.set_terminated(child_id, "FINISHED", waiting.ended_ms)
+    for name in waiting.artifacts:
+        client.log_artifact(parent_id, str(directory / name))
+    # Last: a parent that has ended was logged completely.
+    client.set_terminated(parent_id, waiting.status, waiting.ended_ms)
+    return parent_id
+
+
+def _log_run(client: MlflowClient, experiment_id: str, run: Run, more_tags: dict[str, str]) -> str:
+    from mlflow.entities import Metric, Param
+
+    run_id: str = client.create_run(
+        experiment_id,
+        start_time=run.started_ms,
+        run_name=run.name,
+        tags={"mlflow.source.name": "optimize.py", **run.tags, **more_tags},
+    ).info.run_id
+    params = [Param(key, value[:_MAX_VALUE]) for key, value in run.params.items()]
+    metrics = [Metric(key, value, run.started_ms, 0) for key, value in run.metrics.items()]
+    client.log_batch(run_id, metrics=metrics, params=params[:_MAX_PARAMS])
+    for first in range(_MAX_PARAMS, len(params), _MAX_PARAMS):
+        client.log_batch(run_id, params=params[first : first + _MAX_PARAMS])
+    return run_id
+
+
+def _logged_before(client: MlflowClient, experiment_id: str, waiting: Spooled) -> str | None:
+    found = client.search_runs(
+        [experiment_id], f"tags.`trainscout.search` = '{waiting.search_id}'", max_results=1000
+    )
+    for run in found:
+        if "mlflow.parentRunId" not in run.data.tags and run.info.status == waiting.status:
+            return str(run.info.run_id)
+    for run in found:
+        client.delete_run(run.info.run_id)
+    return None
+
+
+def root_cause(error: BaseException) -> str:
+    """The innermost reason in one line: what the socket or the database said."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+def _probe_sqlite(path: Path) -> None:
+    # MLflow retries an unusable database for minutes; SQLite says at once what is wrong.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA schema_version").fetchone()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")

@@ -1,0 +1,36 @@
+"""Where searches are tracked; ``conf/tracking`` fills this in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optimizer.urls import without_password
+from simulators.errors import InputError, require_choice, require_positive
+
+URI_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks")
+
+
+@dataclass(frozen=True)
+class TrackingSettings:
+    """``name``: mlflow or none. ``uri``: any MLflow tracking URI. ``timeout_s``: the longest the
+    end of a search waits for the tracking store, in seconds."""
+
+    name: str = "mlflow"
+    uri: str = "sqlite:///mlflow.db"
+    experiment: str = "trainscout"
+    timeout_s: float = 30.0
+
+    def check(self) -> None:
+        """Refuse what can be known to be wrong without opening the store.
+
+        Raises:
+            InputError: naming the field.
+        """
+        require_choice("tracking.name", self.name, ("mlflow", "none"))
+        require_positive("tracking.timeout_s", self.timeout_s)
+        if not self.experiment.strip():
+            raise InputError("tracking.experiment", self.experiment, "is empty", "a name")
+        scheme = self.uri.partition(":")[0].partition("+")[0]
+        if ":" not in self.uri or scheme not in URI_SCHEMES:
+            uri = without_password(self.uri)
+            raise InputError("tracking.uri", uri, "has no known scheme", URI_SCHEMES)

@@ -1,0 +1,125 @@
+"""Hands finished searches to the process that logs them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Protocol
+
+from optimizer.tracking.settings import TrackingSettings
+from optimizer.tracking.spool import SearchRecord, spooled, write_spool
+from optimizer.urls import without_password
+
+
+class TrackingError(Exception):
+    """The search is not tracked yet; the text is one line."""
+
+
+class Tracker(Protocol):
+    """Keeps searches. ``record`` says where it put this one (None: nowhere)."""
+
+    def record(self, record: SearchRecord) -> str | None:
+        """Log the search.
+
+        Raises:
+            TrackingError: when the store is unreachable, refuses, or takes too long.
+        """
+        ...
+
+
+class NoTracker:
+    """``tracking=none``."""
+
+    def record(self, record: SearchRecord) -> None:
+        return None
+
+
+class MlflowTracker:
+    """Has the store opened beside the search from the moment it is built."""
+
+    def __init__(self, settings: TrackingSettings) -> None:
+        self._settings = settings
+        self._logger = _logger(settings.uri, settings.experiment)
+
+    def record(self, record: SearchRecord) -> str:
+        settings, uri = self._settings, without_password(self._settings.uri)
+        path = write_spool(record.directory, spooled(record, settings))
+        if not self._logger.is_there():
+            # An earlier search of a multirun may have lost it.
+            _logger.cache_clear()
+            self._logger = _logger(settings.uri, settings.experiment)
+        answer = self._logger.ask(str(path), settings.timeout_s)
+        if "run" in answer:
+            return f"{uri}, experiment {settings.experiment}, run {answer['run']}"
+        reason = answer.get("error", f"did not answer within {settings.timeout_s:g} s")
+        raise TrackingError(
+            f"{uri}: {reason}; python -m optimizer.tracking flush {record.directory} tries again"
+        )
+
+
+def make_tracker(settings: TrackingSettings) -> Tracker:
+    """The tracker that checked ``settings`` ask for."""
+    return NoTracker() if settings.name == "none" else MlflowTracker(settings)
+
+
+class _Logger:
+    """A process that opens the store, logs what it is told, and ends with its input.
+
+    It is asked by one path a line on stdin and answers by one line of JSON each.
+    """
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "optimizer.tracking", "serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # It is found where this program was, and Ctrl-C is none of its business.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            start_new_session=True,
+            text=True,
+        )
+        self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        threading.Thread(target=self._read, daemon=True, name="tracking").start()
+        self._tell({"uri": uri, "experiment": experiment})
+
+    def is_there(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, path: str, timeout_s: float) -> dict[str, Any]:
+        """The answer for the search spooled at ``path``; empty when it takes too long."""
+        deadline_s = time.monotonic() + timeout_s
+        self._tell({"path": path})
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                answer = self._answers.get(timeout=left_s)
+                # An answer that came too late for the search before is not for this one.
+                if answer.get("path", path) == path:
+                    return answer
+        return {}
+
+    def _tell(self, message: dict[str, str]) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(message) + "\n")
+                self._process.stdin.flush()
+
+    def _read(self) -> None:
+        if self._process.stdout is not None:
+            for line in self._process.stdout:
+                with contextlib.suppress(ValueError):  # something else that was printed
+                    self._answers.put(json.loads(line))
+        self._answers.put({"error": "the process that logs has ended"})
+
+
+@functools.lru_cache(maxsize=1)
+def _logger(uri: str, experiment: str) -> _Logger:
+    """The searches of one multirun share it."""
+    return _Logger(uri, experiment)
