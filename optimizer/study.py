@@ -140,10 +140,9 @@ def _stored(
     from optimizer.storage.stored import StoredExecutor
     from optimizer.storage.trials import TrialStore
 
-    points = dict(zip(surveyed.recipes, surveyed.points, strict=True))
     store = TrialStore(storage, question, surveyed.space, objective, mode)
     return StoredExecutor(
-        workers, store, points.__getitem__, lambda outcome: _refuse_nonsense(outcome, objective)
+        workers, store, surveyed.point_of, lambda outcome: _refuse_nonsense(outcome, objective)
     )
 
 

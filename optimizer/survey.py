@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,9 @@ from optimizer.enumeration import blocks
 from optimizer.space import Indices, Space
 from pruning.equivalence import spell_plainly
 from pruning.launchable import Rejected, find_launchable
-from pruning.recipe_table import RecipeTable, Rows, TableBuilder
+from pruning.recipe_table import RecipeTable, Rows, TableBuilder, recipe_keys
 from simulators.errors import InputError
+from simulators.job import Recipe
 
 __all__ = ["Rejected", "Survey", "survey"]
 
@@ -37,7 +39,11 @@ class Points(Sequence[Indices]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, row):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, row: int) -> Indices: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Indices]: ...
+    def __getitem__(self, row: int | slice) -> Indices | list[Indices]:
         if isinstance(row, slice):
             return [self[each] for each in range(*row.indices(len(self)))]
         return tuple(self.indices[row].tolist())
@@ -98,6 +104,28 @@ class Survey:
     def equal_points(self) -> int:
         """Launchable points that mean the same as another one."""
         return len(self.row_of) - len(self)
+
+    def point_of(self, recipe: Recipe) -> Indices:
+        """Where one of ``recipes`` lies.
+
+        Raises:
+            KeyError: for a recipe that is not among them.
+        """
+        keys, order = self._recipe_keys
+        key = recipe_keys(RecipeTable.of([recipe]), self.recipes)[0]
+        for place in range(int(np.searchsorted(keys, key)), len(keys)):
+            row = int(order[place])
+            if keys[place] != key:
+                break
+            if self.recipes[row] == recipe:
+                return self.points[row]
+        raise KeyError(recipe)
+
+    @cached_property
+    def _recipe_keys(self) -> tuple[npt.NDArray[np.uint64], Rows]:
+        keys = recipe_keys(self.recipes, self.recipes)
+        order = np.argsort(keys, kind="stable")
+        return keys[order], order
 
     @cached_property
     def _coordinates(self) -> npt.NDArray[np.float32]:

@@ -196,3 +196,23 @@ class TableBuilder:
             if codes
         }
         return RecipeTable(columns, self.size)
+
+
+def recipe_keys(table: RecipeTable, numbering: RecipeTable) -> NDArray[np.uint64]:
+    """A number for every recipe: equal recipes have equal ones, others hardly ever.
+
+    Args:
+        table: the recipes.
+        numbering: the table whose columns say how values are numbered.
+    """
+    keys = np.zeros(len(table), dtype=np.uint64)
+    for name, found in table.columns.items():
+        given = numbering.columns.get(name)
+        known = (FIELDS[name],) if given is None else given.values
+        number = {(type(value), value): index for index, value in enumerate(known)}
+        # A value that the other table has not is given a number of its own.
+        codes = [number.get((type(value), value), len(known)) for value in found.values]
+        # A multiplicative hash: the golden ratio's odd 64-bit fraction.
+        keys = keys * np.uint64(0x9E3779B97F4A7C15) + np.array(codes, dtype=np.uint64)[found.codes]
+        keys ^= keys >> np.uint64(29)
+    return keys

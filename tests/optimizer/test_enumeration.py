@@ -8,6 +8,7 @@ from optimizer.enumeration import blocks
 from optimizer.space import compile_space
 from optimizer.survey import survey
 from pruning.equivalence import plainest
+from simulators.job import Recipe
 from tests.optimizer.fake_simulator import SPACE, declared
 from tests.optimizer.test_space import shipped
 
@@ -78,3 +79,11 @@ def test_points_that_are_not_launchable_have_no_row():
     surveyed = survey(compile_space(TRICKY, declared()))
     assert surveyed.row_of.get(surveyed.rejected_points[0]) is None
     assert surveyed.row_of.get(tuple(99 for _ in surveyed.space.knobs)) is None
+
+
+def test_every_recipe_knows_its_point():
+    surveyed = survey(compile_space(SPACE, declared()))
+    for row, recipe in enumerate(surveyed.recipes):
+        assert surveyed.point_of(recipe) == surveyed.points[row]
+    with pytest.raises(KeyError):
+        surveyed.point_of(Recipe(micro_batch=999))
