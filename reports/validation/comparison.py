@@ -9,7 +9,7 @@ from typing import Any
 from reports.validation.baseline import flat_step_time_s
 from reports.validation.published import PeerPrediction
 from reports.validation.replay import Result
-from reports.validation.score import Summary, as_dicts, summarise, summarise_by
+from simulators.score import Summary, as_dicts, summarise, summarise_by
 
 
 @dataclass(frozen=True)

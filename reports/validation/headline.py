@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.validation.score import Summary, summarise
+from simulators.score import Summary, summarise
 
 TINY_SWEEP = "vTrain single-node sweep"
 MULTI_NODE_SWEEP = "vTrain multi-node sweep"

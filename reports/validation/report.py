@@ -11,7 +11,7 @@ from reports.validation.groups import family_group, precision_group, scale_group
 from reports.validation.layouts import rank_layouts
 from reports.validation.published import PeerPrediction
 from reports.validation.replay import Result
-from reports.validation.score import Summary, as_dicts, summarise, summarise_by
+from simulators.score import Summary, as_dicts, summarise, summarise_by
 
 GROUPINGS: Mapping[str, Callable[[Result], str]] = {
     "by_source": lambda result: source_group(result.row),

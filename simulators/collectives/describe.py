@@ -116,8 +116,8 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
         )
     if "component" in row.get("algo", ""):
         raise UnusableRowError("time of a part of a collective, not of a call")
-    size, time_us = _number(row, "bytes"), _number(row, "time_us")
-    ranks, nodes = int(_number(row, "num_gpus")), int(_number(row, "num_nodes"))
+    size, time_us = _whole(row, "bytes"), _number(row, "time_us")
+    ranks, nodes = _whole(row, "num_gpus"), _whole(row, "num_nodes")
     if ranks < 2:
         raise UnusableRowError("one GPU does not communicate")
     if ranks % nodes:
@@ -128,14 +128,20 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
         cluster_id=_note(notes, "cluster") or row.get("source", ""),
         source=row.get("source", ""),
         kind=KINDS[collective],
-        size_bytes=int(size),
+        size_bytes=size,
         seconds=time_us * 1e-6,
         algorithm=row.get("algo", "").lower(),
         communicator=machine.communicator,
         gpu=machine.gpu,
         cluster=machine.cluster,
-        assumptions=machine.assumptions,
+        assumptions=machine.assumptions + _left_to_nccl(row),
     )
+
+
+def _left_to_nccl(row: Mapping[str, str]) -> tuple[str, ...]:
+    """A protocol that was set is not: only algorithms are forced."""
+    protocol = row.get("proto", "")
+    return (f"protocol {protocol} was stated: NCCL's own choice is priced",) if protocol else ()
 
 
 class _Machine:
@@ -238,13 +244,11 @@ class _Machine:
             fabric, nic_gbps = platform["fabric"], platform.get("nic_gbps")
             cpu = platform.get("cpu", cpu)
             self._assume(f"{fabric}, {cpu} hosts: {platform['source']}")
-        stated = self._row.get("nic_gbps_per_gpu", "")
-        if stated:
-            per_gpu = float(stated)
+        if self._row.get("nic_gbps_per_gpu", ""):
+            per_gpu = _number(self._row, "nic_gbps_per_gpu")
         else:
-            per_gpu = float(nic_gbps or self._entry["server"]["nic_gbps"])
-            if fabric == "slingshot" and server_gpus == 4 and self.gpu.architecture == "ampere":
-                per_gpu = 100.0
+            usual = platform.get("gbps_per_gpu", nic_gbps) if platform else None
+            per_gpu = float(usual or self._entry["server"]["nic_gbps"])
             self._assume(f"{per_gpu:g} Gb/s per GPU: usual for this GPU on this fabric")
         printed = re.search(r"(\d+) ?(?:nic )?x ?(?:cx\d )?(\d+)g\b", self._text)
         rate = float(printed[2]) if printed else max(per_gpu, float(nic_gbps or per_gpu))
@@ -289,6 +293,13 @@ def _number(row: Mapping[str, str], field: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise UnusableRowError(f"{field} {row[field]!r} is not positive")
     return value
+
+
+def _whole(row: Mapping[str, str], field: str) -> int:
+    value = _number(row, field)
+    if value != int(value):
+        raise UnusableRowError(f"{field} {row[field]!r} is not a whole number")
+    return int(value)
 
 
 @functools.cache

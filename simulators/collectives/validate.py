@@ -4,8 +4,7 @@
 
 Every usable row of an nccl-tests table (columns in ``describe.py``) is predicted from what the
 row says about its machine. The same rows are given to NCCL's own cost model, which prices
-neither all-to-all nor point-to-point. Errors are fractions of the measured time; ``bias`` is
-the median of the signed errors.
+neither all-to-all nor point-to-point. Errors are fractions of the measured time.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from simulators.collectives.graph import wiring_of
 from simulators.collectives.price import CollectivePrice, price_forced, price_send_recv
 from simulators.collectives.size_bands import size_band
 from simulators.errors import InputError
+from simulators.score import as_dicts, summarise, summarise_by
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,14 @@ class Outcome:
     @property
     def error(self) -> float:
         return self.price.seconds / self.measurement.seconds - 1
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Those of the row, and that a forced algorithm cannot run there if it cannot."""
+        forced, taken = self.measurement.algorithm, self.price.algorithm
+        if forced in ("", taken):
+            return self.measurement.assumptions
+        return (*self.measurement.assumptions, f"{forced} cannot run here: {taken} is priced")
 
 
 def predict(measurement: Measurement) -> Outcome:
@@ -57,23 +65,6 @@ def predict(measurement: Measurement) -> Outcome:
     return Outcome(measurement, price, option.time_us(size) * 1e-6)
 
 
-def summary(errors: Iterable[float], skipped: int = 0) -> dict[str, Any]:
-    """The six figures of a set of signed relative errors; null where it is empty."""
-    signed = np.fromiter(errors, float)
-    magnitude = np.abs(signed)
-    if not len(signed):
-        names = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
-        return {"n": 0, "skipped": skipped, **dict.fromkeys(names)}
-    return {
-        "n": len(signed),
-        "skipped": skipped,
-        "median_abs_error": float(np.median(magnitude)),
-        "mean_abs_error": float(np.mean(magnitude)),
-        "p90_abs_error": float(np.quantile(magnitude, 0.9)),
-        "bias": float(np.median(signed)),
-    }
-
-
 def transport_of(outcome: Outcome) -> str:
     """What limits the call: the fabric between nodes, else the links inside one."""
     measured = outcome.measurement
@@ -86,6 +77,7 @@ GROUPS: Mapping[str, Callable[[Outcome], str]] = {
     "by_collective": lambda each: each.measurement.kind,
     "by_size_band": lambda each: size_band(each.measurement.size_bytes),
     "by_transport": transport_of,
+    "by_cluster_and_size_band": lambda each: ", ".join(_cell(each)),
     "by_algorithm": lambda each: f"{each.price.algorithm}/{each.price.protocol}",
 }
 
@@ -102,32 +94,23 @@ def mean_of_medians(cells: Iterable[tuple[tuple[str, str], float]]) -> float | N
 
 def report(outcomes: Sequence[Outcome], skipped: Sequence[Any]) -> dict[str, Any]:
     """The document that ``--json`` writes."""
-    document: dict[str, Any] = {"overall": summary((o.error for o in outcomes), len(skipped))}
-    for title, key in GROUPS.items():
-        groups: dict[str, list[float]] = defaultdict(list)
-        for outcome in outcomes:
-            groups[key(outcome)].append(outcome.error)
-        document[title] = {name: summary(groups[name]) for name in sorted(groups)}
-    cells: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for each in outcomes:
-        measured = each.measurement
-        cells[measured.cluster_id][size_band(measured.size_bytes)].append(each.error)
-    document["by_cluster_and_size_band"] = {
-        cluster: {band: summary(errors) for band, errors in bands.items()}
-        for cluster, bands in sorted(cells.items())
+    document: dict[str, Any] = {
+        "overall": summarise([each.error for each in outcomes], len(skipped)).to_dict()
     }
+    for title, key in GROUPS.items():
+        document[title] = as_dicts(summarise_by(outcomes, key, lambda each: each.error))
     document["per_cluster_and_band_mean_of_medians"] = mean_of_medians(
         (_cell(each), each.error) for each in outcomes
     )
     priced = [(each, each.nccl_s) for each in outcomes if each.nccl_s is not None]
     own = [(each, nccl_s / each.measurement.seconds - 1) for each, nccl_s in priced]
     document["nccl_model"] = {
-        "overall": summary((error for _, error in own), len(outcomes) - len(own)),
+        "overall": summarise([error for _, error in own], len(outcomes) - len(own)).to_dict(),
         "per_cluster_and_band_mean_of_medians": mean_of_medians(
             (_cell(each), error) for each, error in own
         ),
         "ours_on_the_same_rows": {
-            "overall": summary(each.error for each, _ in own),
+            "overall": summarise([each.error for each, _ in own]).to_dict(),
             "per_cluster_and_band_mean_of_medians": mean_of_medians(
                 (_cell(each), each.error) for each, _ in own
             ),
@@ -139,7 +122,7 @@ def report(outcomes: Sequence[Outcome], skipped: Sequence[Any]) -> dict[str, Any
             "measured": each.measurement.seconds,
             "predicted": each.price.seconds,
             "error": each.error,
-            "assumptions": list(each.measurement.assumptions),
+            "assumptions": list(each.assumptions),
         }
         for each in outcomes
     ]
@@ -156,19 +139,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 0 when a report was made, 2 for an input that cannot be used."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", type=Path, help="CSV of measured collectives")
-    parser.add_argument("--json", type=Path, required=True, help="where to write the report")
+    parser.add_argument("--json", type=Path, help="where to write the report")
     given = parser.parse_args(arguments)
     try:
+        if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
+            raise InputError("--json", given.json, "is not a file in an existing folder")
         measurements, skipped = read_table(given.table)
+        document = report([predict(each) for each in measurements], skipped)
+        if given.json is not None:
+            _write(given.json, document)
     except InputError as problem:
-        print(problem, file=sys.stderr)
+        print(f"error: {problem}", file=sys.stderr)
         return 2
-    document = report([predict(each) for each in measurements], skipped)
-    temporary = given.json.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    temporary.replace(given.json)
     _print(document)
     return 0
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError("--json", path, f"cannot be written ({error.strerror})") from error
 
 
 def _print(document: Mapping[str, Any]) -> None:

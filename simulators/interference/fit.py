@@ -32,10 +32,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.interference.features import KERNEL_CLASSES, Floats
 from simulators.interference.learned import KNOWN, MODEL_FILE, RANGED, import_xgboost
-from simulators.interference.table import MEMORY_BOUND, Samples, load_gpus, read_samples
+from simulators.interference.table import MEMORY_BOUND, Samples, read_samples
 
 SEED = 42
 HYPER_PARAMETERS = {"objective": "reg:squarederror", "max_depth": 12, "random_state": SEED}
@@ -256,15 +257,15 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
-    parser.add_argument("--gpus", type=Path, default=Path("conf/gpu"), help="declared GPUs")
+    parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
     parser.add_argument("--output", type=Path, help="folder for the fitted model")
     given = parser.parse_args(arguments)
     try:
-        gpus = load_gpus(given.gpus)
+        gpus = declared_gpus(given.gpus)
         samples = read_samples(given.tables, gpus)
         predicted = cross_validate(samples)
     except InputError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     print_scores(report(samples, predicted))
     for name, uses in choose(samples, predicted).items():

@@ -21,16 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from simulators.declared import declared_gpus
 from simulators.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
 from simulators.device.results import ResultFile
 from simulators.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
 from simulators.device.torch_kernels import Built, TorchKernels, operand_bytes
 from simulators.errors import InputError, require_choice
-from simulators.interference.table import load_gpus
 from simulators.job import Gpu
 from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
 
-GPUS = Path(__file__).parents[2] / "conf" / "gpu"
 SOURCE = "simulators.interference.measure"
 COPY = "copy kernel"
 LEVELS = ("kernel", "comm-slowdown")
@@ -296,12 +295,12 @@ def main(arguments: list[str] | None = None, device: OverlapDevice | None = None
     parser.add_argument("--budget-s", type=float, default=600.0, help="stop after this (600)")
     given = parser.parse_args(arguments)
     try:
-        gpus = load_gpus(GPUS)
+        gpus = declared_gpus()
         require_choice("--gpu", given.gpu, gpus)
         device = device or TorchOverlapDevice()
         file = ResultFile(given.output, COLUMNS, KEY)
     except InputError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     deadline_s = time.monotonic() + given.budget_s
     added, left = measure(device, gpus[given.gpu], file, deadline_s)

@@ -106,27 +106,6 @@ class Samples:
     skipped: Mapping[str, int]
 
 
-def load_gpus(folder: Path) -> dict[str, Gpu]:
-    """The declared GPUs of a folder, by name.
-
-    Raises:
-        InputError: when a file is not a GPU declaration, or there is none.
-    """
-    from omegaconf import OmegaConf
-
-    gpus = {}
-    for path in sorted(folder.glob("*.yaml")):
-        try:
-            gpu = Gpu(**OmegaConf.to_container(OmegaConf.load(path)))  # type: ignore[arg-type]
-        except (OSError, TypeError) as error:
-            raise InputError("--gpus", path, f"is not a GPU declaration ({error})") from error
-        gpu.check()
-        gpus[gpu.name] = gpu
-    if not gpus:
-        raise InputError("--gpus", folder, "holds no GPU declaration", "a folder like conf/gpu")
-    return gpus
-
-
 def declared_gpu(text: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
     """The declared GPU a row's free text means, or None when it names none or several kinds."""
     words = re.split(r"[^a-z0-9]+", text.lower())

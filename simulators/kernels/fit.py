@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.job import Gpu
 from simulators.kernels.coefficients import ATTENTION_SECTIONS, PRECISION_CLASS
@@ -37,7 +38,6 @@ from simulators.kernels.tables import (
     CAST_INCLUDED,
     TRAINING_DTYPES,
     attention_kernel,
-    declared_gpus,
     match_gpu,
     read_table,
     sustained,

@@ -22,12 +22,12 @@ from typing import Any, Protocol
 
 import yaml
 
+from simulators.declared import declared_gpus
 from simulators.device.results import ResultFile
 from simulators.device.timing import burst_s, open_torch, sustained_s
 from simulators.device.torch_kernels import Built, TorchKernels, operand_bytes
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
-from simulators.kernels.tables import declared_gpus
 from simulators.validity import why_invalid
 from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
 from simulators.workload.megatron import build_workload
@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
             for name in classes
         }
     except InputError as error:
-        print(error, file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     end_s = time.monotonic() + given.budget_s
     for position, name in enumerate(classes):

@@ -4,8 +4,7 @@
 
 What a table holds is recognised from its columns (``tables.py``). Every row is predicted on
 the GPU and under the conditions it names, or listed with the reason why not. Errors are
-fractions of the measured time; ``bias`` is the median of the signed errors. ``--sample N``
-keeps N random rows (seeded) of each table.
+fractions of the measured time. ``--sample N`` keeps N random rows (seeded) of each table.
 """
 
 from __future__ import annotations
@@ -21,28 +20,14 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.kernels.row_prices import PricedGroup, price_rows
-from simulators.kernels.tables import declared_gpus, read_table
+from simulators.kernels.tables import read_table
+from simulators.score import summarise
 
 GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")
 SEED = 0
-
-
-def summary(errors: NDArray[np.float64], skipped: int) -> dict[str, Any]:
-    """The six figures of a set of signed relative errors; null where it is empty."""
-    if not len(errors):
-        names = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
-        return {"n": 0, "skipped": skipped, **dict.fromkeys(names)}
-    magnitude = np.abs(errors)
-    return {
-        "n": len(errors),
-        "skipped": skipped,
-        "median_abs_error": float(np.median(magnitude)),
-        "mean_abs_error": float(magnitude.mean()),
-        "p90_abs_error": float(np.quantile(magnitude, 0.9)),
-        "bias": float(np.median(errors)),
-    }
 
 
 class Tally:
@@ -77,11 +62,11 @@ class Tally:
     def report(self) -> dict[str, Any]:
         """The overall figures and those of every grouping, by name."""
         figures = {
-            key: summary(np.concatenate(parts), self._skipped[key])
+            key: summarise(np.concatenate(parts), self._skipped[key]).to_dict()
             for key, parts in self._errors.items()
         }
         report: dict[str, Any] = {
-            "overall": figures.get(("overall", ""), summary(np.array([]), 0))
+            "overall": figures.get(("overall", ""), summarise(np.array([])).to_dict())
         }
         for wanted in GROUPINGS:
             names = sorted(name for grouping, name in figures if grouping == wanted)
@@ -164,8 +149,8 @@ def main(arguments: Sequence[str]) -> None:
     options = parser().parse_args(arguments)
     if options.sample is not None and options.sample < 1:
         raise InputError("--sample", options.sample, "is not a number of rows", ">= 1")
-    if options.json is not None and not options.json.parent.is_dir():
-        raise InputError("--json", options.json, "is not in an existing folder")
+    if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
+        raise InputError("--json", options.json, "is not a file in an existing folder")
     gpus = declared_gpus(options.gpus)
     tally = Tally()
     groups = list(priced_tables(options.tables, gpus, options.sample))
@@ -193,13 +178,16 @@ def _write(
     path: Path, report: dict[str, Any], groups: list[tuple[NDArray[np.object_], PricedGroup]]
 ) -> None:
     whole = path.with_name(path.name + ".tmp")
-    with whole.open("w", encoding="utf-8") as stream:
-        stream.write("{\n")
-        for name, value in report.items():
-            stream.write(f'"{name}": {json.dumps(value, indent=1)},\n')
-        write_rows(stream, groups)
-        stream.write("\n}\n")
-    os.replace(whole, path)
+    try:
+        with whole.open("w", encoding="utf-8") as stream:
+            stream.write("{\n")
+            for name, value in report.items():
+                stream.write(f'"{name}": {json.dumps(value, indent=1)},\n')
+            write_rows(stream, groups)
+            stream.write("\n}\n")
+        os.replace(whole, path)
+    except OSError as error:
+        raise InputError("--json", path, f"cannot be written ({error.strerror})") from error
 
 
 if __name__ == "__main__":

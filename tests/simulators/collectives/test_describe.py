@@ -66,6 +66,19 @@ def test_wording_names_the_fabric(
     assert found.assumptions
 
 
+@pytest.mark.parametrize(("machine", "nics"), [("Polaris", 2), ("Perlmutter", 4)])
+def test_machines_of_one_gpu_and_fabric_differ_in_nics(machine: str, nics: int) -> None:
+    links = "NVLink3-direct(4 GPU mesh)"
+    changes = {"gpu": "A100-SXM4", "intra_link": links, "num_gpus": "8", "nic_gbps_per_gpu": ""}
+    found = describe("1", row(notes=machine, **changes))
+    assert (found.cluster.nics_per_node, found.cluster.nic_gbps) == (nics, 200)
+
+
+def test_a_stated_protocol_is_not_imposed() -> None:
+    assert any("protocol LL128" in text for text in describe("1", row(proto="LL128")).assumptions)
+    assert not any("protocol" in text for text in describe("1", row(proto="")).assumptions)
+
+
 def test_printed_nics_are_taken_over_usual_ones() -> None:
     found = describe(
         "1",
@@ -115,6 +128,8 @@ def test_bridged_pairs_are_domains_of_two() -> None:
         ({"collective": "gather"}, "gather"),
         ({"gpu": "?", "intra_link": ""}, "gpus.yaml"),
         ({"num_nodes": "?"}, "num_nodes"),
+        ({"num_nodes": "0.5"}, "not a whole number"),
+        ({"nic_gbps_per_gpu": "fast"}, "nic_gbps_per_gpu"),
         ({"time_us": "0"}, "not positive"),
         ({"time_us": "nan"}, "not positive"),
         ({"num_gpus": "1", "num_nodes": "1"}, "one GPU"),

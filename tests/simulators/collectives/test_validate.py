@@ -16,22 +16,6 @@ from tests.simulators.collectives.test_describe import row
 SIX = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
 
 
-def test_summary_of_known_errors() -> None:
-    found = validate.summary([0.1, -0.2, 0.3], skipped=2)
-    assert found == {
-        "n": 3,
-        "skipped": 2,
-        "median_abs_error": pytest.approx(0.2),
-        "mean_abs_error": pytest.approx(0.2),
-        "p90_abs_error": pytest.approx(0.28),
-        "bias": pytest.approx(0.1),
-    }
-
-
-def test_summary_of_nothing_is_null() -> None:
-    assert validate.summary([])["median_abs_error"] is None
-
-
 def test_cells_count_alike_whatever_their_rows() -> None:
     cells = [(("a", "x"), 0.1)] * 9 + [(("b", "x"), -0.3)]
     assert validate.mean_of_medians(cells) == pytest.approx(0.2)
@@ -66,6 +50,10 @@ def test_report_has_every_part() -> None:
         assert all(set(each) == SIX for each in found[title].values())
     assert set(found["by_collective"]) == {"all_reduce", "all_to_all", "send_recv"}
     assert set(found["by_transport"]) == {"infiniband"}
+    assert all(
+        name.split(", ")[1] == size_band(outcomes[0].measurement.size_bytes)
+        for name in found["by_cluster_and_size_band"]
+    )
     # NCCL's own model prices neither all-to-all nor sends.
     assert found["nccl_model"]["overall"]["n"] == 1
     assert found["skipped"] == [{"id": "9", "reason": "because"}]
@@ -78,6 +66,10 @@ def test_a_forced_algorithm_is_predicted() -> None:
     forced = validate.predict(describe("1", row(algo="Ring", bytes=str(16 * MIB))))
     free = validate.predict(describe("1", row(bytes=str(16 * MIB))))
     assert (forced.price.algorithm, free.price.algorithm) == ("ring", "nvls_tree")
+    assert forced.assumptions == free.assumptions
+    refused = validate.predict(describe("1", row(algo="Butterfly", bytes=str(16 * MIB))))
+    assert refused.price == free.price
+    assert "butterfly cannot run here: nvls_tree is priced" in refused.assumptions
 
 
 def test_command_writes_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,3 +86,12 @@ def test_command_refuses_a_bad_table(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert validate.main([str(tmp_path / "none.csv"), "--json", str(out)]) == 2
     assert not out.exists()
+
+
+def test_command_refuses_a_place_it_cannot_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(",".join(row()) + "\n" + ",".join(row().values()) + "\n")
+    assert validate.main([str(table), "--json", str(tmp_path / "no" / "out.json")]) == 2
+    assert capsys.readouterr().err.startswith("error: --json=")

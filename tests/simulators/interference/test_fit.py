@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import yaml
 
+from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.interference import KERNEL_CLASSES, fit, learned, overlap_slowdowns
 from simulators.interference.learned import RANGED, parse_fitted
 from simulators.interference.overlap import physical_slowdowns
-from simulators.interference.table import load_gpus, read_samples
+from simulators.interference.table import read_samples
 from tests.simulators.collectives.machines import A100, H100
 from tests.simulators.interference.tables import write_table
 
 pytest.importorskip("xgboost")
-GPUS = load_gpus(Path("conf/gpu"))
+GPUS = declared_gpus()
 GEMM, STREAMING = KERNEL_CLASSES.index("gemm"), KERNEL_CLASSES.index("streaming")
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulators.declared import declared_gpus
 from simulators.device.channels import Traffic
 from simulators.device.torch_kernels import Built
 from simulators.errors import InputError
-from simulators.interference.measure import GPUS, Together, main, probes, traffics
-from simulators.interference.table import load_gpus, read_samples
+from simulators.interference.measure import Together, main, probes, traffics
+from simulators.interference.table import read_samples
 from simulators.workload.ir import Attention, Gemm, Kernel
 
-ALL = load_gpus(GPUS)
+ALL = declared_gpus()
 H200 = ALL["h200"]
 POINTS = len(probes(H200)) * len(list(traffics(H200)))
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.interference.features import COLLECTIVES, FEATURES, KERNEL_CLASSES
-from simulators.interference.table import declared_gpu, load_gpus, read_samples
+from simulators.interference.table import declared_gpu, read_samples
 
-GPUS = load_gpus(Path("conf/gpu"))
+GPUS = declared_gpus()
 COLUMNS = (
     "gpu,compute_class,compute_detail,comm_kind,message_size,n_gpus,slowdown,level,source,note"
 )
@@ -94,8 +95,3 @@ def test_table_without_a_column_is_refused(tmp_path: Path) -> None:
     path.write_text("gpu,slowdown\nH100,1.2\n")
     with pytest.raises(InputError, match="compute_class"):
         read_samples([path], GPUS)
-
-
-def test_folder_without_gpus_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no GPU declaration"):
-        load_gpus(tmp_path)

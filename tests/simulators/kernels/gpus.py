@@ -1,13 +1,10 @@
 """Every declared GPU, read the way a fit reads it, and the operations the tests share."""
 
-from pathlib import Path
-
+from simulators.declared import declared_gpus
 from simulators.job import Gpu
-from simulators.kernels.tables import load_gpu
 from simulators.workload.ir import Attention, Gemm
 
-FOLDER = Path(__file__).parents[3] / "conf" / "gpu"
-GPUS: dict[str, Gpu] = {path.stem: load_gpu(path) for path in sorted(FOLDER.glob("*.yaml"))}
+GPUS: dict[str, Gpu] = declared_gpus()
 
 
 def gemm(m: int, n: int, k: int, dtype: str = "bf16", **rest: object) -> Gemm:

@@ -96,7 +96,7 @@ def test_attention_generations_are_kept_apart(tmp_path: Path) -> None:
         (["--output", "no/such/folder"], "is not an existing folder"),
         (["--where", "device=mine"], "names no column"),
         (["--serve", "h201"], "is not declared"),
-        (["--gpus", "no/such/folder"], "holds no GPU declarations"),
+        (["--gpus", "no/such/folder"], "holds no GPU declaration"),
     ],
 )
 def test_refusals(table: Path, rest: list[str], message: str) -> None:

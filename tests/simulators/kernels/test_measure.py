@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulators.declared import declared_gpus
 from simulators.device.torch_kernels import Built
 from simulators.errors import InputError
 from simulators.kernels.measure import (
@@ -17,7 +18,7 @@ from simulators.kernels.measure import (
     row_of,
     training_kernels,
 )
-from simulators.kernels.tables import declared_gpus, match_gpu, read_table, sustained
+from simulators.kernels.tables import match_gpu, read_table, sustained
 from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
 
 GPU = declared_gpus()["h200"]

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.kernels import price_kernels
 from simulators.kernels.attention import price_attention
 from simulators.kernels.gemm import price_gemms
-from simulators.kernels.tables import attention_kernel, declared_gpus, match_gpu
-from simulators.kernels.validate import main, summary
+from simulators.kernels.tables import attention_kernel, match_gpu
+from simulators.kernels.validate import main
 from simulators.workload.ir import GroupedGemm
 
 from .gpus import GPUS
@@ -137,21 +138,6 @@ def test_all_classes(tmp_path: Path) -> None:
     assert report["by_class"]["grouped_gemm_fwd"]["median_abs_error"] == pytest.approx(0, abs=1e-4)
     assert report["by_class"]["streaming_norm_fwd"]["n"] == 1
     assert report["overall"]["skipped"] == 3
-
-
-def test_summary() -> None:
-    figures = summary(np.array([-0.1, 0.2, 0.3, -0.4]), 2)
-    assert figures == pytest.approx(
-        {
-            "n": 4,
-            "skipped": 2,
-            "median_abs_error": 0.25,
-            "mean_abs_error": 0.25,
-            "p90_abs_error": 0.37,
-            "bias": 0.05,
-        }
-    )
-    assert summary(np.array([]), 3)["median_abs_error"] is None
 
 
 @pytest.mark.parametrize(

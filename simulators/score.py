@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Summary:
         return asdict(self)
 
 
-def summarise(errors: Sequence[float], skipped: int = 0) -> Summary:
+def summarise(errors: Sequence[float] | NDArray[np.float64], skipped: int = 0) -> Summary:
     """The summary of signed relative errors."""
-    if not errors:
+    if not len(errors):
         return Summary(0, skipped, None, None, None, None)
     signed = np.asarray(errors, dtype=float)
     size = np.abs(signed)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.validation.score import Summary, summarise, summarise_by
+from simulators.score import Summary, summarise, summarise_by
 
 ERRORS = st.lists(st.floats(-1, 10, allow_nan=False), min_size=1, max_size=50)
 
