@@ -35,6 +35,8 @@ RECOMPUTE_MODULES = (
 )
 DEFAULT_RECOMPUTE_MODULES = "core_attn"
 SCHEDULES = ("1f1b", "gpipe")
+# Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
+MOST_LAYERS = 10_000
 CP_COMM_TYPES = ("p2p", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 ACTIVATION_BYTES = {
@@ -156,6 +158,11 @@ class Model:
         )
         for name in sizes.split():
             require_positive(f"model.{name}", getattr(self, name))
+        if self.num_layers > MOST_LAYERS:
+            # A workload lists its layers: what nobody trains would only exhaust memory.
+            raise InputError(
+                "model.num_layers", self.num_layers, "is out of range", f"1..{MOST_LAYERS}"
+            )
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_choice("model.position", self.position, ("learned", "rope", "none"))
         require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)

@@ -152,3 +152,8 @@ def test_an_unsupported_precision_has_no_peak() -> None:
     assert GPU.peak("bf16") == 989.4e12
     with pytest.raises(InputError, match=r"training\.precision=fp32"):
         GPU.peak("fp32")
+
+
+def test_layers_beyond_any_model_are_refused_before_they_are_listed() -> None:
+    with pytest.raises(InputError, match=r"model\.num_layers"):
+        replace(TINY, num_layers=10**18).check()
