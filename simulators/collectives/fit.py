@@ -9,6 +9,9 @@ part of every file of ``conf/transport`` is rewritten:
 * the coefficients, from both sets, and how many rows and which clusters stand behind each;
 * per cluster and size band the median error three ways: as fitted, with the cluster left out of
   the fit, and for a validation cluster from the training clusters alone.
+
+``fit_errors.yaml`` beside this file has the averages of those errors over clusters and bands,
+whatever the transport: what a cluster that was fitted to, and one that was not, can expect.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 
 # (transport, cluster, band) and the median absolute error there.
 Errors = dict[tuple[str, str, str], float]
+# (cluster, band) and the same.
+Cells = dict[tuple[str, str], float]
+FIT_ERRORS = Path(__file__).with_name("fit_errors.yaml")
 
 
 def errors_of(result: Fit, rows: Sequence[Row]) -> Errors:
@@ -51,6 +57,51 @@ def left_out_errors(rows: Sequence[Row]) -> Errors:
         others = fit([row for row in rows if row.cluster_id != cluster])
         found |= errors_of(others, [row for row in rows if row.cluster_id == cluster])
     return found
+
+
+def _cells(result: Fit, rows: Sequence[Row]) -> Cells:
+    """Median absolute relative error of each cluster and size band, over all transports."""
+    cells: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        error = abs(predict_us(result, row) / row.time_us - 1)
+        cells[row.cluster_id, size_band(row.size_bytes)].append(error)
+    return {cell: float(np.median(errors)) for cell, errors in cells.items()}
+
+
+def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
+    """Errors per cluster and size band, averaged over them: in sample and out of it.
+
+    ``shipped``: of the fit to all clusters, on them; ``train`` and ``validation``: of the fit to
+    the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others.
+    """
+    train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
+    everything = train + validation
+    from_train = fit(train)
+    left_out: Cells = {}
+    for cluster in sorted({row.cluster_id for row in everything}):
+        others = fit([row for row in everything if row.cluster_id != cluster])
+        left_out |= _cells(others, [row for row in everything if row.cluster_id == cluster])
+    cells = {
+        "shipped": _cells(fit(everything), everything),
+        "train": _cells(from_train, train),
+        "validation": _cells(from_train, validation),
+        "left_out": left_out,
+    }
+    return {name: average(found) for name, found in cells.items()}
+
+
+def average(cells: Cells) -> dict[str, Any]:
+    """The mean over all cells and over those of each band; every cell counts alike."""
+    bands: dict[str, list[float]] = defaultdict(list)
+    for (_, band), error in cells.items():
+        bands[band].append(error)
+    return {
+        "clusters": len({cluster for cluster, _ in cells}),
+        "by_size_band": {
+            band: round(float(np.mean(bands[band])), 3) for band in BAND_NAMES if band in bands
+        },
+        "all": round(float(np.mean(list(cells.values()))), 3),
+    }
 
 
 def documents(measurements: Sequence[Measurement], results_name: str) -> dict[str, dict[str, Any]]:
@@ -121,12 +172,14 @@ def _by_band(transport: str, left_out: Errors) -> dict[str, float]:
 def write(fitted: Mapping[str, Mapping[str, Any]], directory: Path = DIRECTORY) -> None:
     """Replace the ``fitted`` part of each transport's file, each file whole or not at all."""
     for name, part in fitted.items():
-        document = {**load(name), "fitted": part}
-        target = directory / f"{name}.yaml"
-        temporary = target.with_suffix(".tmp")
-        text = yaml.safe_dump(document, sort_keys=False, width=99)
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
+        _write_whole(directory / f"{name}.yaml", {**load(name), "fitted": part})
+
+
+def _write_whole(target: Path, document: Mapping[str, Any]) -> None:
+    temporary = target.with_suffix(".tmp")
+    text = yaml.safe_dump(document, sort_keys=False, width=99)
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(target)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,9 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         measurements, _ = read_table(given.results)
     except InputError as problem:
-        print(problem, file=sys.stderr)
+        print(f"error: {problem}", file=sys.stderr)
         return 2
     write(documents(measurements, given.results.name))
+    command = f"python -m simulators.collectives.fit {given.results.name}"
+    _write_whole(FIT_ERRORS, {"command": command, "errors": averages(measurements)})
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulators.collectives import fit as command
 from simulators.collectives import least_squares as fit
 from simulators.collectives.cost import options_of
 from simulators.collectives.execution import net_terms, node_terms
@@ -78,3 +79,12 @@ def test_borrowed_coefficients_claim_no_measurements() -> None:
     assert node_coefficients("volta", "ring", "simple").rows == 0
     assert net_coefficients("ethernet", "ring", "simple").rows == 0
     assert node_coefficients("hopper", "ring", "simple").rows > 100
+
+
+def test_clusters_and_bands_count_alike_in_the_averages() -> None:
+    cells = {("a", "<=16KiB"): 0.1, ("b", "<=16KiB"): 0.3, ("b", ">64MiB"): 0.5}
+    assert command.average(cells) == {
+        "clusters": 2,
+        "by_size_band": {"<=16KiB": 0.2, ">64MiB": 0.5},
+        "all": 0.3,
+    }
