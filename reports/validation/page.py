@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from reports.validation.fits import kernel_fits
 from reports.validation.headline import (
     TINY_SWEEP,
     Report,
@@ -14,6 +14,8 @@ from reports.validation.headline import (
     headline,
     targets,
 )
+from reports.validation.markdown import MET, percent, signed, summary_cells, table
+from reports.validation.parts import collectives_section, kernels_section, overlap_section
 
 COMMAND = "python -m reports.accuracy"
 STEP_PLOT, ERROR_PLOT, MEMORY_PLOT = "step_time.svg", "errors.svg", "memory.svg"
@@ -45,14 +47,15 @@ def accuracy_page(
     """
     parts = [
         _introduction(report),
-        _targets(targets(report, coverage, collectives, kernels)),
+        _targets(targets(report, coverage, collectives, kernel_fits())),
         _step_time(report),
         _layouts(report),
         _beside_others(report),
         _memory(report),
         _error_bars(coverage),
-        _validator("Collectives", "simulators.collectives.validate", collectives),
-        _validator("Kernels", "simulators.kernels.validate", kernels),
+        kernels_section(kernels),
+        collectives_section(collectives),
+        overlap_section(),
         "## Error analysis\n\n" + analysis.strip(),
         _left_out(report),
     ]
@@ -79,23 +82,22 @@ version, and every assumption that a row needed is in the JSON file of
 `python -m reports.validate --json`. [Validation](validation.md) says what the columns mean and
 how to hold predictions against your own runs.
 
-**Step time, {everything.n} runs: median error {_percent(everything.median_abs_error)},
-mean {_percent(everything.mean_abs_error)}, 90th percentile {_percent(everything.p90_abs_error)},
-bias {_signed(everything.bias)}.**
+**Step time, {everything.n} runs: median error {percent(everything.median_abs_error)},
+mean {percent(everything.mean_abs_error)}, 90th percentile {percent(everything.p90_abs_error)},
+bias {signed(everything.bias)}.**
 
 ![Predicted against measured step time]({PLOT_FOLDER}/{STEP_PLOT})"""
 
 
 def _targets(found: Sequence[Target]) -> str:
-    words = {True: "yes", False: "**no**", None: "-"}
-    rows = [(target.name, target.aim, target.reached, words[target.met]) for target in found]
-    return "## Targets\n\n" + _markdown_table(("figure", "target", "reached", "met"), rows)
+    rows = [(target.name, target.aim, target.reached, MET[target.met]) for target in found]
+    return "## Targets\n\n" + table(("figure", "target", "reached", "met"), rows)
 
 
 def _step_time(report: Report) -> str:
     flat = report["baseline"]["by_source"]
     rows = [
-        (name, *_cells(summary), _percent(flat.get(name, {}).get("mean_abs_error")))
+        (name, *summary_cells(summary), percent(flat.get(name, {}).get("mean_abs_error")))
         for name, summary in by_size(report["by_source"])
     ]
     header = ("source", "rows", "skipped", "median", "mean", "p90", "bias", "flat baseline, mean")
@@ -104,14 +106,12 @@ def _step_time(report: Report) -> str:
         "signed error (negative: predicted too fast). The flat baseline runs every FLOP, "
         "recomputed ones too, at half of the dense peak and adds tensor-parallel communication, "
         "nothing else.",
-        _markdown_table(header, rows),
+        table(header, rows),
         f"![Errors by source]({PLOT_FOLDER}/{ERROR_PLOT})",
     ]
     for key, name in _GROUPINGS:
-        table = [(group, *_cells(summary)) for group, summary in by_size(report[key])]
-        parts.append(
-            _markdown_table((name, "rows", "skipped", "median", "mean", "p90", "bias"), table)
-        )
+        groups = [(group, *summary_cells(summary)) for group, summary in by_size(report[key])]
+        parts.append(table((name, "rows", "skipped", "median", "mean", "p90", "bias"), groups))
     return "\n\n".join(parts)
 
 
@@ -121,7 +121,7 @@ def _layouts(report: Report) -> str:
             name,
             ranking["n"],
             f"{ranking['kendall_tau']:.2f}",
-            _percent(ranking["selection_regret"]),
+            percent(ranking["selection_regret"]),
         )
         for name, ranking in report["layouts"].items()
         if not name.startswith(TINY_SWEEP)
@@ -135,7 +135,7 @@ def _layouts(report: Report) -> str:
         "layout: its blocks (one state of software and hardware each) are ranked by time per "
         "model FLOP.\n\n"
     )
-    text += _markdown_table(("sweep", "layouts", "Kendall's tau", "selection regret"), shown)
+    text += table(("sweep", "layouts", "Kendall's tau", "selection regret"), shown)
     if tiny:
         taus, regrets = (
             sorted(one[key] for one in tiny) for key in ("kendall_tau", "selection_regret")
@@ -143,7 +143,7 @@ def _layouts(report: Report) -> str:
         text += (
             f"\n\nThe {len(tiny)} sweeps of the {TINY_SWEEP} have a median tau of "
             f"{taus[len(taus) // 2]:.2f} and a median regret of "
-            f"{_percent(regrets[len(regrets) // 2])}, at worst {_percent(regrets[-1])}."
+            f"{percent(regrets[len(regrets) // 2])}, at worst {percent(regrets[-1])}."
         )
     return text
 
@@ -155,9 +155,9 @@ def _beside_others(report: Report) -> str:
         (
             name,
             one["ours"]["n"],
-            _percent(one["ours"]["mean_abs_error"]),
-            _percent(one["flat_baseline"]["mean_abs_error"]),
-            *(_percent(one["peers"].get(peer, {}).get("mean_abs_error")) for peer in peers),
+            percent(one["ours"]["mean_abs_error"]),
+            percent(one["flat_baseline"]["mean_abs_error"]),
+            *(percent(one["peers"].get(peer, {}).get("mean_abs_error")) for peer in peers),
         )
         for name, one in sets.items()
     ]
@@ -166,7 +166,7 @@ def _beside_others(report: Report) -> str:
         "were run by us at the settings their documentation suggests (Calculon caa4b11, SimuMax "
         "4dcaae5 with an A100 file written from data sheets, llm-analysis d841e40 at 50% "
         "efficiency); `reports/data/peer_predictions.csv` has their figures row by row.\n\n"
-        + _markdown_table(("cases", "rows", "ours", "flat baseline", *peers), rows)
+        + table(("cases", "rows", "ours", "flat baseline", *peers), rows)
     )
 
 
@@ -178,14 +178,14 @@ def _memory(report: Report) -> str:
         row["memory_kind"] for row in report["rows"] if row["counted"] and row["memory_kind"]
     )
     counts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
-    rows = [(name, *_cells(summary)) for name, summary in by_size(memory["by_source"])]
-    rows.append(("all", *_cells(memory["overall"])))
+    rows = [(name, *summary_cells(summary)) for name, summary in by_size(memory["by_source"])]
+    rows.append(("all", *summary_cells(memory["overall"])))
     header = ("source", "rows", "skipped", "median", "mean", "p90", "bias")
     return (
         "## Memory\n\nThe worst pipeline stage's peak against what was published, counting what "
         f"the publisher counts ({counts}: `allocated` and `reserved` are the caching allocator's "
         "figures, `device` is what nvidia-smi shows).\n\n"
-        + _markdown_table(header, rows)
+        + table(header, rows)
         + f"\n\n![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
     )
 
@@ -202,57 +202,10 @@ def _error_bars(coverage: Mapping[str, float]) -> str:
     )
 
 
-def _validator(title: str, module: str, summary: Report | None) -> str:
-    """The section of another validator's figures; empty without them."""
-    if summary is None:
-        return ""
-    parts = [
-        f"## {title}\n\n`python -m {module}` against measurements that are not part of the "
-        "project; these are its figures."
-    ]
-    header = ("", "rows", "skipped", "median", "mean", "p90", "bias")
-    for key, groups in summary.items():
-        if key.startswith("by_"):
-            rows = [(name, *_cells(group)) for name, group in by_size(groups)]
-            parts.append(_markdown_table((key.removeprefix("by_"), *header[1:]), rows))
-    parts.insert(1, _markdown_table(header, [("all", *_cells(summary["overall"]))]))
-    return "\n\n".join(parts)
-
-
 def _left_out(report: Report) -> str:
     reasons = Counter(skipped["reason"] for skipped in report["skipped"])
     rows = [(reason, number) for reason, number in reasons.most_common()]
     return (
         "## Rows that are not predicted\n\nRows of every grade; none is dropped silently.\n\n"
-        + _markdown_table(("reason", "rows"), rows)
+        + table(("reason", "rows"), rows)
     )
-
-
-def _cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        str(summary["n"]),
-        str(summary["skipped"]),
-        _percent(summary["median_abs_error"]),
-        _percent(summary["mean_abs_error"]),
-        _percent(summary["p90_abs_error"]),
-        _signed(summary["bias"]),
-    )
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1%}"
-
-
-def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [
-        "| " + " | ".join(header) + " |",
-        "|---" + "|---:" * (len(header) - 1) + "|",
-    ]
-    for row in rows:
-        cells = (str(cell).replace("|", "\\|") for cell in row)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)

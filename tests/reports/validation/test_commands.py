@@ -87,6 +87,31 @@ def test_other_validators_leave_their_figures_but_not_their_rows(tmp_path):
     assert summaries.read_summary(path) == {"overall": SUMMARY, "by_class": {"gemm": SUMMARY}}
 
 
+def test_collectives_keep_their_average_and_nccls_own_model(tmp_path):
+    path = tmp_path / "collectives.json"
+    figures = {"overall": SUMMARY, summaries.AVERAGED: 0.13}
+    own = {**figures, summaries.SAME_ROWS: figures}
+    path.write_text(json.dumps({**figures, summaries.NCCL: own, "rows": [], "skipped": []}))
+    assert summaries.read_summary(path) == {**figures, summaries.NCCL: own}
+    path.write_text(json.dumps({**figures, summaries.NCCL: figures}))
+    with pytest.raises(InputError):
+        summaries.read_summary(path)
+
+
+def test_rows_without_end_are_not_read(tmp_path):
+    path = tmp_path / "kernels.json"
+    path.write_text(json.dumps({"overall": SUMMARY, "rows": []})[:-2] + "not JSON" * 10**6)
+    assert summaries.read_summary(path) == {"overall": SUMMARY}
+
+
+def test_too_much_before_the_rows_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(summaries, "MAX_CHARACTERS", 20)
+    path = tmp_path / "kernels.json"
+    path.write_text(json.dumps({"overall": SUMMARY}))
+    with pytest.raises(InputError, match="too large"):
+        summaries.read_summary(path)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"overall": {"n": 1}}'])
 def test_what_is_no_result_is_refused(tmp_path, text):
     path = tmp_path / "kernels.json"

@@ -1,0 +1,43 @@
+"""Figures and tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+SUMMARY_HEADER = ("rows", "skipped", "median", "mean", "p90", "bias")
+MET = {True: "yes", False: "**no**", None: "-"}
+
+
+def summary_cells(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """The six figures of a summary, in the order of ``SUMMARY_HEADER``."""
+    return (
+        str(summary["n"]),
+        str(summary["skipped"]),
+        percent(summary["median_abs_error"]),
+        percent(summary["mean_abs_error"]),
+        percent(summary["p90_abs_error"]),
+        signed(summary["bias"]),
+    )
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1%}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with its first column to the left and the others to the right."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    for row in rows:
+        cells = (str(cell).replace("|", "\\|") for cell in row)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def folded(title: str, body: str) -> str:
+    """A long body behind its title."""
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
