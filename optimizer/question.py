@@ -42,6 +42,7 @@ class Declared:
             "gpus_per_node": self.cluster.gpus_per_node,
             "nvlink_domain": self.cluster.domain,
             "num_layers": self.model.num_layers,
+            "num_mtp_layers": self.model.num_mtp_layers,
             "num_heads": self.model.num_heads,
             "num_query_groups": self.model.kv_heads,
             "hidden_size": self.model.hidden_size,

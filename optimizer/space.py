@@ -52,6 +52,7 @@ RECIPE_DEFAULTS: dict[str, Any] = {
 }
 _SECTIONS = ("name", "knobs", "constraints", "derived", "constants")
 _KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
+_OPTIONAL_TEXT = ("precision", "recompute_modules")
 _MAX_CHOICES = 1000
 
 
@@ -228,7 +229,7 @@ def _check_type(field: str, name: str, choice: Any) -> None:
     optional = default is None
     if optional and choice is None:
         return
-    wanted: type = type(default) if not optional else (str if name == "precision" else int)
+    wanted: type = type(default) if not optional else (str if name in _OPTIONAL_TEXT else int)
     if type(choice) is not wanted:
         raise InputError(field, choice, "has the wrong type", f"{wanted.__name__} values")
 

@@ -79,7 +79,8 @@ def _split(job: Job) -> dict[str, Any]:
     spellings = [even]
     if recipe.embedding_as_layer or recipe.loss_as_layer:
         first, last = job.layers_per_stage[0], job.layers_per_stage[-1]
-        spellings.append(even | {"first_stage_layers": first, "last_stage_layers": last})
+        if first and last:
+            spellings.append(even | {"first_stage_layers": first, "last_stage_layers": last})
     for fields in spellings:
         try:
             if replace(job, recipe=replace(recipe, **fields)).layers_per_chunk == layers:

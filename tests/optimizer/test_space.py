@@ -16,6 +16,7 @@ from simulators.errors import InputError
 from simulators.job import Moe
 from simulators.validity import why_invalid
 from tests.optimizer.fake_simulator import SPACE, declared
+from tests.samples import GPU
 
 CONF = Path(__file__).parents[2] / "conf" / "space"
 
@@ -187,6 +188,43 @@ def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, 
     narrow, wide = (survey(compile_space(each, question)) for each in (spec, free))
     assert set(narrow.recipes) == set(wide.recipes)
     assert narrow.distinct_points < wide.distinct_points
+
+
+@pytest.mark.parametrize(
+    ("layers", "nodes", "experts", "mtp"), [(30, 4, 0, 0), (32, 3, 0, 0), (13, 2, 8, 1)]
+)
+def test_the_constraints_of_the_large_space_lose_no_launchable_recipe(layers, nodes, experts, mtp):
+    question = declared()
+    moe = Moe(experts, 2, 512) if experts else None
+    model = dataclasses.replace(question.model, num_layers=layers, moe=moe, num_mtp_layers=mtp)
+    cluster = dataclasses.replace(question.cluster, num_nodes=nodes)
+    question = dataclasses.replace(question, model=model, cluster=cluster)
+    spec = shipped("large")
+    # The other knobs do not meet the constraints.
+    for name in ("recompute", "recompute_layers", "recompute_modules", "tp_comm_overlap"):
+        del spec["knobs"][name]
+    for name in ("overlap_moe_expert_parallel_comm", "overlap_param_gather", "precision"):
+        del spec["knobs"][name]
+    free = {key: value for key, value in spec.items() if key != "constraints"}
+    narrow, wide = (survey(compile_space(each, question)) for each in (spec, free))
+    assert set(narrow.recipes) == set(wide.recipes)
+    assert narrow.distinct_points < wide.distinct_points
+
+
+def test_the_large_space_has_a_million_points_on_a_large_cluster():
+    question = declared()
+    model = dataclasses.replace(question.model, num_layers=96, num_heads=96, hidden_size=12288)
+    model = dataclasses.replace(model, ffn_hidden_size=49152, sequence_length=2048)
+    cluster = dataclasses.replace(question.cluster, num_nodes=1024)
+    training = dataclasses.replace(question.training, global_batch_size=1536)
+    question = dataclasses.replace(
+        question, model=model, gpu=GPU, cluster=cluster, training=training
+    )
+    surveyed = survey(compile_space(shipped("large"), question))
+    assert len(surveyed) > 1_000_000
+    for row in range(0, len(surveyed), 50_000):
+        assert why_invalid(question.job(surveyed.recipes[row])) is None
+        assert surveyed.point_of(surveyed.recipes[row]) == surveyed.points[row]
 
 
 def test_the_shipped_space_offers_nothing_without_effect():
