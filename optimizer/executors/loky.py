@@ -10,8 +10,9 @@ from typing import Any
 
 import joblib
 from joblib.externals import loky
+from joblib.externals.loky.backend import resource_tracker
 
-from optimizer.executors.worker import Report, Task, end_with
+from optimizer.executors.worker import Report, Task, serve_only
 
 # Workers are as many as cores: a library that starts threads of its own only gets in the way.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -25,12 +26,14 @@ class LokyWorkers:
 
     def __init__(self) -> None:
         self._pool: Any = None
+        # Older versions let Ctrl-C through again in whoever starts it: not amid starting workers.
+        resource_tracker.ensure_running()
 
     def start(self, count: int) -> int:
         self.close()
         workers = int(joblib.effective_n_jobs(count))
         self._pool = loky.ProcessPoolExecutor(
-            workers, initializer=end_with, initargs=(os.getpid(),), env=_ONE_THREAD
+            workers, initializer=serve_only, initargs=(os.getpid(),), env=_ONE_THREAD
         )
         return workers
 

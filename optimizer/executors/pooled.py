@@ -85,11 +85,7 @@ class PooledExecutor(Executor):
 
     def __enter__(self) -> Self:
         try:
-            with interrupts_held():
-                self._count = self._workers.start(self._options.n_jobs)
-                warm = [self._submit(()) for _ in range(self._count)]
-            for future in warm:
-                self._peak_bytes = max(self._peak_bytes, future.result().peak_bytes)
+            self._start(self._options.n_jobs)
             self._fit_memory()
         except BaseException:
             self._workers.close()
@@ -166,14 +162,14 @@ class PooledExecutor(Executor):
     ) -> Iterator[tuple[int, Outcome]]:
         """Run what was in flight when a worker died once more, each recipe alone."""
         if suspects:
-            self._restart(self._count)
+            self._start(self._count)
         for position in suspects:
             started_s = time.monotonic()
             try:
                 (outcome,) = self._outcomes(self._submit([recipes[position]]))
             except self._workers.deaths as error:
                 outcome = Outcome(None, self._why(error, time.monotonic() - started_s))
-                self._restart(self._count)
+                self._start(self._count)
             yield position, outcome
 
     def _why(self, error: BaseException, took_s: float) -> str:
@@ -182,9 +178,14 @@ class PooledExecutor(Executor):
             return f"timed out: took longer than executor.trial_timeout_s={limit_s:g}, twice"
         return f"the worker process died, twice: {type(error).__name__}"
 
-    def _restart(self, count: int) -> None:
+    def _start(self, count: int) -> None:
+        """Have ``count`` workers that are ready to simulate."""
         with interrupts_held():
             self._count = self._workers.start(count)
+            # Some kinds of workers are not there before they are given something to do.
+            warm = [self._submit(()) for _ in range(self._count)]
+        for future in warm:
+            self._outcomes(future)
 
     def _fit_memory(self) -> None:
         """Run no more workers than their measured peak leaves memory for."""
@@ -196,4 +197,4 @@ class PooledExecutor(Executor):
                 f"{affordable} of {self._count} workers: one takes up to "
                 f"{self._peak_bytes / 2**30:.1f} GiB, and memory is short"
             )
-            self._restart(affordable)
+            self._start(affordable)

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import functools
 import os
+import signal
 import sys
 import threading
 import time
@@ -67,8 +68,10 @@ def simulate_one(declared: Declared, simulator: SimulatorSpec | str, recipe: Rec
     return Outcome(prediction, error, time.perf_counter() - started_s)
 
 
-def end_with(parent_pid: int) -> None:
-    """End this process soon after its parent has: nobody else would after ``kill -9``."""
+def serve_only(parent_pid: int) -> None:
+    """Leave Ctrl-C to the parent, and end soon after it has: nobody else would see to that
+    after ``kill -9``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent_pid:
