@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,14 @@ def check_writable(option: str, path: Path | None) -> None:
     Raises:
         InputError: naming the option.
     """
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+    if path is None:
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
         raise InputError(option, path, "cannot be written", "a file in an existing place")
+    try:
+        tempfile.TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as error:
+        raise InputError(option, path, f"cannot be written: {error.strerror}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

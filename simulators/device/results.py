@@ -20,16 +20,16 @@ class ResultFile:
         """Read what is there.
 
         Raises:
-            InputError: when the file exists with other columns, or cannot be read.
+            InputError: when the file exists with other columns, or cannot be read or written.
         """
         self.path, self.columns, self.key = path, tuple(columns), tuple(key)
         self._seen: set[tuple[str, ...]] = set()
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file).writerow(self.columns)
-            return
         try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("w", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerow(self.columns)
+                return
             _drop_cut_line(path)
             with path.open(newline="", encoding="utf-8") as file:
                 reader = csv.DictReader(file)
@@ -39,7 +39,7 @@ class ResultFile:
                     )
                 self._seen = {self._key(row) for row in reader}
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError("--output", path, f"cannot be read ({error})") from error
+            raise InputError("--output", path, f"cannot be used ({error})") from error
 
     def __contains__(self, row: Mapping[str, object]) -> bool:
         return self._key(row) in self._seen

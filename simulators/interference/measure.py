@@ -26,7 +26,7 @@ from simulators.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
 from simulators.device.results import ResultFile
 from simulators.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
 from simulators.device.torch_kernels import Built, TorchKernels, operand_bytes
-from simulators.errors import InputError, require_choice
+from simulators.errors import InputError, require_choice, require_positive
 from simulators.job import Gpu
 from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
 
@@ -297,6 +297,7 @@ def main(arguments: list[str] | None = None, device: OverlapDevice | None = None
     try:
         gpus = declared_gpus()
         require_choice("--gpu", given.gpu, gpus)
+        require_positive("--budget-s", given.budget_s, allow_zero=True)
         device = device or TorchOverlapDevice()
         file = ResultFile(given.output, COLUMNS, KEY)
     except InputError as error:

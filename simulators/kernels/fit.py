@@ -54,7 +54,7 @@ PAGING_FREE_TOKENS = 8192
 FITTED_CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 
 
-def select(rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
+def select(kind: str, rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
     """Usable rows that pass every ``column=a,b`` condition.
 
     Raises:
@@ -65,7 +65,7 @@ def select(rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
         if column not in rows.columns:
             raise InputError("--where", condition, "names no column", list(rows.columns))
         rows = rows[rows[column].astype(str).isin(values.split(","))]
-    usable: pd.DataFrame = rows[unusable(rows) == ""]
+    usable: pd.DataFrame = rows[unusable(kind, rows) == ""]
     return usable
 
 
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str]) -> None:
         if kind not in FITTED_CLASSES:
             raise InputError("table", table, f"holds {kind}, which is not fitted", FITTED_CLASSES)
         for name, section, dtype, part_rows in sections(
-            kind, select(rows, options.where), gpus, options.serve
+            kind, select(kind, rows, options.where), gpus, options.serve
         ):
             try:
                 part = fit_section(section, part_rows, gpus[name], dtype, options.one_state)

@@ -262,6 +262,7 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
         gpus = declared_gpus()
         require_choice("--gpu", given.gpu, gpus)
         gpu = gpus[given.gpu]
+        require_positive("--budget-s", given.budget_s, allow_zero=True)
         classes = _listed(given.classes)
         for name in classes:
             require_choice("--classes", name, CLASSES)

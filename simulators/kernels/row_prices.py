@@ -38,7 +38,9 @@ from simulators.kernels.tables import (
     TRAINING_DTYPES,
     attention_kernel,
     match_gpu,
+    size_columns,
     unusable,
+    without_size,
 )
 from simulators.prediction import Evidence
 
@@ -102,7 +104,9 @@ class _CannotPriceError(Exception):
 def price_rows(kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> Iterator[PricedGroup]:
     """Every row of a table of one class (``tables.read_table``), in groups."""
     rows = rows.reset_index(drop=True)
-    reasons = unusable(rows)
+    reasons = unusable(kind, rows)
+    # What has no size is priced as one element of everything; its reason keeps it out.
+    rows.loc[without_size(kind, rows), size_columns(kind)] = 1
     declared = dict(gpus)
     for key, part in rows.groupby(_ALIKE[kind], sort=False, dropna=False):
         first = part.iloc[0]

@@ -65,6 +65,9 @@ GPU_NAMES: tuple[tuple[str, str, str], ...] = (
     (r"V100", "v100_32", "form factor not stated: taken as SXM2"),
 )
 
+# Whole numbers up to here are exact as floating point.
+LARGEST_SIZE = 2.0**53
+
 # Shorter host-timed rows measure the host, not the kernel. A table of efficiencies
 # (``from_eff``) was host-timed too, and the best five of 25 calls (``min5of25``) hold 20-40 us
 # of Python beside each kernel, whatever its size.
@@ -173,9 +176,26 @@ def read_table(path: Path) -> tuple[str, pd.DataFrame]:
     return kind, rows
 
 
-def unusable(rows: pd.DataFrame) -> NDArray[np.object_]:
-    """Why a row cannot be used, "" where it can, shape (rows,): flags and timing method."""
+def size_columns(kind: str) -> list[str]:
+    """The columns of a class that say how large an operation is."""
+    measured = ("time_us", "gbps", "causal")
+    return [name for name in COLUMNS[kind] if name not in (*TEXT_COLUMNS, *measured)]
+
+
+def without_size(kind: str, rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows whose sizes are no sizes, shape (rows,). Bytes may be blank: shapes may imply them."""
+    sizes = rows[size_columns(kind)].to_numpy(np.float64)
+    good = (sizes > 0) & (sizes <= LARGEST_SIZE)
+    if kind in ("streaming", "bandwidth"):
+        good |= np.isnan(sizes)
+    missing: NDArray[np.bool_] = ~good.all(axis=1)
+    return missing
+
+
+def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
+    """Why a row cannot be used, "" where it can, shape (rows,): sizes, flags, timing method."""
     reasons = np.full(len(rows), "", dtype=object)
+    reasons[without_size(kind, rows)] = "has a size that is blank, not positive or too large"
     flag = rows["flag"]
     for text, reason in UNUSABLE_FLAGS.items():
         reasons[flag.str.contains(text, regex=False).to_numpy()] = reason
@@ -185,7 +205,7 @@ def unusable(rows: pd.DataFrame) -> NDArray[np.object_]:
         host = flag.str.contains(HOST_TIMED_FLAGS)
         short = host & (rows["time_us"] < HOST_TIMED_FLOOR_US)
         reasons[short.to_numpy()] = "timed by the host and shorter than it resolves (150 us)"
-        bad = ~(rows["time_us"] > 0)
+        bad = ~((rows["time_us"] > 0) & np.isfinite(rows["time_us"]))
         reasons[bad.to_numpy()] = "has no positive time"
     return reasons
 

@@ -37,6 +37,8 @@ def test_nothing_predicted_is_a_failure(tmp_path, capsys):
         (["--simulator", "none"], "simulator.name"),
         (["--json", "/nowhere/at/all.json"], "--json"),
         (["--html", "."], "--html"),
+        # A folder in which nobody, not even root, can make a file.
+        (["--json", "/proc/out.json"], "--json"),
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(table, capsys, arguments, wrong):

@@ -38,3 +38,9 @@ def test_another_table_is_not_appended_to(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="other columns"):
         ResultFile(path, COLUMNS, KEY)
     assert path.read_text() == "something,else\n"
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="--output"):
+        ResultFile(tmp_path / "file" / "times.csv", COLUMNS, KEY)

@@ -89,4 +89,6 @@ def test_unknown_gpu_and_absent_device_are_refused(
     path = tmp_path / "slowdowns.csv"
     assert main(["--gpu", "h2000", "--output", str(path)], FakeOverlap()) == 2
     assert "h200" in capsys.readouterr().err
+    assert main(["--gpu", "h200", "--output", str(path), "--budget-s", "nan"], FakeOverlap()) == 2
+    assert "--budget-s" in capsys.readouterr().err
     assert not path.exists()

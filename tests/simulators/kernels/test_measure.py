@@ -134,6 +134,7 @@ def test_grouped_rows_name_the_forward_product() -> None:
         ("--classes", "gem", "gemm"),
         ("--micro-batches", "0", "micro-batches"),
         ("--micro-batches", "two", "whole number"),
+        ("--budget-s", "-1", "budget-s"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_written(

@@ -72,6 +72,25 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
         assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1, abs=1e-4)
 
 
+@pytest.mark.parametrize("size", ["", "0", "-5", "inf", "1e300"])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rows_without_a_size_are_not_predicted(tmp_path: Path, size: str) -> None:
+    row = gemm_row("H200-SXM-141GB", "sustained;")
+    rows = pd.DataFrame([row, row], columns=GEMM_COLUMNS).astype({"m": object})
+    rows.loc[0, "m"] = size
+    report = run(tmp_path, rows)
+    assert [each["id"] for each in report["skipped"]] == ["table0:2"]
+    assert "size" in report["skipped"][0]["reason"]
+    assert [each["error"] for each in report["rows"]] == pytest.approx([0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize("moved", ["0", "-4", "1e300"])
+def test_bytes_that_are_none_are_not_predicted(tmp_path: Path, moved: str) -> None:
+    row = {"gpu": "H200-SXM-141GB", "op": "add", "pass": "fwd", "dtype": "bf16", "bytes": moved}
+    report = run(tmp_path, pd.DataFrame([row | {"time_us": 9.0}]))
+    assert (report["overall"]["n"], report["overall"]["skipped"]) == (0, 1)
+
+
 def test_bursts_and_sustained_runs_are_told_apart(tmp_path: Path) -> None:
     rows = [gemm_row("H200-SXM-141GB", flag) for flag in ("sustained;", "")]
     report = run(tmp_path, pd.DataFrame(rows, columns=GEMM_COLUMNS))
