@@ -188,8 +188,7 @@ def without_size(kind: str, rows: pd.DataFrame) -> NDArray[np.bool_]:
     good = (sizes > 0) & (sizes <= LARGEST_SIZE)
     if kind in ("streaming", "bandwidth"):
         good |= np.isnan(sizes)
-    missing: NDArray[np.bool_] = ~good.all(axis=1)
-    return missing
+    return np.asarray(~good.all(axis=1), dtype=np.bool_)
 
 
 def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
