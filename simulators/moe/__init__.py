@@ -1,0 +1,29 @@
+"""Routing of tokens to experts: who gets how many, and what the exchange costs on a full mesh.
+
+``python -m simulators.moe --help`` is the command; ``rank_imbalance`` says what a routing means
+for a training recipe.
+"""
+
+from simulators.moe.communication import Communication, communicate, even_load_time_ms
+from simulators.moe.dispatch import copies_between, copies_by_expert, cut_to_capacity
+from simulators.moe.imbalance import rank_imbalance
+from simulators.moe.mesh import Mesh
+from simulators.moe.message import Message
+from simulators.moe.popularity import read_histograms
+from simulators.moe.router import Router, expert_loads, route
+
+__all__ = [
+    "Communication",
+    "Mesh",
+    "Message",
+    "Router",
+    "communicate",
+    "copies_between",
+    "copies_by_expert",
+    "cut_to_capacity",
+    "even_load_time_ms",
+    "expert_loads",
+    "rank_imbalance",
+    "read_histograms",
+    "route",
+]

@@ -1,0 +1,35 @@
+"""From a routing to what a recipe needs: how much more than the mean the busiest rank gets."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from simulators.errors import InputError
+from simulators.moe.declare import require_whole
+from simulators.moe.router import Router, expert_loads
+
+
+@lru_cache(maxsize=4096)
+def rank_imbalance(router: Router, ep: int, num_layers: int = 1) -> float:
+    """Routings of the busiest of ``ep`` expert-parallel ranks over their mean, at least 1.
+
+    Every rank waits for the busiest in every layer, and layers have favourites of their own, so
+    this is the mean over ``num_layers`` of each layer's ratio. ``router.seqlen`` are the tokens
+    of the whole expert-parallel group. Experts lie on ranks in equal runs, in order.
+
+    Raises:
+        InputError: for a router that cannot be, or an ``ep`` that does not divide its experts.
+    """
+    router.check()
+    require_whole("ep", ep)
+    require_whole("num_layers", num_layers)
+    if router.num_experts % ep:
+        allowed = f"a divisor of num_experts={router.num_experts}"
+        raise InputError("ep", ep, "does not divide the experts", allowed)
+    ratios = []
+    for layer in range(num_layers):
+        by_rank = expert_loads(router, layer).reshape(ep, -1).sum(axis=1)
+        ratios.append(by_rank.max() / by_rank.mean())
+    return float(np.mean(ratios))
