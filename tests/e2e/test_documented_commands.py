@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from conf.build import build_declared, build_recipe
 from conf.commands import register_commands
 from conf.door import run_directory
 from conf.plan import build_plan, check_plan
+from optimizer.options import EXECUTORS
 from simulators.calibration import Calibration, calibration_text
 from simulators.validity import check_job
 from tests.e2e.commands import ROOT
@@ -76,6 +78,9 @@ SEARCHES = [given for given in documented("optimize.py") if "--config-dir" not i
 
 @pytest.mark.parametrize("arguments", SEARCHES, ids=" ".join)
 def test_a_documented_search_could_start(arguments):
+    for executor, package in EXECUTORS.items():
+        if f"executor={executor}" in arguments and package and not find_spec(package):
+            pytest.skip(f"needs {package}")
     for overrides in jobs(arguments):
         check_plan(build_plan(compose("config", overrides)), None)
 
