@@ -25,8 +25,8 @@ class KernelFit:
     """Median and 90th percentile of the absolute error, and the median signed one.
 
     ``kernel`` names the class and, for attention and grouped products, the pass; ``state`` says
-    whether rows were bursts or runs at the power limit. ``split`` is how rows were kept from the
-    fit: a fixed fifth, or cross-validation where rows are few.
+    of products whether rows were bursts or runs at the power limit. ``split`` is how rows were
+    kept from the fit: a fixed fifth, or cross-validation where rows are few.
     """
 
     gpu: str
@@ -76,7 +76,8 @@ def _of_part(gpu: str, section: str, name: str, part: Mapping[str, Any]) -> Iter
     kernel, precision = (name, "") if section == "streaming" else (section, name)
     residuals = part.get("residuals", {})
     if "held_out" in residuals:
-        yield _fit(gpu, section, kernel, precision, "held out", residuals["held_out"])
+        state = BURST if section == "gemm" else ""
+        yield _fit(gpu, section, kernel, precision, "held out", residuals["held_out"], state)
     for pass_, figures in residuals.get("cross_validated", {}).items():
         yield _fit(gpu, section, f"{kernel}, {pass_}", precision, "cross-validated", figures)
     hot = part.get("sustained", {}).get("residuals", {}).get("held_out")
@@ -91,7 +92,7 @@ def _fit(
     precision: str,
     split: str,
     figures: Mapping[str, Any],
-    state: str = BURST,
+    state: str = "",
 ) -> KernelFit:
     return KernelFit(
         gpu=gpu,

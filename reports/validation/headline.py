@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -204,7 +205,7 @@ def targets_of_kernels(fits: Sequence[KernelFit]) -> list[Target]:
                 gpus[fit.gpu] = fit
     return [
         Target(
-            f"kernels, unseen rows: {kernel}, {precision}, {state}",
+            "kernels, unseen rows: " + ", ".join(filter(None, (kernel, precision, state))),
             f"at most {next(iter(gpus.values())).bound:.1%}",
             ", ".join(f"{gpu} {fit.median:.1%}" for gpu, fit in gpus.items()),
             all(fit.met for fit in gpus.values()),
@@ -222,6 +223,16 @@ def _below(name: str, value: float | None, bound: float) -> Target:
     if value is None:
         return Target(name, aim, "no rows", None)
     return Target(name, aim, f"{value:.1%}", value <= bound)
+
+
+def by_scale(summaries: Report) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Bands of GPUs from small to large (``1-8``, ``9-64``, ..., ``1025+``), ``unknown`` last."""
+
+    def least(item: tuple[str, Mapping[str, Any]]) -> float:
+        first = item[0].rstrip("+").split("-")[0]
+        return float(first) if first.isdigit() else math.inf
+
+    return sorted(summaries.items(), key=least)
 
 
 def by_size(summaries: Report) -> Sequence[tuple[str, Mapping[str, Any]]]:

@@ -10,12 +10,14 @@ from reports.validation.headline import (
     TINY_SWEEP,
     Report,
     Target,
+    by_scale,
     by_size,
     headline,
     targets,
 )
-from reports.validation.markdown import MET, percent, signed, summary_cells, table
+from reports.validation.markdown import MET, SUMMARY_HEADER, percent, signed, summary_cells, table
 from reports.validation.parts import collectives_section, kernels_section, overlap_section
+from simulators.score import summarise
 
 COMMAND = "python -m reports.accuracy"
 STEP_PLOT, ERROR_PLOT, MEMORY_PLOT = "step_time.svg", "errors.svg", "memory.svg"
@@ -100,7 +102,7 @@ def _step_time(report: Report) -> str:
         (name, *summary_cells(summary), percent(flat.get(name, {}).get("mean_abs_error")))
         for name, summary in by_size(report["by_source"])
     ]
-    header = ("source", "rows", "skipped", "median", "mean", "p90", "bias", "flat baseline, mean")
+    header = ("source", *SUMMARY_HEADER, "flat baseline, mean")
     parts = [
         "## Step time\n\nErrors are fractions of the measured step time; the bias is the mean "
         "signed error (negative: predicted too fast). The flat baseline runs every FLOP, "
@@ -110,8 +112,9 @@ def _step_time(report: Report) -> str:
         f"![Errors by source]({PLOT_FOLDER}/{ERROR_PLOT})",
     ]
     for key, name in _GROUPINGS:
-        groups = [(group, *summary_cells(summary)) for group, summary in by_size(report[key])]
-        parts.append(table((name, "rows", "skipped", "median", "mean", "p90", "bias"), groups))
+        ordered = by_scale if key == "by_scale" else by_size
+        groups = [(group, *summary_cells(summary)) for group, summary in ordered(report[key])]
+        parts.append(table((name, *SUMMARY_HEADER), groups))
     return "\n\n".join(parts)
 
 
@@ -165,7 +168,8 @@ def _beside_others(report: Report) -> str:
         "## Beside other simulators\n\nMean absolute error on the same rows. The other simulators "
         "were run by us at the settings their documentation suggests (Calculon caa4b11, SimuMax "
         "4dcaae5 with an A100 file written from data sheets, llm-analysis d841e40 at 50% "
-        "efficiency); `reports/data/peer_predictions.csv` has their figures row by row.\n\n"
+        "efficiency); `reports/data/peer_predictions.csv` has their figures row by row, "
+        "also of cases whose measured times are not among the published rows here.\n\n"
         + table(("cases", "rows", "ours", "flat baseline", *peers), rows)
     )
 
@@ -174,18 +178,20 @@ def _memory(report: Report) -> str:
     memory = report["memory"]
     if not memory["overall"]["n"]:
         return ""
-    kinds: dict[str, int] = Counter(
-        row["memory_kind"] for row in report["rows"] if row["counted"] and row["memory_kind"]
-    )
-    counts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
     rows = [(name, *summary_cells(summary)) for name, summary in by_size(memory["by_source"])]
     rows.append(("all", *summary_cells(memory["overall"])))
-    header = ("source", "rows", "skipped", "median", "mean", "p90", "bias")
+    kinds: dict[str, list[float]] = {}
+    for row in report["rows"]:
+        if row["counted"] and row["memory_error"] is not None:
+            kinds.setdefault(row["memory_kind"], []).append(row["memory_error"])
+    counted = [(kind, *summary_cells(summarise(kinds[kind]).to_dict())) for kind in sorted(kinds)]
     return (
         "## Memory\n\nThe worst pipeline stage's peak against what was published, counting what "
-        f"the publisher counts ({counts}: `allocated` and `reserved` are the caching allocator's "
-        "figures, `device` is what nvidia-smi shows).\n\n"
-        + table(header, rows)
+        "the publisher counts: `allocated` and `reserved` are the caching allocator's figures, "
+        "`device` is what nvidia-smi shows.\n\n"
+        + table(("figure", *SUMMARY_HEADER), counted)
+        + "\n\n"
+        + table(("source", *SUMMARY_HEADER), rows)
         + f"\n\n![Predicted against measured memory]({PLOT_FOLDER}/{MEMORY_PLOT})"
     )
 

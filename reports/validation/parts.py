@@ -101,7 +101,7 @@ def kernels_section(summary: Report | None) -> str:
     rows = [
         (
             f"{fit.gpu}: {fit.kernel}" + (f", {fit.precision}" if fit.precision else ""),
-            fit.state,
+            fit.state or "-",
             fit.split,
             fit.rows,
             percent(fit.median),

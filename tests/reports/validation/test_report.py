@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from reports.tables import as_text
-from reports.validation.headline import TINY_SWEEP, headline, targets
+from reports.validation.headline import TINY_SWEEP, by_scale, headline, targets
 from reports.validation.page import accuracy_page
 from reports.validation.published import PeerPrediction
 from reports.validation.replay import replay_rows
@@ -91,6 +91,12 @@ def test_targets_are_met_or_not_by_the_figures(report):
     beaten = by_name["Korthikanti 2022, table 5: beat the flat baseline"]
     flat = report["baseline"]["sets"]["Korthikanti 2022, table 5"]["flat_baseline"]
     assert beaten.met is (flat["mean_abs_error"] > 0.5)
+
+
+def test_bands_are_shown_from_small_to_large():
+    bands = ["1025+", "unknown", "9-64", "65-256", "1-8"]
+    ordered = [name for name, _ in by_scale(dict.fromkeys(bands, {}))]
+    assert ordered == ["1-8", "9-64", "65-256", "1025+", "unknown"]
 
 
 def test_the_terminal_shows_summaries_and_reasons(report, results):
