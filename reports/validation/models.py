@@ -27,10 +27,10 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     if reason := other_architecture(row.model):
         raise CannotReplayError(reason)
     assumed: list[str] = []
-    layers = _required(row, "num_layers", row.num_layers)
-    hidden = _required(row, "hidden", row.hidden)
-    heads = _required(row, "num_heads", row.num_heads)
-    sequence = _required(row, "seq_len", row.seq_len)
+    layers = _required("num_layers", row.num_layers)
+    hidden = _required("hidden", row.hidden)
+    heads = _required("num_heads", row.num_heads)
+    sequence = _required("seq_len", row.seq_len)
     gated = bool(row.gated_mlp)
     family, about_family = family_of(row.model, gated)
     assumed += about_family
@@ -102,7 +102,7 @@ def _tied(row: Row, blocks: int, table: int, usual: bool, assumed: list[str]) ->
     return not usual
 
 
-def _required(row: Row, column: str, value: int | None) -> int:
+def _required(column: str, value: int | None) -> int:
     if value is None:
         raise CannotReplayError(f"{column} is not published")
     return value
@@ -111,7 +111,7 @@ def _required(row: Row, column: str, value: int | None) -> int:
 def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
     if given(row.num_experts, 0) <= 1:
         return None
-    width = _required(row, "moe_ffn_hidden", row.moe_ffn_hidden)
+    width = _required("moe_ffn_hidden", row.moe_ffn_hidden)
     shared = family.shared_experts * width
     if match := re.search(r"shared expert (?:ffn )?(\d+)", row.notes):
         shared = int(match[1])
@@ -122,8 +122,8 @@ def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
         # The column counts all dense layers, here every other one.
         dense, period = 0, 2
     return Moe(
-        num_experts=_required(row, "num_experts", row.num_experts),
-        top_k=_required(row, "topk", row.topk),
+        num_experts=_required("num_experts", row.num_experts),
+        top_k=_required("topk", row.topk),
         ffn_hidden_size=width,
         shared_ffn_hidden_size=shared,
         num_dense_layers=dense,

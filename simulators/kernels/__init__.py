@@ -1,17 +1,11 @@
 """Price kernels: operations of the IR -> seconds on one GPU, with the evidence behind them."""
 
-from simulators.kernels.prices import (
-    EVIDENCE_ORDER,
-    KernelPrices,
-    host_launch_s,
-    price_kernels,
-)
+from simulators.kernels.prices import EVIDENCE_ORDER, KernelPrices, price_kernels
 from simulators.kernels.uncertainty import kernel_uncertainty
 
 __all__ = [
     "EVIDENCE_ORDER",
     "KernelPrices",
-    "host_launch_s",
     "kernel_uncertainty",
     "price_kernels",
 ]

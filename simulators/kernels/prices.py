@@ -161,15 +161,3 @@ def _streaming(gpu: Gpu, ops: list[Kernel]) -> _Columns:
     kinds = [op.kind for op in ops]  # type: ignore[union-attr]
     seconds, share, measured = price_streaming(gpu, kinds, sizes)
     return seconds, share, streaming_evidence(measured)
-
-
-def host_launch_s(gpu: Gpu) -> float:
-    """Seconds the host needs to launch one kernel in eager PyTorch; *estimated*.
-
-    The smallest host-launched products take 5.0 us end to end on H100 (openxla/xla,
-    ``matmul_interpolator_data.h``, 256 x 256 x 256), which bounds the driver's share; the
-    framework's dispatch, autograd and Python add a few microseconds more (secondary sources
-    say 5-25 us in all for a first call). No published table separates hosts or GPUs, so one
-    figure near the lower end serves all: training loops repeat warm, cached calls.
-    """
-    return 7e-6

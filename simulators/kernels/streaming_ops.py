@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-# Classes that only tables hold: kernels of inference servers, which neither fuse nor tune
-# what training frameworks do.
-TABLE_ONLY = ("serving_activation", "serving_rope", "serving_norm", "serving_embedding")
-
-# Operation -> class, "{pass}" filled in with fwd or bwd; first match wins.
+# Operation -> class, "{pass}" filled in with fwd or bwd; first match wins. Only tables hold the
+# "serving" classes: kernels of inference servers, which neither fuse nor tune what training does.
 _OPERATIONS = (
     (r"^(mlp_act)$", "serving_activation"),
     (r"^(attn_rope)$", "serving_rope"),
