@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.framework import MEGATRON_CORE, Framework
 from simulators.layout import split_by_compute, split_layers
+from simulators.moe.popularity import check_popularity
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
 # Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
@@ -58,8 +59,9 @@ class Moe:
     inner width of the shared experts (0 for none); the first ``num_dense_layers`` layers
     keep the dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4
     Maverick: 2). ``capacity_factor`` None means dropless routing; then ``load_imbalance`` is how
-    many times the mean the busiest GPU's experts receive (1: routing forced to balance).
-    ``dispatcher``: ``alltoall``
+    many times the mean the busiest GPU's experts receive (1: routing forced to balance), or
+    ``hot_ratio`` of the experts together receive ``hot_weight`` of all routings, and what the
+    busiest GPU gets follows from the recipe (``simulators.moe``). ``dispatcher``: ``alltoall``
     and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node (or each
     GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
     """
@@ -73,6 +75,8 @@ class Moe:
     dispatcher: str = "alltoall"
     capacity_factor: float | None = None
     load_imbalance: float = 1.0
+    hot_ratio: float = 0.0
+    hot_weight: float | None = None
 
     def check(self) -> None:
         for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
@@ -90,6 +94,12 @@ class Moe:
             raise InputError(
                 "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
             )
+        check_popularity(
+            self.num_experts, self.top_k, self.hot_ratio, self.hot_weight, "model.moe."
+        )
+        if self.hot_weight is not None and self.load_imbalance != 1:
+            problem = "is given twice: hot experts say it too"
+            raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
 
 
 @dataclass(frozen=True)

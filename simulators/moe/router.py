@@ -25,6 +25,8 @@ Experts = npt.NDArray[np.int32]
 _UNIT = 1 << 32
 _MOST_TOKENS = 1 << 40
 _MOST_LINES = 64
+# Enough for sums over layers, and an eighth of the cost, of which lines are nearly all.
+_LINES_OF_COUNTS = 8
 # Numbers that describe all lines together: keeps thousands of experts in memory.
 _MOST_PICKS = 1 << 22
 
@@ -100,7 +102,7 @@ def route(router: Router, layer: int = 0) -> Experts:
     An expert's tokens are binomial: each token goes to it with the same probability.
     """
     generator = generator_of(router, layer)
-    lines = _draw_lines(router, layer, generator)
+    lines = _draw_lines(router, layer, generator, _MOST_LINES)
     points = generator.integers(0, lines.count * _UNIT, router.seqlen)
     return lines.picks[np.searchsorted(lines.starts, points, side="right") - 1]
 
@@ -108,11 +110,11 @@ def route(router: Router, layer: int = 0) -> Experts:
 def expert_loads(router: Router, layer: int = 0) -> Counts:
     """Routings each expert of a layer receives, (num_experts,): ``route`` without the tokens.
 
-    Not those of the same seed's ``route`` but of the same distribution, at a cost that does not
-    depend on how many tokens there are.
+    Not those of the same seed's ``route``: as many are hot and each expert's are distributed as
+    there, at a cost that does not depend on how many tokens there are.
     """
     generator = generator_of(router, layer)
-    lines = _draw_lines(router, layer, generator)
+    lines = _draw_lines(router, layer, generator, _LINES_OF_COUNTS)
     widths = np.diff(lines.starts, append=lines.count * _UNIT) / (lines.count * _UNIT)
     drawn = generator.multinomial(router.seqlen, widths)
     # Whole numbers below 2**53: exact in float64.
@@ -144,10 +146,10 @@ class _Lines:
     picks: Experts
 
 
-def _draw_lines(router: Router, layer: int, generator: np.random.Generator) -> _Lines:
+def _draw_lines(router: Router, layer: int, generator: np.random.Generator, most: int) -> _Lines:
     experts, top_k = router.num_experts, router.top_k
     lengths = _lengths(shares_of(router, layer, generator), top_k)
-    count = max(1, min(_MOST_LINES, _MOST_PICKS // (experts * top_k)))
+    count = max(1, min(most, _MOST_PICKS // (experts * top_k)))
     orders = generator.permuted(np.tile(np.arange(experts), (count, 1)), axis=1)
     ends = np.cumsum(lengths[orders], axis=1)
     # The choice changes where an expert ends; the last ends at a whole number, so 0 is a start.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulators.job import Job
+from simulators.job import Job, Moe
 from simulators.replay.stragglers import SPEED_SPREAD
 
 
@@ -10,7 +10,7 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
     """What the replay assumes about this job beyond its prices, most general first."""
     recipe = job.recipe
     stated = [
-        "CUDA context and NCCL buffers are estimated, memory fragmentation is left out",
+        "CUDA context, NCCL buffers and memory fragmentation are estimated",
     ]
     if job.world_size > 1:
         stated.append(
@@ -18,9 +18,20 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
             "and no link is slower than its peers"
         )
     if job.model.moe is not None:
-        stated.append("experts are evenly loaded")
+        stated.append(_loads_of_experts(job.model.moe))
     if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
     if recipe.vpp > 1:
         stated.append("pipeline transfers in flight do not share a NIC")
     return tuple(stated)
+
+
+def _loads_of_experts(moe: Moe) -> str:
+    if moe.capacity_factor is not None or (moe.hot_weight is None and moe.load_imbalance == 1):
+        return "experts are evenly loaded"
+    if moe.hot_weight is None:
+        return f"the busiest GPU's experts receive {moe.load_imbalance:g} times the mean"
+    return (
+        f"{moe.hot_ratio:.0%} of the experts, others in each layer, receive {moe.hot_weight:.0%} "
+        "of all routings"
+    )

@@ -1,17 +1,19 @@
 """Mixture-of-experts layers: router, token dispatch and combine, grouped expert GEMMs.
 
 Every rank of the expert-parallel group sends as many tokens; what is priced is the rank that
-receives most, ``load_imbalance`` times the mean. Without a capacity factor the host must also
-read from the device how many go where before it can launch the exchange. With ``T`` tokens on a
-rank, ``K = top_k`` and an expert tensor-parallel group of ``etp``, a rank's experts process
-``T * K * etp`` rows on average, shared by its ``E / ep`` experts. Tensor parallelism comes with
-sequence parallelism here (``simulators.validity``): no two ranks hold the same token.
+receives most, ``load_imbalance`` times the mean or what hot experts make of it. Without a
+capacity factor the host must also read from the device how many go where before it can launch
+the exchange. With ``T`` tokens on a rank, ``K = top_k`` and an expert tensor-parallel group of
+``etp``, a rank's experts process ``T * K * etp`` rows on average, shared by its ``E / ep``
+experts. Tensor parallelism comes with sequence parallelism here (``simulators.validity``): no
+two ranks hold the same token.
 """
 
 from __future__ import annotations
 
 import math
 
+from simulators.moe import Router, rank_imbalance
 from simulators.workload.elementwise import activation_ops
 from simulators.workload.ir import (
     Alloc,
@@ -49,7 +51,19 @@ def _busiest(shard: Shard, amount: int) -> int:
     moe = shard.model.moe
     assert moe is not None
     # Experts padded or cut to a capacity all receive the same.
-    return amount if moe.capacity_factor is not None else round(amount * moe.load_imbalance)
+    return amount if moe.capacity_factor is not None else round(amount * _imbalance(shard))
+
+
+def _imbalance(shard: Shard) -> float:
+    """How many times the mean the busiest rank receives, on average over the layers."""
+    model, moe = shard.model, shard.model.moe
+    assert moe is not None
+    if moe.hot_weight is None:
+        return moe.load_imbalance
+    tokens = shard.local_tokens * shard.ep * shard.etp
+    router = Router(moe.num_experts, tokens, moe.top_k, moe.hot_ratio, moe.hot_weight)
+    layers = sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
+    return rank_imbalance(router, shard.ep, layers)
 
 
 def moe_parts(shard: Shard) -> list[Part]:

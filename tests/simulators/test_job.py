@@ -119,6 +119,13 @@ MLA = Mla(64, 32, 16, 24)
         (replace(TINY, num_mtp_layers=-1), "model.num_mtp_layers"),
         (replace(MOE, moe=Moe(4, 2, 128, load_imbalance=0.9)), "model.moe.load_imbalance"),
         (
+            replace(MOE, moe=Moe(4, 2, 128, hot_ratio=0.5, hot_weight=0.8, load_imbalance=2)),
+            "model.moe.load_imbalance",
+        ),
+        (replace(MOE, moe=Moe(4, 2, 128, hot_ratio=1.5, hot_weight=1)), "model.moe.hot_ratio"),
+        (replace(MOE, moe=Moe(4, 2, 128, hot_ratio=0.5)), "model.moe.hot_ratio"),
+        (replace(MOE, moe=Moe(4, 2, 128, hot_ratio=0.25, hot_weight=1)), "model.moe.hot_weight"),
+        (
             replace(MOE, moe=Moe(4, 2, 128, load_imbalance=float("nan"))),
             "model.moe.load_imbalance",
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulators.replay.simulator import ReplaySimulator
 from tests.simulators.jobs import MOE, TINY, make_job
 
@@ -12,12 +14,18 @@ def said(**job: object) -> str:
 
 def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     alone = said(model=TINY, gpus_per_node=1)
-    assert "NCCL buffers are estimated" in alone
+    assert "NCCL buffers and memory fragmentation are estimated" in alone
     assert "slower than its peers" not in alone
     plain = said(model=TINY, tp=2)
     assert "slower than its peers" in plain
     for word in ("evenly loaded", "TP overlap", "share a NIC"):
         assert word not in plain
     assert "evenly loaded" in said(model=MOE, ep=2)
+    assert MOE.moe is not None
+    busy = replace(MOE.moe, load_imbalance=1.5)
+    assert "1.5 times the mean" in said(model=replace(MOE, moe=busy), ep=2)
+    assert "evenly" in said(model=replace(MOE, moe=replace(busy, capacity_factor=1.0)), ep=2)
+    hot = replace(MOE.moe, hot_ratio=0.25, hot_weight=0.5)
+    assert "25% of the experts" in said(model=replace(MOE, moe=hot), ep=2)
     assert "TP overlap" in said(model=TINY, tp=2, sp=True, tp_comm_overlap=True)
     assert "share a NIC" in said(model=TINY, pp=2, vpp=2)

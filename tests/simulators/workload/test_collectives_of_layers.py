@@ -141,6 +141,23 @@ def test_the_busiest_gpu_receives_more(dispatcher: str) -> None:
     assert layer(1.5, 1.0) == layer(1, 1.0)
 
 
+def test_hot_experts_load_the_ranks_they_are_on() -> None:
+    """One of eight experts gets half of all routings: the fewer experts a rank has, the worse."""
+    assert MOE.moe is not None
+
+    def widest(hot: bool, ep: int) -> int:
+        moe = replace(MOE.moe, top_k=1)  # type: ignore[type-var]
+        if hot:
+            moe = replace(moe, hot_ratio=1 / 8, hot_weight=0.5)
+        job = make_job(replace(MOE, moe=moe, sequence_length=8192), ep=ep)
+        forward, _ = layer_blocks(Shard.of(job), True, "none")
+        return max(op.m_per_group for op in forward.ops if isinstance(op, GroupedGemm))
+
+    for ep, expected in ((1, 1.0), (4, 4 * (1 / 2 + 1 / 14)), (8, 4.0)):
+        # 8192 tokens a rank: counts are within a few percent of their expectation.
+        assert widest(True, ep) / widest(False, ep) == pytest.approx(expected, rel=0.05)
+
+
 def test_the_host_waits_for_the_counts_of_dropless_routing_only() -> None:
     assert MOE.moe is not None
     capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=1.0))
