@@ -1,4 +1,4 @@
-"""From a routing to what a recipe needs: how much more than the mean the busiest rank gets."""
+"""From a routing to what a recipe needs: what the busiest rank gets, and what is dropped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from simulators.errors import InputError
 from simulators.moe.declare import require_whole
+from simulators.moe.dispatch import cut_to_capacity
 from simulators.moe.router import Router, expert_loads
 
 
@@ -33,3 +34,22 @@ def rank_imbalance(router: Router, ep: int, num_layers: int = 1) -> float:
         by_rank = expert_loads(router, layer).reshape(ep, -1).sum(axis=1)
         ratios.append(by_rank.max() / by_rank.mean())
     return float(np.mean(ratios))
+
+
+@lru_cache(maxsize=4096)
+def dropped_share(router: Router, capacity_factor: float, num_layers: int = 1) -> float:
+    """Share of all routings that experts at their capacity drop, the mean over ``num_layers``.
+
+    ``router.seqlen`` are the tokens of one rank: capacity counts by source.
+
+    Raises:
+        InputError: for a router that cannot be or a capacity factor that is not positive.
+    """
+    router.check()
+    require_whole("num_layers", num_layers)
+    tokens, top_k = router.seqlen, router.top_k
+    kept = 0
+    for layer in range(num_layers):
+        loads = expert_loads(router, layer)[None, :]
+        kept += int(cut_to_capacity(loads, tokens, top_k, capacity_factor).sum())
+    return 1 - kept / (tokens * top_k * num_layers)

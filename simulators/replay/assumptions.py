@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from simulators.job import Job, Moe
 from simulators.replay.stragglers import SPEED_SPREAD
+from simulators.workload.moe import dropped_routings
+from simulators.workload.shard import Shard
 
 
 def assumptions_of(job: Job) -> tuple[str, ...]:
@@ -18,7 +20,7 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
             "and no link is slower than its peers"
         )
     if job.model.moe is not None:
-        stated.append(_loads_of_experts(job.model.moe))
+        stated.append(_loads_of_experts(job, job.model.moe))
     if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
     if recipe.vpp > 1:
@@ -26,12 +28,16 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
     return tuple(stated)
 
 
-def _loads_of_experts(moe: Moe) -> str:
-    if moe.capacity_factor is not None or (moe.hot_weight is None and moe.load_imbalance == 1):
-        return "experts are evenly loaded"
-    if moe.hot_weight is None:
+def _loads_of_experts(job: Job, moe: Moe) -> str:
+    if moe.hot_weight is not None:
+        popular = (
+            f"{moe.hot_ratio:.0%} of the experts, others in each layer, receive "
+            f"{moe.hot_weight:.0%} of all routings"
+        )
+        if moe.capacity_factor is None:
+            return popular
+        dropped = dropped_routings(Shard.of(job))
+        return f"{popular}, and capacity {moe.capacity_factor:g} drops {dropped:.1%} of them"
+    if moe.capacity_factor is None and moe.load_imbalance != 1:
         return f"the busiest GPU's experts receive {moe.load_imbalance:g} times the mean"
-    return (
-        f"{moe.hot_ratio:.0%} of the experts, others in each layer, receive {moe.hot_weight:.0%} "
-        "of all routings"
-    )
+    return "experts are evenly loaded"

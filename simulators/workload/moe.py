@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 
-from simulators.moe import Router, rank_imbalance
+from simulators.job import Model, Moe
+from simulators.moe import Router, dropped_share, rank_imbalance
 from simulators.workload.elementwise import activation_ops
 from simulators.workload.ir import (
     Alloc,
@@ -56,14 +57,29 @@ def _busiest(shard: Shard, amount: int) -> int:
 
 def _imbalance(shard: Shard) -> float:
     """How many times the mean the busiest rank receives, on average over the layers."""
-    model, moe = shard.model, shard.model.moe
+    moe = shard.model.moe
     assert moe is not None
     if moe.hot_weight is None:
         return moe.load_imbalance
-    tokens = shard.local_tokens * shard.ep * shard.etp
-    router = Router(moe.num_experts, tokens, moe.top_k, moe.hot_ratio, moe.hot_weight)
-    layers = sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
-    return rank_imbalance(router, shard.ep, layers)
+    router = _routing(moe, shard.local_tokens * shard.ep * shard.etp)
+    return rank_imbalance(router, shard.ep, _expert_layers(shard.model))
+
+
+def dropped_routings(shard: Shard) -> float:
+    """Share of all routings that hot experts at their capacity drop; nothing else is known to."""
+    moe = shard.model.moe
+    if moe is None or moe.hot_weight is None or moe.capacity_factor is None:
+        return 0.0
+    router = _routing(moe, shard.local_tokens)
+    return dropped_share(router, moe.capacity_factor, _expert_layers(shard.model))
+
+
+def _routing(moe: Moe, tokens: int) -> Router:
+    return Router(moe.num_experts, tokens, moe.top_k, moe.hot_ratio, moe.hot_weight)
+
+
+def _expert_layers(model: Model) -> int:
+    return sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
 
 
 def moe_parts(shard: Shard) -> list[Part]:

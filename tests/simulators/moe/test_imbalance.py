@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.errors import InputError
-from simulators.moe import Router, rank_imbalance
+from simulators.moe import Router, dropped_share, rank_imbalance
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,19 @@ def test_unequal_ranks_are_refused() -> None:
         rank_imbalance(Router(8), 2, 0)
     with pytest.raises(InputError, match="top_k"):
         rank_imbalance(Router(8, top_k=9), 2)
+
+
+@pytest.mark.parametrize(
+    ("factor", "expected"),
+    # Two of eight experts get 0.8, each 0.4: 0.4 - factor / 8 of each is lost. The others ask
+    # for 1 / 30 each, of which less than a full share is lost below 8 / 30.
+    [(1.0, 0.55), (2.0, 0.3), (4.0, 0.0), (0.2, 1 - 0.2)],
+)
+def test_capacity_drops_what_is_over_it(factor: float, expected: float) -> None:
+    router = Router(8, 10**8, 2, 0.25, 0.8)
+    assert dropped_share(router, factor, 2) == pytest.approx(expected, abs=1e-3)
+
+
+def test_an_impossible_capacity_is_refused() -> None:
+    with pytest.raises(InputError, match="capacity_factor"):
+        dropped_share(Router(8), 0.0)

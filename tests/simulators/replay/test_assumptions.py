@@ -27,5 +27,8 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     assert "evenly" in said(model=replace(MOE, moe=replace(busy, capacity_factor=1.0)), ep=2)
     hot = replace(MOE.moe, hot_ratio=0.25, hot_weight=0.5)
     assert "25% of the experts" in said(model=replace(MOE, moe=hot), ep=2)
+    # Two of eight experts ask for 80 % and may keep their even share, a quarter.
+    hot = replace(hot, hot_weight=0.8, capacity_factor=1.0)
+    assert "capacity 1 drops 5" in said(model=replace(MOE, moe=hot), ep=2)
     assert "TP overlap" in said(model=TINY, tp=2, sp=True, tp_comm_overlap=True)
     assert "share a NIC" in said(model=TINY, pp=2, vpp=2)
