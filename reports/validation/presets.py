@@ -43,8 +43,8 @@ def moe_preset(row: Row) -> MoePreset:
         graphs="full_iteration" in notes or "transformer_engine attn" in notes,
         fused_experts="full_iteration" in notes and row.dtype == "mxfp8",
     )
-    if "moe-modelzoo" in row.source.lower() and row.gpu.startswith("GB") and not stated.deepep:
-        words = "HybridEP and graphs, as the source's commands say of NVL72 racks"
+    if is_development(row) and row.gpu.startswith("GB") and not stated.deepep:
+        words = "HybridEP and graphs, as commands published for this branch set on NVL72 racks"
         return replace(stated, deepep=True, graphs=True, assumed=(words,))
     if not is_bridge(row) or "preset" in notes:
         return stated
@@ -68,3 +68,8 @@ def moe_preset(row: Row) -> MoePreset:
 def is_bridge(row: Row) -> bool:
     """Whether the row is one of Megatron-Bridge's."""
     return "megatron-bridge" in row.framework.lower()
+
+
+def is_development(row: Row) -> bool:
+    """Whether the row ran Megatron-LM's development branch, which has experts' kernels first."""
+    return "megatron-lm dev" in row.framework.lower()

@@ -54,8 +54,8 @@ def test_what_an_edition_sets(
     assert bool(preset.assumed) == any(expected)
 
 
-def test_the_model_zoo_exchanges_by_hybridep_on_racks() -> None:
-    row = replace(RUN, source="yanring/Megatron-MoE-ModelZoo@e865051:best_practice", notes="")
+def test_the_development_branch_exchanges_by_hybridep_on_racks() -> None:
+    row = replace(RUN, framework="Megatron-LM dev (2025)", notes="")
     assert not moe_preset(row).deepep
     preset = moe_preset(replace(row, gpu="GB300-288GB"))
     assert preset.deepep
