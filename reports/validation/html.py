@@ -21,7 +21,8 @@ def validation_html(report: Mapping[str, Any]) -> str:
     """
     memory = ""
     if report["memory"]["overall"]["n"]:
-        memory = f"<figure>{_inline(memory_plot(report['rows']))}</figure>"
+        drawn = _inline(memory_plot(report["rows"]))
+        memory = f"<figure><figcaption>Peak memory</figcaption>{drawn}</figure>"
     page = Template(_TEMPLATE.read_text(encoding="utf-8"))
     return page.substitute(
         step_plot=_inline(step_time_plot(report["rows"])),

@@ -55,7 +55,7 @@ def error_plot(rows: Sequence[Row]) -> str:
         if row["counted"] and row["error"] is not None:
             groups.setdefault(row["group"], []).append(100 * row["error"])
     names = sorted(groups, key=lambda name: float(np.median(np.abs(groups[name]))), reverse=True)
-    figure, axes = _figure(8.0, 1.2 + 0.26 * len(names))
+    figure, axes = _figure(8.0, 1.0 + 0.21 * len(names))
     for height, name in enumerate(names):
         errors = groups[name]
         axes.plot(errors, [height] * len(errors), "|", color="#56B4E9", markersize=9, alpha=0.6)
@@ -64,7 +64,13 @@ def error_plot(rows: Sequence[Row]) -> str:
         axes.plot([middle], [height], "o", color="#D55E00", markersize=5)
     axes.axvline(0, color="#000000", linewidth=0.8)
     axes.set_yticks(range(len(names)), [f"{name} ({len(groups[name])})" for name in names])
-    axes.set_xlim(-100, 100)
+    axes.set_ylim(-0.8, max(len(names), 1) - 0.2)
+    # Whole quarters around all errors: a slip by a factor shows, and does not squeeze the others.
+    everything = [error for errors in groups.values() for error in errors] or [0.0]
+    axes.set_xlim(
+        max(-100, 25 * np.floor(min(*everything, -25) / 25)),
+        min(100, 25 * np.ceil(max(*everything, 25) / 25)),
+    )
     axes.set_xlabel(
         "error of the predicted step time, % (dot: median, bar: 10th to 90th percentile)"
     )
