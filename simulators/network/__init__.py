@@ -1,0 +1,1 @@
+"""Networks that congest: a topology with routes, and engines that play flows over it."""
