@@ -1,0 +1,92 @@
+"""A binary heap of flows by the time of their next event; each flow has at most one.
+
+``heap[:size]`` holds flows, ``place[flow]`` where each is (-1: not in it), ``event[flow]`` its
+time. Flows of one time come in any order: what an engine computes may not depend on it.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+
+@njit(cache=True)
+def sift_up(heap, place, event, at):  # type: ignore[no-untyped-def]
+    """Restore the order after the entry at ``at`` became earlier."""
+    flow = heap[at]
+    while at > 0:
+        above = (at - 1) >> 1
+        other = heap[above]
+        if event[other] <= event[flow]:
+            break
+        heap[at] = other
+        place[other] = at
+        at = above
+    heap[at] = flow
+    place[flow] = at
+
+
+@njit(cache=True)
+def sift_down(heap, place, event, at, size):  # type: ignore[no-untyped-def]
+    """Restore the order after the entry at ``at`` became later."""
+    flow = heap[at]
+    while True:
+        below = 2 * at + 1
+        if below >= size:
+            break
+        if below + 1 < size and event[heap[below + 1]] < event[heap[below]]:
+            below += 1
+        other = heap[below]
+        if event[flow] <= event[other]:
+            break
+        heap[at] = other
+        place[other] = at
+        at = below
+    heap[at] = flow
+    place[flow] = at
+
+
+@njit(cache=True)
+def put(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
+    """Enter ``flow``, or move it after its event changed. Returns the new size."""
+    at = place[flow]
+    if at < 0:
+        at = size
+        heap[at] = flow
+        size += 1
+    sift_up(heap, place, event, at)
+    sift_down(heap, place, event, place[flow], size)
+    return size
+
+
+@njit(cache=True)
+def remove(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
+    """Take ``flow`` out if it is in. Returns the new size."""
+    at = place[flow]
+    if at < 0:
+        return size
+    place[flow] = -1
+    size -= 1
+    if at < size:
+        moved = heap[size]
+        heap[at] = moved
+        sift_up(heap, place, event, at)
+        sift_down(heap, place, event, place[moved], size)
+    return size
+
+
+@njit(cache=True)
+def put_all(heap, place, event, size, flows, count):  # type: ignore[no-untyped-def]
+    """Enter or move ``flows[:count]``. Returns the new size."""
+    if 4 * count < size:
+        for at in range(count):
+            size = put(heap, place, event, size, flows[at])
+        return size
+    for at in range(count):
+        flow = flows[at]
+        if place[flow] < 0:
+            heap[size] = flow
+            place[flow] = size
+            size += 1
+    for at in range((size >> 1) - 1, -1, -1):
+        sift_down(heap, place, event, at, size)
+    return size
