@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from conf.door import OK, explain
+from conf.door import INTERRUPTED, OK, explain
 from reports.files import write_whole
 from reports.validate import predict
 from reports.validation.page import (
@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         write_accuracy(options.docs, options.collectives, options.kernels)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except Exception as error:
         return explain(error, debug=options.debug)
     return OK
@@ -51,8 +53,11 @@ def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -
     analysis = folder / ANALYSIS
     if not analysis.is_file():
         raise InputError("--docs", docs, f"has no {PLOT_FOLDER}/{ANALYSIS}", "the docs folder")
-    _keep(collectives, COLLECTIVES)
-    _keep(kernels, KERNELS)
+    given = ((collectives, COLLECTIVES), (kernels, KERNELS))
+    # All are read before one is kept.
+    kept = [(place, read_summary(result)) for result, place in given if result is not None]
+    for place, summary in kept:
+        write_whole(place, json.dumps(summary, indent=1) + "\n")
     report, _ = predict(PUBLISHED_RUNS, COUNTED, "replay")
     for name, drawn in _plots(report).items():
         write_whole(folder / name, drawn)
@@ -73,11 +78,6 @@ def _plots(report: dict[str, Any]) -> dict[str, str]:
         ERROR_PLOT: error_plot(rows),
         MEMORY_PLOT: memory_plot(rows),
     }
-
-
-def _keep(result: Path | None, place: Path) -> None:
-    if result is not None:
-        write_whole(place, json.dumps(read_summary(result), indent=1) + "\n")
 
 
 def _parser() -> argparse.ArgumentParser:

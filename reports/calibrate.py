@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from conf.catalogue import load_catalogue
-from conf.door import OK, explain
+from conf.door import INTERRUPTED, OK, explain
 from reports.calibration.fit import Fit, fit_corrections
 from reports.calibration.identify import Identified, identify
 from reports.calibration.model import MeasuredRun, StepTimes
 from reports.files import write_whole
 from reports.tables import show
-from reports.validate import INTERRUPTED, check_writable, replay_with_progress
+from reports.validate import check_writable, replay_with_progress
 from reports.validation.jobs import Declarations
 from reports.validation.replay import Result
 from reports.validation.rows import read_rows

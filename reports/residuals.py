@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from conf.catalogue import load_catalogue
-from conf.door import OK, explain
+from conf.door import INTERRUPTED, OK, explain
 from reports.files import write_whole
 from reports.tables import show_text
-from reports.validate import INTERRUPTED, check_writable, replay_with_progress
+from reports.validate import check_writable, replay_with_progress
 from reports.validation.groups import source_group
 from reports.validation.jobs import Declarations
 from reports.validation.layouts import sweep_of

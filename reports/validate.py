@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from conf.catalogue import load_catalogue
-from conf.door import FAILURE, OK, explain
+from conf.door import FAILURE, INTERRUPTED, OK, explain
 from reports.files import write_whole
 from reports.tables import show
 from reports.validation.html import validation_html
@@ -26,8 +26,6 @@ from reports.validation.rows import QUALITIES, Row, read_rows
 from reports.validation.tables import validation_tables
 from simulators.base import Simulator, get_simulator
 from simulators.errors import InputError
-
-INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str]) -> int:

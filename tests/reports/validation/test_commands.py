@@ -120,3 +120,18 @@ def test_what_is_no_result_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InputError):
         summaries.read_summary(path)
+
+
+def test_figures_are_kept_only_if_all_can_be_read(tmp_path, monkeypatch, capsys):
+    places = tmp_path / "collectives.json", tmp_path / "kernels.json"
+    monkeypatch.setattr(accuracy, "COLLECTIVES", places[0])
+    monkeypatch.setattr(accuracy, "KERNELS", places[1])
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(json.dumps({"overall": SUMMARY, "rows": []}))
+    bad.write_text("no JSON")
+    (tmp_path / "accuracy").mkdir()
+    (tmp_path / "accuracy" / "error_analysis.md").write_text("")
+    arguments = ["--docs", str(tmp_path), "--collectives", str(good), "--kernels", str(bad)]
+    assert accuracy.main(arguments) == 2
+    assert "bad.json" in capsys.readouterr().err
+    assert not any(place.exists() for place in places)
