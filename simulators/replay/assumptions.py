@@ -35,7 +35,7 @@ def _loads_of_experts(job: Job, moe: Moe) -> str:
             f"{moe.hot_weight:.0%} of all routings"
         )
         if moe.capacity_factor is None:
-            return popular
+            return f"{popular}; in memory, as if the busiest GPU were the same in every layer"
         dropped = dropped_routings(Shard.of(job))
         return f"{popular}, and capacity {moe.capacity_factor:g} drops {dropped:.1%} of them"
     if moe.capacity_factor is None and moe.load_imbalance != 1:

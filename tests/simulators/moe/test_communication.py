@@ -71,6 +71,13 @@ def test_the_closed_formula_has_fractional_rounds_where_packets_do_not_fit() -> 
     assert communicate(even(8, 1607), FIRST).time_ms == 264
 
 
+def test_a_round_that_prepares_more_packets_takes_longer_though_few_are_sent() -> None:
+    load = np.array([[0, 20], [0, 0]])
+    pair = replace(FIRST, num_nodes=2)
+    assert communicate(load, pair).time_ms == 8
+    assert communicate(load, replace(pair, intra_bw=200)).time_ms == pytest.approx(13)
+
+
 def test_a_link_is_shared_by_both_directions() -> None:
     load = np.array([[0, 100], [0, 0]])
     pair = replace(FIRST, num_nodes=2)

@@ -69,8 +69,8 @@ def test_unequal_ranks_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("factor", "expected"),
-    # Two of eight experts get 0.8, each 0.4: 0.4 - factor / 8 of each is lost. The others ask
-    # for 1 / 30 each, of which less than a full share is lost below 8 / 30.
+    # Two of eight experts get 0.4 each and keep factor / 8 of it; six get 1 / 30 each, which
+    # only a factor below 8 / 30 cuts.
     [(1.0, 0.55), (2.0, 0.3), (4.0, 0.0), (0.2, 1 - 0.2)],
 )
 def test_capacity_drops_what_is_over_it(factor: float, expected: float) -> None:

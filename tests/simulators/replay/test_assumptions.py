@@ -26,7 +26,9 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
     assert "1.5 times the mean" in said(model=replace(MOE, moe=busy), ep=2)
     assert "evenly" in said(model=replace(MOE, moe=replace(busy, capacity_factor=1.0)), ep=2)
     hot = replace(MOE.moe, hot_ratio=0.25, hot_weight=0.5)
-    assert "25% of the experts" in said(model=replace(MOE, moe=hot), ep=2)
+    uneven = said(model=replace(MOE, moe=hot), ep=2)
+    assert "25% of the experts" in uneven
+    assert "busiest GPU were the same" in uneven
     # Two of eight experts ask for 80 % and may keep their even share, a quarter.
     hot = replace(hot, hot_weight=0.8, capacity_factor=1.0)
     assert "capacity 1 drops 5" in said(model=replace(MOE, moe=hot), ep=2)
