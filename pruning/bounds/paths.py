@@ -35,11 +35,24 @@ class Paths:
     Columns count, in order: forward passes by kind of chunk, backward passes by kind, transfers
     between NVLink domains, and inside one. ``to_end[i]``, shape (chains, columns), end with the
     last pass of stage ``layout.stages[i]``; ``to_last_backward[i]`` where the backward pass of
-    its last chunk for the last micro-batch could begin.
+    its last chunk for the last micro-batch could begin. ``gathered_...`` are chains to the same
+    points that begin when the stage's last chunk has run forward for the first micro-batch, which
+    no parameter gather can be later than.
     """
 
     to_end: tuple[Counts, ...]
     to_last_backward: tuple[Counts, ...]
+    gathered_to_end: tuple[Counts, ...]
+    gathered_to_last_backward: tuple[Counts, ...]
+
+    def of_stage(self, place: int) -> tuple[Counts, Counts, Counts, Counts]:
+        """The four kinds of chains of stage ``layout.stages[place]``."""
+        return (
+            self.to_end[place],
+            self.to_last_backward[place],
+            self.gathered_to_end[place],
+            self.gathered_to_last_backward[place],
+        )
 
 
 def find_paths(layout: Layout, schedule: str, micro_batches: int, *, blocking: bool) -> Paths:
@@ -79,18 +92,24 @@ class _Chains:
         # Over the stages behind one, on the last chunk.
         self.fall = _behind(self.forward[:, -1], self.lag)
         self.rise = _behind(self.backward[:, -1], self.lag)
+        # Passes until the last chunk's first; and from its last backward one on.
+        self.reach = (vpp - 1) * pp + 1
         lags = vpp * self.lag[: pp - 1].sum(axis=0) + (vpp - 1) * self.lag[-1]
         self.all_forward = self.forward.sum(axis=(0, 1)) + lags
         self.all_backward = self.backward.sum(axis=(0, 1)) + lags
 
     def paths(self) -> Paths:
         stages = self.layout.spread_stages(_STAGES)
-        to_end, to_last = [], []
+        found: tuple[list[Counts], ...] = ([], [], [], [])
         for end in self.layout.stages:
-            through = [self.through(stage, end) for stage in stages if stage >= end]
-            to_end.append(_longest(np.concatenate(through)))
-            to_last.append(_longest(self.to_last_backward(end)))
-        return Paths(tuple(to_end), tuple(to_last))
+            starts = {stage: self.starts(stage) for stage in stages if stage >= end}
+            through = [self.through(stage, end, starts[stage]) for stage in starts]
+            gathered = self.gathered(end)
+            found[0].append(_longest(np.concatenate(through)))
+            found[1].append(_longest(self.to_last_backward(end, starts[end])))
+            found[2].append(_longest(self.through(end, end, gathered)))
+            found[3].append(_longest(self.to_last_backward(end, gathered)))
+        return Paths(*map(tuple, found))
 
     def first(self, passes: Counts, count: int) -> Counts:
         """The first ``count`` passes of one direction on a stage; forward order."""
@@ -105,50 +124,59 @@ class _Chains:
         chunks = vpp - 1 - np.arange(total - count, total) % (pp * vpp) // pp
         return np.bincount(chunks, minlength=vpp) @ passes
 
-    def halves(self, stage: int) -> tuple[list[Counts], Counts, Counts, bool]:
-        """Chains to a stage's first backward pass; its passes from there to its last forward
-        pass; those after; and whether that forward pass follows that backward pass."""
-        pp, vpp = self.layout.pp, self.layout.vpp
-        total = vpp * self.m
-        warmup = warmup_passes(self.schedule, stage, pp, vpp, self.m)
-        ahead = min(warmup + 1, total)
-        forward, backward = self.forward[stage], self.backward[stage]
-        before, after = self.first(forward, ahead), self.last(backward, ahead)
-        middle = self.m * (forward + backward).sum(axis=0) - before - after
-        chunks = (vpp - 1) * pp + 1
-        starts = [
-            self.head[stage] + before,
-            self.head[stage] + self.first(forward, chunks) + self.fall[stage] + self.rise[stage],
+    def ahead(self, stage: int) -> int:
+        """Forward passes of a stage before its first backward pass."""
+        pp, vpp, m = self.layout.pp, self.layout.vpp, self.m
+        return min(warmup_passes(self.schedule, stage, pp, vpp, m) + 1, vpp * m)
+
+    def round_trip(self, stage: int) -> Counts:
+        """From a stage's last chunk down to the model's end and back up to it."""
+        trip: Counts = self.fall[stage] + self.rise[stage]
+        return trip
+
+    def starts(self, stage: int) -> list[Counts]:
+        """Chains from the step's begin to a stage's first backward pass."""
+        forward = self.forward[stage]
+        return [
+            self.head[stage] + self.first(forward, self.ahead(stage)),
+            self.head[stage] + self.first(forward, self.reach) + self.round_trip(stage),
             self.all_forward + self.rise[stage],
         ]
-        return starts, middle, after, total - warmup >= 2
 
-    def through(self, stage: int, end: int) -> Counts:
-        """Chains through all of a stage's passes, or what waits cut out, to the end."""
-        pp, vpp = self.layout.pp, self.layout.vpp
-        starts, middle, after, overlapping = self.halves(stage)
+    def gathered(self, stage: int) -> list[Counts]:
+        """Chains to it from where the last chunk has run forward once."""
+        forward = self.forward[stage]
+        stay = self.first(forward, self.ahead(stage)) - self.first(forward, self.reach)
+        return [stay, self.round_trip(stage)]
+
+    def joined(self, stage: int, starts: list[Counts], ends: list[Counts]) -> Counts:
+        """Chains from starts, through the passes between a stage's first backward and last
+        forward one, to ends."""
+        ahead, total = self.ahead(stage), self.layout.vpp * self.m
+        if ahead >= total:
+            # All forward passes first: a chain meets only one of both waits.
+            return np.array([start + ends[0] for start in starts] + [starts[0] + e for e in ends])
+        forward, backward = self.forward[stage], self.backward[stage]
+        middle = self.m * (forward + backward).sum(axis=0)
+        middle = middle - self.first(forward, ahead) - self.last(backward, ahead)
+        return np.array([start + middle + end for start in starts for end in ends])
+
+    def through(self, stage: int, end: int, starts: list[Counts]) -> Counts:
+        """Chains through a stage to the last pass of stage ``end``, not behind it."""
+        backward = self.backward[stage]
         back = self.tail[stage] - self.tail[end]
         ends = [
-            after + back,
-            self.fall[stage]
-            + self.rise[stage]
-            + self.last(self.backward[stage], (vpp - 1) * pp + 1)
-            + back,
+            self.last(backward, self.ahead(stage)) + back,
+            self.round_trip(stage) + self.last(backward, self.reach) + back,
             self.fall[stage] + self.all_backward - self.tail[end],
         ]
-        if overlapping:
-            return np.array([start + middle + finish for start in starts for finish in ends])
-        # All forward passes first: only one of both waits can be on a chain.
-        return np.array([start + ends[0] for start in starts] + [starts[0] + e for e in ends])
+        return self.joined(stage, starts, ends)
 
-    def to_last_backward(self, stage: int) -> Counts:
-        pp, vpp = self.layout.pp, self.layout.vpp
-        starts, middle, after, overlapping = self.halves(stage)
-        rest = self.last(self.backward[stage], (vpp - 1) * pp + 1)
-        ends = [after - rest, self.fall[stage] + self.rise[stage]]
-        if overlapping:
-            return np.array([start + middle + finish for start in starts for finish in ends])
-        return np.array([start + ends[0] for start in starts] + [starts[0] + e for e in ends])
+    def to_last_backward(self, stage: int, starts: list[Counts]) -> Counts:
+        """Chains to where the last chunk's last backward pass could begin."""
+        backward = self.backward[stage]
+        stay = self.last(backward, self.ahead(stage)) - self.last(backward, self.reach)
+        return self.joined(stage, starts, [stay, self.round_trip(stage)])
 
 
 def _behind(passes: Counts, lag: Counts) -> Counts:

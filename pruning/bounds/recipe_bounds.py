@@ -106,12 +106,15 @@ class _PassTimes:
     """What depends on passes only, one row a combination of ``_PASS_FIELDS``.
 
     Shape (rows, stages), for the stages that each layout names: ``end_s`` when the last pass ends,
-    ``last_backward_s`` when the last micro-batch's first backward pass may begin, ``held_bytes``
-    the most activations. ``micro_batches`` has shape (rows,).
+    ``last_backward_s`` when the last micro-batch's first backward pass may begin;
+    ``gathered_...`` the same counted from where the last chunk has run forward once;
+    ``held_bytes`` the most activations. ``micro_batches`` has shape (rows,).
     """
 
     end_s: Floats
     last_backward_s: Floats
+    gathered_end_s: Floats
+    gathered_last_backward_s: Floats
     held_bytes: Ints
     micro_batches: Ints
 
@@ -201,7 +204,7 @@ class _Columns:
         )
         micro_batches = np.array(counts, dtype=np.int64)[count_of]
         shape = (len(self.unique), _MOST_STAGES)
-        end_s, last_s = np.full(shape, -np.inf), np.full(shape, -np.inf)
+        seconds_to = np.full((4, *shape), -np.inf)
         held = np.zeros(shape, dtype=np.int64)
         table = SlotTable.of(self.slots)
         kept = (
@@ -238,13 +241,14 @@ class _Columns:
             )
             paths = self.paths(layout, schedule, m)
             for place, stage in enumerate(layout.stages):
-                end_s[rows, place] = (seconds @ paths.to_end[place].T).max(axis=1)
-                last_s[rows, place] = (seconds @ paths.to_last_backward[place].T).max(axis=1)
+                for kind, chains in enumerate(paths.of_stage(place)):
+                    seconds_to[kind, rows, place] = (seconds @ chains.T).max(axis=1)
                 output = kept[rows] if stage != layout.pp - 1 else 0 * rows
                 held[rows, place] = most_held(
                     schedule, stage, layout.pp, m, layout.kind_of[stage], passes, output
                 )
-        return _PassTimes(end_s, last_s, held, micro_batches)
+        end_s, last_s, gathered_end_s, gathered_last_s = seconds_to
+        return _PassTimes(end_s, last_s, gathered_end_s, gathered_last_s, held, micro_batches)
 
     def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
@@ -290,15 +294,18 @@ class _Columns:
         zero = self.table.numbers("zero_stage")
         reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
         passed_s = times.end_s[u] + (ends["first_gather_s"][:, 0])[e][:, None] + reduced[e]
-        # All reductions of the last micro-batch, one after another.
-        beside_s = np.where(
-            ends["reduce_s"][e] > 0, times.last_backward_s[u] + ends["reduce_s"][e], -np.inf
-        )
+        gather_s, reduce_s = ends["gather_s"][e], ends["reduce_s"][e]
+        # All gathers before the last chunk runs, and all of the last micro-batch's reductions
+        # after its first backward pass begins: each one after another.
+        last_s = np.maximum(times.last_backward_s[u], gather_s + times.gathered_last_backward_s[u])
+        latest_s = np.maximum(passed_s, gather_s + times.gathered_end_s[u] + reduced[e])
+        latest_s = np.maximum(latest_s, np.where(reduce_s > 0, last_s + reduce_s, -np.inf))
         # ZeRO 2 and 3 exchange for every micro-batch, on one stream.
-        exchanged = (zero >= 2)[:, None] * ends["reduce_s"][e]
-        exchanged = exchanged + 2 * (zero == 3)[:, None] * ends["gather_s"][e]
-        side_s = times.micro_batches[u][:, None] * exchanged
-        latest_s = np.maximum(np.maximum(passed_s, beside_s), side_s) + ends["finish_s"][e]
+        count = times.micro_batches[u]
+        gathers = np.where(zero == 3, 2 * count, 1)
+        side_s = gathers[:, None] * gather_s + count[:, None] * reduce_s
+        latest_s = np.maximum(latest_s, np.where((zero >= 2)[:, None], side_s, -np.inf))
+        latest_s += ends["finish_s"][e]
         step_time_s = latest_s.max(axis=1) + ends["optimizer_s"].max(axis=1)[e]
         used = self.memory(times, ends, boundary_bytes)
         return RecipeBounds(step_time_s * (1 - ROUNDING), *used)
