@@ -1,4 +1,4 @@
-"""What need not be simulated: MAYA's four tactics (Table 5), each in its own file.
+"""What need not be simulated: MAYA's four tactics (Table 5) and three more orders of memory.
 
 A tactic settles a recipe from recipes already settled. None can hide one of the best recipes
 of a simulator that keeps the tactic's ``premise``.
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from pruning.distributed_optimizer import DistributedOptimizer
 from pruning.history import History, Known
+from pruning.memory_order import MEMORY_ORDER
 from pruning.micro_batches import MicroBatches
 from pruning.order import settles_others_rank
 from pruning.recompute import RecomputeOutOfMemory
@@ -36,6 +37,7 @@ TACTICS: dict[str, Tactic] = {
         SequenceParallelOutOfMemory(),
         DistributedOptimizer(),
         MicroBatches(),
+        *MEMORY_ORDER,
     )
 }
 

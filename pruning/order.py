@@ -11,12 +11,15 @@ def settles_others_rank(recipe: Recipe) -> tuple[int, ...]:
     """Sort key: recipes whose outcome settles others come before those others.
 
     More recomputation before less, with sequence parallelism before without, without the
-    distributed optimizer before with, larger micro-batches before smaller.
+    distributed optimizer before with, fewer virtual stages before more, larger micro-batches
+    before smaller without a pipeline and after them with one.
     """
     return (
         _MOST_RECOMPUTATION_FIRST[recipe.recompute],
         -(recipe.recompute_layers or 1 << 30),
         not recipe.sp,
         recipe.zero_stage,
-        -recipe.micro_batch,
+        recipe.vpp,
+        # Without pipelining larger ones settle smaller ones' time, with it smaller their memory.
+        -recipe.micro_batch if recipe.pp == 1 else recipe.micro_batch,
     )

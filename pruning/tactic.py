@@ -30,8 +30,11 @@ class Tactic(Protocol):
     fidelity-preserving, that is, never to hide one of the best recipes.
     """
 
-    name: str
-    premise: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def premise(self) -> str: ...
 
     def check(self, job: Job, history: History) -> Verdict | None:
         """The verdict on a valid job, or None when this rule cannot settle it."""

@@ -17,7 +17,7 @@ from simulators.memory.footprint import (
     static_bytes,
 )
 from simulators.replay.assemble import Sharing
-from simulators.replay.prices import Pricer
+from simulators.replay.prices import Pricer, launches_of
 from simulators.replay.simulator import open_channels
 from simulators.workload.data_parallel import (
     Transfer,
@@ -25,7 +25,7 @@ from simulators.workload.data_parallel import (
     gather_parameters,
     reduce_gradients,
 )
-from simulators.workload.ir import Block, Collective, Op
+from simulators.workload.ir import Alloc, Block, Collective, Free, HostSync, Op
 from simulators.workload.parameters import LocalParameters
 from simulators.workload.program import Chunk, Stage
 from simulators.workload.step_end import finish_block, optimizer_block
@@ -86,6 +86,14 @@ class EndPricer:
             self._seconds[key] = priced.seconds
         return self._seconds[key]
 
+    def alone(self, block: Block, pricer: Pricer) -> float:
+        """The same for a block that nothing runs before, with the wait for its launches."""
+        host_s = (
+            sum(launches_of(op) for op in block.ops if not isinstance(op, Alloc | Free | HostSync))
+            * pricer.host_launch_s
+        )
+        return max(self.seconds(block, pricer), host_s)
+
     def stage(
         self, job: Job, pricer: Pricer, layout: Layout, stage: int, chunks: Sequence[Chunk]
     ) -> StageEnd:
@@ -96,12 +104,12 @@ class EndPricer:
         ends = stage in (0, layout.pp - 1)
         shares = job.model.tied_embeddings and layout.pp > 1 and ends
         finish = finish_block(job, parameters, layout.layers(stage), shares_embedding=shares)
-        optimizer_s = self.seconds(optimizer_block(job, parameters, layout.layers(stage)), pricer)
+        optimizer_s = self.alone(optimizer_block(job, parameters, layout.layers(stage)), pricer)
         if sharing.gathers and not sharing.gather_beside:
-            optimizer_s += self.seconds(gather_parameters(parameters, transfer), pricer)
+            optimizer_s += self.alone(gather_parameters(parameters, transfer), pricer)
         reduce_alone_s = last_s = all_s = first_s = gather_s = 0.0
         if sharing.reduces and not sharing.reduce_beside:
-            reduce_alone_s = self.seconds(reduce_gradients(parameters, transfer), pricer)
+            reduce_alone_s = self.alone(reduce_gradients(parameters, transfer), pricer)
         if sharing.reduce_beside or sharing.gather_beside:
             buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
             # The first chunk's first layers meet communication first and last.
@@ -118,7 +126,7 @@ class EndPricer:
         scratch = placeholder_bytes(job, whole) + WORKSPACE_BYTES[job.gpu.architecture]
         return StageEnd(
             reduce_alone_s,
-            self.seconds(finish, pricer),
+            self.alone(finish, pricer),
             optimizer_s,
             last_s,
             all_s,

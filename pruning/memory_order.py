@@ -1,0 +1,96 @@
+"""Out of memory with less means out of memory with more: micro-batches, stages, replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pruning.history import History
+from pruning.tactic import Verdict
+from simulators.errors import InputError
+from simulators.job import Job, Recipe
+
+
+@dataclass(frozen=True)
+class SmallerTwinOutOfMemory:
+    """Skip a recipe when a twin that needs no more memory already did not fit.
+
+    ``twins`` lists a job's twins that need no more.
+    """
+
+    name: str
+    premise: str
+    twins: Callable[[Job], Iterator[Recipe]]
+
+    def check(self, job: Job, history: History) -> Verdict | None:
+        for twin in self.twins(job):
+            known = history.find(twin)
+            if known is not None and not known.fits:
+                (field,) = (
+                    name
+                    for name in ("micro_batch", "vpp", "zero_stage")
+                    if getattr(twin, name) != getattr(job.recipe, name)
+                )
+                value = getattr(twin, field)
+                reason = f"out of memory even with {field}={value}, which needs no more memory"
+                return Verdict(self.name, False, reason, known)
+        return None
+
+
+def _smaller_micro_batches(job: Job) -> Iterator[Recipe]:
+    """A micro-batch of k times the size keeps k times the activations, and as many of them in
+    flight or the whole batch: never less than k times as many smaller ones."""
+    size = job.recipe.micro_batch
+    for smaller in range(1, size // 2 + 1):
+        if size % smaller == 0:
+            yield replace(job.recipe, micro_batch=smaller)
+
+
+def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:
+    """Interleaving keeps more in flight than the plain pipeline does: on stage ``s`` at least
+    ``2 (pp - s - 1) + (vpp - 1) pp + 1`` chunks of a ``vpp``-th instead of ``pp - s`` whole ones
+    (Narayanan et al. 2021, section 2.2).
+
+    Only where both give every stage the same layers, and recompute as many of them. Among
+    interleaved pipelines more virtual stages may need less.
+    """
+    recipe, moe = job.recipe, job.model.moe
+    if recipe.vpp == 1 or recipe.recompute_layers is not None:
+        return
+    if moe is not None and (moe.num_dense_layers or moe.layer_period > 1):
+        return
+    plain = replace(recipe, vpp=1)
+    try:
+        alike = replace(job, recipe=plain).layers_per_stage == job.layers_per_stage
+    except InputError:
+        return
+    if alike:
+        yield plain
+
+
+def _more_sharding(job: Job) -> Iterator[Recipe]:
+    """ZeRO 1 shards the optimizer state that plain data parallelism repeats, ZeRO 2 the gradients
+    besides (Rajbhandari et al. 2020, section 5). ZeRO 3 gathers what it uses, and is left out."""
+    recipe = job.recipe
+    for stage in range(recipe.zero_stage + 1, 3):
+        if stage == 1 or recipe.pp == 1:
+            yield replace(recipe, zero_stage=stage)
+
+
+MEMORY_ORDER = (
+    SmallerTwinOutOfMemory(
+        "micro_batch_oom",
+        "a smaller micro-batch never needs more memory",
+        _smaller_micro_batches,
+    ),
+    SmallerTwinOutOfMemory(
+        "virtual_stages_oom",
+        "a plain pipeline never needs more memory than an interleaved one",
+        _fewer_virtual_stages,
+    ),
+    SmallerTwinOutOfMemory(
+        "sharding_oom",
+        "sharding the optimizer, then gradients, never needs more memory",
+        _more_sharding,
+    ),
+)

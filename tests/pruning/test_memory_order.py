@@ -1,0 +1,100 @@
+"""Twins that are said to need no more memory need no more by the footprint."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from pruning import TACTICS, History, Known
+from pruning.memory_order import MEMORY_ORDER
+from pruning.recompute import _more_recomputation
+from simulators.base import get_simulator
+from simulators.job import Recipe
+from simulators.validity import why_invalid
+from tests.pruning.questions import jobs
+from tests.simulators.jobs import GPT175B, TINY, make_job
+
+
+def used_bytes(job):
+    memory = get_simulator("replay").without_error_bar(job).memory
+    return memory.capacity_bytes - memory.headroom_bytes
+
+
+@pytest.mark.parametrize("tactic", MEMORY_ORDER, ids=lambda tactic: tactic.name)
+def test_no_twin_needs_more(tactic):
+    compared = []
+
+    @settings(max_examples=200, deadline=None)
+    @given(jobs())
+    def check(job):
+        for twin in tactic.twins(job):
+            smaller = replace(job, recipe=twin)
+            if why_invalid(smaller) is None:
+                compared.append(twin)
+                assert used_bytes(smaller) <= used_bytes(job)
+
+    check()
+    assert len(compared) > 10
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_no_twin_with_more_recomputation_needs_more(job):
+    for twin in _more_recomputation(job):
+        smaller = replace(job, recipe=twin)
+        if why_invalid(smaller) is None:
+            assert used_bytes(smaller) <= used_bytes(job)
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 4, 6])
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_orders_hold_on_a_published_model(vpp, micro_batch, recompute):
+    recipe = {"vpp": vpp, "micro_batch": micro_batch, "recompute": recompute, "zero_stage": 0}
+    job = make_job(GPT175B, nodes=32, batch=1536, tp=8, pp=8, sp=True, **recipe)
+    for tactic in MEMORY_ORDER:
+        for twin in tactic.twins(job):
+            assert used_bytes(replace(job, recipe=twin)) <= used_bytes(job)
+
+
+@pytest.mark.parametrize(
+    ("tactic", "smaller", "larger"),
+    [
+        ("micro_batch_oom", {"micro_batch": 2}, {"micro_batch": 4}),
+        ("virtual_stages_oom", {"pp": 2}, {"pp": 2, "vpp": 3}),
+        ("sharding_oom", {"zero_stage": 1}, {"zero_stage": 0}),
+        ("sharding_oom", {"zero_stage": 2}, {"zero_stage": 1}),
+    ],
+)
+def test_fires_from_less_to_more_only(tactic, smaller, larger):
+    check = TACTICS[tactic].check
+    for known, asked, fires in ((smaller, larger, True), (larger, smaller, False)):
+        for fits in (False, True):
+            history = History(1)
+            history.add(Known(Recipe(**known), fits))
+            verdict = check(make_job(TINY, **asked), history)
+            assert (verdict is not None) == (fires and not fits)
+            if verdict is not None:
+                assert verdict.rule == tactic
+                assert not verdict.fits
+                assert "needs no more memory" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("smaller", "larger"),
+    [
+        # A third of the size does not divide; recomputed layers are counted by chunk.
+        ({"micro_batch": 3}, {"micro_batch": 4}),
+        (
+            {"pp": 2, "recompute": "full", "recompute_layers": 1},
+            {"pp": 2, "vpp": 3, "recompute": "full", "recompute_layers": 1},
+        ),
+        ({"pp": 2, "vpp": 2}, {"pp": 2, "vpp": 3}),
+        ({"zero_stage": 3}, {"zero_stage": 2}),
+    ],
+)
+def test_what_is_no_order_settles_nothing(smaller, larger):
+    history = History(1)
+    history.add(Known(Recipe(**smaller), False))
+    for tactic in MEMORY_ORDER:
+        assert tactic.check(make_job(TINY, **larger), history) is None
