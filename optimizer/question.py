@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from simulators.framework import MEGATRON_CORE, Framework
+from simulators.framework import UNDECLARED, Framework
 from simulators.job import Cluster, Gpu, Job, Model, Recipe, Training
 
 
@@ -18,7 +18,7 @@ class Declared:
     gpu: Gpu
     cluster: Cluster
     training: Training
-    framework: Framework = MEGATRON_CORE
+    framework: Framework = UNDECLARED
 
     def job(self, recipe: Recipe) -> Job:
         return Job(self.model, self.gpu, self.cluster, self.training, recipe, self.framework)

@@ -18,7 +18,10 @@ CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
 
 @dataclass(frozen=True)
 class Framework:
-    """One framework at one time; the defaults are those of today's Megatron-Core.
+    """One framework at one time.
+
+    The defaults are hand-fused kernels as Megatron-Core has them, launched at the driver's own
+    pace; what a framework's Python adds to that is declared, for Megatron-Core as for others.
 
     ``attention``: ``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2
     on Ampere, cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on
@@ -76,7 +79,7 @@ class Framework:
     be updated with (DeepSpeed).
     """
 
-    name: str = "megatron_core"
+    name: str = "undeclared"
     source: str = ""
     attention: str = "flash"
     fusion: str = "fused"
@@ -126,4 +129,4 @@ class Framework:
         require_positive("framework.host_forward_s", self.host_forward_s, allow_zero=True)
 
 
-MEGATRON_CORE = Framework()
+UNDECLARED = Framework()

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from simulators.errors import InputError, require_choice, require_positive
-from simulators.framework import MEGATRON_CORE, Framework
+from simulators.framework import UNDECLARED, Framework
 from simulators.layout import split_by_compute, split_layers
 from simulators.moe.popularity import check_popularity
 
@@ -431,7 +431,7 @@ class Job:
     cluster: Cluster
     training: Training
     recipe: Recipe
-    framework: Framework = MEGATRON_CORE
+    framework: Framework = UNDECLARED
 
     @property
     def world_size(self) -> int:
