@@ -49,7 +49,7 @@ def _more_recomputation(job: Job) -> list[Recipe]:
             more = range(recipe.recompute_layers + 1, chunk)
             twins += [replace(recipe, recompute_layers=layers) for layers in more]
             twins.append(everything)
-    elif recipe.recompute == "none" or job.framework.attention != "unfused":
+    elif recipe.recompute == "none" or job.attention != "unfused":
         twins.append(everything)
     return twins
 

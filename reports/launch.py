@@ -188,7 +188,7 @@ def _layer_pattern(model: Model) -> str:
 def _training(job: Job) -> Arguments:
     training = job.training
     iterations = max(1, math.ceil(training.tokens / job.tokens_per_step))
-    attention = "unfused" if job.framework.attention == "unfused" else "flash"
+    attention = "unfused" if job.attention == "unfused" else "flash"
     arguments: Arguments = [
         ("--micro-batch-size", str(job.recipe.micro_batch)),
         ("--global-batch-size", str(training.global_batch_size)),
@@ -332,11 +332,10 @@ def _lacking(job: Job) -> tuple[str, ...]:
         lacking.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
     if job.precision == "tf32":
         lacking.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
-    flash = job.framework.attention != "unfused"
-    if flash and (job.precision in ("fp32", "tf32") or job.gpu.compute_capability < 8):
+    if job.attention != "unfused" and job.precision in ("fp32", "tf32"):
         lacking.append(
-            f"attention=flash in {job.precision} on {job.gpu.name} (FlashAttention 2 needs bf16 "
-            "or fp16, and Ampere or newer; framework.attention=unfused runs everywhere)"
+            f"attention=flash in {job.precision} (FlashAttention 2 needs bf16 or fp16; "
+            "framework.attention=unfused runs everywhere)"
         )
     if job.model.moe is not None and job.precision not in _GROUPED_GEMM_PRECISIONS:
         lacking.append(f"grouped GEMM in {job.precision} (Megatron-LM has it for bf16 models)")

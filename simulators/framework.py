@@ -26,9 +26,10 @@ class Framework:
     ``attention``: ``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2
     on Ampere, cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on
     any GPU, ``flash1`` the first FlashAttention or its Triton version (2022 to mid 2023),
-    ``unfused`` writes the scores to memory (everything before 2022). ``fusion``:
-    memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
-    each region (``compiled``), or one kernel per written operation (``eager``).
+    ``unfused`` writes the scores to memory (everything before 2022, and what a GPU too old for
+    the kernel declared here runs: ``Job.attention``). ``fusion``: memory-bound operations run as
+    hand-fused kernels (``fused``), as what a compiler makes of each region (``compiled``), or one
+    kernel per written operation (``eager``).
     ``fused_norm``: norms are hand-made kernels; without, PyTorch's LayerNorm, and RMSNorm as its
     compiler makes it or, eagerly, one kernel per operation.
     ``complex_rope``: rotary positions are products of complex numbers, which no compiler fuses.

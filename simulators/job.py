@@ -40,6 +40,9 @@ SCHEDULES = ("1f1b", "gpipe")
 MOST_LAYERS = 10_000
 CP_COMM_TYPES = ("p2p", "a2a")
 DISPATCHERS = ("alltoall", "allgather", "deepep")
+# Compute capability that fused attention needs: FlashAttention 2 and cuDNN's want Ampere or newer,
+# the first FlashAttention ran on Turing too (Dao-AILab/flash-attention, README).
+FUSED_ATTENTION_CAPABILITY = {"flash": 8.0, "flash2": 8.0, "flash1": 7.5}
 ACTIVATION_BYTES = {
     "bf16": 2,
     "fp16": 2,
@@ -464,6 +467,13 @@ class Job:
     def num_micro_batches(self) -> int:
         """Micro-batches each data-parallel replica runs per step."""
         return self.training.global_batch_size // (self.dp * self.recipe.micro_batch)
+
+    @property
+    def attention(self) -> str:
+        """The attention that runs: the framework's, unfused where the GPU is too old for it."""
+        wanted = self.framework.attention
+        oldest = FUSED_ATTENTION_CAPABILITY.get(wanted, 0.0)
+        return wanted if self.gpu.compute_capability >= oldest else "unfused"
 
     @property
     def tokens_per_step(self) -> int:

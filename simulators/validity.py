@@ -141,8 +141,8 @@ def _context_parallel(job: Job) -> tuple[str, str] | None:
     # Causal load balancing cuts the sequence into 2 x cp pieces.
     if cp > 1 and job.sequence_length % (2 * cp):
         return "cp", f"2 x cp={2 * cp} does not divide the {job.sequence_length} tokens"
-    if cp > 1 and job.framework.attention == "unfused":
-        return "cp", "context parallelism needs flash attention"
+    if cp > 1 and job.attention == "unfused":
+        return "cp", f"context parallelism needs flash attention{_too_old_for_it(job)}"
     if cp > 1 and job.recipe.cp_comm_type == "a2a":
         model, tp = job.model, job.recipe.tp
         heads = model.num_heads if model.mla is not None else model.kv_heads
@@ -202,6 +202,11 @@ def _interleaving_batch(job: Job) -> tuple[str, str] | None:
     return None
 
 
+def _too_old_for_it(job: Job) -> str:
+    declared = job.framework.attention
+    return "" if declared == job.attention else f"; {job.gpu.name} is too old for {declared}"
+
+
 def _recompute(job: Job) -> tuple[str, str] | None:
     recipe = job.recipe
     if recipe.recompute_modules is not None:
@@ -214,8 +219,9 @@ def _recompute(job: Job) -> tuple[str, str] | None:
                 return "recompute_modules", f"{module} is not one of {known}"
         if "operations" in modules and len(modules) > 1:
             return "recompute_modules", "operations stands alone"
-        if "operations" in modules and job.framework.attention == "unfused":
-            return "recompute_modules", "operations keeps what flash attention made"
+        if "operations" in modules and job.attention == "unfused":
+            reason = f"operations keeps what flash attention made{_too_old_for_it(job)}"
+            return "recompute_modules", reason
     if recipe.recompute_layers is None:
         return None
     if recipe.recompute != "full":

@@ -37,9 +37,9 @@ class Features:
     """One prediction as the error bar sees it.
 
     ``bits`` of the matrix multiplications; ``moe``: whether the model has experts;
-    ``attention`` and ``fusion`` as in ``Framework``. ``layer_s``: kernel seconds of one layer
-    and micro-batch, all passes (small ones are bound by launches, and by the shape of their
-    GEMMs). ``communication_share``: share of the step that is exposed communication.
+    ``attention`` as in ``Job``, ``fusion`` as in ``Framework``. ``layer_s``: kernel seconds of
+    one layer and micro-batch, all passes (small ones are bound by launches, and by the shape of
+    their GEMMs). ``communication_share``: share of the step that is exposed communication.
     ``kernel_error``: typical relative error of a GEMM's price on this GPU, larger where
     coefficients are on loan; it makes no two predictions less alike.
     """
@@ -67,7 +67,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
         bits=bits,
         moe=job.model.moe is not None,
         num_gpus=job.world_size,
-        attention=job.framework.attention,
+        attention=job.attention,
         fusion=job.framework.fusion,
         layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
         communication_share=communication_s / step_time_s,

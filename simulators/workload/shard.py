@@ -68,7 +68,7 @@ class Shard:
             ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
             fp8_transposes=job.gpu.architecture == "hopper",
-            attention=job.framework.attention,
+            attention=job.attention,
             fused_router=job.framework.fused_router,
             fused_experts=job.framework.fused_experts,
             fusion=job.framework.fusion,

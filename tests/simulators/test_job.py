@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from simulators.errors import InputError
 from simulators.job import Mla, Moe
+from simulators.replay.simulator import ReplaySimulator
 from simulators.validity import why_invalid
 from tests.simulators.jobs import GPT175B, GPU, LLAMA, MLA_MOE, MOE, NODE, TINY, make_job
 
@@ -164,3 +165,39 @@ def test_an_unsupported_precision_has_no_peak() -> None:
 def test_layers_beyond_any_model_are_refused_before_they_are_listed() -> None:
     with pytest.raises(InputError, match=r"model\.num_layers"):
         replace(TINY, num_layers=10**18).check()
+
+
+@pytest.mark.parametrize(
+    ("declared", "compute_capability", "runs"),
+    [
+        ("flash", 8.0, "flash"),
+        ("flash2", 9.0, "flash2"),
+        ("flash", 7.5, "unfused"),
+        ("flash2", 7.0, "unfused"),
+        ("flash1", 7.5, "flash1"),
+        ("flash1", 7.0, "unfused"),
+        ("unfused", 9.0, "unfused"),
+    ],
+)
+def test_fused_attention_needs_a_gpu_that_has_it(
+    declared: str, compute_capability: float, runs: str
+) -> None:
+    gpu = replace(GPU, compute_capability=compute_capability)
+    assert replace(make_job(training={"attention": declared}), gpu=gpu).attention == runs
+
+
+def test_a_gpu_too_old_for_flash_attention_costs_as_if_unfused() -> None:
+    """Prices, memory and what is valid follow what runs, not what was declared."""
+    gpu = replace(GPU, compute_capability=7.0)
+    flash, unfused = (
+        replace(make_job(training={"attention": kernel, "precision": "fp16"}), gpu=gpu)
+        for kernel in ("flash", "unfused")
+    )
+    found, expected = (ReplaySimulator().simulate(job) for job in (flash, unfused))
+    assert found.step_time_s == expected.step_time_s
+    assert found.memory == expected.memory
+    parallel = replace(flash, recipe=replace(flash.recipe, cp=2))
+    violation = why_invalid(parallel)
+    assert violation is not None
+    assert violation.field == "recipe.cp" or "cp" in str(violation)
+    assert f"{gpu.name} is too old for flash" in str(violation)
