@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from simulators.framework import UNDECLARED, Framework
 from simulators.job import Job, Moe
 from simulators.replay.stragglers import SPEED_SPREAD
 from simulators.workload.moe import dropped_routings
 from simulators.workload.shard import Shard
 
+# Share of a step spent waiting for the host from which it is worth a word.
+_LAUNCH_BOUND = 0.05
 
-def assumptions_of(job: Job) -> tuple[str, ...]:
-    """What the replay assumes about this job beyond its prices, most general first."""
+
+def assumptions_of(job: Job, host_share: float) -> tuple[str, ...]:
+    """What the replay assumes about this job beyond its prices, most general first.
+
+    ``host_share``: share of the predicted step that the device waits for the host.
+    """
     recipe = job.recipe
     stated = [
         "CUDA context, NCCL buffers and memory fragmentation are estimated",
@@ -19,6 +26,12 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
             f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}, "
             "and no link is slower than its peers"
         )
+    if host_share > _LAUNCH_BOUND:
+        stated.append(_launch_bound(job.framework, host_share))
+    if job.attention != job.framework.attention:
+        stated.append(
+            f"attention is unfused: {job.gpu.name} is too old for {job.framework.attention}"
+        )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))
     if recipe.tp_comm_overlap and not job.framework.batch_first:
@@ -26,6 +39,23 @@ def assumptions_of(job: Job) -> tuple[str, ...]:
     if recipe.vpp > 1:
         stated.append("pipeline transfers in flight do not share a NIC")
     return tuple(stated)
+
+
+def _launch_bound(framework: Framework, share: float) -> str:
+    whose = (
+        "no framework is declared, so this is an estimate of the driver's own time"
+        if framework == UNDECLARED
+        else f"as declared for {framework.name}, for every host CPU alike"
+    )
+    forward = (
+        f" and {framework.host_forward_s * 1e6:.3g} us more per operation of a module"
+        if framework.host_forward_s
+        else ""
+    )
+    return (
+        f"launch-bound: {share:.0%} of the step waits for the host, at "
+        f"{framework.host_launch_s * 1e6:.3g} us per kernel{forward} ({whose})"
+    )
 
 
 def _loads_of_experts(job: Job, moe: Moe) -> str:

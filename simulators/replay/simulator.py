@@ -16,7 +16,7 @@ from simulators.memory import footprint
 from simulators.prediction import Prediction
 from simulators.replay.assemble import Assembler, Sharing
 from simulators.replay.assumptions import assumptions_of
-from simulators.replay.prices import BUBBLE, EVIDENCE, PART_INDEX, PARTS, Pricer
+from simulators.replay.prices import BUBBLE, EVIDENCE, HOST, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
 from simulators.uncertainty import error_bar
 from simulators.workload.ir import Block, Communicator
@@ -107,7 +107,7 @@ def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Predic
         critical_stage=critical,
         evidence_share=shares,
         estimated_operations=estimated,
-        assumptions=assumptions_of(job),
+        assumptions=assumptions_of(job, breakdown.get(HOST, 0.0) / seconds),
     )
 
 
