@@ -18,7 +18,8 @@ from optimizer.tracking import TrackingError, make_tracker
 from reports.files import save_search
 from reports.progress import progress_view
 from reports.record import search_record
-from reports.tables import as_text, console_for, search_report, show, show_text, shown_trials
+from reports.tables import as_text, console_for, search_report, show, shown_trials
+from simulators.output import show_text
 
 
 def optimize(config: DictConfig) -> int:

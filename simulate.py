@@ -12,12 +12,12 @@ from conf.build import build_declared, build_recipe, build_value
 from conf.commands import TimelineChoice, refuse_unknown
 from conf.door import OK, run_command
 from conf.simulators import build_simulator
-from reports.files import write_whole
-from reports.tables import prediction_report, show, show_text
+from reports.tables import prediction_report, show
 from reports.trace import chrome_trace
 from simulators.base import SimulatorSpec, check_simulator, get_simulator, measured_table
-from simulators.errors import InputError, require_choice
+from simulators.errors import require_choice
 from simulators.job import Job
+from simulators.output import show_text, write_output
 from simulators.replay.timeline import operation_timeline
 from simulators.validity import check_job
 
@@ -51,10 +51,7 @@ def write_timeline(job: Job, path: Path, micro_batches: int | None, spec: Simula
         micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
     measured = measured_table(spec.measured_kernels)
     trace = chrome_trace(operation_timeline(job, micro_batches, spec.calibration, measured))
-    try:
-        write_whole(path, trace)
-    except OSError as error:
-        raise InputError("timeline.file", path, f"cannot be written: {error.strerror}") from error
+    write_output("timeline.file", path, trace)
 
 
 if __name__ == "__main__":

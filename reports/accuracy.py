@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from conf.door import INTERRUPTED, OK, explain
-from reports.files import write_whole
 from reports.validate import predict
 from reports.validation.page import (
     ERROR_PLOT,
@@ -23,6 +22,7 @@ from reports.validation.plots import error_plot, memory_plot, step_time_plot
 from reports.validation.published import PUBLISHED_RUNS, stored_coverage
 from reports.validation.summaries import COLLECTIVES, KERNELS, read_summary, stored_summary
 from simulators.errors import InputError
+from simulators.output import write_whole
 
 COUNTED = ("A", "B")
 ANALYSIS = "error_analysis.md"

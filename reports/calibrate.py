@@ -17,9 +17,8 @@ from conf.door import INTERRUPTED, OK, explain
 from reports.calibration.fit import Fit, fit_corrections
 from reports.calibration.identify import Identified, identify
 from reports.calibration.model import MeasuredRun, StepTimes
-from reports.files import write_whole
 from reports.tables import show
-from reports.validate import check_writable, replay_with_progress
+from reports.validate import replay_with_progress
 from reports.validation.jobs import Declarations
 from reports.validation.replay import Result
 from reports.validation.rows import read_rows
@@ -27,6 +26,7 @@ from reports.wording import seconds_words
 from simulators.base import get_simulator
 from simulators.calibration import CORRECTIONS, Calibration, CalibrationRun, calibration_text
 from simulators.errors import InputError, require_choice
+from simulators.output import check_output, write_output
 from simulators.uncertainty import features_of
 
 _REASONS_SHOWN = 5
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         wanted = _wanted(options.corrections)
-        check_writable("--output", options.output)
+        check_output("--output", options.output, [options.runs])
         rows = read_rows(options.runs)
         catalogue = load_catalogue()
         declared = Declarations(catalogue.gpus, catalogue.frameworks)
@@ -48,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
         fit = fit_corrections(times, found)
         calibration = calibration_of(times, fit)
         calibration.check()
-        write_whole(options.output, calibration_text(calibration, _comments(found, fit, options)))
+        text = calibration_text(calibration, _comments(found, fit, options))
+        write_output("--output", options.output, text)
         show(_report(runs, found, fit, options.output, left_out=len(rows) - len(runs)))
         return OK
     except KeyboardInterrupt:

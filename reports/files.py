@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,6 +15,7 @@ from reports.error_bars import tie_shares
 from reports.explain import JobOf
 from reports.launch import megatron_launch
 from simulators.job import Recipe
+from simulators.output import write_whole
 from simulators.prediction import Prediction
 
 TOP_RECIPES = "top_recipes.json"
@@ -40,28 +39,6 @@ _PREDICTION_FIELDS = tuple(
     )
 )
 _MEMORY_FIELDS = ("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes", "worst_stage")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees the old file or the new one, never a part.
-
-    Raises:
-        OSError: when the directory cannot be written.
-    """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        # mkstemp makes the file private; results are as readable as the umask allows.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:

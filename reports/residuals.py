@@ -15,9 +15,7 @@ from typing import Any
 
 from conf.catalogue import load_catalogue
 from conf.door import INTERRUPTED, OK, explain
-from reports.files import write_whole
-from reports.tables import show_text
-from reports.validate import check_writable, replay_with_progress
+from reports.validate import replay_with_progress
 from reports.validation.groups import source_group
 from reports.validation.jobs import Declarations
 from reports.validation.layouts import sweep_of
@@ -26,6 +24,7 @@ from reports.validation.replay import Result
 from reports.validation.rows import read_rows
 from simulators.errors import InputError
 from simulators.job import Job
+from simulators.output import check_output, show_text, write_output
 from simulators.prediction import Prediction
 from simulators.replay.simulator import ReplaySimulator
 from simulators.uncertainty.coverage import Coverage, calibrate
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         rows = read_rows(options.runs)
-        check_writable("--output", options.output)
+        check_output("--output", options.output, [options.runs])
         catalogue = load_catalogue()
         declared = Declarations(catalogue.gpus, catalogue.frameworks)
         results = replay_with_progress(rows, declared, Bare())
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         # Tuned on what is written, which is rounded.
         tuning, found = calibrate(read_table(table_text(residuals, Tuning(), {})))
         text = table_text(residuals, tuning, _provenance(options.runs, found))
-        write_whole(options.output, text)
+        write_output("--output", options.output, text)
         show_text(_words(found, options.output))
         return OK
     except KeyboardInterrupt:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from reports.wording import (
     usd_words,
 )
 from simulators.job import Job
+from simulators.output import show_text
 from simulators.prediction import Prediction
 
 _FILE_WIDTH = 120
@@ -62,16 +62,6 @@ def show(renderable: RenderableType) -> None:
         console.print(renderable)
     else:
         show_text(as_text(renderable))
-
-
-def show_text(text: str) -> None:
-    """Write on stdout. A reader that has left (``| head``) ends the output, not the program."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes stdout once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def as_text(renderable: RenderableType) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from conf.catalogue import load_catalogue
 from conf.door import FAILURE, INTERRUPTED, OK, explain
-from reports.files import write_whole
 from reports.tables import show
 from reports.validation.html import validation_html
 from reports.validation.jobs import Declarations
@@ -26,6 +24,7 @@ from reports.validation.rows import QUALITIES, Row, read_rows
 from reports.validation.tables import validation_tables
 from simulators.base import Simulator, get_simulator
 from simulators.errors import InputError
+from simulators.output import check_output, write_output
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,13 +40,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def validate(options: argparse.Namespace) -> int:
     grades = _grades(options.quality)
-    check_writable("--json", options.json)
-    check_writable("--html", options.html)
+    check_output("--json", options.json, [options.runs])
+    check_output("--html", options.html, [options.runs, options.json])
     report, results = predict(options.runs, grades, options.simulator)
     if options.json is not None:
-        write_whole(options.json, json.dumps(report, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(report, indent=1, allow_nan=False) + "\n"
+        write_output("--json", options.json, text)
     if options.html is not None:
-        write_whole(options.html, validation_html(report))
+        write_output("--html", options.html, validation_html(report))
     show(validation_tables(report, results))
     return OK if report["rows"] else FAILURE
 
@@ -83,22 +83,6 @@ def _grades(text: str) -> tuple[str, ...]:
         if grade not in QUALITIES:
             raise InputError("--quality", text, "is not a list of grades", ",".join(QUALITIES))
     return grades
-
-
-def check_writable(option: str, path: Path | None) -> None:
-    """Refuse a place for results that cannot be written, before anything is predicted.
-
-    Raises:
-        InputError: naming the option.
-    """
-    if path is None:
-        return
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise InputError(option, path, "cannot be written", "a file in an existing place")
-    try:
-        tempfile.TemporaryFile(dir=path.absolute().parent).close()
-    except OSError as error:
-        raise InputError(option, path, f"cannot be written: {error.strerror}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

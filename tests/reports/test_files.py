@@ -1,12 +1,11 @@
 import csv
 import io
 import json
-import stat
 from dataclasses import fields, replace
 
 import pytest
 
-from reports.files import top_recipes_json, trials_csv, write_whole
+from reports.files import top_recipes_json, trials_csv
 from simulators.job import Recipe
 from tests.samples import job_of, search_result
 
@@ -44,20 +43,3 @@ def test_one_row_per_trial_with_status_and_rule():
     assert float(rows[0]["breakdown_s.bubble"]) == pytest.approx(0.1)
     assert float(rows[0]["objective.cost"]) == pytest.approx(0.02)
     assert {field.name for field in fields(Recipe)} <= set(rows[0])
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path):
-    path = tmp_path / "report.txt"
-    write_whole(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "half \ud800")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["report.txt"]
-
-
-def test_files_follow_the_umask(tmp_path):
-    path = tmp_path / "report.txt"
-    write_whole(path, "text")
-    beside = tmp_path / "beside.txt"
-    beside.write_text("text")
-    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(beside.stat().st_mode)

@@ -49,6 +49,14 @@ def test_wrong_input_ends_with_2_and_one_line(table, capsys, arguments, wrong):
     assert message.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["--json", "--html"])
+def test_the_measured_runs_are_not_written_over(table, capsys, option):
+    before = table.read_text()
+    assert validate.main([str(table), option, str(table), *TWO_SECONDS]) == 2
+    assert "is the same file as" in capsys.readouterr().err
+    assert table.read_text() == before
+
+
 def test_a_table_of_something_else_is_refused(tmp_path, capsys):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
