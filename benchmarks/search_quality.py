@@ -57,7 +57,10 @@ def main(overrides: list[str]) -> None:
     print(f"exhaustive: {truth.counts()}, {truth.wall_s:.0f} s")
     show_pruning(plan, truth, from_table(plan, grid, 0))
     for sampler in SAMPLERS:
-        if sampler != "grid" and (sampler != "gp" or importlib.util.find_spec("torch")):
+        # Neither tries its luck.
+        if sampler in ("grid", "exact"):
+            continue
+        if sampler != "gp" or importlib.util.find_spec("torch"):
             show_sampler(plan, truth, sampler)
 
 

@@ -23,6 +23,7 @@ PAGES = [
     "README.md",
     "docs/howto.md",
     "docs/performance.md",
+    "docs/search.md",
     "conf/config.yaml",
     "conf/simulate.yaml",
 ]

@@ -1,0 +1,152 @@
+"""What exact search costs, saves and proves; the tables of docs/search.md.
+
+    python -m benchmarks.search_exact certificates   # whole commands: points, simulations, seconds
+    python -m benchmarks.search_exact truth          # against simulating everything
+    python -m benchmarks.search_exact bounds         # bound against simulation, random recipes
+    python -m benchmarks.search_exact rules          # what each rule settles in a grid search
+
+Seconds are CPU seconds of all processes, start-up included, which other work on the machine
+changes little.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hydra import compose, initialize_config_module
+
+from conf.commands import register_commands
+from conf.plan import SearchPlan, build_plan
+from optimizer.options import ExecutorOptions
+from optimizer.space import compile_space
+from optimizer.study import run_search
+from optimizer.survey import survey
+from pruning import TACTICS
+from pruning.bounds import Bounds
+from simulators.replay.simulator import ReplaySimulator
+
+ROOT = Path(__file__).parents[1]
+TABLE3 = "model=gpt3_18b4 cluster=h100_64 space=maya_table3"
+GPT175B = "model=gpt175b cluster=h800_96"
+MIXTRAL = "model=mixtral_8x7b cluster=h100_64"
+DEEPSEEK = "model=deepseek_v3 cluster=h100_512 training.global_batch_size=4096"
+LLAMA = "model=llama3_405b cluster=h100_8192 training.global_batch_size=2048"
+LARGE = "model=gpt175b cluster=h100_8192 space=large"
+V100 = "model=gpt3_2b7 cluster=v100_16 training.precision=fp16 space=maya_table3"
+FRONT = "objective=time_memory"
+SAMPLE = 500
+
+
+def plan_of(case: str, *overrides: str) -> SearchPlan:
+    register_commands()
+    with initialize_config_module("conf", version_base="1.3"):
+        return build_plan(compose("config", overrides=[*case.split(), *overrides]))
+
+
+def certificates() -> None:
+    print("| question | points | recipes | no memory | too slow | simulated | discarded | CPU s |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    front = f"{GPT175B} {FRONT}"
+    for case in (TABLE3, GPT175B, front, MIXTRAL, DEEPSEEK, LLAMA, LARGE):
+        with tempfile.TemporaryDirectory() as directory:
+            command = [sys.executable, "optimize.py", *case.split(), "search=exact"]
+            command += ["tracking=none", f"hydra.run.dir={directory}"]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            proof = json.loads((Path(directory) / "certificate.json").read_text())
+        used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        counts = [proof[name] for name in ("points", "recipes", "out_of_memory")]
+        counts += [proof[name] for name in ("out_of_reach", "simulated")]
+        cells = " | ".join(f"{count:,}" for count in counts)
+        print(
+            f"| `{case}` | {cells} | {proof['discarded_share']:.2%} | {used_s:.1f} |", flush=True
+        )
+        assert proof["proved"], case
+
+
+def truth() -> None:
+    print("| question | recipes simulated by grid | by exact | same best 10, same order |")
+    print("|---|---:|---:|---|")
+    layouts = ["model=llama3_70b cluster=h100_64 space=moye", f"{MIXTRAL} space=moye"]
+    for case in (TABLE3, f"{TABLE3} {FRONT}", *layouts, f"{TABLE3} objective=mfu"):
+        grid, exact = (searched(case, sampler) for sampler in ("grid", "exact"))
+        same = [(t.recipe, t.values) for t in grid.best] == [
+            (t.recipe, t.values) for t in exact.best
+        ]
+        if FRONT in case:
+            same = [t.recipe for t in grid.pareto] == [t.recipe for t in exact.pareto]
+        simulated = [sum(r.counts()[s] for s in ("ok", "oom")) for r in (grid, exact)]
+        print(f"| `{case}` | {simulated[0]:,} | {simulated[1]:,} | {'yes' if same else 'NO'} |")
+
+
+def searched(case: str, sampler: str, pruning: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
+    plan = plan_of(case, f"search={sampler}")
+    return run_search(
+        plan.declared,
+        plan.space,
+        plan.objective,
+        replace(plan.options, pruning=pruning),
+        executor=ExecutorOptions("serial", 1),
+    )
+
+
+def bounds() -> None:
+    print("| question | sampled | below the bound | gap: median | 90 % | most | us a recipe |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    simulator = ReplaySimulator()
+    for case in (TABLE3, GPT175B, MIXTRAL, DEEPSEEK, LLAMA, LARGE):
+        plan = plan_of(case)
+        surveyed = survey(compile_space(plan.space, plan.declared))
+        bounded = Bounds(plan.declared.job)
+        bounded(surveyed.recipes.take(slice(0, 1 << 17)))
+        table = surveyed.recipes.take(slice(0, 1 << 17))
+        started_s = time.process_time()
+        found = bounded(table)
+        each_us = (time.process_time() - started_s) / len(table) * 1e6
+        rows = np.random.default_rng(0).choice(len(table), min(SAMPLE, len(table)), replace=False)
+        gaps, broken = [], 0
+        for row in map(int, rows):
+            prediction = simulator.without_error_bar(plan.declared.job(table[row]))
+            memory = prediction.memory
+            gaps.append(prediction.step_time_s / found.step_time_s[row] - 1)
+            used = memory.capacity_bytes - memory.headroom_bytes
+            broken += gaps[-1] < 0 or used < found.used_bytes[row]
+        middle, most_of, most = np.quantile(gaps, [0.5, 0.9, 1.0])
+        print(
+            f"| `{case}` | {len(rows)} | {broken} | {middle:.2%} | {most_of:.2%} | {most:.2%} | "
+            f"{each_us:.1f} |",
+            flush=True,
+        )
+
+
+def rules() -> None:
+    names = list(TACTICS)
+    print("| question | recipes | " + " | ".join(names) + " | simulated | same best 10 |")
+    print("|---|" + "---:|" * (len(names) + 2) + "---|")
+    for case in (TABLE3, V100):
+        all_, pruned = (searched(case, "grid", pruning) for pruning in ((), tuple(names)))
+        by_rule = pruned.counts_by_rule("pruned")
+        cells = " | ".join(f"{by_rule.get(name, 0):,}" for name in names)
+        counts = pruned.counts()
+        total = counts["ok"] + counts["oom"] + counts["pruned"]
+        same = [t.recipe for t in all_.best] == [t.recipe for t in pruned.best]
+        print(
+            f"| `{case}` | {total:,} | {cells} | {counts['ok'] + counts['oom']:,} | "
+            f"{'yes' if same else 'NO'} |"
+        )
+
+
+if __name__ == "__main__":
+    TABLES = {"certificates": certificates, "truth": truth, "bounds": bounds, "rules": rules}
+    for name in sys.argv[1:] or TABLES:
+        TABLES[name]()
+        print()
