@@ -38,6 +38,8 @@ def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
 
 
 def _replayable(row: Row, declared: Declarations) -> Replayable:
+    if row.fault:
+        raise CannotReplayError(row.fault)
     gpu, about_gpu = gpu_of(row.gpu, declared.gpus)
     model, about_model = model_of(row)
     degrees, about_degrees = degrees_of(row)

@@ -1,19 +1,20 @@
 """Measured training runs, one CSV row each, read strictly at the door.
 
 The columns are described in ``docs/validation.md``. Only ``id``, ``gpu`` and the model's shape
-must exist as columns; a missing column or a blank cell means *not published*.
+must exist as columns; a missing column or a blank cell means *not published*. A header that is
+wrong refuses the table, a cell that is wrong its row alone.
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from reports.validation.cells import CellError, number_in, words_in
 from simulators.errors import InputError
 
 QUALITIES = ("A", "B", "C")
@@ -36,7 +37,8 @@ class Row:
     Sizes in elements and tokens, times in seconds, ``measured_mfu`` in percent,
     ``measured_peak_mem_gib`` in GiB, ``inter_link_gbps_per_gpu`` in Gb/s. Degrees, flags and
     labels as in Megatron-LM; ``memory_kind`` says what the memory figure counts (``allocated``,
-    ``reserved`` or ``device``), ``quality`` how far the row can be trusted (A, B or C).
+    ``reserved`` or ``device``), ``quality`` how far the row can be trusted (A, B or C). ``fault``
+    is no column: it says why the row cannot be used, "" when it can.
     """
 
     id: str
@@ -87,86 +89,124 @@ class Row:
     notes: str = ""
     quality: str = "A"
     inferred_fields: str = ""
+    fault: str = ""
 
 
-_KINDS = {field.name: str(field.type) for field in dataclasses.fields(Row)}
-_MAY_BE_ZERO = ("sp", "gated_mlp", "num_dense_layers", "tp_overlap", "grad_overlap")
+_KINDS = {field.name: str(field.type) for field in fields(Row) if field.name != "fault"}
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
+_NAMES_SHOWN = 6
 
 
 def read_rows(path: Path) -> tuple[Row, ...]:
-    """The rows of a CSV file.
+    """The rows of a CSV file; lines without any content do not count.
+
+    A row that cannot be read is returned with its ``fault``: the line, the column, the value
+    and what is wrong with it.
 
     Raises:
-        InputError: for a file that cannot be read, lacks a column that every row needs, has a
-            cell of the wrong type or out of range, or two rows of one id.
+        InputError: for a file that cannot be read, is no CSV file, has no rows, has two columns
+            of one name or lacks a column that every row needs.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise InputError("runs", path, "is too large", f"at most {MAX_BYTES} bytes")
         with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file, strict=True)
-            check_header(table.fieldnames or ())
-            rows = tuple(_row(number, cells) for number, cells in enumerate(table, start=2))
+            table = csv.reader(file, strict=True)
+            lines = ((table.line_num, cells) for cells in table if any(map(str.strip, cells)))
+            _, header = next(lines, (0, []))
+            names = tuple(name.strip() for name in header)
+            check_header(path, names)
+            rows = tuple(_row(number, names, cells) for number, cells in lines)
     except OSError as error:
         raise InputError("runs", path, f"cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError("runs", path, f"is not a CSV file: {error}") from error
-    seen: set[str] = set()
-    for row in rows:
-        if row.id in seen:
-            raise InputError("id", row.id, "appears twice", "one row per id")
-        seen.add(row.id)
     if not rows:
         raise InputError("runs", path, "has no rows")
-    return rows
+    return _one_of_each_name(rows)
 
 
-def check_header(names: object) -> None:
-    """Refuse a table that cannot be one of measured runs.
+def check_header(path: Path, names: Sequence[str]) -> None:
+    """Refuse a table that cannot be one of measured runs, saying what was found instead.
 
     Raises:
-        InputError: naming the column that is missing.
+        InputError: naming the columns that are missing or there twice.
     """
-    present = set(names) if isinstance(names, (list, tuple)) else set()
-    for name in REQUIRED:
-        if name not in present:
-            raise InputError("runs", name, "is a column that is missing", ", ".join(REQUIRED))
-    if not present & set(MEASUREMENTS):
+    if not names:
+        raise InputError("runs", path, "is empty", "a CSV file of measured runs")
+    if len(names) == 1:
+        for separator, name in _SEPARATORS.items():
+            if separator in names[0]:
+                raise InputError("runs", path, f"is separated by {name}", "commas")
+    known = [name for name in names if name in _KINDS]
+    if not known:
+        found = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        what = f"has no header row; found: {found}"
+        raise InputError("runs", path, what, f"at least {', '.join(REQUIRED)}")
+    if twice := sorted(name for name, count in Counter(known).items() if count > 1):
+        raise InputError(
+            "runs", ", ".join(twice), "is a column that is there twice", "one of each"
+        )
+    if missing := [name for name in REQUIRED if name not in known]:
+        what = f"is missing among the columns of {path.name}"
+        raise InputError("runs", ", ".join(missing), what, ", ".join(REQUIRED))
+    if not set(known) & set(MEASUREMENTS):
         what = "has no column with a measurement"
-        raise InputError("runs", "header", what, ", ".join(MEASUREMENTS))
+        raise InputError("runs", path, what, f"at least one of {', '.join(MEASUREMENTS)}")
 
 
-def _row(number: int, cells: Mapping[str | None, str | list[str] | None]) -> Row:
-    if None in cells or None in cells.values():
-        raise InputError("runs", f"line {number}", "does not have as many cells as the header")
-    values: dict[str, object] = {}
-    for name, kind in _KINDS.items():
-        text = str(cells.get(name, "")).strip()
-        if kind == "str":
-            if text:
-                values[name] = text
-        elif text:
-            values[name] = _number(number, name, text, whole=kind.startswith("int"))
+def _row(number: int, names: Sequence[str], texts: Sequence[str]) -> Row:
+    """The row on a line; with ``fault`` and little else where a cell cannot be meant."""
+    cells = {name: text for name, text in zip(names, texts, strict=False) if name in _KINDS}
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    if len(texts) != len(names):
+        faults.append(f"{len(texts)} cells under a header of {len(names)}")
+    for name, text in cells.items():
+        try:
+            if _KINDS[name] == "str":
+                value: object = words_in(text)
+            else:
+                value = number_in(name, text, whole=_KINDS[name].startswith("int"))
+        except CellError as error:
+            faults.append(f"{name}={text.strip()} {error}")
+            continue
+        if value not in ("", None):
+            values[name] = value
     for name in ("id", "gpu"):
-        if name not in values:
-            raise InputError(name, "", f"is blank on line {number}")
-    row = Row(**values)  # type: ignore[arg-type]
-    if row.quality not in QUALITIES:
-        raise InputError(f"{row.id}.quality", row.quality, "is not a grade", ", ".join(QUALITIES))
-    return row
+        if not values.setdefault(name, ""):
+            faults.append(f"{name} is blank")
+    quality = values.get("quality", QUALITIES[0]).upper()
+    if quality not in QUALITIES:
+        faults.append(f"quality={quality} is not a grade (allowed: {', '.join(QUALITIES)})")
+        quality = QUALITIES[0]
+    values["quality"] = quality
+    row = Row(**values)
+    return _faulty(row, number, faults) if faults else row
 
 
-def _number(line: int, name: str, text: str, *, whole: bool) -> float | int:
-    lowest = 0 if name in _MAY_BE_ZERO else None
-    allowed = f"{'a whole' if whole else 'a'} number {'>= 0' if lowest == 0 else '> 0'}"
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    good = math.isfinite(value) and (value > 0 or value == lowest)
-    if not good or (whole and value != int(value)):
-        raise InputError(f"line {line}, {name}", text, "is not usable", f"{allowed}, or blank")
-    return int(value) if whole else value
+def _faulty(row: Row, number: int, faults: Sequence[str]) -> Row:
+    fault = f"line {number}: {'; '.join(faults)}"
+    return Row(
+        id=row.id or f"line {number}",
+        gpu=row.gpu or "unknown",
+        source=row.source,
+        model=row.model,
+        quality=row.quality,
+        fault=fault,
+    )
+
+
+def _one_of_each_name(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Of rows of one name the first counts; the others are at fault."""
+    seen: set[str] = set()
+    told = []
+    for row in rows:
+        if row.id in seen and not row.fault:
+            row = replace(row, fault=f"id={row.id} appears twice")
+        seen.add(row.id)
+        told.append(row)
+    return tuple(told)
 
 
 T = TypeVar("T")

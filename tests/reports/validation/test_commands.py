@@ -62,7 +62,20 @@ def test_a_table_of_something_else_is_refused(tmp_path, capsys):
     path.write_text("a,b\n1,2\n")
     assert validate.main([str(path), "--json", str(tmp_path / "out.json")]) == 2
     assert not (tmp_path / "out.json").exists()
-    assert "missing" in capsys.readouterr().err
+    assert "no header row; found: a, b" in capsys.readouterr().err
+
+
+def test_bad_rows_are_listed_and_the_others_predicted(tmp_path, capsys):
+    bad = [cells(id="zero", measured_iter_s=0), cells(id="grouped", measured_iter_s="8,500")]
+    table = write_table(tmp_path / "runs.csv", *bad, cells(num_experts=0))
+    path = tmp_path / "out.json"
+    assert validate.main([str(table), "--json", str(path), *TWO_SECONDS]) == 0
+    capsys.readouterr()
+    report = json.loads(path.read_text())
+    assert [row["id"] for row in report["rows"]] == ["run"]
+    reasons = {row["id"]: row["reason"] for row in report["skipped"]}
+    assert set(reasons) == {"zero", "grouped"}
+    assert "measured_iter_s=8,500" in reasons["grouped"]
 
 
 def test_only_the_grades_asked_for_are_counted(tmp_path, capsys):
