@@ -18,22 +18,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from simulators.collectives.tuning_tables import NEWEST, OLDEST, parse_version
 from simulators.errors import InputError
 from simulators.job import Cluster, Gpu
 from simulators.workload.ir import Communicator
 
 COLUMNS = ("collective", "gpu", "num_gpus", "num_nodes", "bytes", "time_us")
-KINDS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
-    "sendrecv": "send_recv",
-    "send_recv": "send_recv",
-}
+KINDS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"),
+    "send_recv",
+)
+ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "pat", "collnet_direct", "collnet_chain")
 _NVL72_GPUS = 72
 _GPU_OF_NVLINK = {"2": "v100", "3": "a100", "4": "h100", "5": "b200"}
 
@@ -75,7 +70,7 @@ def read_table(path: Path) -> tuple[list[Measurement], list[Skipped]]:
     """Every row of a CSV as a measurement, or as skipped with its reason.
 
     Raises:
-        InputError: when the file cannot be read or lacks a needed column.
+        InputError: when the file cannot be read, lacks a needed column or holds no rows.
     """
     try:
         with path.open(newline="", encoding="utf-8") as lines:
@@ -86,6 +81,8 @@ def read_table(path: Path) -> tuple[list[Measurement], list[Skipped]]:
             records = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise InputError("table", str(path), str(problem), "a readable CSV file") from problem
+    if not records:
+        raise InputError("table", path, "has a header and no rows")
     measurements, skipped = [], []
     for number, record in enumerate(records, start=2):
         name = record.get("id") or f"line {number}"
@@ -109,11 +106,8 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
         raise UnusableRowError(
             f"graded {grade} by the table: noisy, degraded or another transport"
         )
-    collective = row["collective"]
-    if collective not in KINDS:
-        raise UnusableRowError(
-            f"collective {collective!r} is not one of {', '.join(sorted(KINDS))}"
-        )
+    kind = _kind(row["collective"])
+    algorithm, about_algorithm = _algorithm(row.get("algo", ""))
     if "component" in row.get("algo", ""):
         raise UnusableRowError("time of a part of a collective, not of a call")
     size, time_us = _whole(row, "bytes"), _number(row, "time_us")
@@ -127,15 +121,39 @@ def describe(name: str, record: Mapping[str, str | None]) -> Measurement:
         id=name,
         cluster_id=_note(notes, "cluster") or row.get("source", ""),
         source=row.get("source", ""),
-        kind=KINDS[collective],
+        kind=kind,
         size_bytes=size,
         seconds=time_us * 1e-6,
-        algorithm=row.get("algo", "").lower(),
+        algorithm=algorithm,
         communicator=machine.communicator,
         gpu=machine.gpu,
         cluster=machine.cluster,
-        assumptions=machine.assumptions + _left_to_nccl(row),
+        assumptions=machine.assumptions + about_algorithm + _left_to_nccl(row),
     )
+
+
+def _kind(given: str) -> str:
+    """The collective of a name as NCCL, nccl-tests or its binaries spell it."""
+    name = _joined(given).removeprefix("nccl").removesuffix("perf")
+    for kind in KINDS:
+        if name == _joined(kind):
+            return kind
+    raise UnusableRowError(f"collective {given!r} is not one of {', '.join(sorted(KINDS))}")
+
+
+def _algorithm(given: str) -> tuple[str, tuple[str, ...]]:
+    """The algorithm that NCCL_ALGO names, "" where NCCL chose, and what that assumes."""
+    if not given:
+        return "", ()
+    for algorithm in ALGORITHMS:
+        if _joined(given) == _joined(algorithm):
+            return algorithm, ()
+    return "", (f"algorithm {given} is not known: NCCL's own choice is priced",)
+
+
+def _joined(name: str) -> str:
+    """``AllReduce``, ``all-reduce`` and ``all_reduce`` alike."""
+    return re.sub(r"[\s_-]", "", name.lower())
 
 
 def _left_to_nccl(row: Mapping[str, str]) -> tuple[str, ...]:
@@ -258,6 +276,11 @@ class _Machine:
     def _version(self, usual: str) -> str:
         stated = self._row.get("nccl_version", "")
         if re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", stated):
+            if not OLDEST <= parse_version(stated)[:2] <= NEWEST:
+                known = " to ".join("{}.{}".format(*each) for each in (OLDEST, NEWEST))
+                self._assume(
+                    f"NCCL {stated} is not among the known {known}: priced as the nearest"
+                )
             return stated
         named = re.search(r"\b(2\.\d+(?:\.\d+)?) in ", self._row.get("notes", ""))
         if named:

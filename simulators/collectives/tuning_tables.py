@@ -18,6 +18,8 @@ from simulators.errors import InputError
 Version = tuple[int, int, int]
 PROTOCOLS = ("ll", "ll128", "simple")
 
+# Minor releases between which the constants are known.
+OLDEST, NEWEST = (2, 10), (2, 30)
 # A version without its patch number means the last patch of that minor release.
 _LAST_PATCH = 99
 

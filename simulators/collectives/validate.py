@@ -26,6 +26,7 @@ from simulators.collectives.graph import wiring_of
 from simulators.collectives.price import CollectivePrice, price_forced, price_send_recv
 from simulators.collectives.size_bands import size_band
 from simulators.errors import InputError
+from simulators.output import check_output, show_text, write_output
 from simulators.score import as_dicts, summarise, summarise_by
 
 
@@ -142,46 +143,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the report")
     given = parser.parse_args(arguments)
     try:
-        if given.json is not None and (given.json.is_dir() or not given.json.parent.is_dir()):
-            raise InputError("--json", given.json, "is not a file in an existing folder")
+        check_output("--json", given.json, [given.table])
         measurements, skipped = read_table(given.table)
         document = report([predict(each) for each in measurements], skipped)
         if given.json is not None:
-            _write(given.json, document)
+            write_output("--json", given.json, json.dumps(document, indent=1))
     except InputError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    _print(document)
+    show_text(_summary(document))
     return 0
 
 
-def _write(path: Path, document: Mapping[str, Any]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(json.dumps(document, indent=1), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError("--json", path, f"cannot be written ({error.strerror})") from error
-
-
-def _print(document: Mapping[str, Any]) -> None:
+def _summary(document: Mapping[str, Any]) -> str:
     overall = document["overall"]
-    print(f"{overall['n']} rows, {overall['skipped']} skipped")
-    if not overall["n"]:
-        return
-    mean = document["per_cluster_and_band_mean_of_medians"]
-    print(f"median {overall['median_abs_error']:.1%}, p90 {overall['p90_abs_error']:.1%}")
-    print(f"median per cluster and size band, averaged: {mean:.1%}")
+    lines = [f"{overall['n']} rows, {overall['skipped']} skipped"]
+    if overall["n"]:
+        mean = document["per_cluster_and_band_mean_of_medians"]
+        lines += [
+            f"median {overall['median_abs_error']:.1%}, p90 {overall['p90_abs_error']:.1%}",
+            f"median per cluster and size band, averaged: {mean:.1%}",
+        ]
     own = document["nccl_model"]
     if own["overall"]["n"]:
         same = own["ours_on_the_same_rows"]
-        print(
+        lines.append(
             f"NCCL's own model on {own['overall']['n']} of them: "
             f"median {own['overall']['median_abs_error']:.1%} "
             f"(ours {same['overall']['median_abs_error']:.1%}), averaged "
             f"{own['per_cluster_and_band_mean_of_medians']:.1%} "
             f"(ours {same['per_cluster_and_band_mean_of_medians']:.1%})"
         )
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -163,3 +163,35 @@ def test_a_table_without_its_columns_is_refused(tmp_path: Path, content: str) ->
 def test_a_missing_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_table(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("spelling", "kind"),
+    [
+        ("AllReduce", "all_reduce"),
+        ("ALL_GATHER", "all_gather"),
+        ("reduce-scatter", "reduce_scatter"),
+        ("all_reduce_perf", "all_reduce"),
+        ("ncclBroadcast", "broadcast"),
+        ("alltoall", "all_to_all"),
+        ("sendrecv_perf", "send_recv"),
+    ],
+)
+def test_collectives_are_known_however_they_are_spelt(spelling: str, kind: str) -> None:
+    assert describe("1", row(collective=spelling)).kind == kind
+
+
+@pytest.mark.parametrize("spelling", ["NVLSTree", "nvls_tree", "NVLS-Tree"])
+def test_algorithms_are_known_however_they_are_spelt(spelling: str) -> None:
+    assert describe("1", row(algo=spelling)).algorithm == "nvls_tree"
+
+
+@pytest.mark.parametrize("version", ["9.99", "2.31.1", "2.9", "1.3.4"])
+def test_releases_that_nobody_knows_are_priced_as_the_nearest(version: str) -> None:
+    said = describe("1", row(nccl_version=version)).assumptions
+    assert f"NCCL {version} is not among the known 2.10 to 2.30: priced as the nearest" in said
+
+
+@pytest.mark.parametrize("version", ["2.10", "2.10.3", "2.30.7-1"])
+def test_known_releases_assume_nothing(version: str) -> None:
+    assert not any("NCCL" in text for text in describe("1", row(nccl_version=version)).assumptions)

@@ -69,7 +69,9 @@ def test_a_forced_algorithm_is_predicted() -> None:
     assert forced.assumptions == free.assumptions
     refused = validate.predict(describe("1", row(algo="Butterfly", bytes=str(16 * MIB))))
     assert refused.price == free.price
-    assert "butterfly cannot run here: nvls_tree is priced" in refused.assumptions
+    assert "algorithm Butterfly is not known: NCCL's own choice is priced" in refused.assumptions
+    sharp = validate.predict(describe("1", row(algo="CollNetDirect", bytes=str(16 * MIB))))
+    assert "collnet_direct cannot run here: nvls_tree is priced" in sharp.assumptions
 
 
 def test_command_writes_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +88,27 @@ def test_command_refuses_a_bad_table(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert validate.main([str(tmp_path / "none.csv"), "--json", str(out)]) == 2
     assert not out.exists()
+
+
+def test_command_refuses_a_table_without_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, out = tmp_path / "table.csv", tmp_path / "out.json"
+    table.write_text(",".join(row()) + "\n")
+    assert validate.main([str(table), "--json", str(out)]) == 2
+    assert capsys.readouterr().err == f"error: table={table}: has a header and no rows\n"
+    assert not out.exists()
+
+
+def test_command_does_not_write_over_its_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(",".join(row()) + "\n" + ",".join(row().values()) + "\n")
+    before = table.read_text()
+    assert validate.main([str(table), "--json", str(table)]) == 2
+    assert "is the same file as" in capsys.readouterr().err
+    assert table.read_text() == before
 
 
 def test_command_refuses_a_place_it_cannot_write(
