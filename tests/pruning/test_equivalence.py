@@ -7,8 +7,8 @@ from hypothesis import given, settings
 
 from pruning.equivalence import SPELLINGS, plainest, spell_plainly
 from pruning.recipe_table import RecipeTable
-from simulators.base import get_simulator
 from simulators.job import Recipe
+from simulators.replay.simulator import ReplaySimulator
 from simulators.validity import why_invalid
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import make_job
@@ -21,8 +21,10 @@ def test_the_plain_spelling_is_predicted_alike(job):
     if plain == job.recipe:
         return
     assert why_invalid(replace(job, recipe=plain)) is None
-    simulator = get_simulator("replay")
-    given_, spelled = (simulator.simulate(replace(job, recipe=r)) for r in (job.recipe, plain))
+    simulator = ReplaySimulator()
+    given_, spelled = (
+        simulator.without_error_bar(replace(job, recipe=r)) for r in (job.recipe, plain)
+    )
     assert spelled.step_time_s == pytest.approx(given_.step_time_s, rel=1e-9)
     assert spelled.memory.headroom_bytes == given_.memory.headroom_bytes
 

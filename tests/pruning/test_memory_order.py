@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from pruning import TACTICS, History, Known
 from pruning.memory_order import MEMORY_ORDER
 from pruning.recompute import _more_recomputation
-from simulators.base import get_simulator
 from simulators.job import Recipe
+from simulators.replay.simulator import ReplaySimulator
 from simulators.validity import why_invalid
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import GPT175B, TINY, make_job
 
 
 def used_bytes(job):
-    memory = get_simulator("replay").without_error_bar(job).memory
+    memory = ReplaySimulator().without_error_bar(job).memory
     return memory.capacity_bytes - memory.headroom_bytes
 
 

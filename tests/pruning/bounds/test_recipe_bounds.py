@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pruning.bounds import Bounds
 from pruning.bounds.layouts import Layout
 from pruning.recipe_table import RecipeTable
-from simulators.base import get_simulator
 from simulators.calibration import Calibration
 from simulators.replay.simulator import ReplaySimulator
 from tests.pruning.questions import jobs
@@ -26,7 +25,7 @@ def bounds_of(job, **given_):
 @settings(max_examples=250, deadline=None)
 @given(jobs())
 def test_bounds_are_admissible(job):
-    prediction = get_simulator("replay").simulate(job)
+    prediction = ReplaySimulator().without_error_bar(job)
     bounds = bounds_of(job)
     assert bounds.step_time_s[0] <= prediction.step_time_s
     memory = prediction.memory
@@ -38,7 +37,7 @@ def test_bounds_are_admissible(job):
 @given(jobs())
 def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
     contents = {tuple(kinds) for kinds in Layout.of(job).kind_of}
-    memory = get_simulator("replay").simulate(job).memory
+    memory = ReplaySimulator().without_error_bar(job).memory
     bounds = bounds_of(job)
     if len(contents) <= 3:
         assert bounds.memory_bytes[0] == memory.peak_reserved_bytes
@@ -65,7 +64,7 @@ CASES = [
 @pytest.mark.parametrize(("model", "recipe", "nodes", "batch"), CASES)
 def test_bounds_of_published_models_are_tight(model, recipe, nodes, batch):
     job = make_job(model, nodes=nodes, batch=batch, **recipe)
-    simulated = get_simulator("replay").simulate(job).step_time_s
+    simulated = ReplaySimulator().without_error_bar(job).step_time_s
     assert 0.97 * simulated <= bounds_of(job).step_time_s[0] <= simulated
 
 
