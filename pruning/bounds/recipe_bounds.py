@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 # within 1e-9 (``replay.steady``).
 ROUNDING = 1e-8
 _WORLD = ("tp", "pp", "cp", "micro_batch")
-_PASS_FIELDS = (
+PASS_FIELDS = (
     *SHARD_FIELDS,
     "recompute",
     "recompute_modules",
@@ -103,7 +103,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class _PassTimes:
-    """What depends on passes only, one row a combination of ``_PASS_FIELDS``.
+    """What depends on passes only, one row a combination of ``PASS_FIELDS``.
 
     Shape (rows, stages), for the stages that each layout names: ``end_s`` when the last pass ends,
     ``last_backward_s`` when the last micro-batch's first backward pass may begin;
@@ -128,7 +128,7 @@ class _Columns:
         self.framework = bounds.job(table[0]).framework
         sharded = (table.numbers("zero_stage") == 3).astype(np.int64)
         self.copied = sharded if self.framework.copies_gathered else np.zeros_like(sharded)
-        self.passes = table.distinct(_PASS_FIELDS, (self.copied,))
+        self.passes = table.distinct(PASS_FIELDS, (self.copied,))
         self.ends = table.distinct(END_FIELDS)
         self.unique = table.take(self.passes.first)
         self.layout_of, self.layouts = self.once_each(

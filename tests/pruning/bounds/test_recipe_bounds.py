@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from pruning.bounds import Bounds
 from pruning.bounds.layouts import Layout
-from pruning.recipe_table import RecipeTable
+from pruning.bounds.recipe_bounds import PASS_FIELDS
+from pruning.bounds.step_end import END_FIELDS
+from pruning.recipe_table import FIELDS, RecipeTable
 from simulators.calibration import Calibration
 from simulators.replay.simulator import ReplaySimulator
 from tests.pruning.questions import jobs
@@ -87,3 +89,8 @@ def test_a_large_table_is_bounded_in_bulk():
     none, _, full = np.split(np.arange(len(recipes)), 3)
     assert (bounds.step_time_s[none] < bounds.step_time_s[full]).all()
     assert (bounds.memory_bytes[none] > bounds.memory_bytes[full]).all()
+
+
+def test_every_field_of_a_recipe_enters_a_bound():
+    """One that a bound does not know would be bounded like its neighbours."""
+    assert {*PASS_FIELDS, *END_FIELDS} == set(FIELDS)
