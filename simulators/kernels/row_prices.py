@@ -55,6 +55,9 @@ Floats = NDArray[np.float64]
 BURST_PRODUCTS = 54
 POWER_WINDOW_S = 0.3
 
+# One kernel does no more: both take the fastest GPUs more than ten seconds.
+LARGEST_WORK = {"FLOPs": 1e17, "bytes": 1e14}
+
 # Attention benchmarks pause between kernels; only these rows met the power limit.
 LONG_ATTENTION_FLAGS = "sustained|in_situ"
 # What makes the rows of one group alike, by class.
@@ -107,6 +110,8 @@ def price_rows(kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> Iterat
     reasons = unusable(kind, rows)
     # What has no size is priced as one element of everything; its reason keeps it out.
     rows.loc[without_size(kind, rows), size_columns(kind)] = 1
+    if kind == "attention":
+        rows["causal"] = (rows["causal"] == 1).astype(np.int64)
     declared = dict(gpus)
     for key, part in rows.groupby(_ALIKE[kind], sort=False, dropna=False):
         first = part.iloc[0]
@@ -128,7 +133,10 @@ def price_rows(kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> Iterat
             )
             continue
         said = [about, *price.assumptions]
+        unit = "bytes" if kind in ("streaming", "bandwidth") else "FLOPs"
         missing = np.where(np.isfinite(price.seconds), "", "has no size")
+        too_much = f"has sizes that no kernel has: more than {LARGEST_WORK[unit]:g} {unit}"
+        missing = np.where(price.size > LARGEST_WORK[unit], too_much, missing)
         if price.evidence is Evidence.ESTIMATED:
             said.append(f"coefficients transferred to {name}")
         yield PricedGroup(
@@ -139,7 +147,7 @@ def price_rows(kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> Iterat
             measured_s=measured,
             predicted_s=price.seconds,
             size=price.size,
-            size_unit="bytes" if kind in ("streaming", "bandwidth") else "FLOPs",
+            size_unit=unit,
             reasons=np.where(reasons[positions] == "", missing, reasons[positions]),
             assumptions=tuple(text for text in said if text),
         )
@@ -149,7 +157,7 @@ def measured_seconds(kind: str, rows: pd.DataFrame) -> Floats:
     """What was measured, in seconds, shape (rows,); a bandwidth is turned into a time."""
     if kind == "bandwidth":
         rate = rows["gbps"].to_numpy(np.float64) * 1e9
-        seconds: Floats = rows["bytes"].to_numpy(np.float64) / rate
+        seconds: Floats = rows["bytes"].to_numpy(np.float64) / np.where(rate > 0, rate, np.nan)
         return seconds
     microseconds: Floats = rows["time_us"].to_numpy(np.float64)
     return microseconds * 1e-6

@@ -65,8 +65,9 @@ GPU_NAMES: tuple[tuple[str, str, str], ...] = (
     (r"V100", "v100_32", "form factor not stated: taken as SXM2"),
 )
 
-# Whole numbers up to here are exact as floating point.
-LARGEST_SIZE = 2.0**53
+# The libraries' dimensions are 32-bit; bytes are exact as floating point up to here.
+LARGEST_DIMENSION = 2.0**31 - 1
+LARGEST_BYTES = 2.0**53
 
 # Shorter host-timed rows measure the host, not the kernel. A table of efficiencies
 # (``from_eff``) was host-timed too, and the best five of 25 calls (``min5of25``) hold 20-40 us
@@ -157,8 +158,10 @@ def table_class(columns: Sequence[str], table: object) -> str:
 def read_table(path: Path) -> tuple[str, pd.DataFrame]:
     """Class and rows of one CSV (optionally gzipped); flags and implementations are never null.
 
+    ``unreadable`` says of each row what stands where a number belongs, "" for the others.
+
     Raises:
-        InputError: for an unreadable file, unknown columns or text where numbers belong.
+        InputError: for an unreadable file or unknown columns.
     """
     import pandas as pd
 
@@ -167,13 +170,27 @@ def read_table(path: Path) -> tuple[str, pd.DataFrame]:
     except (OSError, ValueError, EOFError) as error:
         raise InputError("table", path, f"cannot be read ({error})") from error
     kind = table_class(list(rows.columns), path)
+    rows["unreadable"] = ""
     for name in COLUMNS[kind]:
         if name not in TEXT_COLUMNS and rows[name].dtype.kind not in "iuf":
-            raise InputError("table", path, f"has text in the numeric column {name!r}")
+            _read_numbers(rows, name)
     for name in ("flag", "impl", "pass"):
         text = rows[name].astype(object).fillna("").astype(str) if name in rows.columns else ""
         rows[name] = text
     return kind, rows
+
+
+def _read_numbers(rows: pd.DataFrame, name: str) -> None:
+    """Turn a column that holds text into numbers, in place; ``causal`` may be true or false."""
+    import pandas as pd
+
+    text = rows[name].map(str).str.strip()
+    numbers = pd.to_numeric(text, errors="coerce").astype(float)
+    if name == "causal":
+        numbers = numbers.fillna(text.str.lower().map({"true": 1.0, "false": 0.0}))
+    wrong = numbers.isna() & rows[name].notna()
+    rows.loc[wrong, "unreadable"] = [f"has {each!r} as {name}" for each in text[wrong]]
+    rows[name] = numbers
 
 
 def size_columns(kind: str) -> list[str]:
@@ -184,8 +201,10 @@ def size_columns(kind: str) -> list[str]:
 
 def without_size(kind: str, rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Rows whose sizes are no sizes, shape (rows,). Bytes may be blank: shapes may imply them."""
-    sizes = rows[size_columns(kind)].to_numpy(np.float64)
-    good = (sizes > 0) & (sizes <= LARGEST_SIZE)
+    columns = size_columns(kind)
+    sizes = rows[columns].to_numpy(np.float64)
+    largest = [LARGEST_BYTES if name == "bytes" else LARGEST_DIMENSION for name in columns]
+    good = (sizes > 0) & (sizes <= largest)
     if kind in ("streaming", "bandwidth"):
         good |= np.isnan(sizes)
     return np.asarray(~good.all(axis=1), dtype=np.bool_)
@@ -195,6 +214,8 @@ def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
     """Why a row cannot be used, "" where it can, shape (rows,): sizes, flags, timing method."""
     reasons = np.full(len(rows), "", dtype=object)
     reasons[without_size(kind, rows)] = "has a size that is blank, not positive or too large"
+    if kind == "attention":
+        reasons[~rows["causal"].isin((0, 1)).to_numpy()] = "has a causal that is neither 0 nor 1"
     flag = rows["flag"]
     for text, reason in UNUSABLE_FLAGS.items():
         reasons[flag.str.contains(text, regex=False).to_numpy()] = reason
@@ -204,8 +225,12 @@ def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
         host = flag.str.contains(HOST_TIMED_FLAGS)
         short = host & (rows["time_us"] < HOST_TIMED_FLOOR_US)
         reasons[short.to_numpy()] = "timed by the host and shorter than it resolves (150 us)"
-        bad = ~((rows["time_us"] > 0) & np.isfinite(rows["time_us"]))
-        reasons[bad.to_numpy()] = "has no positive time"
+    for name, what in (("time_us", "time"), ("gbps", "rate")):
+        if name in COLUMNS[kind]:
+            bad = ~((rows[name] > 0) & np.isfinite(rows[name]))
+            reasons[bad.to_numpy()] = f"has no positive {what}"
+    unreadable = (rows["unreadable"] != "").to_numpy()
+    reasons[unreadable] = rows["unreadable"][unreadable]
     return reasons
 
 

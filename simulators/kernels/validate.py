@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.kernels.row_prices import PricedGroup, price_rows
 from simulators.kernels.tables import read_table
+from simulators.output import check_output, replacing, show_text, unwritable
 from simulators.score import summarise
 
 GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")
@@ -144,26 +144,34 @@ def main(arguments: Sequence[str]) -> None:
     """Predict every row, print the summary by class and GPU, write the JSON file.
 
     Raises:
-        InputError: for a table that cannot be read or an output that cannot be written.
+        InputError: for tables that cannot be read or hold no rows, or an output that cannot be
+            written.
     """
     options = parser().parse_args(arguments)
     if options.sample is not None and options.sample < 1:
         raise InputError("--sample", options.sample, "is not a number of rows", ">= 1")
-    if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
-        raise InputError("--json", options.json, "is not a file in an existing folder")
+    check_output("--json", options.json, options.tables)
     gpus = declared_gpus(options.gpus)
     tally = Tally()
     groups = list(priced_tables(options.tables, gpus, options.sample))
     for _, group in groups:
         tally.add(group)
+    if not groups:
+        raise InputError("tables", ", ".join(map(str, options.tables)), "hold no rows")
     report = tally.report()
-    for grouping in ("overall", "by_class", "by_gpu"):
-        named = report[grouping].items() if grouping != "overall" else [("all", report["overall"])]
-        print(f"{grouping.replace('_', ' '):42}      n  skipped  median    mean     p90    bias")
-        for name, figures in named:
-            print(f"  {name:38} {_line(figures)}")
     if options.json is not None:
         _write(options.json, report, groups)
+    show_text(_summary(report))
+
+
+def _summary(report: dict[str, Any]) -> str:
+    lines = []
+    for grouping in ("overall", "by_class", "by_gpu"):
+        named = report[grouping].items() if grouping != "overall" else [("all", report["overall"])]
+        title = grouping.replace("_", " ")
+        lines.append(f"{title:42}      n  skipped  median    mean     p90    bias")
+        lines += [f"  {name:38} {_line(figures)}" for name, figures in named]
+    return "\n".join(lines) + "\n"
 
 
 def _line(figures: dict[str, Any]) -> str:
@@ -177,17 +185,15 @@ def _line(figures: dict[str, Any]) -> str:
 def _write(
     path: Path, report: dict[str, Any], groups: list[tuple[NDArray[np.object_], PricedGroup]]
 ) -> None:
-    whole = path.with_name(path.name + ".tmp")
     try:
-        with whole.open("w", encoding="utf-8") as stream:
+        with replacing(path) as stream:
             stream.write("{\n")
             for name, value in report.items():
                 stream.write(f'"{name}": {json.dumps(value, indent=1)},\n')
             write_rows(stream, groups)
             stream.write("\n}\n")
-        os.replace(whole, path)
     except OSError as error:
-        raise InputError("--json", path, f"cannot be written ({error.strerror})") from error
+        raise unwritable("--json", path, error) from error
 
 
 if __name__ == "__main__":

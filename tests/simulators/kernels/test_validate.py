@@ -1,6 +1,9 @@
 """The validator: nothing is dropped silently, figures are what they say, JSON is JSON."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +75,7 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
         assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1, abs=1e-4)
 
 
-@pytest.mark.parametrize("size", ["", "0", "-5", "inf", "1e300"])
+@pytest.mark.parametrize("size", ["", "0", "-5", "inf", "1e300", "1e15", "2147483647"])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_rows_without_a_size_are_not_predicted(tmp_path: Path, size: str) -> None:
     row = gemm_row("H200-SXM-141GB", "sustained;")
@@ -84,7 +87,77 @@ def test_rows_without_a_size_are_not_predicted(tmp_path: Path, size: str) -> Non
     assert [each["error"] for each in report["rows"]] == pytest.approx([0.0], abs=1e-5)
 
 
-@pytest.mark.parametrize("moved", ["0", "-4", "1e300"])
+@pytest.mark.parametrize("column", ["m", "time_us"])
+def test_text_in_a_cell_costs_its_row_only(tmp_path: Path, column: str) -> None:
+    row = gemm_row("H200-SXM-141GB", "sustained;")
+    rows = pd.DataFrame([row] * 3, columns=GEMM_COLUMNS).astype({column: object})
+    rows.loc[1, column] = "about 40"
+    report = run(tmp_path, rows)
+    assert report["skipped"] == [{"id": "table0:3", "reason": f"has 'about 40' as {column}"}]
+    assert [each["error"] for each in report["rows"]] == pytest.approx([0.0] * 2, abs=1e-5)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_causal_may_be_true_or_false(tmp_path: Path) -> None:
+    spelt = ["1", "0", "True", "False", "true", "maybe", "7", ""]
+    shape = {"batch": 1, "heads": 64, "kv_heads": 64, "seq_q": 4096, "seq_k": 4096}
+    shape |= {"head_dim": 128, "head_dim_v": 128, "gpu": "H100-SXM", "dtype": "bf16"}
+    shape |= {"pass": "fwd", "impl": "FA3", "time_us": 900.0}
+    report = run(tmp_path, pd.DataFrame([shape | {"causal": each} for each in spelt]))
+    predicted = [row["predicted"] for row in report["rows"]]
+    assert predicted == [predicted[position] for position in (0, 1, 0, 1, 0)]
+    assert predicted[0] < predicted[1]
+    assert [row["reason"] for row in report["skipped"]] == [
+        "has 'maybe' as causal",
+        *["has a causal that is neither 0 nor 1"] * 2,
+    ]
+    alone = run(tmp_path, pd.DataFrame([shape | {"causal": True}]))
+    assert [row["predicted"] for row in alone["rows"]] == predicted[:1]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_rates_that_are_none_are_not_predicted(tmp_path: Path) -> None:
+    row = {"gpu": "H200-SXM-141GB", "benchmark": "copy", "bytes": 10**9}
+    rates = ("", "0", "fast", "4000")
+    report = run(tmp_path, pd.DataFrame([row | {"gbps": rate} for rate in rates]))
+    assert [row["reason"] for row in report["skipped"]] == [
+        *["has no positive rate"] * 2,
+        "has 'fast' as gbps",
+    ]
+    assert report["overall"]["n"] == 1
+
+
+def test_tables_without_rows_are_refused_unless_another_has_some(tmp_path: Path) -> None:
+    empty = pd.DataFrame([], columns=GEMM_COLUMNS)
+    with pytest.raises(InputError, match=r"tables=.*table0\.csv: hold no rows"):
+        run(tmp_path, empty)
+    assert not (tmp_path / "out.json").exists()
+    full = pd.DataFrame([gemm_row("H200-SXM-141GB", "sustained;")], columns=GEMM_COLUMNS)
+    assert run(tmp_path, empty, full)["overall"]["n"] == 1
+
+
+def test_the_measured_times_are_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame([gemm_row("H200", "")], columns=GEMM_COLUMNS).to_csv(path, index=False)
+    before = path.read_text()
+    with pytest.raises(InputError, match="same file"):
+        main([str(path), "--json", str(path)])
+    assert path.read_text() == before
+
+
+def test_a_reader_that_leaves_ends_the_output_quietly(tmp_path: Path) -> None:
+    path, out = tmp_path / "t.csv", tmp_path / "out.json"
+    pd.DataFrame([gemm_row("H200", "")], columns=GEMM_COLUMNS).to_csv(path, index=False)
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "simulators.kernels.validate", str(path), "--json", str(out)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(out.read_text())["overall"]["n"] == 1
+
+
+@pytest.mark.parametrize("moved", ["0", "-4", "1e300", "1e15"])
 def test_bytes_that_are_none_are_not_predicted(tmp_path: Path, moved: str) -> None:
     row = {"gpu": "H200-SXM-141GB", "op": "add", "pass": "fwd", "dtype": "bf16", "bytes": moved}
     report = run(tmp_path, pd.DataFrame([row | {"time_us": 9.0}]))
@@ -204,7 +277,10 @@ def test_attention_kernels(implementation: str, kernel: str) -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(("--sample", "0"), "is not a number of rows"), (("--json", "no/where/x.json"), "folder")],
+    [
+        (("--sample", "0"), "is not a number of rows"),
+        (("--json", "no/where/x.json"), "existing place"),
+    ],
 )
 def test_refusals(tmp_path: Path, options: tuple[str, ...], message: str) -> None:
     path = tmp_path / "t.csv"
