@@ -11,7 +11,13 @@ from reports.validation.frameworks import framework_of, recomputes_modules
 from reports.validation.gpus import gpu_of
 from reports.validation.models import model_of
 from reports.validation.outcome import CannotReplayError, NotReplayable, Replayable
-from reports.validation.recipes import batch_of, degrees_of, precision_of, recipe_of
+from reports.validation.recipes import (
+    batch_of,
+    deepest_sharding,
+    degrees_of,
+    precision_of,
+    recipe_of,
+)
 from reports.validation.rows import Row
 from simulators.errors import InputError
 from simulators.framework import Framework
@@ -72,5 +78,6 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         + about_framework
         + about_recipe
         + inferred,
+        deepest_sharding=deepest_sharding(row, degrees, framework),
         recompute_open=not row.recompute and not recomputes_modules(framework, year_of(row, gpu)),
     )

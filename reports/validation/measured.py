@@ -11,6 +11,10 @@ from simulators.job import Job
 from simulators.prediction import Prediction
 
 GIB = 2**30
+# Two figures of one run that differ by more are not rounding. A ratio of predicted to measured
+# beyond this is that of milliseconds, or of one GPU's share, to what was asked for.
+CONTRADICTION = 0.2
+UNIT_ERROR = 20
 MEMORY_KINDS = ("allocated", "reserved", "device")
 
 
@@ -41,6 +45,28 @@ def measured_step(row: Row, job: Job) -> Measured | None:
         return None
     words, flops = counted
     return Measured(flops / (speed * job.world_size), f"step time from FLOP/s, counting {words}")
+
+
+def about_measured(
+    row: Row, job: Job, measured: Measured, prediction: Prediction
+) -> tuple[str, ...]:
+    """What a reader should know of a row's step time: how it was derived, and doubts about it."""
+    words = [measured.derived] if measured.derived else []
+    rate = row.measured_tokens_per_s_per_gpu
+    if rate is not None:
+        by_rate_s = job.tokens_per_step / (rate * job.world_size)
+        if abs(measured.step_time_s / by_rate_s - 1) > CONTRADICTION:
+            words.append(
+                f"contradictory: a step of {measured.step_time_s:.4g} s, but {rate:g} tokens/s per"
+                f" GPU make it {by_rate_s:.4g} s; the step counts"
+            )
+    ratio = prediction.step_time_s / measured.step_time_s
+    if not 1 / UNIT_ERROR <= ratio <= UNIT_ERROR:
+        words.append(
+            f"a likely unit error: {measured.step_time_s:.4g} s measured, "
+            f"{prediction.step_time_s:.4g} s predicted"
+        )
+    return tuple(words)
 
 
 def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:

@@ -110,8 +110,14 @@ def _required(column: str, value: int | None) -> int:
 
 def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
     if given(row.num_experts, 0) <= 1:
+        if given(row.ep, 1) > 1:
+            raise CannotReplayError(f"ep={row.ep} of a model without experts (num_experts)")
         return None
-    width = _required("moe_ffn_hidden", row.moe_ffn_hidden)
+    width = row.moe_ffn_hidden
+    if width is None:
+        # Megatron-LM's default of --moe-ffn-hidden-size.
+        width = _required("moe_ffn_hidden", row.ffn_hidden)
+        assumed.append(f"expert width not published: {width}, that of the dense MLP")
     shared = family.shared_experts * width
     if match := re.search(r"shared expert (?:ffn )?(\d+)", row.notes):
         shared = int(match[1])

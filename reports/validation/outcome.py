@@ -16,12 +16,14 @@ class Replayable:
     """A job and, in words, everything it takes for granted beyond what the row states.
 
     ``recompute_open``: what is recomputed is not published, so it must be as much as fitting
-    in memory took.
+    in memory took. ``deepest_sharding``: the same of sharding, up to this ZeRO stage; None
+    where it is published.
     """
 
     job: Job
     assumptions: tuple[str, ...]
     recompute_open: bool = False
+    deepest_sharding: int | None = None
 
 
 @dataclass(frozen=True)

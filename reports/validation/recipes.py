@@ -22,6 +22,8 @@ _PRECISIONS = (
 # Recipes that take a tensor's scale from the tensor itself, by the name publishers give them.
 _CURRENT_SCALING = ("fp8-cs", "fp8_cs", "tensorwise", "torchtitan")
 _PLAIN = ("bf16", "fp16", "fp32", "tf32")
+# Megatron's switch and its absence, as words.
+_SHARDING_SWITCH = {"true": 1, "false": 0, "none": 0}
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ def _zero_stage(row: Row, degrees: Degrees, assumed: list[str]) -> int:
     if not label:
         assumed.append("optimizer sharding not published: none")
         return 0
+    if label in _SHARDING_SWITCH:
+        return _SHARDING_SWITCH[label]
     if match := re.search(r"^([0-3])(?:\.0)?$|zero-?([0-3])", label):
         stage = int(match[1] or match[2])
     elif label.startswith(("fsdp", "hsdp")):
@@ -170,6 +174,13 @@ def _zero_stage(row: Row, degrees: Degrees, assumed: list[str]) -> int:
         assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")
         return 1
     return stage
+
+
+def deepest_sharding(row: Row, degrees: Degrees, framework: Framework) -> int | None:
+    """The highest ZeRO stage that a row's software may have used; None where it is known."""
+    if row.dist_optimizer or degrees.dp == 1:
+        return None
+    return 1 if degrees.pp > 1 or framework.name.startswith("megatron") else 3
 
 
 def _virtual_stages(

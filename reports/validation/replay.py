@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 
 from reports.validation.jobs import Declarations, job_of
 from reports.validation.measured import (
+    GIB,
+    about_measured,
     measured_memory,
     measured_step,
     memory_kind,
     predicted_memory_bytes,
     printed_by_last_stage,
 )
-from reports.validation.outcome import NotReplayable
+from reports.validation.outcome import NotReplayable, Replayable
 from reports.validation.rows import Row
 from simulators.base import Simulator
-from simulators.job import RECOMPUTE_MODES, Job
-from simulators.prediction import Prediction
+from simulators.job import RECOMPUTE_MODES, Job, Recipe
+from simulators.prediction import Memory, Prediction
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,16 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         return Result(row, job, None, None, None, assumptions, reason)
     try:
         prediction = simulator.simulate(job)
-        if outcome.recompute_open and not prediction.fits:
-            job, prediction, assumed = _recompute_until_it_fits(job, prediction, simulator)
+        if not prediction.fits:
+            job, prediction, assumed = _until_it_fits(outcome, prediction, simulator)
             assumptions += assumed
     except Exception as error:
         reason = f"the simulator failed: {type(error).__name__}: {error}"
         return Result(row, job, None, None, None, assumptions, reason)
-    if measured is not None and measured.derived:
-        assumptions = (*assumptions, measured.derived)
+    if measured is not None:
+        assumptions += about_measured(row, job, measured, prediction)
+    if not prediction.fits:
+        assumptions = (*assumptions, _does_not_fit(prediction.memory))
     compared = None
     if memory is not None:
         kind, measured_bytes = memory
@@ -102,20 +106,47 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
     )
 
 
-def _recompute_until_it_fits(
-    job: Job, prediction: Prediction, simulator: Simulator
+def _until_it_fits(
+    outcome: Replayable, prediction: Prediction, simulator: Simulator
 ) -> tuple[Job, Prediction, tuple[str, ...]]:
-    """The least recomputation that fits: a run that was published did fit.
+    """The least recomputation, then the least sharding, that fits: a published run did fit.
 
-    When nothing fits, the memory model is the likelier culprit and the job stays as it is.
+    Only what is not published is varied. When nothing fits, the memory model is the likelier
+    culprit and the job stays as it is.
     """
-    modes = RECOMPUTE_MODES[RECOMPUTE_MODES.index(job.recipe.recompute) + 1 :]
-    for mode in modes:
-        tried = replace(job, recipe=replace(job.recipe, recompute=mode))
-        found = simulator.simulate(tried)
-        if found.fits:
-            return tried, found, (f"recomputation: {mode}, the least that fits in memory",)
-    return job, prediction, ()
+    recipe = outcome.job.recipe
+    modes = RECOMPUTE_MODES[RECOMPUTE_MODES.index(recipe.recompute) :]
+    stages = range(recipe.zero_stage, (outcome.deepest_sharding or recipe.zero_stage) + 1)
+    for mode in modes if outcome.recompute_open else modes[:1]:
+        for stage in stages:
+            changed = _sharded(replace(recipe, recompute=mode), stage)
+            if changed == recipe:
+                continue
+            tried = replace(outcome.job, recipe=changed)
+            found = simulator.simulate(tried)
+            if found.fits:
+                return tried, found, _least(recipe, changed)
+    return outcome.job, prediction, ()
+
+
+def _sharded(recipe: Recipe, stage: int) -> Recipe:
+    if stage == recipe.zero_stage:
+        return recipe
+    return replace(recipe, zero_stage=stage, overlap_param_gather=recipe.overlap_grad_reduce)
+
+
+def _least(before: Recipe, after: Recipe) -> tuple[str, ...]:
+    words = []
+    if after.zero_stage != before.zero_stage:
+        words.append(f"sharding: ZeRO stage {after.zero_stage}, the least that fits in memory")
+    if after.recompute != before.recompute:
+        words.append(f"recomputation: {after.recompute}, the least that fits in memory")
+    return tuple(words)
+
+
+def _does_not_fit(memory: Memory) -> str:
+    used = (memory.capacity_bytes - memory.headroom_bytes) / GIB
+    return f"predicted not to fit: {used:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB"
 
 
 def replay_rows(

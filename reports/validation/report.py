@@ -35,7 +35,8 @@ def validation_report(
 
     Returns:
         ``overall`` and one ``by_...`` dictionary per grouping with the fields of ``Summary``
-        for step times; ``memory`` with the same for memory; ``coverage`` as
+        for step times; ``memory`` with the same for memory and the number of runs predicted
+        not to fit though they ran; ``coverage`` as
         ``coverage_of`` gives it; ``layouts`` with the fields of
         ``Ranking`` per sweep; ``baseline`` with the flat baseline by source and, per set of
         published cases, beside ours and the peers'; ``rows`` for what was predicted;
@@ -49,7 +50,12 @@ def validation_report(
     return {
         "quality": sorted(grades),
         **_summaries(timed, lambda result: result.error),
-        "memory": _summaries(weighed, lambda result: result.memory_error),
+        "memory": {
+            **_summaries(weighed, lambda result: result.memory_error),
+            "ran_but_predicted_not_to_fit": sum(
+                result.prediction is not None and not result.prediction.fits for result in inside
+            ),
+        },
         "coverage": coverage_of(inside),
         "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
         "baseline": {
@@ -91,6 +97,7 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "measured": result.measured_s,
         "predicted": prediction.step_time_s,
         "error": result.error,
+        "fits": prediction.fits,
         "assumptions": list(result.assumptions),
         "memory_kind": None if memory is None else memory.kind,
         "measured_memory_bytes": None if memory is None else memory.measured_bytes,

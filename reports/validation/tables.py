@@ -35,6 +35,8 @@ def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> R
     if report["memory"]["overall"]["n"]:
         memory = report["memory"]
         parts.append(_table("Peak memory by source", memory["by_source"], memory["overall"]))
+    if misfits := report["memory"]["ran_but_predicted_not_to_fit"]:
+        parts.append(Text(f"{misfits} runs are predicted not to fit in memory though they ran."))
     if report["layouts"]:
         parts.append(_layouts(report["layouts"]))
     if report["baseline"]["sets"]:

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from reports.validation.measured import (
+    about_measured,
     convention_flops,
     measured_memory,
     measured_step,
@@ -124,3 +125,25 @@ def test_memory_of_the_last_stage():
     found = replace(found, memory=replace(memory, per_stage=(memory.per_stage[0], small)))
     assert predicted_memory_bytes("allocated", found, last_stage=True) == 3
     assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes
+
+
+def about(predicted_s=4.0, **changes):
+    outcome = replayable(**changes)
+    row = replace(RUN, **changes)
+    measured = measured_step(row, outcome.job)
+    return about_measured(row, outcome.job, measured, prediction(predicted_s))
+
+
+def test_a_step_that_contradicts_the_tokens_is_told_with_both_figures():
+    # 128 sequences of 8192 tokens on 64 GPUs in 4 s.
+    rate = 128 * 8192 / 64 / 4.0
+    assert about(measured_tokens_per_s_per_gpu=rate * 1.15) == ()
+    (said,) = about(measured_tokens_per_s_per_gpu=rate * 2)
+    assert "a step of 4 s" in said
+    assert "make it 2 s" in said
+
+
+@pytest.mark.parametrize(("predicted_s", "flagged"), [(79, 0), (81, 1), (0.21, 0), (0.19, 1)])
+def test_a_ratio_beyond_twenty_is_a_likely_unit_error(predicted_s, flagged):
+    assert len(about(predicted_s)) == flagged
+    assert all("likely unit error" in text for text in about(predicted_s))

@@ -83,3 +83,14 @@ def test_a_small_table_tells_nothing():
     shape = {"num_layers": 126, "hidden": 16384, "num_heads": 128, "num_query_groups": 16}
     outcome = replayable(**shape, ffn_hidden=53248, params_b=405.0, tp=8, pp=1, dp=1, num_gpus=8)
     assert not outcome.job.model.tied_embeddings
+
+
+def test_experts_of_unpublished_width_are_as_wide_as_the_dense_mlp():
+    outcome = job_of(replace(EXPERTS, moe_ffn_hidden=None), declarations())
+    assert outcome.job.model.moe.ffn_hidden_size == EXPERTS.ffn_hidden
+    assert "expert width not published: 14336, that of the dense MLP" in outcome.assumptions
+
+
+def test_expert_parallelism_without_experts_is_a_contradiction():
+    outcome = job_of(replace(RUN, ep=8), declarations())
+    assert outcome == NotReplayable("ep=8 of a model without experts (num_experts)")

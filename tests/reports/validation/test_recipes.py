@@ -178,3 +178,8 @@ def test_unsaid_virtual_stages_are_a_layer_each():
     assert unsaid.job.recipe.vpp == 8
     assert any("virtual stages" in words for words in unsaid.assumptions)
     assert replayable(pp=4, dp=8, vpp=None).job.recipe.vpp == 1
+
+
+@pytest.mark.parametrize(("word", "stage"), [("True", 1), ("false", 0), ("none", 0)])
+def test_a_sharded_optimizer_may_be_a_switch(word, stage):
+    assert replayable(dist_optimizer=word).job.recipe.zero_stage == stage

@@ -77,6 +77,50 @@ def test_published_recomputation_is_not_touched():
     assert result.job.recipe.recompute == "none"
 
 
+class Sharded(TwoSeconds):
+    """Says that a sharded optimizer fits, or parameters sharded as well."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.stage = stage
+
+    def simulate(self, job):
+        self.asked.append(job)
+        return prediction(headroom_gib=10.0 if job.recipe.zero_stage >= self.stage else -1.0)
+
+
+def test_unpublished_sharding_is_the_least_that_fits():
+    result = replay_row(replace(RUN, dist_optimizer=""), declarations(), Sharded(1))
+    assert result.job is not None
+    assert result.job.recipe.zero_stage == 1
+    assert result.job.recipe.recompute == RUN.recompute
+    assert "sharding: ZeRO stage 1, the least that fits in memory" in result.assumptions
+
+
+def test_sharding_goes_as_deep_as_the_software_does():
+    fsdp = replace(RUN, tp=1, pp=1, sp=0, dp=64, dist_optimizer="", framework="PyTorch")
+    result = replay_row(fsdp, declarations(), Sharded(3))
+    assert result.job is not None
+    assert result.job.recipe.zero_stage == 3
+    megatron = replay_row(replace(RUN, dist_optimizer=""), declarations(), Sharded(3))
+    assert megatron.job is not None
+    assert megatron.job.recipe.zero_stage == 0
+
+
+def test_published_sharding_is_not_touched():
+    simulator = Sharded(1)
+    replay_row(replace(RUN, dist_optimizer="0"), declarations(), simulator)
+    assert [job.recipe.zero_stage for job in simulator.asked] == [0]
+
+
+def test_a_run_predicted_not_to_fit_is_told():
+    result = replay_row(RUN, declarations(), Sharded(2))
+    (said,) = (text for text in result.assumptions if "not to fit" in text)
+    memory = prediction(headroom_gib=-1.0).memory
+    capacity = memory.capacity_bytes / 2**30
+    assert said == f"predicted not to fit: {capacity + 1:.1f} GiB of {capacity:.1f} GiB"
+
+
 def test_nearly_every_published_row_that_counts_is_a_job():
     rows = [row for row in read_rows(PUBLISHED_RUNS) if row.quality != "C"]
     lost = [row for row in rows if isinstance(job_of(row, declarations()), NotReplayable)]

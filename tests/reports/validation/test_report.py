@@ -11,6 +11,7 @@ from reports.validation.replay import replay_rows
 from reports.validation.report import GROUPINGS, validation_report
 from reports.validation.tables import validation_tables
 from tests.reports.validation.runs import RUN, TwoSeconds, declarations
+from tests.samples import prediction
 
 KEYS = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
 ROWS = [
@@ -69,6 +70,18 @@ def test_what_cannot_be_predicted_is_counted_as_skipped_with_its_reason(report):
 def test_memory_is_summed_up_apart(report):
     assert report["memory"]["overall"]["n"] == 1
     assert report["memory"]["by_source"]["Somebody 2024"]["n"] == 1
+
+
+def test_runs_predicted_not_to_fit_are_counted_and_kept(report, results):
+    assert report["memory"]["ran_but_predicted_not_to_fit"] == 0
+    assert all(row["fits"] is True for row in report["rows"])
+    misfit = replace(results[0], prediction=prediction(2.0, headroom_gib=-1.0))
+    changed = validation_report([misfit, results[1]], ("A", "B"), [])
+    assert changed["memory"]["ran_but_predicted_not_to_fit"] == 1
+    assert [row["fits"] for row in changed["rows"]] == [False, True]
+    assert changed["overall"]["n"] == 2
+    text = as_text(validation_tables(changed, [misfit, results[1]]))
+    assert "1 runs are predicted not to fit in memory though they ran." in text
 
 
 def test_every_grouping_shares_out_the_rows(report):
