@@ -188,3 +188,21 @@ def test_help_shows_how(tmp_path):
     for shown in ("python optimize.py model=gpt175b", "resume=true", "Exit codes", "gpt3_18b4"):
         assert shown in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
+    arguments = [*SMALL, "search=exact", "tracking=none"]
+    done = run("optimize.py", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Proof: No other recipe of the space beats one of these 10 best" in done.stdout
+    assert "ended because nothing left can be among the best" in " ".join(done.stdout.split())
+    (directory,) = (tmp_path / "outputs" / "gpt13b-a800_8").iterdir()
+    proof = json.loads((directory / "certificate.json").read_text())
+    assert proof["proved"]
+    best = json.loads((directory / "top_recipes.json").read_text())[0]["prediction"]
+    assert proof["best"] == proof["bound"] == best["cost_of_run_usd"]
+    (tmp_path / "grid").mkdir()
+    arguments = [*SMALL, "search=grid", "search.pruning=[]", "tracking=none"]
+    grid = run("optimize.py", *arguments, cwd=tmp_path / "grid")
+    assert grid.returncode == 0
+    assert done.stdout.split("Why #1")[0] == grid.stdout.split("Why #1")[0]
