@@ -44,6 +44,11 @@ class ResultFile:
     def __contains__(self, row: Mapping[str, object]) -> bool:
         return self._key(row) in self._seen
 
+    def values(self, column: str) -> set[str]:
+        """What the rows that are there hold in one column of the key."""
+        position = self.key.index(column)
+        return {key[position] for key in self._seen}
+
     def append(self, row: Mapping[str, object]) -> None:
         """Write one row; columns it lacks stay empty."""
         with self.path.open("a", newline="", encoding="utf-8") as file:

@@ -8,6 +8,8 @@ tensor- and expert-parallel degrees and every distinct kernel is timed once (``s
 says how: CUDA events, warm-up, median; and ``sustained``, after the board has warmed up, where a
 kernel is long enough to matter). One CSV per class in the output folder, in the columns of
 published tables. A row that is there is not measured again, so a stopped run goes on.
+``--device cpu`` tries the command: its rows say ``cpu``, which is no GPU that anything is
+priced on, and go into a folder of their own.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 TENSOR_PARALLEL = (1, 2, 4, 8)
 EXPERT_PARALLEL = (1, 8)
 GPUS_PER_NODE = 8
+CPU = "cpu"
 SOURCE = "simulators.kernels.measure"
 PROGRESS_EVERY = 25
 # Larger operations behave like this one (bandwidth and tensor rates are reached), and three
@@ -269,6 +272,8 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
         sizes = [_positive("--micro-batches", each) for each in _listed(given.micro_batches)]
         models = load_models(MODELS, _listed(given.models))
         kernels = training_kernels(models, gpu, given.precision, sizes)
+        measured = CPU if given.device == CPU else given.gpu
+        _refuse_mixture(given.output, measured)
         device = device or TorchDevice(given.device)
         files = {
             name: ResultFile(given.output / f"{name}.csv", COLUMNS[name], KEYS[name])
@@ -283,9 +288,24 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
         share_s = (end_s - time.monotonic()) / (len(classes) - position)
         deadline_s = time.monotonic() + share_s
         ops, file = kernels[name], files[name]
-        added, left = measure_class(device, ops, file, given.gpu, given.precision, deadline_s)
+        added, left = measure_class(device, ops, file, measured, given.precision, deadline_s)
         print(f"{name}: {added} kernels measured, {left} left; {file.path}")
     return 0
+
+
+def _refuse_mixture(output: Path, gpu: str) -> None:
+    """Refuse a folder with rows of a GPU for those of a CPU, and the other way round.
+
+    Raises:
+        InputError: naming the folder.
+    """
+    for name in CLASSES:
+        path = output / f"{name}.csv"
+        held = ResultFile(path, COLUMNS[name], KEYS[name]).values("gpu") if path.exists() else ()
+        for other in held:
+            if (other == CPU) != (gpu == CPU):
+                problem = f"holds times of {other}, which do not go with those of {gpu}"
+                raise InputError("--output", output, problem, "another folder")
 
 
 def _listed(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,8 @@ Key = tuple[str, ...]
 
 NEIGHBOURS = 8
 CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
+# A kernel this far off its fitted price was hardly timed as the table says.
+DOUBTFUL_FACTOR = 10
 _LAYOUT_OF_STAGE = {"fwd": "TN", "bwd_grad_act": "NN", "bwd_grad_w": "NT"}
 
 
@@ -60,7 +63,8 @@ def load_measured(path: Path) -> MeasuredTable:
     """Every table at ``path``: one CSV file (optionally gzipped), or a folder of them.
 
     Raises:
-        InputError: when there is none, or one cannot be read or holds no training kernels.
+        InputError: when there is none with rows, or one cannot be read or holds no training
+            kernels.
     """
     files = sorted(path.glob("*.csv*")) if path.is_dir() else [path]
     if not files:
@@ -73,6 +77,8 @@ def load_measured(path: Path) -> MeasuredTable:
             raise InputError("simulator.measured_kernels", file, f"holds {kind}", CLASSES)
         digest.update(file.read_bytes())
         rows.append((kind, table))
+    if all(table.empty for _, table in rows):
+        raise InputError("simulator.measured_kernels", path, "holds no rows")
     return MeasuredTable(digest.hexdigest(), tuple(rows))
 
 
@@ -126,6 +132,23 @@ def corrections(gpu: Gpu, table: MeasuredTable) -> dict[Key, Correction]:
             entry["ratio"], entry["long"] = ratios, long_run[group.positions[used]]
             found.setdefault(key, []).append(entry)
     return {key: _correction(pd.concat(parts)) for key, parts in found.items()}
+
+
+@functools.lru_cache(maxsize=64)
+def doubts(gpu: Gpu, table: MeasuredTable) -> tuple[str, ...]:
+    """What a reader of prices by this table should know: that it says nothing about the GPU, or
+    how many of its kernels are so far off the formulas that a unit or a GPU may be wrong."""
+    known = corrections(gpu, table)
+    if not known:
+        return (f"no usable row of the measured kernels is about {gpu.name}",)
+    ratios = [ratio for each in known.values() for ratio in each.exact.values()]
+    far = sum(abs(ratio) > math.log(DOUBTFUL_FACTOR) for ratio in ratios)
+    if not far:
+        return ()
+    return (
+        f"{far} of {len(ratios)} measured kernels are more than {DOUBTFUL_FACTOR}x off their "
+        f"fitted price on {gpu.name}: check their unit and GPU",
+    )
 
 
 def _correction(entries: pd.DataFrame) -> Correction:

@@ -71,10 +71,16 @@ class ReplaySimulator:
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
         prediction = _predict(job, workload, pricer, step)
-        if self._calibration is None:
+        said: tuple[str, ...] = ()
+        if self._calibration is not None:
+            said += (self._calibration.words,)
+        if self._measured is not None:
+            from simulators.kernels.measured import doubts
+
+            said += doubts(job.gpu, self._measured)
+        if not said:
             return prediction
-        assumptions = (*prediction.assumptions, self._calibration.words)
-        return replace(prediction, assumptions=assumptions)
+        return replace(prediction, assumptions=(*prediction.assumptions, *said))
 
 
 def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:

@@ -64,6 +64,30 @@ def test_a_table_slows_a_step_and_shows_as_evidence(table):
     assert get_simulator("replay").simulate(JOB) == plain
 
 
+def test_times_that_no_gpu_takes_are_doubted(table):
+    believable = get_simulator(spec_of(table)).simulate(JOB)
+    assert believable.assumptions == get_simulator("replay").simulate(JOB).assumptions
+    text = table.read_text().splitlines()
+    cells = text[1].split(",")
+    cells[7] = str(1e3 * float(cells[7]))
+    table.write_text("\n".join([text[0], ",".join(cells), *text[2:]]) + "\n")
+    *rest, last = get_simulator(spec_of(table)).simulate(JOB).assumptions
+    assert tuple(rest) == believable.assumptions
+    assert last.startswith(f"1 of {len(text) - 1} measured kernels are more than 10x off")
+
+
+def test_a_table_of_another_device_is_said_to_say_nothing(table):
+    table.write_text(table.read_text().replace("H100 SXM5", "cpu"))
+    found = get_simulator(spec_of(table)).simulate(JOB)
+    assert found.assumptions[-1] == f"no usable row of the measured kernels is about {GPU.name}"
+
+
+def test_a_table_without_rows_is_refused(table):
+    table.write_text(table.read_text().splitlines()[0] + "\n")
+    with pytest.raises(InputError, match="holds no rows"):
+        load_measured(table)
+
+
 def test_the_timeline_is_slowed_too(table):
     measured = measured_table(spec_of(table).measured_kernels)
     plain, found = (

@@ -145,3 +145,22 @@ def test_wrong_options_are_refused_before_anything_is_written(
     assert main(arguments, FakeDevice()) == 2
     assert named in capsys.readouterr().err
     assert not output.exists()
+
+
+def test_a_cpu_is_not_passed_off_as_a_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_cpu, on_gpu = (command(tmp_path / each) for each in ("cpu", "gpu"))
+    on_cpu += ["--device", "cpu"]
+    assert main(on_cpu, FakeDevice()) == main(on_gpu, FakeDevice()) == 0
+    assert set(read_table(tmp_path / "cpu" / "gemm.csv")[1]["gpu"]) == {"cpu"}
+    assert match_gpu("cpu", declared_gpus()) == ("", "")
+    capsys.readouterr()
+    for folder, device in (("gpu", "cpu"), ("cpu", "cuda")):
+        before = {path: path.read_text() for path in (tmp_path / folder).iterdir()}
+        # Whatever class is asked for: the folder is what predictions are given.
+        more = ["--device", device, "--classes", "attention"]
+        assert main(command(tmp_path / folder, *more), FakeDevice()) == 2
+        assert "do not go with" in capsys.readouterr().err
+        assert {path: path.read_text() for path in (tmp_path / folder).iterdir()} == before
+    assert main(on_cpu, FakeDevice()) == 0
