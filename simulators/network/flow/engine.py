@@ -147,7 +147,8 @@ class FlowEngine:
         play.admit(first, self._used, flows, self._ties, self._counters)
         started = (flows.state[new] == t.PENDING) & (flows.event[new] <= self._now)
         late = first + np.flatnonzero(started)
-        self._roll_back(late[np.argsort(flows.event[late], kind="stable")])
+        late = late[np.argsort(flows.event[late], kind="stable")]
+        self._roll_back(late, flows.event[late])
         return flows.identity[new].copy()
 
     def move(self, flow: int, start_s: float) -> None:
@@ -163,14 +164,13 @@ class FlowEngine:
         earliest = to_femtoseconds(np.array([start_s]))
         flows = self._flows
         waits = flows.state[slot] == t.WAITING
-        old = flows.earliest[slot] if waits else play.release_time(slot, flows, self._ties)
+        old = flows.earliest[slot] if waits else self._start(slot)
         self._require_remembered("flow.start_s", np.array([old, *earliest]))
         flows.earliest[slot] = earliest[0]
         if waits:
             return
-        flows.event[slot] = min(old, play.release_time(slot, flows, self._ties))
         # Also when nothing has to be undone: it gives the flow its new event.
-        self._roll_back(np.array([slot]))
+        self._roll_back(np.array([slot]), np.array([min(old, self._start(slot))]))
 
     def advance(self, until_s: float | None = None) -> Progress:
         """Play up to and including ``until_s`` (None: until every flow has drained).
@@ -255,11 +255,10 @@ class FlowEngine:
         """Pieces of rate history that are remembered."""
         return int(self._counters[t.SEGMENTS_USED] - self._counters[t.SEGMENTS_FREE])
 
-    def _roll_back(self, late: Ints) -> None:
-        """Undo what flows may influence from their events on, which ascend."""
+    def _roll_back(self, late: Ints, times: Ints) -> None:
+        """Undo what flows may influence from certain times on, which ascend."""
         if not len(late):
             return
-        times = self._flows.event[late]
         rollback.roll_back(
             late,
             times,
@@ -271,6 +270,22 @@ class FlowEngine:
             self._counters,
         )
         self._behind = self._behind or bool(times[0] <= self._now)
+
+    def _start(self, slot: int) -> int:
+        """When a flow starts, or started, that waits for nothing."""
+        flows, ties = self._flows, self._ties
+        return int(
+            play.release_time(
+                slot,
+                flows.earliest,
+                flows.delay,
+                flows.latency,
+                flows.drained,
+                flows.parents,
+                ties.parent,
+                ties.next_of_child,
+            )
+        )
 
     def _play(self, until: int, target: int = t.NONE) -> int:
         last = t.NONE
@@ -290,11 +305,12 @@ class FlowEngine:
                 break
             wanted = 2 * len(self._history.time) + 2 * self._used
             self._history = t.with_contents(t.history(wanted), self._history)
+        self._behind = False
         if status == play.CLOCK_ENDED:
+            self._now = max(self._now, last)
             raise InputError(
                 "flow.size_bytes", "a flow", "would not end", f"within {_LONGEST_S:.0f} s"
             )
-        self._behind = False
         return last
 
     def _report(self) -> Progress:
@@ -368,17 +384,9 @@ class FlowEngine:
 
         hops = old.paths.shape[1]
         flows = t.flow_table(max(64, 2 * len(keep)), hops)
-        lists = {
-            "log",
-            "heap",
-            "members",
-            "following",
-            "preceding",
-            "parents",
-            "children",
-            "place",
-        }
-        for name in set(t.FlowTable._fields) - lists:
+        scratch = {"heap", "place", "members", "moments"}
+        lists = {"log", "following", "preceding", "parents", "children"}
+        for name in set(t.FlowTable._fields) - scratch - lists:
             getattr(flows, name)[: len(keep)] = getattr(old, name)[keep]
         logged = int(self._counters[t.LOGGED])
         flows.log[:logged] = slot_of[old.log[:logged]]

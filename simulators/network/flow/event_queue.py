@@ -75,14 +75,20 @@ def remove(heap, place, event, size, flow):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def put_all(heap, place, event, size, flows, count):  # type: ignore[no-untyped-def]
-    """Enter or move ``flows[:count]``. Returns the new size."""
+def put_all(heap, place, event, size, flows, times, count):  # type: ignore[no-untyped-def]
+    """Enter or move ``flows[:count]`` to ``times[:count]``. Returns the new size.
+
+    Few are sifted one after another, each before the next one's time changes: sifting relies on
+    all others being in order. For many the heap is built anew.
+    """
     if 4 * count < size:
         for at in range(count):
+            event[flows[at]] = times[at]
             size = put(heap, place, event, size, flows[at])
         return size
     for at in range(count):
         flow = flows[at]
+        event[flow] = times[at]
         if place[flow] < 0:
             heap[size] = flow
             place[flow] = size

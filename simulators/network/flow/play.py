@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from simulators.network.flow.event_queue import put, put_all, remove
+from simulators.network.flow.event_queue import put_all, remove
 from simulators.network.flow.tables import (
     CLOCK_END,
     DRAINED,
@@ -41,40 +41,55 @@ def finish_time(time, left, rate):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def release_time(flow, flows, ties):  # type: ignore[no-untyped-def]
+def release_time(  # type: ignore[no-untyped-def]
+    flow, earliest, delay, latency, drained, parents, tie_parent, next_of_child
+):
     """When a flow starts whose parents have all drained."""
-    time = flows.earliest[flow]
-    tie = flows.parents[flow]
+    time = earliest[flow]
+    tie = parents[flow]
     while tie >= 0:
-        parent = ties.parent[tie]
-        arrived = flows.drained[parent] + flows.latency[parent] + flows.delay[flow]
-        time = max(time, arrived)
-        tie = ties.next_of_child[tie]
+        parent = tie_parent[tie]
+        time = max(time, drained[parent] + latency[parent] + delay[flow])
+        tie = next_of_child[tie]
     return min(time, CLOCK_END)
 
 
 @njit(cache=True)
-def note(flow, flows, counters):  # type: ignore[no-untyped-def]
+def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
     """Remember that a flow's completion may have changed."""
-    if flows.logged[flow] == 0:
-        flows.logged[flow] = 1
-        flows.log[counters[LOGGED]] = flow
+    if logged[flow] == 0:
+        logged[flow] = 1
+        log[counters[LOGGED]] = flow
         counters[LOGGED] += 1
 
 
 @njit(cache=True)
+def release(chosen, count, flows, ties, counters):  # type: ignore[no-untyped-def]
+    """Give flows ``chosen[:count]`` that wait for nothing any more their starting event."""
+    state, event, earliest, delay = flows.state, flows.event, flows.earliest, flows.delay
+    latency, drained, parents = flows.latency, flows.drained, flows.parents
+    tie_parent, next_of_child = ties.parent, ties.next_of_child
+    moments = flows.moments
+    for at in range(count):
+        flow = chosen[at]
+        state[flow] = PENDING
+        moments[at] = release_time(
+            flow, earliest, delay, latency, drained, parents, tie_parent, next_of_child
+        )
+    counters[IN_HEAP] = put_all(
+        flows.heap, flows.place, event, counters[IN_HEAP], chosen, moments, count
+    )
+
+
+@njit(cache=True)
 def admit(first, last, flows, ties, counters):  # type: ignore[no-untyped-def]
-    """Give the new flows ``first..last - 1`` that wait for nothing their starting event."""
+    """Let the flows ``first..last - 1`` that wait for nothing start."""
     ready = 0
     for flow in range(first, last):
         if flows.waiting[flow] == 0:
-            flows.state[flow] = PENDING
-            flows.event[flow] = release_time(flow, flows, ties)
             flows.members[ready] = flow
             ready += 1
-    counters[IN_HEAP] = put_all(
-        flows.heap, flows.place, flows.event, counters[IN_HEAP], flows.members, ready
-    )
+    release(flows.members, ready, flows, ties, counters)
 
 
 @njit(cache=True)
@@ -89,30 +104,14 @@ def tie_up(first, last, flows, ties):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _drain(flow, now, flows, ties, counters):  # type: ignore[no-untyped-def]
-    """All bytes of a flow are sent: flows that waited for nothing else learn their start."""
-    flows.state[flow] = DRAINED
-    flows.drained[flow] = now
-    note(flow, flows, counters)
-    tie = flows.children[flow]
-    while tie >= 0:
-        child = ties.child[tie]
-        flows.waiting[child] -= 1
-        if flows.waiting[child] == 0:
-            flows.state[child] = PENDING
-            flows.event[child] = release_time(child, flows, ties)
-            counters[IN_HEAP] = put(flows.heap, flows.place, flows.event, counters[IN_HEAP], child)
-        tie = ties.next_of_parent[tie]
-
-
-@njit(cache=True)
-def _find_component(touched, sweep, flows, hops, links):  # type: ignore[no-untyped-def]
+def _find_component(touched, sweep, flows, links):  # type: ignore[no-untyped-def]
     """Extend the first ``touched`` links in ``links.touched`` to all that flows connect them to.
 
     Returns how many links, and how many flows are in ``flows.members``.
     """
     paths, following, seen, members = flows.paths, flows.following, flows.seen, flows.members
     head, link_seen, queue = links.head, links.seen, links.touched
+    hops = paths.shape[1]
     found = 0
     at = 0
     while at < touched:
@@ -139,39 +138,42 @@ def _find_component(touched, sweep, flows, hops, links):  # type: ignore[no-unty
 @njit(cache=True)
 def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-def]
     """New pieces of history and finishing times for members whose rate changed."""
-    members, rate, segment = flows.members, flows.rate, flows.segment
+    members, rate, segment, size = flows.members, flows.rate, flows.segment, flows.bytes
+    moments = flows.moments
+    past_time, past_left, past_rate = past.time, past.left, past.rate
+    past_before = past.before
     changed = 0
     for at in range(found):
         flow = members[at]
         new_rate = rate[flow]
         piece = segment[flow]
         if piece < 0:
-            left = flows.bytes[flow]
-        elif past.rate[piece] == new_rate:
+            left = size[flow]
+        elif past_rate[piece] == new_rate:
             continue
         else:
-            sent = past.rate[piece] * ((now - past.time[piece]) / FEMTOSECONDS)
-            left = max(0.0, past.left[piece] - sent)
-        if piece < 0 or past.time[piece] != now:
+            sent = past_rate[piece] * ((now - past_time[piece]) / FEMTOSECONDS)
+            left = max(0.0, past_left[piece] - sent)
+        if piece < 0 or past_time[piece] != now:
             before = piece
             piece = counters[FREE_SEGMENT]
             if piece >= 0:
-                counters[FREE_SEGMENT] = past.before[piece]
+                counters[FREE_SEGMENT] = past_before[piece]
                 counters[SEGMENTS_FREE] -= 1
             else:
                 piece = counters[SEGMENTS_USED]
                 counters[SEGMENTS_USED] += 1
-            past.before[piece] = before
+            past_before[piece] = before
             segment[flow] = piece
-        past.time[piece] = now
-        past.left[piece] = left
-        past.rate[piece] = new_rate
-        flows.event[flow] = finish_time(now, left, new_rate)
+        past_time[piece] = now
+        past_left[piece] = left
+        past_rate[piece] = new_rate
         # The list of members is overwritten behind the reader.
         members[changed] = flow
+        moments[changed] = finish_time(now, left, new_rate)
         changed += 1
     counters[IN_HEAP] = put_all(
-        flows.heap, flows.place, flows.event, counters[IN_HEAP], members, changed
+        flows.heap, flows.place, flows.event, counters[IN_HEAP], members, moments, changed
     )
 
 
@@ -182,8 +184,14 @@ def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-
     Returns why it stopped, the time of the last events taken (``NONE``: there were none), and
     how often rates were solved. With ``NO_SPACE`` it can be called again after ``past`` grew.
     """
-    hops = flows.paths.shape[1]
-    heap, place, event, paths = flows.heap, flows.place, flows.event, flows.paths
+    # Tables are taken apart here: handing them to a function for every flow would copy them.
+    heap, place, event, state = flows.heap, flows.place, flows.event, flows.state
+    paths, following, preceding = flows.paths, flows.following, flows.preceding
+    drained, waiting, children = flows.drained, flows.waiting, flows.children
+    members, logged, log = flows.members, flows.logged, flows.log
+    tie_child, next_of_parent = ties.child, ties.next_of_parent
+    head, occupancy, link_seen, queue = links.head, links.occupancy, links.seen, links.touched
+    hops = paths.shape[1]
     last = NONE
     solves = 0
     while counters[IN_HEAP] > 0:
@@ -195,60 +203,50 @@ def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-
         room = len(past.time) - counters[SEGMENTS_USED] + counters[SEGMENTS_FREE]
         if room < counters[NUM_LIVE] + counters[IN_HEAP]:
             return NO_SPACE, last, solves
-        counters[SWEEP] += 1
-        sweep = counters[SWEEP]
+        counters[SWEEP] += 2
+        sweep = counters[SWEEP] - 1
         touched = 0
-        while counters[IN_HEAP] > 0 and event[heap[0]] == now:
-            flow = heap[0]
-            counters[IN_HEAP] = remove(heap, place, event, counters[IN_HEAP], flow)
-            if flows.state[flow] == PENDING:
-                flows.state[flow] = LIVE
-                counters[NUM_LIVE] += 1
-                attach(
-                    flow,
-                    paths,
-                    hops,
-                    links.head,
-                    links.occupancy,
-                    flows.following,
-                    flows.preceding,
-                )
-            else:
-                counters[NUM_LIVE] -= 1
-                detach(
-                    flow,
-                    paths,
-                    hops,
-                    links.head,
-                    links.occupancy,
-                    flows.following,
-                    flows.preceding,
-                )
-                _drain(flow, now, flows, ties, counters)
-            for hop in range(hops):
-                link = paths[flow, hop]
-                if link < 0:
-                    break
-                if links.seen[link] != sweep:
-                    links.seen[link] = sweep
-                    links.touched[touched] = link
-                    touched += 1
-        touched, found = _find_component(touched, sweep, flows, hops, links)
-        counters[SWEEP] += 1
-        fill(
-            found,
-            touched,
-            counters[SWEEP],
-            paths,
-            hops,
-            links,
-            flows.following,
-            flows.rate,
-            flows.seen,
-        )
+        size = counters[IN_HEAP]
+        while size > 0 and event[heap[0]] == now:
+            # Those released are entered together, after the others have left the queue.
+            released = 0
+            while size > 0 and event[heap[0]] == now:
+                flow = heap[0]
+                size = remove(heap, place, event, size, flow)
+                if state[flow] == PENDING:
+                    state[flow] = LIVE
+                    counters[NUM_LIVE] += 1
+                    attach(flow, paths, hops, head, occupancy, following, preceding)
+                else:
+                    state[flow] = DRAINED
+                    drained[flow] = now
+                    counters[NUM_LIVE] -= 1
+                    detach(flow, paths, hops, head, occupancy, following, preceding)
+                    note(flow, logged, log, counters)
+                    tie = children[flow]
+                    while tie >= 0:
+                        child = tie_child[tie]
+                        waiting[child] -= 1
+                        if waiting[child] == 0:
+                            members[released] = child
+                            released += 1
+                        tie = next_of_parent[tie]
+                for hop in range(hops):
+                    link = paths[flow, hop]
+                    if link < 0:
+                        break
+                    if link_seen[link] != sweep:
+                        link_seen[link] = sweep
+                        queue[touched] = link
+                        touched += 1
+            counters[IN_HEAP] = size
+            release(members, released, flows, ties, counters)
+            size = counters[IN_HEAP]
+        touched, found = _find_component(touched, sweep, flows, links)
+        fill(found, touched, sweep + 1, paths, hops, links, following, flows.rate, flows.seen)
         solves += 1
         _apply_rates(now, found, flows, past, counters)
         last = now
-        if target >= 0 and flows.state[target] == DRAINED:
+        if target >= 0 and state[target] == DRAINED:
             break
     return REACHED, last, solves

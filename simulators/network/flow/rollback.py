@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from simulators.network.flow.event_queue import put, put_all, remove
-from simulators.network.flow.play import finish_time, note, release_time
+from simulators.network.flow.play import finish_time, note, release
 from simulators.network.flow.tables import (
     DRAINED,
     FREE_SEGMENT,
@@ -91,7 +91,7 @@ def _undo(flow, time, flows, links, past, ties, counters):  # type: ignore[no-un
         return
     if was == DRAINED:
         flows.drained[flow] = NONE
-        note(flow, flows, counters)
+        note(flow, flows.logged, flows.log, counters)
         tie = flows.children[flow]
         while tie >= 0:
             flows.waiting[ties.child[tie]] += 1
@@ -150,13 +150,9 @@ def roll_back(late, times, count, flows, links, past, ties, counters):  # type: 
         ready = 0
         for flow in range(count):
             if seen[flow] == sweep and flows.state[flow] == WAITING and flows.waiting[flow] == 0:
-                flows.state[flow] = PENDING
-                flows.event[flow] = release_time(flow, flows, ties)
                 flows.members[ready] = flow
                 ready += 1
-        counters[IN_HEAP] = put_all(
-            flows.heap, flows.place, flows.event, counters[IN_HEAP], flows.members, ready
-        )
+        release(flows.members, ready, flows, ties, counters)
     return undone
 
 
@@ -210,5 +206,8 @@ def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def
             )
         if flows.state[flow] == LIVE or flows.state[flow] == PENDING:
             flows.members[queued] = flow
+            flows.moments[queued] = flows.event[flow]
             queued += 1
-    counters[IN_HEAP] = put_all(flows.heap, flows.place, flows.event, 0, flows.members, queued)
+    counters[IN_HEAP] = put_all(
+        flows.heap, flows.place, flows.event, 0, flows.members, flows.moments, queued
+    )

@@ -36,7 +36,8 @@ class FlowTable(NamedTuple):
     ``event`` the time of the next event and ``place`` where it stands in ``heap``. ``parents``
     and ``children`` are first entries in lists of ties. ``logged``: in ``log`` since the last
     report, which said ``reported``. ``following`` and ``preceding`` link the entries
-    ``slot * hops + hop`` of flows on one link. ``seen``, ``rate``, ``members``: scratch.
+    ``slot * hops + hop`` of flows on one link. ``seen``, ``rate``, ``members`` and
+    ``moments`` are scratch.
     """
 
     identity: Ints
@@ -62,6 +63,7 @@ class FlowTable(NamedTuple):
     seen: Ints
     rate: Floats
     members: Ints
+    moments: Ints
 
 
 class History(NamedTuple):

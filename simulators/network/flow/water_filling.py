@@ -176,6 +176,23 @@ def _sink(heap, at, size, share):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _limits(link, flow, paths, hops, rate, occupancy):  # type: ignore[no-untyped-def]
+    """Whether a link that only ``flow`` is on can be its bottleneck, given the rest of its way.
+
+    Half of the links of a large, lightly loaded fabric cannot, and need not be looked at.
+    """
+    for hop in range(hops):
+        other = paths[flow, hop]
+        if other < 0:
+            break
+        if rate[other] < rate[link]:
+            return False
+        if rate[other] == rate[link] and (occupancy[other] > 1 or other < link):
+            return False
+    return True
+
+
+@njit(cache=True)
 def fill(flows, links, sweep, paths, hops, table, following, rates, fixed):  # type: ignore[no-untyped-def]
     """Rates of the ``flows`` flows on the ``links`` links in ``table.touched``, into ``rates``.
 
@@ -184,15 +201,18 @@ def fill(flows, links, sweep, paths, hops, table, following, rates, fixed):  # t
     """
     rate, head, occupancy = table.rate, table.head, table.occupancy
     left, room, share, heap = table.left, table.room, table.share, table.heap
+    touched = table.touched
     size = 0
     for at in range(links):
-        link = table.touched[at]
-        if occupancy[link] > 0:
-            left[link] = occupancy[link]
+        link = touched[at]
+        on_it = occupancy[link]
+        if on_it > 0:
+            left[link] = on_it
             room[link] = rate[link]
-            share[link] = rate[link] / occupancy[link]
-            heap[size] = link
-            size += 1
+            if on_it > 1 or _limits(link, head[link] // hops, paths, hops, rate, occupancy):
+                share[link] = rate[link] / on_it
+                heap[size] = link
+                size += 1
     for at in range((size >> 1) - 1, -1, -1):
         _sink(heap, at, size, share)
     while flows > 0:

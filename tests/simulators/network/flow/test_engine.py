@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,8 +9,9 @@ from hypothesis import strategies as st
 
 from simulators.errors import InputError
 from simulators.network.flow import FlowEngine
+from simulators.network.flow import engine as engine_module
 from simulators.network.topology import Routes
-from tests.simulators.network.flow.schedules import HOPS, add, in_order, schedules
+from tests.simulators.network.flow.schedules import HOPS, MICRO, add, in_order, schedules
 from tests.simulators.network.flow.twin import PlainFlow, arrivals
 
 Schedule = tuple[list[int], list[PlainFlow]]
@@ -85,6 +88,24 @@ def test_arrivals_are_those_of_the_exact_twin(schedule: Schedule) -> None:
     expected = [float(time) for time in arrivals(flows, capacity)]
     # Every event is rounded to a femtosecond, and passes that on to those after it.
     np.testing.assert_allclose(in_order(capacity, flows), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_flows_arrive_when_the_exact_twin_says(seed: int) -> None:
+    """More than fit into a random schedule: the event queue takes other ways when it is long."""
+    random = np.random.default_rng(seed)
+    flows = [
+        PlainFlow(
+            route=tuple(random.choice(5, random.integers(1, HOPS + 1), replace=False).tolist()),
+            size_bytes=int(random.integers(1, 8)) * 1000,
+            start_s=int(random.integers(0, 60)) * MICRO,
+            after=(index - 3,) if index % 4 == 3 else (),
+            delay_s=int(random.choice([0, 40])) * MICRO,
+        )
+        for index in range(60)
+    ]
+    expected = [float(time) for time in arrivals(flows, [2 * 10**9] * 5)]
+    np.testing.assert_allclose(in_order([2 * 10**9] * 5, flows), expected, rtol=0, atol=1e-13)
 
 
 @given(schedules())
@@ -193,3 +214,7 @@ def test_a_flow_beyond_the_clock_is_refused() -> None:
     engine.add(on_one_link(1), 1e6)
     with pytest.raises(InputError, match="would not end"):
         engine.advance()
+
+
+def test_the_documented_example_runs() -> None:
+    assert doctest.testmod(engine_module).failed == 0

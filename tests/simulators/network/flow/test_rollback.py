@@ -129,6 +129,48 @@ def test_one_announcement_of_all_gives_the_in_order_result(schedule: Schedule) -
     )
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_forgetting_all_it_may_changes_nothing(seed: int) -> None:
+    """Long runs on a coarse grid of times, so that starts, ends and what is forgotten meet."""
+    random = np.random.default_rng(seed)
+    count, links = 300, 5
+    starts = np.sort(random.integers(0, 400, count))
+    flows = [
+        PlainFlow(
+            route=tuple(random.choice(links, random.integers(1, HOPS + 1), replace=False)),
+            size_bytes=int(random.integers(1, 8)) * 1000,
+            start_s=int(starts[index]) * MICRO,
+            latency_s=int(random.integers(0, 3)) * MICRO,
+            after=tuple({int(other) for other in index - random.integers(1, 4, 2)})
+            if index > 3 and random.random() < 0.4
+            else (),
+            # Long enough for what it waits for to be forgotten before it starts.
+            delay_s=int(random.choice([0, 40])) * MICRO,
+        )
+        for index in range(count)
+    ]
+    capacity = [2 * 10**9] * links
+    expected = in_order(capacity, flows)
+    heard = starts + random.integers(0, 30, count)
+    # A flow is heard of after those it waits for.
+    for index, flow in enumerate(flows):
+        heard[index] = max([heard[index], *(heard[other] for other in flow.after)])
+    order = np.argsort(heard, kind="stable").tolist()
+    needed = [min([starts[i], *(starts[j] for j in flows[i].after)]) for i in order]
+    floor = np.minimum.accumulate(needed[::-1])[::-1]
+    engine = FlowEngine(capacity, HOPS)
+    reader = Reader()
+    number: dict[int, int] = {}
+    for place, index in enumerate(order):
+        reader.read(engine.advance(float(heard[index]) * 1e-6))
+        engine.forget(float(floor[place]) * 1e-6)
+        add(engine, flows[index], number, index)
+    reader.read(engine.advance())
+    np.testing.assert_array_equal([reader.said[number[index]] for index in range(count)], expected)
+    with pytest.raises(InputError, match="forgotten"):
+        engine.completion_s([0])
+
+
 def test_what_does_not_meet_the_late_flow_is_not_played_again() -> None:
     engine = FlowEngine([1.0, 1.0], 1)
     away = Routes(np.full((50, 1), 1), np.zeros(50))
