@@ -127,10 +127,16 @@ def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
 
 
 def _words(found: Coverage, output: Path) -> str:
+    gpus = (
+        ""
+        if found.per_gpu is None
+        else f",\n{found.per_gpu:.1%} of a GPU left out (mean over GPUs)"
+    )
     return (
         f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of the runs "
         f"of a random fifth left out,\n{found.leave_one_source_out:.1%} of those of a publication "
-        f"left out (mean over publications {found.per_source:.1%}).\n"
+        f"left out (mean over publications {found.per_source:.1%})"
+        f"{gpus}.\n"
         f"Its median width is {found.median_width:.0%} of its low end. Written to {output}.\n"
     )
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from simulators.framework import UNDECLARED, Framework
 from simulators.job import Job, Moe
 from simulators.replay.stragglers import SPEED_SPREAD
+from simulators.uncertainty import LAUNCH_BOUND
 from simulators.workload.moe import dropped_routings
 from simulators.workload.shard import Shard
-
-# Share of a step spent waiting for the host from which it is worth a word.
-_LAUNCH_BOUND = 0.05
 
 
 def assumptions_of(job: Job, host_share: float) -> tuple[str, ...]:
@@ -26,7 +24,7 @@ def assumptions_of(job: Job, host_share: float) -> tuple[str, ...]:
             f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}, "
             "and no link is slower than its peers"
         )
-    if host_share > _LAUNCH_BOUND:
+    if host_share > LAUNCH_BOUND:
         stated.append(_launch_bound(job.framework, host_share))
     if job.attention != job.framework.attention:
         stated.append(

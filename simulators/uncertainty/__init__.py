@@ -1,7 +1,15 @@
 """How sure a prediction is, from how far predictions of measured runs like it were off."""
 
-from simulators.uncertainty.features import Features, features_of
+from simulators.uncertainty.features import LAUNCH_BOUND, Features, features_of
 from simulators.uncertainty.interval import LEVEL, error_bar, log_interval
 from simulators.uncertainty.ties import tie_share
 
-__all__ = ["LEVEL", "Features", "error_bar", "features_of", "log_interval", "tie_share"]
+__all__ = [
+    "LAUNCH_BOUND",
+    "LEVEL",
+    "Features",
+    "error_bar",
+    "features_of",
+    "log_interval",
+    "tie_share",
+]

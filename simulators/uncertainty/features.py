@@ -16,6 +16,9 @@ from simulators.kernels import kernel_uncertainty
 _BITS = {"fp8": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
 _SHORTEST_LAYER_S = 1e-6
 
+LAUNCH_BOUND = 0.05
+"""Share of a step spent waiting for the host from which it counts as launch-bound."""
+
 # How far apart two predictions are for differing in one of these. A few rounded settings were
 # compared by coverage and interval score of runs left out; finer ones change little.
 KINDS: Mapping[str, float] = {
@@ -30,6 +33,7 @@ KINDS: Mapping[str, float] = {
 _GPU_DOUBLINGS = 2.0
 _LAYER_DECADES = 0.5
 _COMMUNICATION_SHARE = 0.15
+_HOST_SHARE = 0.15
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Features:
     ``bits`` of the matrix multiplications; ``moe``: whether the model has experts;
     ``attention`` as in ``Job``, ``fusion`` as in ``Framework``. ``layer_s``: kernel seconds of
     one layer and micro-batch, all passes (small ones are bound by launches, and by the shape of
-    their GEMMs). ``communication_share``: share of the step that is exposed communication.
+    their GEMMs). ``communication_share``: share of the step that is exposed communication,
+    ``host_share``: share of it that waits for the host to launch.
     ``kernel_error``: typical relative error of a GEMM's price on this GPU, larger where
     coefficients are on loan; it makes no two predictions less alike.
     """
@@ -53,6 +58,7 @@ class Features:
     fusion: str
     layer_s: float
     communication_share: float
+    host_share: float
     kernel_error: float
 
 
@@ -71,6 +77,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
         fusion=job.framework.fusion,
         layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
         communication_share=communication_s / step_time_s,
+        host_share=breakdown_s.get("host", 0.0) / step_time_s,
         kernel_error=_kernel_error(
             job.gpu, _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
         ),
@@ -94,6 +101,7 @@ def sizes_of(features: Features) -> tuple[float, ...]:
         math.log2(features.num_gpus) / _GPU_DOUBLINGS,
         math.log10(features.layer_s) / _LAYER_DECADES,
         features.communication_share / _COMMUNICATION_SHARE,
+        features.host_share / _HOST_SHARE,
     )
 
 
@@ -108,8 +116,8 @@ def similarity(
 ) -> NDArray[np.float64]:
     """``exp(-d^2 / 2)`` of the distances ``d`` from each of ``n`` predictions to one.
 
-    ``kinds`` (6, n) are codes of ``kinds_of``, ``sizes`` (3, n) columns of ``sizes_of``; those
-    of the one have shape (6, 1) and (3, 1).
+    ``kinds`` (6, n) are codes of ``kinds_of``, ``sizes`` (4, n) columns of ``sizes_of``; those
+    of the one have shape (6, 1) and (4, 1).
     """
     squared = _PENALTIES @ (kinds != of_kinds) + ((sizes - of_sizes) ** 2).sum(axis=0)
     weights: NDArray[np.float64] = np.exp(-0.5 * squared)

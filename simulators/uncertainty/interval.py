@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
@@ -82,9 +83,43 @@ def log_interval(
     )
     # No run is infinitely far: with all of them at zero there would be nothing to go by.
     weights, novelty = source_balanced(np.maximum(near, 1e-300), table.sources)
-    ends = spread(table.residuals, weights, novelty, table.tuning, level)
-    excess = kernel_excess(features.kernel_error, table.kernel_errors, weights)
-    return widened(*ends, excess, level)
+    own = Own(features.kernel_error, features.host_share, table.knows(features.gpu))
+    return interval(table, weights, novelty, own, table.tuning, level)
+
+
+@dataclass(frozen=True)
+class Own:
+    """What widens an interval beyond its neighbours' residuals.
+
+    ``kernel_error`` and ``host_share`` as in ``Features``; ``known_gpu``: whether runs on this
+    GPU are among the residuals.
+    """
+
+    kernel_error: float
+    host_share: float
+    known_gpu: bool
+
+
+def interval(
+    table: ResidualTable,
+    weights: NDArray[np.float64],
+    novelty: float,
+    own: Own,
+    tuning: Tuning,
+    level: float,
+) -> tuple[float, float]:
+    """Ends of one prediction's interval.
+
+    Args:
+        weights: (n,) of the table's rows, and with them ``novelty``: see ``source_balanced``.
+    """
+    ends = spread(table.residuals, weights, novelty, tuning, level)
+    kernels = excess(own.kernel_error, table.kernel_errors, weights)
+    host = tuning.host_error * excess(own.host_share, table.host_shares, weights)
+    low, high = widened(*ends, math.hypot(kernels, host), level)
+    if own.known_gpu:
+        return low, high
+    return min(low, -tuning.new_gpu), max(high, tuning.new_gpu)
 
 
 def spread(
@@ -104,9 +139,11 @@ def spread(
     return middle + (low - middle) * stretch, middle, middle + (high - middle) * stretch
 
 
-def kernel_excess(own: float, others: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """By how much kernels are priced worse than those of the neighbours, whose own errors are in
-    their residuals; both are typical (median) relative errors, and so is what is left."""
+def excess(own: float, others: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """What of an independent error is not in the neighbours' residuals already, as theirs is.
+
+    All are relative errors of one kind (or in one proportion to them), and so is what is left.
+    """
     return math.sqrt(max(0.0, own**2 - float(weights @ others**2)))
 
 

@@ -60,18 +60,26 @@ class Residual:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What is calibrated on predictions left out, so that intervals hold what they say: a level
-    of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals."""
+    """What is calibrated, so that intervals hold what they say (``coverage.calibrate``).
+
+    A level of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals.
+    ``host_error``: typical relative error of the time waited for the host. ``new_gpu``: how far,
+    as a logarithm, an interval reaches at least to either side of a prediction for a GPU without
+    runs.
+    """
 
     tail_factor: float = 1.0
+    host_error: float = 0.0
+    new_gpu: float = 0.0
 
 
 class ResidualTable:
     """Residuals as columns, ascending by residual, and the ``ids`` of their runs.
 
-    ``residuals`` and ``kernel_errors`` (n,), ``kinds`` (6, n) and ``sizes`` (3, n) for
-    ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings`` (6, n) the
-    logarithms to base two of the recipes' degrees, ``switches`` (6, n) their switches as numbers.
+    ``residuals``, ``kernel_errors`` and ``host_shares`` (n,), ``kinds`` (6, n) and ``sizes``
+    (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings``
+    (6, n) the logarithms to base two of the recipes' degrees, ``switches`` (6, n) their switches
+    as numbers.
     """
 
     def __init__(self, rows: Sequence[Residual], tuning: Tuning) -> None:
@@ -92,6 +100,7 @@ class ResidualTable:
         self.kinds = np.array(codes, dtype=np.int64).T
         self.sizes = np.array([sizes_of(row.features) for row in rows]).T
         self.kernel_errors = np.array([row.features.kernel_error for row in rows])
+        self.host_shares = np.array([row.features.host_share for row in rows])
         self.source_names = tuple(sorted({row.source for row in rows}))
         self.sources = numbered([row.source for row in rows])
         self.sweeps = numbered([f"{row.source}: {row.sweep}" for row in rows])
@@ -99,6 +108,24 @@ class ResidualTable:
         self.switches = np.array(
             [numbered([str(getattr(row.recipe, name)) for row in rows]) for name in SWITCHES]
         )
+
+    @property
+    def gpus(self) -> NDArray[np.int64]:
+        """Each run's GPU as a number, (n,)."""
+        return self._column("gpu")
+
+    @property
+    def architectures(self) -> NDArray[np.int64]:
+        """Each run's GPU architecture as a number, (n,)."""
+        return self._column("architecture")
+
+    def _column(self, kind: str) -> NDArray[np.int64]:
+        column: NDArray[np.int64] = self.kinds[list(KINDS).index(kind)]
+        return column
+
+    def knows(self, gpu: str) -> bool:
+        """Whether any run was on this GPU."""
+        return gpu in self._vocabulary[list(KINDS).index("gpu")]
 
     def codes(self, features: Features) -> NDArray[np.int64]:
         """``kinds_of`` as the table numbers them, (6, 1); -1 for what it has not seen."""
@@ -154,6 +181,7 @@ def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, A
         cells["moe"] = int(row.features.moe)
         cells["layer_s"] = f"{row.features.layer_s:.4g}"
         cells["communication_share"] = f"{row.features.communication_share:.4f}"
+        cells["host_share"] = f"{row.features.host_share:.4f}"
         cells["kernel_error"] = f"{row.features.kernel_error:.4f}"
         for name in SWITCHES:
             cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
@@ -172,6 +200,7 @@ def _residual(cells: dict[str, str]) -> Residual:
         fusion=cells["fusion"],
         layer_s=float(cells["layer_s"]),
         communication_share=float(cells["communication_share"]),
+        host_share=float(cells["host_share"]),
         kernel_error=float(cells["kernel_error"]),
     )
     recipe: dict[str, Any] = {name: int(cells[name]) for name in (*DEGREES, "zero_stage")}

@@ -19,6 +19,7 @@ FEATURES = Features(
     fusion="fused",
     layer_s=0.01,
     communication_share=0.1,
+    host_share=0.0,
     kernel_error=0.07,
 )
 

@@ -31,6 +31,7 @@ def test_a_prediction_is_like_itself():
         ({"num_gpus": 256}, 1.0),
         ({"layer_s": 0.1}, 4.0),
         ({"communication_share": 0.25}, 1.0),
+        ({"host_share": 0.3}, 4.0),
         ({"attention": "unfused", "fusion": "eager"}, 2.0),
     ],
 )
@@ -48,6 +49,7 @@ def test_features_follow_from_a_prediction():
     parts = prediction.breakdown_s
     exposed = sum(parts[part] for part in parts if part.endswith("_communication"))
     assert found.communication_share == pytest.approx(exposed / prediction.step_time_s)
+    assert found.host_share == pytest.approx(parts["host"] / prediction.step_time_s)
     layers = question.model.num_layers / question.recipe.pp
     per_layer = parts["compute"] / layers / question.num_micro_batches
     assert found.layer_s == pytest.approx(per_layer)

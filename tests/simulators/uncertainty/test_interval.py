@@ -120,6 +120,41 @@ def test_worse_known_kernels_widen_the_bar_by_their_excess():
     assert log_interval(table(rows), better) == (low, high)
 
 
+def test_a_gpu_without_runs_is_at_least_as_uncertain_as_tuned():
+    rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
+    tuned = ResidualTable(rows, Tuning(new_gpu=0.2))
+    stranger = replace(FEATURES, gpu="tomorrow")
+    assert log_interval(tuned, stranger) == (-0.2, 0.2)
+    assert log_interval(tuned, FEATURES) == log_interval(table(rows), FEATURES)
+    # Where the runs are wider off than that, nothing is cut.
+    wide = [replace(row, log_residual=20 * row.log_residual) for row in rows]
+    assert log_interval(ResidualTable(wide, Tuning(new_gpu=0.2)), stranger) == log_interval(
+        table(wide), stranger
+    )
+
+
+@pytest.mark.parametrize("gpu", ["a40", "rtx3090"])
+def test_gpus_that_nobody_published_are_less_sure_than_h100(gpu):
+    known = published_residuals()
+    assert not known.knows(gpu)
+    low, high = log_interval(known, FEATURES)
+    far_low, far_high = log_interval(known, replace(FEATURES, gpu=gpu, architecture="ampere"))
+    assert far_high - far_low > 1.3 * (high - low)
+
+
+def test_waits_for_the_host_widen_the_bar_by_what_neighbours_did_not_wait():
+    rows = [residual(n, n / 50, f"s{n}", host_share=0.3) for n in range(-25, 26)]
+    tuned = ResidualTable(rows, Tuning(host_error=0.5))
+    beside = replace(FEATURES, host_share=0.3)
+    assert log_interval(tuned, beside) == log_interval(table(rows), beside)
+    beyond = replace(FEATURES, host_share=0.5)
+    low, high = log_interval(table(rows), beyond)
+    wide_low, wide_high = log_interval(tuned, beyond)
+    # Half of 0.4, which 0.3 lacks of 0.5 in squares.
+    reach = 1.2816 / 0.6745 * 0.5 * 0.4
+    assert (wide_high - wide_low) / 2 == pytest.approx(math.hypot((high - low) / 2, reach), 1e-3)
+
+
 def test_a_tail_factor_above_one_narrows():
     rows = [residual(n, n / 50, f"s{n}") for n in range(50)]
     low, high = log_interval(table(rows), FEATURES)

@@ -22,11 +22,20 @@ def rows():
 
 
 def test_a_table_comes_back_as_it_was_written():
-    tuning = Tuning(1.25)
+    tuning = Tuning(1.25, host_error=0.3, new_gpu=0.2)
     again = read_table(table_text(rows(), tuning, {"made_by": "a test"}))
     direct = ResidualTable(rows(), tuning)
     assert again.tuning == tuning
-    for name in ("residuals", "kinds", "sizes", "sources", "sweeps", "doublings", "switches"):
+    for name in (
+        "residuals",
+        "kinds",
+        "sizes",
+        "sources",
+        "sweeps",
+        "host_shares",
+        "doublings",
+        "switches",
+    ):
         assert getattr(again, name) == pytest.approx(getattr(direct, name)), name
     assert log_interval(again, FEATURES) == pytest.approx(log_interval(direct, FEATURES))
 
