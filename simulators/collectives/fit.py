@@ -1,24 +1,27 @@
 """Fit the coefficients of ``execution.py`` to nccl-tests results.
 
     python -m simulators.collectives.fit results.csv
+    python -m simulators.collectives.fit results.csv --output conf/transport \\
+        --errors simulators/collectives/fit_errors.yaml
 
 ``results.csv`` is a table as ``describe.py`` reads it; ``machines.yaml`` says which of its
-clusters are fitted to (``train``) and which first judge the fit (``validation``). The ``fitted``
-part of every file of ``conf/transport`` is rewritten:
+clusters are fitted to (``train``) and which first judge the fit (``validation``). The first
+command shows what the second writes. In the folder, the ``fitted`` part of every transport:
 
 * the coefficients, from both sets, and how many rows and which clusters stand behind each;
 * per cluster and size band the median error three ways: as fitted, with the cluster left out of
   the fit, and for a validation cluster from the training clusters alone.
 
-``fit_errors.yaml`` beside this file has the averages of those errors over clusters and bands,
-whatever the transport: what a cluster that was fitted to, and one that was not, can expect.
+``--errors`` gets the averages of those errors over clusters and bands, whatever the transport:
+what a cluster that was fitted to, and one that was not, can expect.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,9 @@ import yaml
 from simulators.collectives.describe import Measurement, read_table
 from simulators.collectives.least_squares import Fit, Row, fit, predict_us, rows_of
 from simulators.collectives.size_bands import BAND_NAMES, size_band
-from simulators.collectives.transport import DIRECTORY, FABRICS, load
+from simulators.collectives.transport import FABRICS, load
 from simulators.errors import InputError
+from simulators.output import check_output, show_text, write_output
 
 TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 
@@ -38,7 +42,8 @@ TRANSPORTS = ("nvlink", "pcie", *FABRICS)
 Errors = dict[tuple[str, str, str], float]
 # (cluster, band) and the same.
 Cells = dict[tuple[str, str], float]
-FIT_ERRORS = Path(__file__).with_name("fit_errors.yaml")
+# As many as an algorithm has coefficients.
+FEWEST_ROWS = 7
 
 
 def errors_of(result: Fit, rows: Sequence[Row]) -> Errors:
@@ -104,8 +109,8 @@ def average(cells: Cells) -> dict[str, Any]:
     }
 
 
-def documents(measurements: Sequence[Measurement], results_name: str) -> dict[str, dict[str, Any]]:
-    """The ``fitted`` part of each transport's file."""
+def documents(measurements: Sequence[Measurement], command: str) -> dict[str, dict[str, Any]]:
+    """The ``fitted`` part of each transport's file; ``command`` is what it was made with."""
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     result = fit(everything)
@@ -113,7 +118,7 @@ def documents(measurements: Sequence[Measurement], results_name: str) -> dict[st
     from_train = errors_of(fit(train), validation)
     return {
         name: {
-            "command": f"python -m simulators.collectives.fit {results_name}",
+            "command": command,
             "provenance": (
                 "public nccl-tests results of the clusters named, grades A and B; coefficients "
                 "with 0 rows are InfiniBand's or NCCL's own constants, shifted as the "
@@ -169,33 +174,80 @@ def _by_band(transport: str, left_out: Errors) -> dict[str, float]:
     return {band: round(float(np.mean(bands[band])), 3) for band in BAND_NAMES if band in bands}
 
 
-def write(fitted: Mapping[str, Mapping[str, Any]], directory: Path = DIRECTORY) -> None:
-    """Replace the ``fitted`` part of each transport's file, each file whole or not at all."""
+def check_rows(measurements: Sequence[Measurement]) -> None:
+    """Refuse a table that would replace what is known by defaults.
+
+    Raises:
+        InputError: without rows of both sets of clusters, with too few rows of a transport, or
+            with none of one that has been measured.
+    """
+    counts: Counter[str] = Counter()
+    for part in ("train", "validation"):
+        rows = rows_of(measurements, part)
+        if not rows:
+            problem = f"are too few: none is of a {part} cluster of machines.yaml"
+            raise InputError("rows", len(measurements), problem)
+        counts.update(row.transport for row in rows if row.usable)
+    for name in TRANSPORTS:
+        if counts[name] < FEWEST_ROWS and (counts[name] or _measured(name)):
+            problem = f"are too few of {name} to fit it"
+            raise InputError("rows", counts[name], problem, f"at least {FEWEST_ROWS}")
+
+
+def _measured(transport: str) -> bool:
+    """Whether the present coefficients of a transport come from measurements."""
+    entries = load(transport).get("fitted", {}).get("coefficients", {}).values()
+    return any(entry["rows"] for entry in entries)
+
+
+def write(fitted: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
+    """Write each transport's file with a new ``fitted`` part, each file whole or not at all.
+
+    Raises:
+        InputError: for a folder that cannot be written.
+    """
     for name, part in fitted.items():
-        _write_whole(directory / f"{name}.yaml", {**load(name), "fitted": part})
+        write_output("--output", directory / f"{name}.yaml", _text({**load(name), "fitted": part}))
 
 
-def _write_whole(target: Path, document: Mapping[str, Any]) -> None:
-    temporary = target.with_suffix(".tmp")
-    text = yaml.safe_dump(document, sort_keys=False, width=99)
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(target)
+def _text(document: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(document), sort_keys=False, width=99)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; 2 for a table that cannot be used."""
+    """Command line; 2 for a table that cannot be used or a place that cannot be written."""
     parser = argparse.ArgumentParser(description="Fit the collective coefficients.")
     parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
+    parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
+    parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
     given = parser.parse_args(arguments)
     try:
+        if given.output is not None:
+            for name in TRANSPORTS:
+                check_output("--output", given.output / f"{name}.yaml", [given.results])
+        check_output("--errors", given.errors, [given.results])
         measurements, _ = read_table(given.results)
+        check_rows(measurements)
+        command = _command(given)
+        fitted, errors = documents(measurements, command), averages(measurements)
+        if given.output is not None:
+            write(fitted, given.output)
+        if given.errors is not None:
+            write_output("--errors", given.errors, _text({"command": command, "errors": errors}))
     except InputError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    write(documents(measurements, given.results.name))
-    command = f"python -m simulators.collectives.fit {given.results.name}"
-    _write_whole(FIT_ERRORS, {"command": command, "errors": averages(measurements)})
+    shown = fitted if given.output is None else {}
+    show_text(_text({**shown, "errors": errors}))
     return 0
+
+
+def _command(given: argparse.Namespace) -> str:
+    # Where a table lies says nothing to a reader; its name does.
+    words = ["python", "-m", "simulators.collectives.fit", given.results.name]
+    for option, path in (("--output", given.output), ("--errors", given.errors)):
+        words += [] if path is None else [option, str(path)]
+    return shlex.join(words)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 
 from simulators.collectives import fit as command
 from simulators.collectives import least_squares as fit
@@ -11,10 +14,17 @@ from simulators.collectives.cost import options_of
 from simulators.collectives.execution import net_terms, node_terms
 from simulators.collectives.graph import wiring_of
 from simulators.collectives.p2p import all_to_all_terms
-from simulators.collectives.transport import net_coefficients, node_coefficients
-from simulators.job import FABRICS, Gpu
+from simulators.collectives.transport import (
+    DIRECTORY,
+    FABRICS,
+    load,
+    net_coefficients,
+    node_coefficients,
+)
+from simulators.job import Gpu
 from tests.simulators.collectives import machines as m
 from tests.simulators.collectives.machines import MIB, cluster, group
+from tests.simulators.collectives.test_describe import row
 
 TRUTH = {"launch": 9.0, "hop": 1.2, "stream": 1.1}
 PRIOR = {"launch": 6.6, "hop": 0.6, "stream": 1.0}
@@ -58,7 +68,7 @@ def test_offsets_are_taken_off_first() -> None:
     assert fit.solve(rows, times, offsets, PRIOR)["stream"] == pytest.approx(1.1, rel=0.05)
 
 
-@pytest.mark.parametrize("fabric", [f for f in FABRICS if f != "none"])
+@pytest.mark.parametrize("fabric", FABRICS)
 @pytest.mark.parametrize("gpu", [m.V100, m.A100, m.A100_PCIE, m.H100, m.B200])
 @pytest.mark.parametrize("per_node", [1, 8])
 def test_every_option_has_coefficients(fabric: str, gpu: Gpu, per_node: int) -> None:
@@ -88,3 +98,96 @@ def test_clusters_and_bands_count_alike_in_the_averages() -> None:
         "by_size_band": {"<=16KiB": 0.2, ">64MiB": 0.5},
         "all": 0.3,
     }
+
+
+# A training cluster of each transport that has been measured, as a table's rows say it.
+MEASURED = {
+    "nvlink": {"notes": "cluster=aic_h100_sxm", "num_gpus": "8", "num_nodes": "1"},
+    "pcie": {
+        "notes": "cluster=sugarlxn_4090",
+        "num_gpus": "4",
+        "num_nodes": "1",
+        "gpu": "RTX4090",
+        "intra_link": "PCIe",
+    },
+    "infiniband": {"notes": "cluster=dell_xe9680_h100;8xCX7 400G IB"},
+    "roce": {"notes": "cluster=gcp_a3ultra_h200;A3 Ultra, RoCE"},
+    "efa": {"notes": "cluster=aws_p5_h100;p5, EFA"},
+    "slingshot": {"notes": "cluster=cscs_alps_gh200;Slingshot-11", "source": "ofi1.9.2"},
+    "tcpx": {"notes": "cluster=gcp_a3mega_h100;TCPXO"},
+}
+
+
+def write_results(path: Path, counts: dict[str, int]) -> Path:
+    lines = [",".join(row())]
+    for name, count in counts.items():
+        for number in range(count):
+            sizes = {"bytes": str(2 ** (10 + number)), "time_us": str(30 + 2**number / 50)}
+            lines.append(",".join(row(**MEASURED[name], **sizes).values()))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def shipped() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(DIRECTORY.iterdir())}
+
+
+ENOUGH = dict.fromkeys(MEASURED, command.FEWEST_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({}, "has a header and no rows"),
+        ({"efa": 1}, "rows=1: are too few: none is of a validation cluster"),
+        (ENOUGH | {"efa": 0}, "rows=0: are too few of efa to fit it"),
+        (ENOUGH | {"tcpx": command.FEWEST_ROWS - 1}, "are too few of tcpx"),
+    ],
+)
+def test_too_little_to_fit_to_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], counts: dict[str, int], said: str
+) -> None:
+    results, before, out = write_results(tmp_path / "t.csv", counts), shipped(), tmp_path / "out"
+    out.mkdir()
+    for arguments in ([str(results)], [str(results), "--output", str(out)]):
+        assert command.main(arguments) == 2
+        shown = capsys.readouterr()
+        assert said in shown.err
+        assert shown.err.count("\n") == 1
+        assert shown.out == ""
+    assert not list(out.iterdir())
+    assert shipped() == before
+
+
+def test_a_fit_is_shown_and_written_only_where_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, before, out = write_results(tmp_path / "t.csv", ENOUGH), shipped(), tmp_path / "out"
+    assert command.main([str(results)]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert set(shown) == {*command.TRANSPORTS, "errors"}
+    assert shipped() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+    out.mkdir()
+    errors = tmp_path / "errors.yaml"
+    asked = [str(results), "--output", str(out), "--errors", str(errors)]
+    assert command.main(asked) == 0
+    written = {path.stem: yaml.safe_load(path.read_text()) for path in out.iterdir()}
+    assert set(written) == set(command.TRANSPORTS)
+    recorded = f"python -m simulators.collectives.fit t.csv --output {out} --errors {errors}"
+    for name, document in written.items():
+        assert document["declared"] == load(name)["declared"]
+        assert document["fitted"]["command"] == recorded
+        assert document["fitted"]["coefficients"] == shown[name]["coefficients"]
+    assert yaml.safe_load(errors.read_text()) == {"command": recorded, "errors": shown["errors"]}
+    assert shipped() == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = write_results(tmp_path / "t.csv", ENOUGH)
+    for folder in (tmp_path / "none", results):
+        assert command.main([str(results), "--output", str(folder)]) == 2
+        assert capsys.readouterr().err.startswith("error: --output=")
