@@ -26,11 +26,14 @@ _ZERO_MEANS = {
 # Far beyond any published run, near enough that arithmetic on it stays exact and quick.
 _LARGEST_WHOLE = 10**9
 _LARGEST = {
-    "num_layers": 10_000,
+    "num_layers": 1000,
     "hidden": 10**6,
     "ffn_hidden": 10**6,
     "moe_ffn_hidden": 10**6,
-    "vocab": 10**8,
+    "vocab": 10**7,
+    "seq_len": 10**8,
+    "pp": 1000,
+    "vpp": 1000,
     "num_experts": 10**5,
     "num_gpus": 10**6,
     "measured_mfu": 100,

@@ -60,7 +60,7 @@ def test_a_table_without_measurements_is_refused(tmp_path):
         ("sp", "2", "not a switch"),
         ("quality", "Z", "not a grade"),
         ("gpu", "", "blank"),
-        ("num_layers", "1e300", "to 10000"),
+        ("num_layers", "1e300", "to 1000"),
         ("hidden", "1e12", "to 1e+06"),
     ],
 )
