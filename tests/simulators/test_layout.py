@@ -103,3 +103,14 @@ def test_stages_end_nearest_to_equal_shares_of_the_compute(
 def test_a_costly_head_takes_layers_from_the_last_stage() -> None:
     # Nanotron's 3.57 B model: a head worth 3.6 of its 28 layers.
     assert split_by_compute(28, 2, 3.56) == ((16,), (12,))
+
+
+def test_a_chunk_between_the_ends_holds_a_layer() -> None:
+    assert split_layers(2, 4, 1, embedding_as_layer=True, loss_as_layer=True) == (
+        (0,),
+        (1,),
+        (1,),
+        (0,),
+    )
+    with pytest.raises(InputError, match="more places than the 3 layers"):
+        split_layers(3, 4, 2, deal_out=True)
