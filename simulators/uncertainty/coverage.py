@@ -151,8 +151,11 @@ def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:
         near = similarity(table.kinds, table.sizes, table.kinds[:, one], table.sizes[:, one])
         near = np.where(left, np.maximum(near, 1e-300), 0.0)
         weights[row], novelty[row] = source_balanced(near, table.sources)
-        known = bool((table.gpus[left] == table.gpus[row]).any())
-        own.append(Own(float(table.kernel_errors[row]), float(table.host_shares[row]), known))
+        same = left & (table.gpus == table.gpus[row])
+        publications = len(set(table.sources[same].tolist()))
+        own.append(
+            Own(float(table.kernel_errors[row]), float(table.host_shares[row]), publications)
+        )
     return _LeftOut(weights, novelty, tuple(own))
 
 

@@ -83,7 +83,7 @@ def log_interval(
     )
     # No run is infinitely far: with all of them at zero there would be nothing to go by.
     weights, novelty = source_balanced(np.maximum(near, 1e-300), table.sources)
-    own = Own(features.kernel_error, features.host_share, table.knows(features.gpu))
+    own = Own(features.kernel_error, features.host_share, table.publications(features.gpu))
     return interval(table, weights, novelty, own, table.tuning, level)
 
 
@@ -91,13 +91,13 @@ def log_interval(
 class Own:
     """What widens an interval beyond its neighbours' residuals.
 
-    ``kernel_error`` and ``host_share`` as in ``Features``; ``known_gpu``: whether runs on this
-    GPU are among the residuals.
+    ``kernel_error`` and ``host_share`` as in ``Features``; ``publications`` with runs on this GPU
+    among the residuals.
     """
 
     kernel_error: float
     host_share: float
-    known_gpu: bool
+    publications: int
 
 
 def interval(
@@ -110,16 +110,19 @@ def interval(
 ) -> tuple[float, float]:
     """Ends of one prediction's interval.
 
+    A GPU's runs share an error. What ``k`` publications, each as far off as GPUs are from one
+    another, leave unknown of it is one in ``1 + k`` of its variance, and so much of
+    ``tuning.new_gpu`` is the least the interval reaches to either side of its middle.
+
     Args:
         weights: (n,) of the table's rows, and with them ``novelty``: see ``source_balanced``.
     """
-    ends = spread(table.residuals, weights, novelty, tuning, level)
+    low, middle, high = spread(table.residuals, weights, novelty, tuning, level)
     kernels = excess(own.kernel_error, table.kernel_errors, weights)
     host = tuning.host_error * excess(own.host_share, table.host_shares, weights)
-    low, high = widened(*ends, math.hypot(kernels, host), level)
-    if own.known_gpu:
-        return low, high
-    return min(low, -tuning.new_gpu), max(high, tuning.new_gpu)
+    low, high = widened(low, middle, high, math.hypot(kernels, host), level)
+    least = tuning.new_gpu / math.sqrt(1 + own.publications)
+    return min(low, middle - least), max(high, middle + least)
 
 
 def spread(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import functools
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -64,7 +65,7 @@ class Tuning:
 
     A level of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals.
     ``host_error``: typical relative error of the time waited for the host. ``new_gpu``: how far,
-    as a logarithm, an interval reaches at least to either side of a prediction for a GPU without
+    as a logarithm, an interval reaches at least to either side of its middle on a GPU without
     runs.
     """
 
@@ -101,6 +102,8 @@ class ResidualTable:
         self.sizes = np.array([sizes_of(row.features) for row in rows]).T
         self.kernel_errors = np.array([row.features.kernel_error for row in rows])
         self.host_shares = np.array([row.features.host_share for row in rows])
+        pairs = {(row.features.gpu, row.source) for row in rows}
+        self._publications = Counter(gpu for gpu, _ in pairs)
         self.source_names = tuple(sorted({row.source for row in rows}))
         self.sources = numbered([row.source for row in rows])
         self.sweeps = numbered([f"{row.source}: {row.sweep}" for row in rows])
@@ -123,9 +126,9 @@ class ResidualTable:
         column: NDArray[np.int64] = self.kinds[list(KINDS).index(kind)]
         return column
 
-    def knows(self, gpu: str) -> bool:
-        """Whether any run was on this GPU."""
-        return gpu in self._vocabulary[list(KINDS).index("gpu")]
+    def publications(self, gpu: str) -> int:
+        """How many sources have runs on this GPU."""
+        return self._publications.get(gpu, 0)
 
     def codes(self, features: Features) -> NDArray[np.int64]:
         """``kinds_of`` as the table numbers them, (6, 1); -1 for what it has not seen."""

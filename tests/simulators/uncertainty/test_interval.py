@@ -122,10 +122,9 @@ def test_worse_known_kernels_widen_the_bar_by_their_excess():
 
 def test_a_gpu_without_runs_is_at_least_as_uncertain_as_tuned():
     rows = [residual(n, n / 1000, f"s{n}") for n in range(-25, 26)]
-    tuned = ResidualTable(rows, Tuning(new_gpu=0.2))
     stranger = replace(FEATURES, gpu="tomorrow")
-    assert log_interval(tuned, stranger) == (-0.2, 0.2)
-    assert log_interval(tuned, FEATURES) == log_interval(table(rows), FEATURES)
+    found = log_interval(ResidualTable(rows, Tuning(new_gpu=0.2)), stranger)
+    assert found == pytest.approx((-0.2, 0.2))
     # Where the runs are wider off than that, nothing is cut.
     wide = [replace(row, log_residual=20 * row.log_residual) for row in rows]
     assert log_interval(ResidualTable(wide, Tuning(new_gpu=0.2)), stranger) == log_interval(
@@ -133,10 +132,20 @@ def test_a_gpu_without_runs_is_at_least_as_uncertain_as_tuned():
     )
 
 
+def test_every_publication_of_a_gpu_makes_it_less_uncertain():
+    others = [residual(n, n / 1000, f"s{n}", gpu="other") for n in range(-25, 26)]
+    for known in range(4):
+        rows = others + [residual(100 + n, 0.0, f"here {n}") for n in range(known)]
+        tuned = ResidualTable([*rows, *rows], Tuning(new_gpu=0.2))
+        assert tuned.publications("h100") == known
+        least = 0.2 / math.sqrt(1 + known)
+        assert log_interval(tuned, FEATURES) == pytest.approx((-least, least))
+
+
 @pytest.mark.parametrize("gpu", ["a40", "rtx3090"])
 def test_gpus_that_nobody_published_are_less_sure_than_h100(gpu):
     known = published_residuals()
-    assert not known.knows(gpu)
+    assert known.publications(gpu) == 0
     low, high = log_interval(known, FEATURES)
     far_low, far_high = log_interval(known, replace(FEATURES, gpu=gpu, architecture="ampere"))
     assert far_high - far_low > 1.3 * (high - low)
