@@ -22,6 +22,8 @@ def test_flows_leave_in_order_however_their_times_changed(seed: int) -> None:
         times = random.integers(0, 1000, count)
         size = put_all(heap, place, event, size, moved, times, count)
         expected.update(zip(moved.tolist(), times.tolist(), strict=True))
+        above = (np.arange(1, size) - 1) // 2
+        assert (event[heap[above]] <= event[heap[1:size]]).all()
         for flow in random.permutation(FLOWS)[:5].tolist():
             size = remove(heap, place, event, size, flow)
             expected.pop(flow, None)
