@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from conf.catalogue import load_catalogue
-from conf.door import INTERRUPTED, OK, explain
+from conf.door import FAILURE, INTERRUPTED, OK, explain
 from reports.calibration.fit import Fit, fit_corrections
 from reports.calibration.identify import Identified, identify
-from reports.calibration.model import MeasuredRun, StepTimes
+from reports.calibration.model import MeasuredRun, StepTimes, Vector
 from reports.tables import show
 from reports.validate import replay_with_progress
 from reports.validation.jobs import Declarations
@@ -30,10 +30,14 @@ from simulators.output import check_output, write_output
 from simulators.uncertainty import features_of
 
 _REASONS_SHOWN = 5
+# Measured machines are off by tens of per cent; farther off are milliseconds taken for seconds,
+# or one GPU's share for the whole.
+LARGEST_CORRECTION = 3.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code (0 done, 2 the runs or options cannot be used)."""
+    """Run the command; returns its exit code: 0 written, 1 nothing written because the corrections
+    do not help, 2 the runs or options cannot be used."""
     options = _parser().parse_args(arguments)
     try:
         wanted = _wanted(options.corrections)
@@ -46,12 +50,13 @@ def main(arguments: Sequence[str]) -> int:
         times = StepTimes(runs)
         found = identify(times, wanted)
         fit = fit_corrections(times, found)
-        calibration = calibration_of(times, fit)
-        calibration.check()
-        text = calibration_text(calibration, _comments(found, fit, options))
-        write_output("--output", options.output, text)
-        show(_report(runs, found, fit, options.output, left_out=len(rows) - len(runs)))
-        return OK
+        check_corrections(fit)
+        output = options.output if helps(fit) else None
+        if output is not None:
+            text = calibration_text(calibration_of(times, fit), _comments(found, fit, options))
+            write_output("--output", output, text)
+        show(_report(runs, found, fit, output, left_out=len(rows) - len(runs)))
+        return FAILURE if output is None else OK
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
@@ -80,6 +85,33 @@ def measured_runs(results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
     return runs
 
 
+def check_corrections(fit: Fit) -> None:
+    """Refuse corrections so large that the runs are hardly in the unit they claim.
+
+    Raises:
+        InputError: naming the correction.
+    """
+    for name, factor in zip(CORRECTIONS, fit.factors, strict=True):
+        if not 1 / LARGEST_CORRECTION <= factor <= LARGEST_CORRECTION:
+            problem = (
+                "is more than machines differ: look at the unit of the measured times "
+                "(measured_iter_s is in seconds; docs/validation.md has the columns)"
+            )
+            raise InputError(name, f"{factor:.3g}", problem, "1/3 to 3")
+
+
+def helps(fit: Fit) -> bool:
+    """Whether runs left out of the fit are predicted better with it than without, on average."""
+    before, after = _errors(fit)
+    return bool(np.mean(np.abs(after)) < np.mean(np.abs(before)))
+
+
+def _errors(fit: Fit) -> tuple[Vector, Vector]:
+    """Errors of the runs' predictions, as they come and calibrated without the run, (n,) each."""
+    # Residuals are of measured over predicted; errors are of predicted over measured.
+    return np.expm1(-fit.before), np.expm1(-fit.after)
+
+
 def calibration_of(times: StepTimes, fit: Fit) -> Calibration:
     """The calibration with the features of every run and its error when left out."""
     features = []
@@ -105,13 +137,13 @@ def _comments(found: Identified, fit: Fit, options: argparse.Namespace) -> dict[
 
 
 def _report(
-    runs: Sequence[MeasuredRun], found: Identified, fit: Fit, output: Path, *, left_out: int
+    runs: Sequence[MeasuredRun], found: Identified, fit: Fit, output: Path | None, *, left_out: int
 ) -> RenderableType:
+    """``output`` is where the corrections were written, None where they do not help."""
     errors = Table(title="Errors of predicted step times", title_justify="left", box=None)
     for name in ("run", "GPUs", "measured", "as it comes", "calibrated without it"):
         errors.add_column(name, justify="left" if name == "run" else "right")
-    # Residuals are of measured over predicted; errors are of predicted over measured.
-    before, after = np.expm1(-fit.before), np.expm1(-fit.after)
+    before, after = _errors(fit)
     for run, was, now in zip(runs, before, after, strict=True):
         gpus = str(run.job.world_size)
         errors.add_row(run.name, gpus, seconds_words(run.measured_s), f"{was:+.1%}", f"{now:+.1%}")
@@ -125,11 +157,12 @@ def _report(
         lines.append(f"  {name:13} {factor:.3f}  {sure}")
     if left_out:
         lines.append(f"{left_out} rows have no measured or no predicted step time: left out.")
-    if np.mean(np.abs(after)) >= np.mean(np.abs(before)):
+    if output is None:
         lines.append(
-            "These runs are predicted no better with corrections than without: better not use it."
+            "Runs left out are predicted no better with corrections than without: nothing written."
         )
-    lines.append(f"Written to {output}; use it with simulator.calibration={output}")
+    else:
+        lines.append(f"Written to {output}; use it with simulator.calibration={output}")
     return Group(errors, Text("\n".join(lines)))
 
 

@@ -70,15 +70,21 @@ def simulate(tmp_path, *arguments):
 
 
 @pytest.fixture(scope="module")
-def calibrated(tmp_path_factory):
-    """A directory with a calibration from runs that all took 20 % longer than predicted."""
-    directory = tmp_path_factory.mktemp("calibrated")
-    write_runs(directory / "runs.csv", [1.0] * 5)
+def predicted_s(tmp_path_factory):
+    """What the predictor says of the five runs."""
+    path = tmp_path_factory.mktemp("predicted") / "runs.csv"
+    write_runs(path, [1.0] * 5)
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
-    rows = read_rows(directory / "runs.csv")
-    results = replay_rows(rows, declared, get_simulator("replay"), lambda: None)
-    write_runs(directory / "runs.csv", [1.2 * result.prediction.step_time_s for result in results])
+    results = replay_rows(read_rows(path), declared, get_simulator("replay"), lambda: None)
+    return [result.prediction.step_time_s for result in results]
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory, predicted_s):
+    """A directory with a calibration from runs that all took 20 % longer than predicted."""
+    directory = tmp_path_factory.mktemp("calibrated")
+    write_runs(directory / "runs.csv", [1.2 * seconds for seconds in predicted_s])
     done = subprocess.run(
         [sys.executable, "-m", "reports.calibrate", str(directory / "runs.csv")],
         cwd=directory,
@@ -174,3 +180,33 @@ def test_an_unknown_correction_is_refused(tmp_path, capsys):
     write_runs(tmp_path / "runs.csv", [9.5, 9.2, 9.6, 9.1, 9.0])
     said = refused(tmp_path, capsys, "--corrections", "compute,netwrok")
     assert "did you mean 'network'" in said
+
+
+@pytest.mark.parametrize("factor", [1000, 5, 0.2])
+def test_another_unit_is_refused(tmp_path, capsys, predicted_s, factor):
+    write_runs(tmp_path / "runs.csv", [factor * seconds for seconds in predicted_s])
+    said = refused(tmp_path, capsys)
+    assert "compute_time=" in said
+    assert "measured_iter_s is in seconds" in said
+
+
+def test_corrections_that_do_not_help_are_not_written(tmp_path, capsys, predicted_s):
+    off = (1.3, 0.75, 1.25, 0.8, 1.0)
+    write_runs(tmp_path / "runs.csv", [f * s for f, s in zip(off, predicted_s, strict=True)])
+    old = tmp_path / "out.yaml"
+    old.write_text("what was there")
+    only = ["--corrections", "compute"]
+    assert main([str(tmp_path / "runs.csv"), "--output", str(old), *only]) == 1
+    shown = capsys.readouterr().out
+    assert "nothing written" in shown
+    assert "Written to" not in shown
+    assert old.read_text() == "what was there"
+
+
+def test_the_runs_are_not_written_over(tmp_path, capsys, predicted_s):
+    path = tmp_path / "runs.csv"
+    write_runs(path, [1.2 * seconds for seconds in predicted_s])
+    before = path.read_text()
+    assert main([str(path), "--output", str(path)]) == 2
+    assert "is the same file as" in capsys.readouterr().err
+    assert path.read_text() == before
