@@ -208,6 +208,23 @@ def test_the_past_that_was_forgotten_is_refused() -> None:
     assert engine.advance().completion_s.tolist() == [6.0]
 
 
+def test_a_start_outlives_the_flow_that_was_waited_for() -> None:
+    """The parent and most others are forgotten; the child is undone and starts when it did."""
+    engine = FlowEngine([1.0, 1.0], 1)
+    engine.add(one_link(100), 0.01)
+    (child,) = engine.add(
+        Routes(np.array([[1]]), np.zeros(1)), 4.0, after=[(100, 99)], delay_s=2.0
+    )
+    assert engine.advance(10.0).completion_s[-1] == 7.0
+    engine.forget(2.0)
+    with pytest.raises(InputError, match="forgotten"):
+        engine.completion_s([99])
+    engine.add(Routes(np.array([[1]]), np.zeros(1)), 1.0, 2.5)
+    engine.advance()
+    # Alone from 2.5 to 3, then sharing until the late flow's second half is sent.
+    assert engine.completion_s([child, child + 1]).tolist() == [7.5, 4.0]
+
+
 def test_memory_is_bounded_by_what_can_still_change() -> None:
     """A long run that forgets keeps pieces and slots of its last moments only."""
     engine = FlowEngine([1.0], 1)
