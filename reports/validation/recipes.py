@@ -127,6 +127,8 @@ def recipe_of(
         assumed.append("TP overlap without sequence parallelism replayed without overlap")
     recompute, recompute_layers = _recompute(row, degrees, vpp, model, framework, assumed)
     modules = _recompute_modules(row, framework) if recompute == "selective" else None
+    if "activation offload" in row.notes.lower():
+        assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
     etp = row.etp if model.moe is not None and row.etp != degrees.tp else None
     if model.moe is not None and row.ep is None:
         assumed.append("expert parallelism not published: 1")

@@ -183,3 +183,8 @@ def test_unsaid_virtual_stages_are_a_layer_each():
 @pytest.mark.parametrize(("word", "stage"), [("True", 1), ("false", 0), ("none", 0)])
 def test_a_sharded_optimizer_may_be_a_switch(word, stage):
     assert replayable(dist_optimizer=word).job.recipe.zero_stage == stage
+
+
+def test_offloading_that_is_not_modelled_is_told():
+    assumptions = replayable(notes="FP8; CPU activation offload of 40 layers").assumptions
+    assert "activations offloaded to the CPU replayed as kept by the GPU" in assumptions
