@@ -16,7 +16,6 @@ attention) are printed and written beside the coefficients, with the command and
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,6 +42,7 @@ from simulators.kernels.tables import (
     sustained,
     unusable,
 )
+from simulators.output import write_output
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,11 +161,12 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
 
 
 def write(output: Path, content: dict[str, Any]) -> None:
-    """Write a fitted file whole or not at all."""
-    text = yaml.safe_dump(content, sort_keys=False, width=99)
-    whole = output.with_name(output.name + ".tmp")
-    whole.write_text(text, encoding="utf-8")
-    os.replace(whole, output)
+    """Write a fitted file whole or not at all.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
+    write_output("--output", output, yaml.safe_dump(content, sort_keys=False, width=99))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -187,7 +188,8 @@ def main(arguments: Sequence[str]) -> None:
     """Fit every section the tables hold; write them, or print them without ``--output``.
 
     Raises:
-        InputError: for an unusable table or condition, or when nothing could be fitted.
+        InputError: for an unusable table or condition, when nothing could be fitted, or for a
+            folder that cannot be written.
     """
     options = parser().parse_args(arguments)
     gpus = declared_gpus(options.gpus)

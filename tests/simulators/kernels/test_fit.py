@@ -122,6 +122,24 @@ def test_text_among_numbers_costs_its_row(
     assert f"\n    rows: {len(rows) - 1}\n" in capsys.readouterr().out
 
 
+def test_a_file_that_cannot_be_written_is_refused(table: Path, tmp_path: Path) -> None:
+    # A link in a circle: nobody, not even root, can write it.
+    circle = tmp_path / "out"
+    circle.mkdir()
+    for name in ("h100", "h200"):
+        (circle / f"{name}.yaml").symlink_to(circle / f"{name}.yaml" / "x")
+    with pytest.raises(InputError, match=r"--output=.*cannot be written"):
+        main([str(table), "--output", str(circle)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_table_without_rows_is_refused(table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "empty.csv"
+    pd.read_csv(table).head(0).to_csv(path, index=False)
+    with pytest.raises(InputError, match="could be fitted"):
+        main([str(path)])
+
+
 def test_bad_coefficients_are_refused() -> None:
     content = {"gpu": {"name": "x", "architecture": "hopper", "sms": 1, "peak_flops": {}}}
     content["gemm"] = {"half": {"coefficients": {"tile_efficiency": {"64x64": float("nan")}}}}
