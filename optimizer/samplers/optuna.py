@@ -91,6 +91,11 @@ def make_optuna_sampler(
             "needs PyTorch, which is not installed",
             "pip install 'trainscout[gp]', or tpe, nsga2, cmaes, random, grid",
         )
+    if options.sampler == "gp":
+        import torch
+
+        # Its matrices are small: threads gain nothing and fight the workers for the cores.
+        torch.set_num_threads(1)
     if options.sampler == "cmaes" and num_objectives > 1:
         raise InputError(
             "search.sampler", "cmaes", "takes one objective", "tpe, gp, nsga2, random, grid"
