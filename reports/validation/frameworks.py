@@ -102,8 +102,8 @@ def framework_of(
         changes["attention"] = "flash1"
         # Composer's mixed precision DEFAULT reduces in fp32, PURE in 16 bits.
         changes["accumulate_grads_fp32"] = "mp mode default" in notes
-        # Its MPT models take their loss from the flash-attn package unless told otherwise (loss_fn:
-        # fused_crossentropy), which reads 16-bit logits and writes a gradient beside them.
+        # Its MPT models take their loss from the flash-attn package unless told otherwise
+        # (loss_fn: fused_crossentropy): it reads 16-bit logits, writes a gradient beside them.
         changes["cross_entropy"] = "compiled"
     if "(ci)" in label and re.search(r"\bmla\b", notes):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
