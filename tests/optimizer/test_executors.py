@@ -324,7 +324,12 @@ def test_processes_started_with_interrupts_held_never_see_ctrl_c():
 
 
 def test_ctrl_c_does_not_interrupt_the_ending_of_workers():
-    with interrupts_ignored():
-        os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+    # A shell's background jobs start with interrupts ignored for good.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with interrupts_ignored():
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
