@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.job import Job
 from simulators.replay.assemble import boundary_crosses_domain
@@ -73,14 +71,6 @@ class Layout:
             (*firsts[: _MOST_STAGES - 1], last),
             tuple(boundary_crosses_domain(job)),
         )
-
-    @cached_property
-    def stage_kinds(self) -> NDArray[np.int64]:
-        """Chunks of each kind on each of ``stages``, shape (stages, kinds)."""
-        counts = np.zeros((len(self.stages), len(self.kinds)), dtype=np.int64)
-        for row, stage in enumerate(self.stages):
-            np.add.at(counts[row], list(self.kind_of[stage]), 1)
-        return counts
 
     def layers(self, stage: int) -> int:
         """Transformer layers of a stage."""

@@ -193,7 +193,7 @@ class _Columns:
         shard = Shard.of(job)
         size = shard.local_tokens * job.model.hidden_size * shard.element_bytes
         pricer = self.given.pricer(job)
-        seconds = boundary_seconds(job, Workload((), dict(pricer.communicators), size), pricer)
+        seconds = boundary_seconds(job, Workload((), dict(pricer.communicators), size))
         by_link = {True: 0.0, False: 0.0}
         by_link |= dict(zip(boundary_crosses_domain(job), seconds.tolist(), strict=True))
         return by_link[True], by_link[False], size

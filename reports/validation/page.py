@@ -80,7 +80,9 @@ It replays the rows of `reports/data/published_runs.csv` (each with its source) 
 Of grades {grades} there are {report["overall"]["n"]} step times; {tiny} of them are one sweep of
 0.2 to 1.3B models on up to eight GPUs, which is listed but kept out of the headline. No price is
 keyed on a row, a model name or a source: parameters belong to a GPU, a transport or a framework
-version, and every assumption that a row needed is in the JSON file of
+version. Where a row names neither the year of its software nor its fabric, the name of its
+source may tell (a paper's year, a cloud's recipes); that picks the declared framework or
+transport. Every assumption that a row needed is in the JSON file of
 `python -m reports.validate --json`. [Validation](validation.md) says what the columns mean and
 how to hold predictions against your own runs.
 

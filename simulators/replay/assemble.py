@@ -94,7 +94,7 @@ class Sharing:
         )
 
 
-def boundary_seconds(job: Job, workload: Workload, pricer: Pricer) -> Floats:
+def boundary_seconds(job: Job, workload: Workload) -> Floats:
     """Seconds to send one micro-batch's boundary tensor from each stage to the next.
 
     Shape (stages,); the last entry is the wrap-around of the interleaved schedule. With
@@ -138,7 +138,7 @@ class Assembler:
         self.pricer = pricer
         self.sharing = Sharing.of(job)
         self.passes = PassPricer(pricer, bucket_parameters(job))
-        self.boundary_s = boundary_seconds(job, workload, pricer)
+        self.boundary_s = boundary_seconds(job, workload)
         self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
         self.transfer = Transfer.of(job)
 

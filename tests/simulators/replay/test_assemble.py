@@ -152,8 +152,7 @@ def test_transfers_cross_nodes_where_stages_do(
     job = make_job(TINY, nodes=nodes, pp=pp)
     job = replace(job, cluster=replace(job.cluster, nvlink_domain=nvlink_domain))
     workload = build_workload(job)
-    pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
-    assert boundary_seconds(job, workload, pricer).tolist() == crossing
+    assert boundary_seconds(job, workload).tolist() == crossing
 
 
 def test_direction_of_a_pass_decides_who_sends(machine: Machine) -> None:

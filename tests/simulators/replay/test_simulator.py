@@ -17,7 +17,6 @@ from simulators.framework import Framework
 from simulators.job import Job, Model
 from simulators.prediction import Prediction
 from simulators.replay.assemble import boundary_seconds
-from simulators.replay.prices import Pricer
 from simulators.validity import why_invalid
 from simulators.workload.data_parallel import Transfer, gather_parameters, reduce_gradients
 from simulators.workload.ir import Block
@@ -102,11 +101,7 @@ def test_interleaved_messages_block_where_the_framework_does_not_overlap_them(
 def test_scattered_pipeline_messages_travel_once_and_are_gathered() -> None:
     whole = make_job(TINY, tp=4, pp=2, batch=8)
     split = replace(whole, framework=Framework(scatter_gather_p2p=True))
-    seconds = []
-    for job in (whole, split):
-        workload = build_workload(job)
-        pricer = Pricer(job.gpu, job.cluster, job.framework, workload.communicators)
-        seconds.append(boundary_seconds(job, workload, pricer))
+    seconds = [boundary_seconds(job, build_workload(job)) for job in (whole, split)]
     workload, tp = build_workload(whole), 4
     groups, sent = workload.communicators, workload.stage_boundary_bytes
     share = price_send_recv(sent // tp, False, groups["pp"], whole.gpu, whole.cluster)
@@ -118,8 +113,7 @@ def test_scattered_pipeline_messages_travel_once_and_are_gathered() -> None:
     assert seconds[1][0] == share.seconds + gather.seconds
     # Sequence parallelism has cut the tensor already.
     sp = replace(make_job(TINY, tp=4, pp=2, batch=8, sp=True), framework=split.framework)
-    pricer = Pricer(sp.gpu, sp.cluster, sp.framework, groups)
-    assert boundary_seconds(sp, build_workload(sp), pricer)[0] == share.seconds
+    assert boundary_seconds(sp, build_workload(sp))[0] == share.seconds
 
 
 def test_a_short_transfer_hides_behind_interleaved_passes(machine: Machine) -> None:

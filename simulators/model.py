@@ -1,0 +1,197 @@
+"""The model of a question: shapes of a decoder-only transformer, its experts, its attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from simulators.errors import InputError, require_choice, require_positive
+from simulators.moe.popularity import check_popularity
+
+# Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
+MOST_LAYERS = 10_000
+DISPATCHERS = ("alltoall", "allgather", "deepep")
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Mixture-of-experts part of a model; token counts and sizes are per layer.
+
+    ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed
+    inner width of the shared experts (0 for none); the first ``num_dense_layers`` layers
+    keep the dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4
+    Maverick: 2). ``capacity_factor`` None means dropless routing; then ``load_imbalance`` is how
+    many times the mean the busiest GPU's experts receive (1: routing forced to balance), or
+    ``hot_ratio`` of the experts together receive ``hot_weight`` of all routings, and what the
+    busiest GPU gets follows from the recipe (``simulators.moe``). ``dispatcher``: ``alltoall``
+    and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node (or each
+    GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
+    """
+
+    num_experts: int
+    top_k: int
+    ffn_hidden_size: int
+    shared_ffn_hidden_size: int = 0
+    num_dense_layers: int = 0
+    layer_period: int = 1
+    dispatcher: str = "alltoall"
+    capacity_factor: float | None = None
+    load_imbalance: float = 1.0
+    hot_ratio: float = 0.0
+    hot_weight: float | None = None
+
+    def check(self) -> None:
+        for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
+            require_positive(f"model.moe.{name}", getattr(self, name))
+        for name in ("shared_ffn_hidden_size", "num_dense_layers"):
+            require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
+        require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
+        if self.capacity_factor is not None:
+            require_positive("model.moe.capacity_factor", self.capacity_factor)
+        if not self.load_imbalance >= 1:
+            raise InputError(
+                "model.moe.load_imbalance", self.load_imbalance, "is too small", ">= 1"
+            )
+        if self.top_k > self.num_experts:
+            raise InputError(
+                "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
+            )
+        check_popularity(
+            self.num_experts, self.top_k, self.hot_ratio, self.hot_weight, "model.moe."
+        )
+        if self.hot_weight is not None and self.load_imbalance != 1:
+            problem = "is given twice: hot experts say it too"
+            raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements.
+
+    ``q_lora_rank`` None means the query is projected directly.
+    """
+
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+
+    def check(self) -> None:
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            require_positive(f"model.mla.{name}", getattr(self, name))
+        if self.q_lora_rank is not None:
+            require_positive("model.mla.q_lora_rank", self.q_lora_rank)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only transformer.
+
+    ``sequence_length`` is the length the model is usually trained at (tokens); ``training``
+    may override it. ``num_mtp_layers`` multi-token-prediction modules (DeepSeek-V3, section 2.2)
+    follow the last layer: each a projection of two hidden states to one, a transformer layer and
+    the shared head. ``vocab_multiple``: Megatron pads the vocabulary to a multiple of
+    ``vocab_multiple * tp``. ``source`` says where the shape was published.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    ffn_hidden_size: int
+    vocab_size: int
+    sequence_length: int
+    source: str
+    num_query_groups: int | None = None
+    head_dim: int | None = None
+    gated_mlp: bool = False
+    normalization: str = "layernorm"
+    position: str = "learned"
+    linear_bias: bool = True
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    dropout: bool = True
+    tied_embeddings: bool = True
+    vocab_multiple: int = 128
+    num_mtp_layers: int = 0
+    moe: Moe | None = None
+    mla: Mla | None = None
+
+    def check(self) -> None:
+        """Refuse impossible shapes.
+
+        Raises:
+            InputError: naming the field.
+        """
+        sizes = (
+            "num_layers hidden_size num_heads ffn_hidden_size vocab_size sequence_length "
+            "vocab_multiple"
+        )
+        for name in sizes.split():
+            require_positive(f"model.{name}", getattr(self, name))
+        if self.num_layers > MOST_LAYERS:
+            # A workload lists its layers: what nobody trains would only exhaust memory.
+            raise InputError(
+                "model.num_layers", self.num_layers, "is out of range", f"1..{MOST_LAYERS}"
+            )
+        require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
+        require_choice("model.position", self.position, ("learned", "rope", "none"))
+        require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
+        for name in ("num_query_groups", "head_dim"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(f"model.{name}", value)
+        if self.head_dim is None and self.mla is None and self.hidden_size % self.num_heads:
+            raise InputError(
+                "model.num_heads",
+                self.num_heads,
+                f"does not divide hidden_size {self.hidden_size}",
+                "a divisor of hidden_size, or an explicit model.head_dim",
+            )
+        if self.num_heads % self.kv_heads:
+            raise InputError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"does not divide num_heads {self.num_heads}",
+                "a divisor of num_heads",
+            )
+        if self.moe is not None:
+            self.moe.check()
+            if self.moe.num_dense_layers + self.moe.layer_period > self.num_layers:
+                raise InputError(
+                    "model.moe.num_dense_layers",
+                    self.moe.num_dense_layers,
+                    "leaves no expert layer",
+                    f"0..{self.num_layers - self.moe.layer_period}",
+                )
+        if self.mla is not None:
+            self.mla.check()
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_heads if self.num_query_groups is None else self.num_query_groups
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query/key head, in elements."""
+        if self.mla is not None:
+            return self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim
+        return self.head_dim or self.hidden_size // self.num_heads
+
+    @property
+    def v_head_dim(self) -> int:
+        """Width of one value head, in elements."""
+        return self.mla.v_head_dim if self.mla is not None else self.qk_head_dim
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether a layer has experts; MTP modules count as further layers."""
+        if self.moe is None:
+            return False
+        after_dense = layer - self.moe.num_dense_layers + 1
+        return after_dense > 0 and after_dense % self.moe.layer_period == 0
+
+    def padded_vocab_size(self, tp: int) -> int:
+        """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``."""
+        multiple = self.vocab_multiple * tp
+        return math.ceil(self.vocab_size / multiple) * multiple
