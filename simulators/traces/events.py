@@ -66,7 +66,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective was launched; it runs on ``group``'s own stream, after ``stream``'s work so far.
+    """A collective was launched: on ``group``'s own stream, after the work of ``stream`` so far.
 
     ``kind``: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather,
     scatter, barrier. ``bytes_in``/``bytes_out``: of this rank's buffers. ``sequence`` counts the
