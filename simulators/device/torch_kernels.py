@@ -14,7 +14,7 @@ from typing import Any
 
 from simulators.device.timing import Call
 from simulators.errors import InputError
-from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
+from simulators.workload.ir import Attention, Gemm, GroupedGemm, Streaming, TransformerKernel
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # Row-wise kernels (norms, softmax, lookups) run over rows this long.
@@ -34,7 +34,7 @@ class Built:
     shape: str = ""
 
 
-def operand_bytes(op: Kernel) -> float:
+def operand_bytes(op: TransformerKernel) -> float:
     """Bytes of an operation's 16-bit operands and results, each counted once."""
     if isinstance(op, Streaming):
         return float(op.bytes)
@@ -56,7 +56,7 @@ class TorchKernels:
         self.torch, self.device = torch, device
         self.version = f"torch-{torch.__version__}"
 
-    def build(self, op: Kernel) -> Built:
+    def build(self, op: TransformerKernel) -> Built:
         """The call of one operation.
 
         Raises:

@@ -28,7 +28,7 @@ from simulators.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
 from simulators.device.torch_kernels import Built, TorchKernels, operand_bytes
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.job import Gpu
-from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
+from simulators.workload.ir import Attention, Gemm, GroupedGemm, Streaming, TransformerKernel
 
 SOURCE = "simulators.interference.measure"
 COPY = "copy kernel"
@@ -58,7 +58,7 @@ COLUMNS = (
 )
 
 
-def probes(gpu: Gpu) -> tuple[tuple[str, Kernel], ...]:
+def probes(gpu: Gpu) -> tuple[tuple[str, TransformerKernel], ...]:
     """Kernels to slow down, with the class their row names; sizes of a 70B model's shards.
 
     The second GEMM has exactly one tile of 128 x 256 per SM: it loses a whole wave with the
@@ -91,7 +91,7 @@ class Together:
 class OverlapDevice(Protocol):
     """Runs kernels alone, copies alone, and both at once."""
 
-    def build(self, op: Kernel) -> Built: ...
+    def build(self, op: TransformerKernel) -> Built: ...
 
     def alone_s(self, built: Built) -> float: ...
 
@@ -115,7 +115,7 @@ class TorchOverlapDevice:
         self._buffers: dict[Traffic, tuple[Any, Any]] = {}
         self._chunk_s: dict[Traffic, float] = {}
 
-    def build(self, op: Kernel) -> Built:
+    def build(self, op: TransformerKernel) -> Built:
         return self._kernels.build(op)
 
     def alone_s(self, built: Built) -> float:
@@ -266,7 +266,7 @@ def _share(moved_bytes: float, seconds: float, gpu: Gpu) -> float:
 
 
 def _row(
-    gpu: Gpu, kernel_class: str, op: Kernel, traffic: Traffic, level: str
+    gpu: Gpu, kernel_class: str, op: TransformerKernel, traffic: Traffic, level: str
 ) -> dict[str, object]:
     """The columns that say what a point is."""
     return {

@@ -206,6 +206,7 @@ def price_gemms(
     sustained: bool = True,
     group_launches: bool = True,
     grouped_as: GroupedCoefficients | None = None,
+    dram_bytes: Floats | None = None,
 ) -> tuple[Floats, Floats, Evidence]:
     """Seconds, DRAM share and evidence of GEMMs of one precision.
 
@@ -214,7 +215,8 @@ def price_gemms(
     added into fp32, ``grouped`` products that share a launch but not their operands.
     ``sustained`` False prices a burst too short for the power limit, ``group_launches`` False
     groups that one kernel computes instead of one product after another. ``grouped_as``
-    replaces the GPU's own coefficients of grouped products.
+    replaces the GPU's own coefficients of grouped products, ``dram_bytes`` (ops,) what operands
+    and result move, for products whose operand overlaps itself.
 
     Raises:
         InputError: when the GPU has no such arithmetic.
@@ -234,9 +236,10 @@ def price_gemms(
         compute = join(compute, powered, POWER_EXPONENT)
     factor = np.where(grouped, groups.weight_gradient_factor, WEIGHT_GRADIENT_FACTOR)
     compute *= np.where(weight_gradient, factor, 1.0)
-    # fp8 products are written in 16 bits; an accumulated result is read and written in fp32.
-    result = np.where(accumulate, 8.0, max(element, 2))
-    dram_bytes = batch * (element * k * (m + n) + result * m * n)
+    if dram_bytes is None:
+        # fp8 products are written in 16 bits; an accumulated result is read and written in fp32.
+        result = np.where(accumulate, 8.0, max(element, 2))
+        dram_bytes = batch * (element * k * (m + n) + result * m * n)
     dram = dram_bytes / (rates.dram_bytes_per_s * coefficients.dram_efficiency)
     seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
     if group_launches:

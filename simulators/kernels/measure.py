@@ -31,7 +31,7 @@ from simulators.device.torch_kernels import Built, TorchKernels, operand_bytes
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
 from simulators.validity import why_invalid
-from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
+from simulators.workload.ir import Attention, Gemm, GroupedGemm, Streaming, TransformerKernel
 from simulators.workload.megatron import build_workload
 
 MODELS = Path(__file__).parents[2] / "conf" / "model"
@@ -71,7 +71,7 @@ STAGES = {"TN": "fwd", "NN": "bwd_grad_act", "NT": "bwd_grad_w"}
 class Device(Protocol):
     """Builds kernels and times them."""
 
-    def build(self, op: Kernel) -> Built: ...
+    def build(self, op: TransformerKernel) -> Built: ...
 
     def burst_s(self, built: Built) -> float: ...
 
@@ -86,7 +86,7 @@ class TorchDevice:
         torch, self._clock = open_torch(device)
         self._kernels = TorchKernels(torch, device)
 
-    def build(self, op: Kernel) -> Built:
+    def build(self, op: TransformerKernel) -> Built:
         return self._kernels.build(op)
 
     def burst_s(self, built: Built) -> float:
@@ -122,9 +122,9 @@ def load_models(folder: Path, names: Sequence[str]) -> list[Model]:
 
 def training_kernels(
     models: Sequence[Model], gpu: Gpu, precision: str, micro_batches: Sequence[int] = (1,)
-) -> dict[str, list[Kernel]]:
+) -> dict[str, list[TransformerKernel]]:
     """Every distinct kernel of the models' shards, by class, in the order models were given."""
-    found: dict[str, dict[Kernel, None]] = {name: {} for name in CLASSES}
+    found: dict[str, dict[TransformerKernel, None]] = {name: {} for name in CLASSES}
     for model in models:
         for job in _jobs(model, gpu, precision, micro_batches):
             for op in _kernels_of(job):
@@ -149,7 +149,7 @@ def _jobs(model: Model, gpu: Gpu, precision: str, micro_batches: Sequence[int]) 
                     yield job
 
 
-def _kernels_of(job: Job) -> Iterable[Kernel]:
+def _kernels_of(job: Job) -> Iterable[TransformerKernel]:
     for stage in build_workload(job).stages:
         blocks = [stage.finish, stage.optimizer]
         for chunk in stage.chunks:
@@ -160,7 +160,7 @@ def _kernels_of(job: Job) -> Iterable[Kernel]:
                     yield op
 
 
-def kernel_class(op: Kernel) -> str:
+def kernel_class(op: TransformerKernel) -> str:
     """The table an operation's row belongs to."""
     if isinstance(op, GroupedGemm):
         return "grouped_gemm"
@@ -169,7 +169,7 @@ def kernel_class(op: Kernel) -> str:
     return "attention" if isinstance(op, Attention) else "streaming"
 
 
-def _anonymous(op: Kernel) -> Kernel:
+def _anonymous(op: TransformerKernel) -> TransformerKernel:
     """The operation without what does not change its time."""
     if isinstance(op, Streaming):
         # Several launches are timed as the one they would be if fused.
@@ -177,7 +177,7 @@ def _anonymous(op: Kernel) -> Kernel:
     return dataclasses.replace(op, name="")
 
 
-def row_of(op: Kernel, gpu: str, precision: str) -> dict[str, object]:
+def row_of(op: TransformerKernel, gpu: str, precision: str) -> dict[str, object]:
     """The columns that say what is measured."""
     row: dict[str, object] = {"gpu": gpu}
     if isinstance(op, Streaming):
@@ -197,7 +197,7 @@ def row_of(op: Kernel, gpu: str, precision: str) -> dict[str, object]:
     return row | sizes | {"stage": STAGES[op.layout]}
 
 
-def _rates(op: Kernel, built: Built, seconds: float) -> dict[str, object]:
+def _rates(op: TransformerKernel, built: Built, seconds: float) -> dict[str, object]:
     if isinstance(op, Attention):
         flops = 2.0 * op.batch * op.heads * op.seq_q * op.seq_k * (op.head_dim + op.head_dim_v)
         flops *= (0.5 if op.causal else 1.0) * (2.5 if op.pass_ == "bwd" else 1.0)
@@ -210,7 +210,7 @@ def _rates(op: Kernel, built: Built, seconds: float) -> dict[str, object]:
 
 def measure_class(
     device: Device,
-    ops: Sequence[Kernel],
+    ops: Sequence[TransformerKernel],
     file: ResultFile,
     gpu: str,
     precision: str,

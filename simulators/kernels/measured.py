@@ -36,7 +36,7 @@ from simulators.kernels.tables import (
     read_table,
     sustained,
 )
-from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel
+from simulators.workload.ir import Attention, Convolution, Gemm, GroupedGemm, Kernel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,6 +201,8 @@ def operation_key(op: Kernel) -> tuple[Key, tuple[float, ...]]:
     if isinstance(op, Attention):
         sizes = (op.batch, op.heads, op.kv_heads, op.seq_q, op.seq_k, op.head_dim, op.head_dim_v)
         return ("attention", _numeric(op.dtype), op.pass_, op.kernel), (*sizes, int(op.causal))
+    if isinstance(op, Convolution):
+        return ("convolution", _numeric(op.dtype), op.pass_), (float(op.flops),)
     # Kernels that share the bytes each move their part of them.
     return ("streaming", op.kind), (op.bytes / op.launches,)
 

@@ -14,10 +14,11 @@ from simulators.errors import InputError, require_choice
 from simulators.job import Gpu
 from simulators.kernels.attention import price_attention
 from simulators.kernels.coefficients import grouped_evidence
+from simulators.kernels.convolution import price_convolutions
 from simulators.kernels.gemm import price_gemms
 from simulators.kernels.streaming import price_streaming, streaming_evidence
 from simulators.prediction import Evidence
-from simulators.workload.ir import Attention, Gemm, GroupedGemm, Kernel, Streaming
+from simulators.workload.ir import Attention, Convolution, Gemm, GroupedGemm, Kernel, Streaming
 
 if TYPE_CHECKING:
     from simulators.kernels.measured import MeasuredTable
@@ -84,6 +85,8 @@ def price_kernels(
             prices = _gemms(gpu, dtype, chosen, group_launches=kernel != "one")
         elif formula == "attention":
             prices = _attention(gpu, dtype, pass_, kernel, chosen)
+        elif formula == "convolution":
+            prices = _convolutions(gpu, dtype, chosen)
         else:
             prices = _streaming(gpu, chosen)
         seconds[positions], memory_bound[positions], evidence[positions] = prices
@@ -107,7 +110,9 @@ def _formula(op: Kernel) -> tuple[str, str, str, str]:
         return "streaming", "", "", ""
     if isinstance(op, Attention):
         return "attention", op.dtype, op.pass_, op.kernel
-    allowed = "Gemm, GroupedGemm, Attention or Streaming"
+    if isinstance(op, Convolution):
+        return "convolution", op.dtype, "", ""
+    allowed = "Gemm, GroupedGemm, Attention, Convolution or Streaming"
     raise InputError("ops", type(op).__name__, "is not a kernel", allowed)
 
 
@@ -154,6 +159,11 @@ def _attention(gpu: Gpu, dtype: str, pass_: str, kernel: str, ops: list[Kernel])
         return seconds, share, _CODE[found]
     seconds, share, _ = price_attention(gpu, dtype, pass_, shapes, "flash2")
     return seconds * FLASH2_SPEEDUP, share / FLASH2_SPEEDUP, _CODE[Evidence.ESTIMATED]
+
+
+def _convolutions(gpu: Gpu, dtype: str, ops: list[Kernel]) -> _Columns:
+    seconds, share = price_convolutions(gpu, dtype, ops)  # type: ignore[arg-type]
+    return seconds, share, _CODE[Evidence.ESTIMATED]
 
 
 def _streaming(gpu: Gpu, ops: list[Kernel]) -> _Columns:

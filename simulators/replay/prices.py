@@ -23,6 +23,7 @@ from simulators.workload.ir import (
     Block,
     Collective,
     Communicator,
+    Convolution,
     Free,
     Gemm,
     GroupedGemm,
@@ -69,7 +70,7 @@ PARTS = (
 )
 PART_INDEX = {name: index for index, name in enumerate(PARTS)}
 EVIDENCE = tuple(Evidence)
-KERNELS = (Gemm, GroupedGemm, Attention, Streaming)
+KERNELS = (Gemm, GroupedGemm, Attention, Convolution, Streaming)
 DeviceOp = Kernel | Collective | SendRecv
 
 
@@ -304,7 +305,7 @@ def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
 
 def _class_of(op: DeviceOp) -> str:
     """The class whose slowdown beside communication a kernel shares."""
-    if isinstance(op, Gemm):
+    if isinstance(op, Gemm | Convolution):
         return "gemm"
     if isinstance(op, GroupedGemm):
         return "grouped_gemm"
@@ -326,6 +327,8 @@ def _kind_of(op: DeviceOp) -> str:
         return f"{op.dtype} grouped GEMM"
     if isinstance(op, Attention):
         return f"attention {op.pass_}"
+    if isinstance(op, Convolution):
+        return f"{op.dtype} convolution"
     return op.kind
 
 

@@ -9,6 +9,7 @@ operations; replay puts the priced blocks on a timeline.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -72,6 +73,48 @@ class Attention:
     pass_: str
     dtype: str
     kernel: str = "flash"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """One pass of a convolution over ``batch`` images of ``in_size`` pixels (one to three axes).
+
+    ``pass_`` is ``fwd``, ``dgrad`` (gradient of the input) or ``wgrad`` (of the filter); sizes are
+    those of the forward pass in all three. ``kernel``, ``stride``, ``padding`` and ``dilation``
+    have one entry an axis. ``dtype`` is the arithmetic: "tf32" is what cuDNN makes of fp32 tensors
+    unless told otherwise (``torch.backends.cudnn.allow_tf32``). ``channels_last``: NHWC in memory.
+    """
+
+    name: str
+    batch: int
+    in_channels: int
+    out_channels: int
+    in_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    dtype: str
+    pass_: str = "fwd"
+    stride: tuple[int, ...] = (1, 1)
+    padding: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    channels_last: bool = False
+
+    @property
+    def out_size(self) -> tuple[int, ...]:
+        """Pixels of the output along each axis."""
+        axes = zip(
+            self.in_size, self.kernel, self.stride, self.padding, self.dilation, strict=True
+        )
+        return tuple(
+            (size + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
+            for size, taps, stride, padding, dilation in axes
+        )
+
+    @property
+    def flops(self) -> int:
+        """2 x multiplications, the same in each pass."""
+        positions = self.batch * math.prod(self.out_size) * math.prod(self.kernel)
+        return 2 * positions * self.in_channels * self.out_channels // self.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +187,10 @@ class Free:
     bytes: int
 
 
-Kernel = Gemm | GroupedGemm | Attention | Streaming
-Op = Gemm | GroupedGemm | Attention | Streaming | Collective | SendRecv | HostSync | Alloc | Free
+# What transformers consist of, and what else traced models may.
+TransformerKernel = Gemm | GroupedGemm | Attention | Streaming
+Kernel = TransformerKernel | Convolution
+Op = Kernel | Collective | SendRecv | HostSync | Alloc | Free
 
 
 @dataclass(frozen=True)
