@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from simulators.errors import InputError
 
@@ -60,14 +61,30 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises:
         OSError: when it cannot be written.
     """
+    with replacing_bytes(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        try:
+            yield text
+            text.flush()
+        finally:
+            text.detach()
+
+
+@contextmanager
+def replacing_bytes(path: Path) -> Iterator[BinaryIO]:
+    """``replacing`` for what is not text.
+
+    Raises:
+        OSError: when it cannot be written.
+    """
     if _is_stream(path):
-        with path.open("w", encoding="utf-8", newline="") as stream:
+        with path.open("wb") as stream:
             yield stream
         return
     path = _target(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+        with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
