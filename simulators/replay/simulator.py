@@ -55,11 +55,15 @@ class ReplaySimulator:
         interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
         return replace(prediction, interval_s=interval_s)
 
+    def workload(self, job: Job) -> Workload:
+        """What is replayed: from the built-in source unless a subclass has another."""
+        return build_workload(job)
+
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``simulate``, but needs no residuals: what they are made with."""
         if self._calibration is not None:
             self._calibration.check_gpu(job.gpu)
-        workload = build_workload(job)
+        workload = self.workload(job)
         pricer = Pricer(
             job.gpu,
             job.cluster,

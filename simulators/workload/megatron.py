@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from simulators.job import DEFAULT_RECOMPUTE_MODULES, Job
@@ -25,10 +26,18 @@ from simulators.workload.step_end import finish_block, optimizer_block
 
 def build_workload(job: Job) -> Workload:
     """One training step of a valid job: the program of every pipeline stage."""
-    shard = Shard.of(job)
+    shard, mode = Shard.of(job), ChunkMode.of(job)
+    return compose_workload(job, lambda *content: build_chunk(shard, mode, *content))
+
+
+def compose_workload(job: Job, chunk_of: Callable[[int, int, bool, bool], Chunk]) -> Workload:
+    """The stages of a valid job, from wherever their chunks come.
+
+    ``chunk_of(dense, experts, first, last)``: a chunk of so many layers of each kind, and whether
+    it holds the model's ends.
+    """
     recipe = job.recipe
-    mode = ChunkMode.of(job)
-    made: dict[tuple[object, ...], Chunk] = {}
+    made: dict[tuple[int, int, bool, bool], Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
     for stage, layers in enumerate(layers_by_stage(job)):
@@ -39,7 +48,7 @@ def build_workload(job: Job) -> Workload:
             experts = sum(job.model.is_moe_layer(layer) for layer in range(start, stop))
             key = (stop - start - experts, experts, first, last)
             if key not in made:
-                made[key] = build_chunk(shard, mode, *key)
+                made[key] = chunk_of(*key)
             keys.append(key)
         # Tied embeddings live on both ends and their gradients are summed.
         shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
@@ -54,6 +63,7 @@ def build_workload(job: Job) -> Workload:
                 optimizer_block(job, parameters, count),
             )
         stages.append(finished[content])
+    shard = Shard.of(job)
     boundary = shard.local_tokens * job.model.hidden_size * shard.element_bytes
     return Workload(tuple(stages), communicators(job), boundary)
 
@@ -111,17 +121,9 @@ def build_chunk(
     runs: list[Run] = []
     if first:
         runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
-    left = dense + experts if mode.layers is None else mode.layers
-    for is_moe, count in ((False, dense), (True, experts)):
-        # Megatron's block method recomputes the first layers of a chunk.
-        head = min(count, left) if mode.recompute == "full" else 0
-        left -= head
-        rest = "none" if mode.recompute == "full" else mode.recompute
-        for recompute, number in (("full", head), (rest, count - head)):
-            if number:
-                parameters = layer_parameters(shard, is_moe)
-                blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
-                runs.append(Run(*blocks, number, parameters))
+    for is_moe, recompute, number in layer_runs(mode, dense, experts):
+        blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
+        runs.append(Run(*blocks, number, layer_parameters(shard, is_moe)))
     if last:
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
@@ -131,6 +133,20 @@ def build_chunk(
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
     return Chunk(tuple(runs))
+
+
+def layer_runs(mode: ChunkMode, dense: int, experts: int) -> Iterator[tuple[bool, str, int]]:
+    """Equal layers of a chunk in order: whether they have experts, how they are recomputed, how
+    many."""
+    left = dense + experts if mode.layers is None else mode.layers
+    for is_moe, count in ((False, dense), (True, experts)):
+        # Megatron's block method recomputes the first layers of a chunk.
+        head = min(count, left) if mode.recompute == "full" else 0
+        left -= head
+        rest = "none" if mode.recompute == "full" else mode.recompute
+        for recompute, number in (("full", head), (rest, count - head)):
+            if number:
+                yield is_moe, recompute, number
 
 
 def _with_copies(run: Run, element_bytes: int) -> Run:
