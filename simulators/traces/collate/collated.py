@@ -1,0 +1,235 @@
+"""A job from the traces of a few of its ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from simulators.errors import InputError
+from simulators.traces.collate.classes import TOLERANCE, Classes, classes
+from simulators.traces.collate.communication import (
+    Communication,
+    Communicator,
+    Launch,
+    communication,
+)
+from simulators.traces.collate.content import content
+from simulators.traces.collate.families import (
+    Family,
+    Groups,
+    check_seen,
+    distinct,
+    families,
+    tile,
+)
+from simulators.traces.collate.matching import Matching, Mismatch, match
+from simulators.traces.collate.order import OrderProblem, check_order
+from simulators.traces.collate.placement import place
+from simulators.traces.events import Collective, PointToPoint, Trace
+
+
+@dataclass(frozen=True)
+class Collated:
+    """A whole job: what each of its ranks does, and with whom.
+
+    ``traces`` holds one rank of each class; ``class_of_rank[r]`` is the traced rank that stands
+    for rank ``r``. ``classes`` and ``matching`` are those of all ranks that were traced;
+    ``mismatches`` and ``order_problems`` are of the whole job, ranks that others stand for
+    included.
+    """
+
+    world_size: int
+    traces: dict[int, Trace]
+    class_of_rank: tuple[int, ...]
+    classes: Classes
+    matching: Matching
+    mismatches: tuple[Mismatch, ...]
+    order_problems: tuple[OrderProblem, ...]
+    _families: dict[int, dict[str, Family]]
+    _groups: dict[Family, Groups]
+
+    def group(self, rank: int, name: str) -> tuple[int, ...]:
+        """Members of the communicator that ``rank``'s trace (that of its class) calls ``name``.
+
+        Raises:
+            InputError: when there is none, or it is not used by any communication.
+        """
+        family = self._families[self.class_of_rank[rank]].get(name)
+        if family is None or family not in self._groups:
+            raise InputError("communicators", name, f"rank {rank} does not use such a one")
+        return self._groups[family][rank]
+
+    def peer(self, rank: int, event: PointToPoint) -> int:
+        """Whom ``rank`` sends to or receives from, by an event of its class's trace."""
+        first = self.class_of_rank[rank]
+        return self.group(rank, event.group)[self.group(first, event.group).index(event.peer)]
+
+    def members_by_class(self, rank: int, name: str) -> dict[int, int]:
+        """How many members of a communicator each class has: class's traced rank -> members."""
+        members: dict[int, int] = defaultdict(int)
+        for member in self.group(rank, name):
+            members[self.class_of_rank[member]] += 1
+        return dict(members)
+
+    def ranks_of_class(self, first: int) -> tuple[int, ...]:
+        """All ranks that a traced rank stands for, itself included."""
+        return tuple([rank for rank, of in enumerate(self.class_of_rank) if of == first])
+
+    def group_names(self, rank: int) -> dict[str, Family]:
+        """The communicators that ``rank``'s class communicates on, by name in its trace."""
+        return {
+            name: family
+            for name, family in self._families[self.class_of_rank[rank]].items()
+            if family in self._groups
+        }
+
+
+def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
+    """Put a job together from the traces of all of its ranks, or of some of each class.
+
+    Launches that do not fit are in the answer, not raised: see ``mismatches``.
+
+    Raises:
+        InputError: for no traces, traces of several jobs or twice of one rank; as
+            ``communication``; for communicators that do not tile the ranks of the job, and ranks
+            that do not tell what the others do.
+    """
+    world_size = _world_size(traces)
+    communications = {trace.header.rank: communication(trace) for trace in traces}
+    contents = [content(trace, communications[trace.header.rank]) for trace in traces]
+    found = classes(contents, tolerance)
+    seen = {rank: families(one.communicators.values()) for rank, one in communications.items()}
+    class_of_rank = place(world_size, found.first_of, seen)
+    groups = _groups(world_size, class_of_rank, communications, seen)
+    names = {
+        first: _names(communications[first], seen[first]) for first in sorted(set(class_of_rank))
+    }
+    matching = match(list(communications.values()))
+    mismatches = dict.fromkeys(matching.mismatches)
+    problems = dict.fromkeys(check_order(list(communications.values())))
+    for standing in _stand_ins(class_of_rank, communications, names, groups):
+        mismatches |= dict.fromkeys(match(standing).mismatches)
+        problems |= dict.fromkeys(check_order(standing))
+    by_rank = {trace.header.rank: trace for trace in traces}
+    return Collated(
+        world_size,
+        {first: by_rank[first] for first in names},
+        class_of_rank,
+        found,
+        matching,
+        tuple(mismatches),
+        tuple(problems),
+        names,
+        groups,
+    )
+
+
+def _world_size(traces: Sequence[Trace]) -> int:
+    sizes = sorted({trace.header.world_size for trace in traces})
+    if len(sizes) != 1:
+        problem = "are of several jobs" if sizes else "there are none"
+        raise InputError("traces", sizes, problem, "traces of one job")
+    ranks = [trace.header.rank for trace in traces]
+    if len(set(ranks)) != len(ranks):
+        raise InputError("traces", sorted(ranks), "hold a rank twice")
+    return sizes[0]
+
+
+def _names(one: Communication, by_family: Mapping[Family, Communicator]) -> dict[str, Family]:
+    family_of = {communicator: family for family, communicator in by_family.items()}
+    return {name: family_of[communicator] for name, communicator in one.communicators.items()}
+
+
+def _groups(
+    world_size: int,
+    class_of_rank: Sequence[int],
+    communications: Mapping[int, Communication],
+    seen: Mapping[int, Mapping[Family, Communicator]],
+) -> dict[Family, Groups]:
+    """Everybody's group, for the families that traced ranks communicate on."""
+    used: dict[Family, set[int]] = defaultdict(set)
+    for rank, one in communications.items():
+        on = {launch.communicator for launch in one.launches}
+        for family, communicator in seen[rank].items():
+            if communicator in on:
+                used[family].add(rank)
+    everybody = len(communications) == world_size
+    groups = {}
+    for family in used:
+        members = {rank: each[family] for rank, each in seen.items() if family in each}
+        if everybody:
+            groups[family] = {rank: one.ranks for rank, one in members.items()}
+            continue
+        having = {first for first in set(class_of_rank) if family in seen[first]}
+        domain = [rank for rank in range(world_size) if class_of_rank[rank] in having]
+        groups[family] = tile(family, domain)
+        check_seen(family, groups[family], members)
+    return groups
+
+
+def _stand_ins(
+    class_of_rank: Sequence[int],
+    communications: Mapping[int, Communication],
+    names: Mapping[int, Mapping[str, Family]],
+    groups: Mapping[Family, Groups],
+) -> Iterator[list[Communication]]:
+    """One group of each family and composition of classes, its members' launches on it.
+
+    Members that were not traced do what the rank that stands for them does.
+    """
+    if len(communications) == len(class_of_rank):
+        return
+    for family, group_of in groups.items():
+        launches = {
+            first: [
+                launch
+                for launch in communications[first].launches
+                if by_name[launch.event.group] == family
+            ]
+            for first, by_name in names.items()
+        }
+        transfers = any(
+            type(launch.event) is PointToPoint for each in launches.values() for launch in each
+        )
+        compositions: set[tuple[int, ...]] = set()
+        for members in distinct(group_of):
+            composition = tuple([class_of_rank[rank] for rank in members])
+            if composition in compositions or all(rank in communications for rank in members):
+                continue
+            compositions.add(composition)
+            communicator = Communicator(family.description, members, family.occurrence)
+            # Members of one class launch the same collectives: one of them will do.
+            shown = members if transfers else _one_of_each(members, class_of_rank)
+            yield [
+                Communication(
+                    rank,
+                    {family.description: communicator},
+                    tuple(
+                        _moved(launch, rank, communicator)
+                        for launch in launches[class_of_rank[rank]]
+                    ),
+                )
+                for rank in shown
+            ]
+
+
+def _one_of_each(members: Iterable[int], class_of_rank: Sequence[int]) -> list[int]:
+    found: dict[int, int] = {}
+    for rank in members:
+        found.setdefault(class_of_rank[rank], rank)
+    return list(found.values())
+
+
+def _moved(launch: Launch, rank: int, communicator: Communicator) -> Launch:
+    """The launch as ``rank`` makes it on its own communicator of the family."""
+    event = launch.event
+    here, there = launch.communicator.ranks, communicator.ranks
+    moved: Collective | PointToPoint = event
+    if type(event) is PointToPoint:
+        moved = dataclasses.replace(event, peer=there[here.index(event.peer)])
+    elif type(event) is Collective and event.root is not None:
+        moved = dataclasses.replace(event, root=there[here.index(event.root)])
+    site = launch.site if rank == launch.rank else f"{launch.site} (as rank {launch.rank})"
+    return Launch(rank, communicator, moved, site.strip())

@@ -1,0 +1,231 @@
+"""What a rank does in each phase, in a form that equal ranks share.
+
+Ranks that do the same work still differ in numbers (storages, works, events, streams, sites), in
+CPU time and in whom they talk to. So each phase of each step is digested with those numbers
+counted anew from its start, without sites, CPU time, values read and the roots of broadcasts, and
+with communicators named by their role.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from simulators.traces.collate.communication import Communication, communication
+from simulators.traces.events import (
+    SETUP,
+    Alloc,
+    Argument,
+    Begin,
+    Collective,
+    EmptyCache,
+    End,
+    Event,
+    EventRecord,
+    EventWait,
+    Free,
+    Op,
+    Phase,
+    PointToPoint,
+    RecordStream,
+    Resize,
+    Synchronise,
+    TensorSpec,
+    Trace,
+    ValueRead,
+    WorkWait,
+)
+
+USER_RANGE = "user"
+
+
+@dataclass(frozen=True)
+class PhaseContent:
+    """One phase of one step: its digest, and what it amounts to.
+
+    ``operations`` counts launches by name, communications as ``kind role``; ``elements`` are those
+    of all tensors that operations read and write; ``communicated_bytes`` those that communications
+    read and write.
+    """
+
+    phase: str
+    step: int
+    digest: str
+    operations: Counter[str]
+    elements: int
+    communicated_bytes: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """All phases of a rank, in order; a phase that is entered again (micro-batches) is new."""
+
+    rank: int
+    phases: tuple[PhaseContent, ...]
+
+
+def content(trace: Trace, ranks_communication: Communication | None = None) -> Content:
+    """Digest a trace phase by phase.
+
+    Raises:
+        InputError: as ``communication``, which is made of the trace unless given.
+    """
+    roles = _roles(ranks_communication or communication(trace))
+    phases = []
+    current, gathered = Phase(SETUP, 0), _Gathering(roles)
+    for event in trace.events:
+        if type(event) is Phase:
+            if gathered.operations or gathered.lines:
+                phases.append(gathered.content(current))
+            current, gathered = event, _Gathering(roles)
+        else:
+            gathered.add(event)
+    if gathered.operations or gathered.lines:
+        phases.append(gathered.content(current))
+    return Content(trace.header.rank, tuple(phases))
+
+
+def _roles(ranks_communication: Communication) -> dict[str, _Role]:
+    """What each communicator is to its member: description, size, which of several alike."""
+    seen: Counter[tuple[str, int]] = Counter()
+    roles = {}
+    for name, communicator in ranks_communication.communicators.items():
+        alike = (communicator.description, len(communicator.ranks))
+        text = f"{communicator.description}/{len(communicator.ranks)}/{seen[alike]}"
+        seen[alike] += 1
+        position = communicator.ranks.index(ranks_communication.rank)
+        roles[name] = _Role(text, communicator.ranks, position)
+    return roles
+
+
+@dataclass(frozen=True)
+class _Role:
+    text: str
+    ranks: tuple[int, ...]
+    position: int
+
+    def offset(self, peer: int) -> int:
+        """How many members further the peer is, round the communicator."""
+        return (self.ranks.index(peer) - self.position) % len(self.ranks)
+
+
+class _Gathering:
+    """Collects one phase."""
+
+    def __init__(self, roles: dict[str, _Role]) -> None:
+        self.lines: list[str] = []
+        self.operations: Counter[str] = Counter()
+        self._roles = roles
+        self._elements = 0
+        self._communicated_bytes = 0
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def content(self, phase: Phase) -> PhaseContent:
+        digest = hashlib.blake2b("\n".join(self.lines).encode(), digest_size=16).hexdigest()
+        return PhaseContent(
+            phase.phase,
+            phase.step,
+            digest,
+            self.operations,
+            self._elements,
+            self._communicated_bytes,
+        )
+
+    def add(self, event: Event) -> None:
+        write = _WRITERS.get(type(event))
+        if write is not None:
+            for line in write(self, event):
+                self.lines.append(line)
+
+    def number(self, kind: str, number: int | None) -> object:
+        """The number anew: in order of first appearance within the phase."""
+        if number is None:
+            return None
+        return self._numbers.setdefault((kind, number), len(self._numbers))
+
+    def storage(self, number: int | None) -> object:
+        return self.number("storage", number)
+
+    def stream(self, number: int | None) -> object:
+        return self.number("stream", number)
+
+    def argument(self, argument: Argument) -> object:
+        if type(argument) is TensorSpec:
+            self._elements += prod(argument.shape)
+            storage = self.storage(argument.storage)
+            return (argument.dtype, argument.shape, argument.strides, storage)
+        if type(argument) is tuple:
+            return tuple([self.argument(item) for item in argument])
+        return argument
+
+    def op(self, op: Op) -> Iterator[str]:
+        self.operations[op.name] += 1
+        inputs = [self.argument(argument) for argument in op.inputs]
+        outputs = [self.argument(tensor) for tensor in op.outputs]
+        yield f"op {op.name} {inputs} {outputs} {self.stream(op.stream)}"
+
+    def collective(self, event: Collective) -> Iterator[str]:
+        role = self._roles[event.group]
+        self.operations[f"{event.kind} {role.text}"] += 1
+        self._communicated_bytes += event.bytes_in + event.bytes_out
+        storages = [self.storage(number) for number in (*event.inputs, *event.outputs)]
+        yield (
+            f"{event.kind} {role.text} {event.bytes_in} {event.bytes_out} {event.dtype} "
+            f"{self.stream(event.stream)} {self.number('work', event.work)} {event.splits_in} "
+            f"{event.splits_out} {storages}"
+        )
+
+    def point_to_point(self, event: PointToPoint) -> Iterator[str]:
+        role = self._roles[event.group]
+        self.operations[f"{event.kind} {role.text}"] += 1
+        self._communicated_bytes += event.bytes
+        yield (
+            f"{event.kind} {role.text} {role.offset(event.peer)} {event.bytes} {event.dtype} "
+            f"{self.stream(event.stream)} {self.number('work', event.work)} "
+            f"{self.number('batch', event.batch)} {self.storage(event.storage)}"
+        )
+
+    def begin(self, event: Begin) -> Iterator[str]:
+        # What users write into ranges may name the rank.
+        if event.kind != USER_RANGE:
+            yield f"begin {event.kind} {event.name}"
+
+    def end(self, event: End) -> Iterator[str]:
+        if event.kind != USER_RANGE:
+            yield f"end {event.kind}"
+
+    def synchronise(self, event: Synchronise) -> Iterator[str]:
+        yield f"synchronise {event.scope} {self.number(event.scope, event.number)}"
+
+
+# Events without an entry (sites, gaps, communicators' making, violations) are no content.
+_WRITERS: dict[type, Callable[[_Gathering, Any], Iterator[str]]] = {
+    Op: _Gathering.op,
+    Collective: _Gathering.collective,
+    PointToPoint: _Gathering.point_to_point,
+    Begin: _Gathering.begin,
+    End: _Gathering.end,
+    Synchronise: _Gathering.synchronise,
+    WorkWait: lambda g, e: iter(
+        [f"work_wait {g.number('work', e.work)} {g.stream(e.stream)} {e.blocks_host}"]
+    ),
+    EventRecord: lambda g, e: iter(
+        [f"event_record {g.number('event', e.event)} {g.stream(e.stream)} {e.timing}"]
+    ),
+    EventWait: lambda g, e: iter(
+        [f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}"]
+    ),
+    # What a value was may differ (a rank that knows it, one that invents it); reading it counts.
+    ValueRead: lambda g, e: iter([f"value_read {e.operation} {g.stream(e.stream)}"]),
+    Alloc: lambda g, e: iter([f"alloc {g.storage(e.storage)} {e.bytes} {g.stream(e.stream)}"]),
+    Free: lambda g, e: iter([f"free {g.storage(e.storage)}"]),
+    Resize: lambda g, e: iter([f"resize {g.storage(e.storage)} {e.bytes}"]),
+    RecordStream: lambda g, e: iter(
+        [f"record_stream {g.storage(e.storage)} {g.stream(e.stream)}"]
+    ),
+    EmptyCache: lambda g, e: iter(["empty_cache"]),
+}
