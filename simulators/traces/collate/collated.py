@@ -156,7 +156,7 @@ def _groups(
             if communicator in on:
                 used[family].add(rank)
     everybody = len(communications) == world_size
-    groups = {}
+    groups: dict[Family, Groups] = {}
     for family in used:
         members = {rank: each[family] for rank, each in seen.items() if family in each}
         if everybody:

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from simulators.errors import InputError
 from simulators.traces.collate.communication import Communicator
-from simulators.traces.collate.families import Family, Groups, check_seen, distinct, tile
+from simulators.traces.collate.families import Family, check_seen, distinct, tile
 
 PIPELINE = ("pipeline", "pp")
 MAX_DISTINGUISHING = 3
