@@ -18,8 +18,10 @@ from simulators.base import SimulatorSpec, check_simulator, get_simulator, measu
 from simulators.errors import require_choice
 from simulators.job import Job
 from simulators.output import show_text, write_output
+from simulators.replay.simulator import ReplaySimulator
 from simulators.replay.timeline import operation_timeline
 from simulators.validity import check_job
+from simulators.workload.program import Workload
 
 
 def simulate(config: DictConfig) -> int:
@@ -32,7 +34,8 @@ def simulate(config: DictConfig) -> int:
     check_simulator(spec, job.gpu)
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
     if timeline.file is not None:
-        write_timeline(job, Path(timeline.file), timeline.micro_batches, spec)
+        workload = simulator.workload(job) if isinstance(simulator, ReplaySimulator) else None
+        write_timeline(job, Path(timeline.file), timeline.micro_batches, spec, workload)
     prediction = simulator.simulate(job)
     if config.format == "json":
         show_text(json.dumps(prediction.to_dict(), indent=2, allow_nan=False) + "\n")
@@ -41,8 +44,14 @@ def simulate(config: DictConfig) -> int:
     return OK
 
 
-def write_timeline(job: Job, path: Path, micro_batches: int | None, spec: SimulatorSpec) -> None:
-    """Write a step's operations as Chrome trace events.
+def write_timeline(
+    job: Job,
+    path: Path,
+    micro_batches: int | None,
+    spec: SimulatorSpec,
+    workload: Workload | None,
+) -> None:
+    """Write a step's operations as Chrome trace events; ``workload`` None is the built-in one.
 
     Raises:
         InputError: when the file cannot be written or the micro-batches not be scheduled.
@@ -50,8 +59,8 @@ def write_timeline(job: Job, path: Path, micro_batches: int | None, spec: Simula
     if micro_batches is None:
         micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
     measured = measured_table(spec.measured_kernels)
-    trace = chrome_trace(operation_timeline(job, micro_batches, spec.calibration, measured))
-    write_output("timeline.file", path, trace)
+    timeline = operation_timeline(job, micro_batches, spec.calibration, measured, workload)
+    write_output("timeline.file", path, chrome_trace(timeline))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,7 +64,14 @@ class SimulatorSpec:
 
 
 # Imported only when asked for, so that `import simulators` stays light.
-_SIMULATORS = {"replay": ("simulators.replay.simulator", "ReplaySimulator")}
+_SIMULATORS = {
+    "replay": ("simulators.replay.simulator", "ReplaySimulator"),
+    "traced": ("simulators.traced.simulator", "TracedSimulator"),
+}
+
+
+# Those that prepare several jobs together faster than one by one: ``prepare(jobs)``.
+_PREPARING = ("traced",)
 
 
 def simulator_names() -> list[str]:
@@ -101,6 +109,18 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
     return simulator
 
 
+def prepare_simulator(chosen: SimulatorSpec | str, jobs: Iterable[Job]) -> None:
+    """Have done in this process what simulating all these jobs, in whatever process, needs.
+
+    Raises:
+        InputError: when it cannot be done here.
+    """
+    spec = SimulatorSpec.of(chosen)
+    if spec.name in _PREPARING:
+        simulator: Any = get_simulator(spec)
+        simulator.prepare(jobs)
+
+
 @functools.lru_cache(maxsize=2)
 def measured_table(kernels: MeasuredKernels | None) -> MeasuredTable | None:
     """The table of measured kernels, read once per process.
@@ -122,8 +142,9 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu) -> None:
     """Refuse a simulator that cannot predict for a GPU, importing as little as possible.
 
     Raises:
-        InputError: for an unknown name, a class that cannot be imported, or a calibration for
-            another GPU, beside measured kernels, or for a simulator of your own.
+        InputError: for an unknown name, a class that cannot be imported, packages that are not
+            installed, or a calibration for another GPU, beside measured kernels, or for a
+            simulator of your own.
     """
     spec = SimulatorSpec.of(chosen)
     if spec.calibration is not None:
@@ -135,3 +156,7 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu) -> None:
         get_simulator(spec)
     else:
         require_choice("simulator.name", spec.name, _SIMULATORS)
+        if spec.name == "traced":
+            from simulators.traced.tracer import check_traces_possible
+
+            check_traces_possible()

@@ -22,7 +22,7 @@ from optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from optimizer.executors.worker import Report, Task, work
 from optimizer.options import ExecutorOptions
 from optimizer.question import Declared
-from simulators.base import SimulatorSpec
+from simulators.base import SimulatorSpec, prepare_simulator
 from simulators.job import Recipe
 
 # A task's worth of simulation: long beside the milliseconds it takes to send one.
@@ -103,6 +103,7 @@ class PooledExecutor(Executor):
             self._workers.close()
 
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+        prepare_simulator(self._simulator, map(self._declared.job, recipes))
         waiting = deque(self._cut(len(recipes)))
         running: dict[Future[Report], range] = {}
         suspects: list[int] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from optimizer.executors.base import Executor, Outcome
 from optimizer.executors.worker import simulate_one
 from optimizer.question import Declared
-from simulators.base import SimulatorSpec
+from simulators.base import SimulatorSpec, prepare_simulator
 from simulators.job import Recipe
 
 
@@ -20,5 +20,6 @@ class SerialExecutor(Executor):
         self._simulator = simulator
 
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+        prepare_simulator(self._simulator, map(self._declared.job, recipes))
         for position, recipe in enumerate(recipes):
             yield position, simulate_one(self._declared, self._simulator, recipe)

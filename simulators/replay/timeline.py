@@ -61,6 +61,7 @@ def operation_timeline(
     micro_batches: int | None = None,
     calibration: Calibration | None = None,
     measured: MeasuredTable | None = None,
+    workload: Workload | None = None,
 ) -> Timeline:
     """Unroll one step of a valid job.
 
@@ -69,6 +70,7 @@ def operation_timeline(
         micro_batches: how many per replica to play, default all; a multiple of ``pp`` when
             interleaved. The cost is proportional to it.
         calibration, measured: as in ``ReplaySimulator``.
+        workload: the job's, where it is not the built-in source's.
 
     Raises:
         InputError: for a number of micro-batches the schedule cannot run.
@@ -78,7 +80,7 @@ def operation_timeline(
     if count < 1 or count % unit or count > job.num_micro_batches:
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
-    workload = build_workload(job)
+    workload = workload or build_workload(job)
     pricer = Pricer(
         job.gpu, job.cluster, job.framework, workload.communicators, calibration, measured
     )

@@ -1,0 +1,1 @@
+"""Workloads whose blocks were traced from Megatron-Core's layers, not built from shapes."""

@@ -1,0 +1,160 @@
+"""Traced pieces on disk: one JSON file each, named by everything but the versions it holds.
+
+Reading needs no torch. Where torch and Megatron-Core are installed, an entry that other versions
+made counts as missing; where they are not, it is taken as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulators.output import write_whole
+from simulators.traced.block_file import MalformedBlockError, decode_block, encode_block
+from simulators.traced.piece import Piece
+from simulators.workload.ir import Block
+from simulators.workload.parameters import LocalParameters
+
+FORMAT = 1
+TRACED_PACKAGES = ("torch", "megatron-core")
+# A layer's file is some tens of kilobytes; what is larger was not written here.
+MOST_BYTES = 16 * 2**20
+_SIMULATORS = Path(__file__).parent.parent
+# Code that a trace goes through before it is a block.
+_SOURCES = ("emulation", "traced", "traces")
+
+
+@dataclass(frozen=True)
+class TracedPiece:
+    """A piece's blocks and parameters on one rank; ``versions`` maps package to version.
+
+    The head's parameters include an output weight of its own.
+    """
+
+    forward: Block
+    backward: Block
+    parameters: LocalParameters
+    versions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "forward": encode_block(self.forward),
+            "backward": encode_block(self.backward),
+            "parameters": [self.parameters.dense, self.parameters.expert],
+            "versions": self.versions,
+        }
+
+    @staticmethod
+    def from_json(given: object) -> TracedPiece:
+        """Raises MalformedBlockError for what ``to_json`` does not write."""
+        names = {"forward", "backward", "parameters", "versions"}
+        if not isinstance(given, dict) or set(given) != names:
+            raise MalformedBlockError(f"a traced piece has {', '.join(sorted(names))}")
+        counts, versions = given["parameters"], given["versions"]
+        if not isinstance(counts, list) or [type(each) for each in counts] != [int, int]:
+            raise MalformedBlockError("parameters are two counts")
+        if not isinstance(versions, dict) or not all(
+            isinstance(text, str) for text in versions.values()
+        ):
+            raise MalformedBlockError("versions are texts")
+        return TracedPiece(
+            decode_block(given["forward"]),
+            decode_block(given["backward"]),
+            LocalParameters(*counts),
+            versions,
+        )
+
+
+def cache_directory() -> Path:
+    """``$TRAINSCOUT_CACHE``, or ``trainscout`` where the user's caches are."""
+    given = os.environ.get("TRAINSCOUT_CACHE")
+    if given:
+        return Path(given) / "traced"
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "trainscout" / "traced"
+
+
+def installed_versions() -> dict[str, str] | None:
+    """Versions of what pieces are traced with, None where something is not installed."""
+    try:
+        return {name: importlib.metadata.version(name) for name in TRACED_PACKAGES}
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def code_digest() -> str:
+    """Hash of the code that makes blocks from a piece."""
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((_SIMULATORS / folder).rglob("*")):
+            if path.suffix in (".py", ".cpp"):
+                digest.update(str(path.relative_to(_SIMULATORS)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class PieceCache:
+    """The directory of traced pieces; ``None`` is the user's."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or cache_directory()
+
+    def read(self, piece: Piece) -> TracedPiece | None:
+        """The traced piece; None when there is none, or what is there cannot be used."""
+        path = self._path(piece)
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                return None
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            return None
+        # A digest's collision, or a file that somebody renamed.
+        if content.get("piece") != _as_json(piece):
+            return None
+        try:
+            traced = TracedPiece.from_json(content.get("traced"))
+        except MalformedBlockError:
+            return None
+        installed = installed_versions()
+        return None if installed is not None and traced.versions != installed else traced
+
+    def write(self, piece: Piece, traced: TracedPiece) -> None:
+        """Keep it; raises OSError when it cannot be written."""
+        content = {"format": FORMAT, "piece": _as_json(piece), "traced": traced.to_json()}
+        self._directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+        write_whole(self._path(piece), text)
+
+    @contextlib.contextmanager
+    def claimed(self, pieces: Iterable[Piece]) -> Iterator[None]:
+        """While inside, no other process traces any of ``pieces``: it waits for them instead.
+
+        Locks are files' (``flock``), which end with their process, taken in one order.
+        """
+        import fcntl
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            for path in sorted({self._path(piece) for piece in pieces}):
+                lock = stack.enter_context(path.with_suffix(".lock").open("wb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _path(self, piece: Piece) -> Path:
+        text = json.dumps([FORMAT, code_digest(), _as_json(piece)], sort_keys=True)
+        return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+
+def _as_json(piece: Piece) -> Any:
+    return json.loads(json.dumps(piece.to_json()))

@@ -1,0 +1,35 @@
+"""Which of the workload's communicators each of Megatron-Core's groups is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from simulators.traces.events import Group
+
+# ``group_desc`` in ``megatron/core/parallel_state.py``.
+_DIMENSIONS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
+    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
+    "DATA_PARALLEL_GROUP": "dp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "world",
+    "EXPERT_DATA_PARALLEL_GROUP": "expert_dp",
+    "MODEL_PARALLEL_GROUP": "model",
+    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "expert_model",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "EMBEDDING_GROUP": "embedding",
+}
+
+
+def dimensions_of(groups: Iterable[Group]) -> dict[str, str]:
+    """Group name -> communicator, for the groups that the workload knows."""
+    return {
+        group.name: _DIMENSIONS[group.description]
+        for group in groups
+        if group.description in _DIMENSIONS
+    }

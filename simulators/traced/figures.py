@@ -1,0 +1,85 @@
+"""What one step amounts to on one rank of every stage: from the built-in workload, from traces."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from simulators.job import Job
+from simulators.traced.compare import Shape, shape_of
+from simulators.workload.data_parallel import (
+    Transfer,
+    gather_parameters,
+    parameter_bytes,
+    reduce_gradients,
+)
+from simulators.workload.ir import Block, Collective, Gemm, GroupedGemm, Op, SendRecv
+from simulators.workload.program import Stage, Workload
+
+
+@dataclass(frozen=True)
+class Work:
+    """One rank's work in one step.
+
+    ``gemm_flops`` counts two for a multiplication and its addition. ``communicated_bytes`` maps a
+    communicator to the sum of NCCL's sizes (``ir.Collective``), of messages to what is sent.
+    ``shapes`` is the multiset of what is compared operation by operation.
+    """
+
+    parameter_bytes: int
+    gemm_flops: int = 0
+    communicated_bytes: Mapping[str, int] = field(default_factory=dict)
+    shapes: Counter[Shape] = field(default_factory=Counter)
+
+
+def work_of(ops: Iterable[tuple[Op, int]], parameter_bytes: int) -> Work:
+    """Sum operations, each so many times."""
+    flops = 0
+    communicated: Counter[str] = Counter()
+    shapes: Counter[Shape] = Counter()
+    for op, count in ops:
+        if isinstance(op, Gemm):
+            flops += count * 2 * op.batch * op.m * op.n * op.k
+        elif isinstance(op, GroupedGemm):
+            flops += count * 2 * op.groups * op.m_per_group * op.n * op.k
+        elif isinstance(op, Collective | SendRecv):
+            communicated[op.communicator] += count * op.bytes
+        shape = shape_of(op)
+        if shape is not None:
+            shapes[shape] += count
+    return Work(parameter_bytes, flops, dict(communicated), shapes)
+
+
+def builtin_work(job: Job, workload: Workload, index: int) -> Work:
+    """What the built-in source has stage ``index`` do in a step."""
+    stage = workload.stages[index]
+    held = stage.parameters.total * parameter_bytes(job)
+    return work_of(_step_ops(job, workload, stage, index), held)
+
+
+def _step_ops(job: Job, workload: Workload, stage: Stage, index: int) -> Iterable[tuple[Op, int]]:
+    micro_batches = job.num_micro_batches
+    for run in (run for chunk in stage.chunks for run in chunk.runs):
+        for block in (run.forward, run.backward):
+            yield from ((op, run.count * micro_batches) for op in block.ops)
+    for block in (stage.finish, stage.optimizer, *_data_parallel(job, stage)):
+        yield from ((op, 1) for op in block.ops)
+    sent = SendRecv("boundary", workload.stage_boundary_bytes, "pp")
+    yield sent, micro_batches * _boundaries(job, index)
+
+
+def _data_parallel(job: Job, stage: Stage) -> Iterable[Block]:
+    """One step's gathers and reductions, without and with the distributed optimizer."""
+    transfer = Transfer.of(job)
+    if max(job.dp * job.recipe.cp, job.expert_dp) > 1:
+        yield reduce_gradients(stage.parameters, transfer)
+        if job.recipe.zero_stage:
+            yield gather_parameters(stage.parameters, transfer)
+
+
+def _boundaries(job: Job, stage: int) -> int:
+    """Messages a stage sends for every micro-batch, both directions, over all its chunks."""
+    recipe = job.recipe
+    ends = (stage == 0) + (stage == recipe.pp - 1)
+    return 0 if recipe.pp == 1 else 2 * recipe.vpp - ends

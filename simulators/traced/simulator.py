@@ -1,0 +1,98 @@
+"""The simulator that replays layers traced from real Megatron-Core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from simulators.calibration import Calibration
+from simulators.errors import InputError
+from simulators.job import Job
+from simulators.prediction import Prediction
+from simulators.replay.simulator import ReplaySimulator
+from simulators.traced.cache import PieceCache, TracedPiece
+from simulators.traced.piece import Piece, check_traceable, pieces_of
+from simulators.traced.source import traced_workload
+from simulators.traced.tracer import Refused, traced_pieces
+from simulators.workload.program import Workload
+
+if TYPE_CHECKING:
+    from simulators.kernels.measured import MeasuredTable
+
+
+class TracedSimulator(ReplaySimulator):
+    """Replays blocks that were traced once each, on this machine, without a GPU.
+
+    What was traced is kept in ``cache`` (None: the user's cache directory).
+    """
+
+    name = "traced"
+
+    def __init__(
+        self,
+        calibration: Calibration | None = None,
+        measured: MeasuredTable | None = None,
+        cache: PieceCache | None = None,
+    ) -> None:
+        super().__init__(calibration, measured)
+        self._cache = cache or PieceCache()
+        self._known: dict[Piece, TracedPiece | Refused] = {}
+
+    def prepare(self, jobs: Iterable[Job]) -> None:
+        """Have what jobs need traced together, so that simulating them finds it.
+
+        Jobs that cannot be traced are left to ``simulate``, which says why.
+
+        Raises:
+            InputError: when something is missing that cannot be traced here.
+        """
+        pieces: dict[Piece, None] = {}
+        for job in jobs:
+            try:
+                pieces.update(dict.fromkeys(pieces_of(job)))
+            except InputError:
+                continue
+        self._find(tuple(pieces))
+
+    def without_error_bar(self, job: Job) -> Prediction:
+        """As ``ReplaySimulator``'s, saying what was traced."""
+        check_traceable(job)
+        prediction = super().without_error_bar(job)
+        said = f"layers as Megatron-Core {self._version(job)} runs them, traced"
+        if job.recipe.tp_comm_overlap:
+            said += "; userbuffers, which no trace shows, as in the built-in workload"
+        return replace(prediction, assumptions=(*prediction.assumptions, said))
+
+    def workload(self, job: Job) -> Workload:
+        """The job's blocks, traced where the cache has none.
+
+        Raises:
+            InputError: for a job that cannot be traced, here or at all.
+        """
+        pieces = pieces_of(job)
+        self._find(pieces)
+        found: dict[Piece, TracedPiece] = {}
+        for piece in pieces:
+            traced = self._known[piece]
+            if isinstance(traced, Refused):
+                problem = f"Megatron-Core does not run this {piece.kind}: {traced.reason}"
+                raise InputError("recipe", _words(piece), problem)
+            found[piece] = traced
+        return traced_workload(job, found)
+
+    def _find(self, pieces: tuple[Piece, ...]) -> None:
+        missing = [piece for piece in pieces if piece not in self._known]
+        if missing:
+            self._known |= traced_pieces(missing, self._cache)
+
+    def _version(self, job: Job) -> str:
+        traced = self._known[pieces_of(job)[0]]
+        return traced.versions["megatron-core"] if isinstance(traced, TracedPiece) else ""
+
+
+def _words(piece: Piece) -> str:
+    return (
+        f"tp={piece.tp} cp={piece.cp} ep={piece.ep} sp={piece.sp} recompute={piece.recompute} "
+        f"precision={piece.precision}"
+    )

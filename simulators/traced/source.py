@@ -1,0 +1,67 @@
+"""The traced workload source: as ``workload.megatron``, with traced blocks in place of built ones.
+
+Schedules, gradient and parameter communication and the end of a step are the built-in source's,
+for the parameters that the traced pieces have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from simulators.job import Job
+from simulators.traced.cache import TracedPiece
+from simulators.traced.piece import Piece, embedding_piece, head_piece, layer_piece
+from simulators.traced.userbuffers import beside_products
+from simulators.workload.ir import Attention, Block
+from simulators.workload.megatron import ChunkMode, compose_workload, layer_runs
+from simulators.workload.parameters import LocalParameters
+from simulators.workload.program import Chunk, Run, Workload
+
+
+def traced_workload(job: Job, traced: Mapping[Piece, TracedPiece]) -> Workload:
+    """One training step of a valid job out of its pieces (``pieces_of``)."""
+    mode = ChunkMode.of(job)
+    known: dict[Piece, Run] = {}
+
+    def run(piece: Piece, count: int = 1) -> Run:
+        if piece not in known:
+            found = traced[piece]
+            known[piece] = Run(
+                _as_declared(found.forward, job),
+                _as_declared(found.backward, job),
+                1,
+                found.parameters,
+            )
+        return replace(known[piece], count=count)
+
+    def chunk(dense: int, experts: int, first: bool, last: bool) -> Chunk:
+        runs = [run(embedding_piece(job))] if first else []
+        for is_moe, recompute, number in layer_runs(mode, dense, experts):
+            runs.append(run(layer_piece(job, is_moe=is_moe, recompute=recompute), number))
+        if last:
+            runs.append(_head(run(head_piece(job)), job))
+        return Chunk(tuple(runs))
+
+    return compose_workload(job, chunk)
+
+
+def _head(run: Run, job: Job) -> Run:
+    """The head without the output weight where the embedding on the same rank is that too."""
+    if not (job.model.tied_embeddings and job.recipe.pp == 1):
+        return run
+    rows = job.model.padded_vocab_size(job.recipe.tp) // job.recipe.tp
+    shared = LocalParameters(rows * job.model.hidden_size)
+    left = LocalParameters(run.parameters.dense - shared.dense, run.parameters.expert)
+    return replace(run, parameters=left)
+
+
+def _as_declared(block: Block, job: Job) -> Block:
+    """A traced block with what tracing leaves open: which generation of fused attention runs, and
+    communication that Transformer Engine's userbuffers cut up beside the products."""
+    ops = tuple(
+        replace(op, kernel=job.attention) if isinstance(op, Attention) else op for op in block.ops
+    )
+    if job.recipe.tp_comm_overlap:
+        ops = beside_products(ops, job.recipe.tp)
+    return block if ops == block.ops else replace(block, ops=ops)

@@ -1,0 +1,142 @@
+"""Has missing pieces traced by processes that emulate a GPU, and keeps what they answer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from simulators.errors import InputError
+from simulators.traced.cache import PieceCache, TracedPiece, cache_directory
+from simulators.traced.piece import Piece
+
+# A process costs as much to start as this many pieces to trace (5 s against 0.2 s each).
+PIECES_PER_PROCESS = 24
+# What a tracing process may come to hold.
+PROCESS_BYTES = 10**9
+_ROOT = Path(__file__).parents[2]
+
+
+def check_traces_possible() -> None:
+    """Refuse where pieces can neither be traced nor read.
+
+    Raises:
+        InputError: naming what to install.
+    """
+    if not any(cache_directory().glob("*.json")):
+        check_installed()
+
+
+def check_installed() -> None:
+    """Refuse where pieces cannot be traced.
+
+    Raises:
+        InputError: naming what to install.
+    """
+    for module in ("torch", "megatron.core"):
+        if not _is_installed(module):
+            problem = f"traces layers of Megatron-Core, and {module} is not installed"
+            raise InputError("simulator.name", "traced", problem, "pip install '.[trace]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A piece that Megatron-Core does not run as configured, and what it said."""
+
+    reason: str
+
+
+def traced_pieces(
+    pieces: Sequence[Piece], cache: PieceCache
+) -> dict[Piece, TracedPiece | Refused]:
+    """Every piece, from the cache or traced now; processes that need the same one share it.
+
+    Raises:
+        InputError: when something is missing that cannot be traced here.
+        RuntimeError: when a tracing process ends early.
+    """
+    found: dict[Piece, TracedPiece | Refused | None] = {p: cache.read(p) for p in pieces}
+    missing = [piece for piece, traced in found.items() if traced is None]
+    if missing:
+        check_installed()
+        with cache.claimed(missing):
+            # Another process may have traced them while this one waited.
+            found |= {piece: cache.read(piece) for piece in missing}
+            missing = [piece for piece in missing if found[piece] is None]
+            for piece, answer in _trace(missing):
+                if isinstance(answer, TracedPiece):
+                    cache.write(piece, answer)
+                found[piece] = answer
+    return {piece: answer for piece, answer in found.items() if answer is not None}
+
+
+def _trace(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TracedPiece | Refused]]:
+    if not pieces:
+        return
+    # Equal layouts one after another: groups are made anew when the layout changes.
+    ordered = sorted(pieces, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
+    count = _processes(len(ordered))
+    size = -(-len(ordered) // count)
+    shares = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        for answers in pool.map(_trace_share, shares):
+            yield from answers
+
+
+def _processes(pieces: int) -> int:
+    """No more than there are cores and memory for, nor than pay for their start."""
+    affordable = _free_bytes() // PROCESS_BYTES
+    return max(1, min(os.cpu_count() or 1, affordable, -(-pieces // PIECES_PER_PROCESS)))
+
+
+def _free_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return PROCESS_BYTES
+
+
+def _trace_share(pieces: Sequence[Piece]) -> list[tuple[Piece, TracedPiece | Refused]]:
+    """Trace pieces in one process of their own."""
+    asked = "".join(json.dumps(piece.to_json()) + "\n" for piece in pieces)
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
+        process = subprocess.run(
+            [sys.executable, "-m", "simulators.traced.recorder"],
+            input=asked,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            cwd=_ROOT,
+            check=False,
+        )
+        answers = process.stdout.splitlines()
+        if process.returncode or len(answers) != len(pieces):
+            raise RuntimeError(f"tracing ended early: {_last_lines(complaints)}")
+    return [(piece, _read(text)) for piece, text in zip(pieces, answers, strict=True)]
+
+
+def _read(text: str) -> TracedPiece | Refused:
+    answer = json.loads(text)
+    if "failed" in answer:
+        return Refused(answer["failed"])
+    return TracedPiece.from_json(answer["traced"])
+
+
+def _last_lines(file: IO[str], count: int = 5) -> str:
+    file.seek(0)
+    return "\n".join(file.read().splitlines()[-count:])
