@@ -96,11 +96,12 @@ def _numbers(numbers: tuple[int, ...]) -> str:
     return ",".join([str(int(number)) for number in numbers])
 
 
-def _encode_argument(argument: Argument) -> object:
+def encode_argument(argument: Argument) -> object:
+    """The argument as lines hold it, before it is JSON."""
     if type(argument) is TensorSpec:
         return _tensor_text(argument)
     if isinstance(argument, tuple):
-        return [_encode_argument(item) for item in argument]
+        return [encode_argument(item) for item in argument]
     if type(argument) is str:
         return {"text": argument}
     if type(argument) is float and not math.isfinite(argument):
@@ -109,13 +110,13 @@ def _encode_argument(argument: Argument) -> object:
 
 
 def _encode_op(op: Op) -> tuple[object, ...]:
-    inputs = [_encode_argument(argument) for argument in op.inputs]
+    inputs = [encode_argument(argument) for argument in op.inputs]
     outputs = [_tensor_text(tensor) for tensor in op.outputs]
     return ("op", op.name, inputs, outputs, op.stream, op.site)
 
 
 def _encode_value_read(read: ValueRead) -> tuple[object, ...]:
-    value = _encode_argument(read.value)
+    value = encode_argument(read.value)
     return ("value_read", read.operation, value, read.grade, read.stream, read.site)
 
 

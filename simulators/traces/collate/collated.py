@@ -232,4 +232,4 @@ def _moved(launch: Launch, rank: int, communicator: Communicator) -> Launch:
     elif type(event) is Collective and event.root is not None:
         moved = dataclasses.replace(event, root=there[here.index(event.root)])
     site = launch.site if rank == launch.rank else f"{launch.site} (as rank {launch.rank})"
-    return Launch(rank, communicator, moved, site.strip())
+    return Launch(rank, communicator, moved, site.strip(), launch.index)

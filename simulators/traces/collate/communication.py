@@ -35,12 +35,16 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A communication that a rank launched, and where in the code (empty when not recorded)."""
+    """A communication that a rank launched, and where in the code (empty when not recorded).
+
+    ``index``: of the event in the rank's trace.
+    """
 
     rank: int
     communicator: Communicator
     event: Collective | PointToPoint
     site: str
+    index: int
 
     @property
     def where(self) -> str:
@@ -70,7 +74,7 @@ def communication(trace: Trace) -> Communication:
     sites: dict[int, Site] = {}
     launches: list[Launch] = []
     numbers: Counter[tuple[object, ...]] = Counter()
-    for event in trace.events:
+    for index, event in enumerate(trace.events):
         if type(event) is Site:
             sites[event.number] = event
         elif type(event) is Group:
@@ -85,7 +89,8 @@ def communication(trace: Trace) -> Communication:
                 problem = f"number {event.sequence} follows {numbers[order] - 1} on {communicator}"
                 raise InputError("trace", f"rank {rank}", problem)
             numbers[order] += 1
-            launches.append(Launch(rank, communicator, event, site_text(sites, event.site)))
+            site = site_text(sites, event.site)
+            launches.append(Launch(rank, communicator, event, site, index))
     return Communication(rank, communicators, tuple(launches))
 
 

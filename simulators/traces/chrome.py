@@ -1,0 +1,129 @@
+"""Chrome trace events, which Perfetto and chrome://tracing open: JSON, written as it comes.
+
+Times are microseconds, the unit of the format; a ``pid`` is a rank or stage, a ``tid`` a stream.
+(Trace Event Format, the Chromium project; events X, M, C, s and f.)
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from simulators.output import replacing, replacing_bytes, unwritable
+
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+FLOW_CATEGORY = "communication"
+
+
+class ChromeTrace:
+    """Writes events into ``stream``; ``finish`` makes it a whole file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._separator = '{"displayTimeUnit":"ms","traceEvents":[\n'
+
+    def process(self, pid: int, name: str) -> None:
+        """Name a process; processes are shown in order of their numbers."""
+        self._label("process_name", pid, 0, {"name": name})
+        self._label("process_sort_index", pid, 0, {"sort_index": pid})
+
+    def thread(self, pid: int, tid: int, name: str) -> None:
+        """Name a thread; threads are shown in order of their numbers."""
+        self._label("thread_name", pid, tid, {"name": name})
+        self._label("thread_sort_index", pid, tid, {"sort_index": tid})
+
+    def slice(
+        self,
+        name: str,
+        pid: int,
+        tid: int,
+        start_s: float,
+        end_s: float,
+        args: Mapping[str, object] | None = None,
+    ) -> None:
+        """Something that took from ``start_s`` to ``end_s``."""
+        event = {
+            "name": name,
+            "ph": "X",
+            "pid": pid,
+            "tid": tid,
+            "ts": _microseconds(start_s),
+            "dur": _microseconds(end_s - start_s),
+        }
+        self._write(event | {"args": args} if args else event)
+
+    def counter(self, name: str, pid: int, at_s: float, value: float) -> None:
+        """The value from now on."""
+        args = {name: value}
+        self._write({"name": name, "ph": "C", "pid": pid, "ts": _microseconds(at_s), "args": args})
+
+    def arrow(self, number: int, ends: list[tuple[int, int, float]]) -> None:
+        """An arrow from the first through all others of ``ends``: (pid, tid, a time within the
+        slice that it begins or ends at). ``number`` tells arrows apart."""
+        phases = ["s"] + ["t"] * (len(ends) - 2) + ["f"]
+        for phase, (pid, tid, at_s) in zip(phases, ends, strict=True):
+            event = {
+                "name": "meets",
+                "cat": FLOW_CATEGORY,
+                "ph": phase,
+                "id": number,
+                "pid": pid,
+                "tid": tid,
+                "ts": _microseconds(at_s),
+            }
+            # Bind to the slice around the time, not to the next one.
+            self._write(event | {"bp": "e"} if phase == "f" else event)
+
+    def finish(self) -> None:
+        """End the file."""
+        if self._separator != ",\n":
+            self._stream.write(self._separator)
+        self._stream.write("\n]}\n")
+
+    def _label(self, kind: str, pid: int, tid: int, args: Mapping[str, object]) -> None:
+        self._write({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args})
+
+    def _write(self, event: Mapping[str, object]) -> None:
+        self._stream.write(self._separator)
+        self._stream.write(_to_json(event))
+        self._separator = ",\n"
+
+
+@contextmanager
+def chrome_file(option: str, path: Path) -> Iterator[ChromeTrace]:
+    """A Chrome trace at ``path`` when the block ends well; compressed when it is named ``.gz``.
+
+    Raises:
+        InputError: naming ``option``, when it cannot be written.
+    """
+    try:
+        with _text_file(path) as stream:
+            trace = ChromeTrace(stream)
+            yield trace
+            trace.finish()
+    except OSError as error:
+        raise unwritable(option, path, error) from error
+
+
+@contextmanager
+def _text_file(path: Path) -> Iterator[TextIO]:
+    if path.suffix != ".gz":
+        with replacing(path) as plain:
+            yield plain
+        return
+    # Without name and time, so that equal traces are equal files.
+    with (
+        replacing_bytes(path) as file,
+        gzip.GzipFile("", "wb", 6, fileobj=file, mtime=0) as compressed,
+        io.TextIOWrapper(compressed, encoding="ascii", newline="") as text,
+    ):
+        yield text
+
+
+def _microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
