@@ -9,6 +9,7 @@ import numpy as np
 from optimizer.executors import Outcome
 from optimizer.objective import Objective, non_dominated
 from optimizer.samplers import Evaluation
+from optimizer.screen import Screened
 from optimizer.space import Indices
 from optimizer.survey import Survey
 from optimizer.trial import STATUSES, Trial
@@ -48,6 +49,13 @@ class Ledger:
         """The ``ok`` trials with the smallest loss of the first objective, best first."""
         return [self.trials[number] for _, _, number in self._ranking[:count]]
 
+    def best_losses(self, count: int) -> list[tuple[float, ...]]:
+        """What a newcomer must beat: the ``count`` smallest losses, or those of the front."""
+        losses = [entry for entry, _, _ in self._ranking]
+        if len(self._objective.names) == 1:
+            return losses[:count]
+        return [losses[index] for index in non_dominated(losses)]
+
     def pareto(self) -> list[Trial]:
         """The non-dominated ``ok`` trials, by the first objective."""
         front = non_dominated([losses for losses, _, _ in self._ranking])
@@ -78,6 +86,17 @@ class Ledger:
             self._row_of_recipe[self._survey.recipes[row]] = row
             self.history.add(Known(self._survey.recipes[row], fits=False))
         self._append(self._trial(row, "pruned", verdict.rule, verdict.reason, values=values))
+
+    def add_screened(self, row: int, screened: Screened) -> None:
+        """Settle a recipe by its bounds; samplers learn those."""
+        self.evaluations[row] = screened.evaluation
+        fits = screened.evaluation.memory_violation <= 0
+        if fits:
+            self.stable_for += 1
+        else:
+            self._row_of_recipe[self._survey.recipes[row]] = row
+            self.history.add(Known(self._survey.recipes[row], fits=False))
+        self._append(self._trial(row, "pruned", screened.rule, screened.reason))
 
     def add_simulated(self, row: int, outcome: Outcome) -> None:
         """Settle a recipe by its simulation."""

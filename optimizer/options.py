@@ -9,7 +9,7 @@ from typing import Any
 from pruning import TACTICS, select_tactics
 from simulators.errors import InputError, require_choice, require_positive
 
-SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "random", "grid", "exact")
+SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "cma", "random", "grid", "exact")
 
 # Name, and the package it needs beyond those that every installation has.
 EXECUTORS: dict[str, str | None] = {
@@ -30,9 +30,11 @@ class SearchOptions:
     ``patience`` recipes that fit (None: never), but not before ``min_trials``.
     ``batch_size`` recipes are asked at a time whatever the number of workers, so that the
     workers do not change the answer. ``top_k`` is how many best recipes are kept and protected
-    from pruning; ``pruning`` the tactics in use; ``options`` goes to the sampler as it is.
-    ``storage`` is where simulated recipes are kept: a journal file's path or a database URL
-    (None: a journal file among the search's results).
+    from pruning; ``pruning`` the tactics in use; ``bounds``: recipes that their bounds rule out
+    are not simulated, where the simulator has bounds; ``options`` goes to the sampler as it is.
+    ``warm_start``: a file of recipes to try first (or a search's directory: its best ones), moved
+    to the nearest that the space holds. ``storage`` is where simulated recipes are kept: a
+    journal file's path or a database URL (None: a journal file among the search's results).
     """
 
     sampler: str = "tpe"
@@ -44,7 +46,9 @@ class SearchOptions:
     timeout_s: float | None = None
     top_k: int = 10
     pruning: tuple[str, ...] = tuple(TACTICS)
+    bounds: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    warm_start: str | None = None
     storage: str | None = None
 
     def check(self) -> None:

@@ -12,18 +12,22 @@ import dataclasses
 import functools
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from optimizer.bounding import BOUNDED_SIMULATOR
 from optimizer.executors import Executor, Outcome, make_executor
 from optimizer.ledger import Ledger
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.question import Declared
 from optimizer.samplers import Proposal, Sampler, make_sampler
+from optimizer.screen import Screen, Screened
 from optimizer.space import compile_space
 from optimizer.survey import Survey, survey
 from optimizer.trial import Progress, SearchResult
+from optimizer.warm_start import known_recipes, nearest_rows
 from pruning import select_tactics, settle
 from simulators.base import SimulatorSpec, check_simulator
 from simulators.errors import InputError
@@ -83,7 +87,9 @@ def run_search(
         question = identity(declared, space, objective, options, simulator, seed)
         mode: Mode = "join" if join else "resume" if resume else "new"
         workers = stored = _stored(storage, question, mode, workers, surveyed, objective)
-    search = Search(surveyed, options, objective, sampler, ledger, workers)
+    screen = _screen(surveyed, objective, options, SimulatorSpec.of(simulator))
+    first = nearest_rows(surveyed, known_recipes(options))
+    search = Search(surveyed, options, objective, sampler, ledger, workers, screen, first)
     with workers:
         try:
             stopped = search.run(started_s, on_progress)
@@ -121,6 +127,7 @@ def prepare_search(
     """
     declared.check()
     options.check()
+    known_recipes(options)
     executor.check()
     check_simulator(simulator, declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
@@ -144,6 +151,15 @@ def _stored(
     return StoredExecutor(
         workers, store, surveyed.point_of, lambda outcome: _refuse_nonsense(outcome, objective)
     )
+
+
+def _screen(
+    surveyed: Survey, objective: Objective, options: SearchOptions, simulator: SimulatorSpec
+) -> Screen | None:
+    """Exact search has bounds of its own; other simulators have none."""
+    if not options.bounds or options.sampler == "exact" or simulator.name != BOUNDED_SIMULATOR:
+        return None
+    return Screen(surveyed, objective, simulator, options.top_k)
 
 
 def _refuse_nonsense(outcome: Outcome, objective: Objective) -> Outcome:
@@ -174,6 +190,8 @@ class Search:
         sampler: Sampler,
         ledger: Ledger,
         executor: Executor,
+        screen: Screen | None = None,
+        first: Sequence[int] = (),
     ) -> None:
         self._survey = surveyed
         self._options = options
@@ -181,6 +199,9 @@ class Search:
         self._sampler = sampler
         self._ledger = ledger
         self._executor = executor
+        self._screen = screen
+        # Rows to try before the sampler proposes any.
+        self._first = deque(first)
         self._tactics = select_tactics(options.pruning)
         self._limit = min(len(surveyed), options.n_trials or len(surveyed))
 
@@ -222,7 +243,8 @@ class Search:
         ledger, survey_ = self._ledger, self._survey
         wanted = min(self._options.batch_size, self._limit - ledger.considered)
         proposals: list[tuple[Proposal, int]] = []
-        rows: list[int] = []
+        rows = [self._first.popleft() for _ in range(min(wanted, len(self._first)))]
+        ledger.unseen[rows] = False
         while len(rows) < wanted:
             proposal = self._sampler.ask()
             if proposal is None:
@@ -242,18 +264,24 @@ class Search:
         return proposals, rows
 
     def _settle(self, rows: Sequence[int]) -> None:
-        """Prune or simulate the rows, and record them in the order asked."""
+        """Screen, prune or simulate the rows, and record them in the order asked."""
         ledger, recipes, declared = self._ledger, self._survey.recipes, self._survey.space.declared
+        screened: dict[int, Screened] = {}
+        if self._screen is not None:
+            screened = self._screen.settle(rows, ledger.best_losses(self._options.top_k))
         verdicts = {
             row: verdict
             for row in rows
-            if (verdict := settle(declared.job(recipes[row]), ledger.history, self._tactics))
+            if row not in screened
+            and (verdict := settle(declared.job(recipes[row]), ledger.history, self._tactics))
         }
-        new = [row for row in rows if row not in verdicts]
+        new = [row for row in rows if row not in screened and row not in verdicts]
         simulated = self._executor.map([recipes[row] for row in new])
         outcomes = dict(zip(new, simulated, strict=True))
         for row in rows:
-            if row in verdicts:
+            if row in screened:
+                ledger.add_screened(row, screened[row])
+            elif row in verdicts:
                 ledger.add_pruned(row, verdicts[row])
             else:
                 ledger.add_simulated(row, _refuse_nonsense(outcomes[row], self._objective))
@@ -307,6 +335,8 @@ def identity(
         "sampler_options": dict(options.options),
         "batch_size": options.batch_size,
         "pruning": list(options.pruning),
+        "bounds": options.bounds,
+        "warm_start": [dataclasses.asdict(recipe) for recipe in known_recipes(options)],
         "top_k": options.top_k,
         "seed": seed,
     }

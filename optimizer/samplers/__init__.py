@@ -35,6 +35,10 @@ def make_sampler(
         from optimizer.samplers.exact import ExactSampler
 
         return ExactSampler(survey, objective, options, simulator)
+    if options.sampler == "cma":
+        from optimizer.samplers.cma import CmaSampler
+
+        return CmaSampler(options, survey.space, len(objective.names), seed)
     from optimizer.samplers.optuna import make_optuna_sampler
 
     return make_optuna_sampler(options, survey.space, len(objective.names), seed)

@@ -12,18 +12,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey, beaten
 from optimizer.certificate import Certificate
 from optimizer.objective import MEASURES, Objective, non_dominated
 from optimizer.options import SearchOptions
 from optimizer.samplers.base import Evaluation, Proposal
 from optimizer.space import Indices
 from optimizer.survey import Survey
-from pruning.bounds import Bounds
-from simulators.base import SimulatorSpec, measured_table
+from simulators.base import SimulatorSpec
 from simulators.errors import InputError, require_choice, require_positive
 
-# Recipes bounded at once: the columns of so many fit in the memory.
-_BLOCK_ROWS = 1 << 17
 _LOOK_AHEAD = 1024
 
 
@@ -52,9 +50,10 @@ class ExactSampler:
         simulator: SimulatorSpec | str,
     ) -> None:
         spec = SimulatorSpec.of(simulator)
-        if spec.name != "replay":
+        if spec.name != BOUNDED_SIMULATOR:
             problem = "has no bounds, which search=exact needs"
-            raise InputError("simulator.name", spec.name, problem, "replay, or another search")
+            allowed = f"{BOUNDED_SIMULATOR}, or another search"
+            raise InputError("simulator.name", spec.name, problem, allowed)
         if options.pruning:
             problem = "discards by experience; search=exact discards only what it can prove"
             raise InputError("search.pruning", list(options.pruning), problem, "search.pruning=[]")
@@ -111,53 +110,18 @@ class ExactSampler:
 
     def _bound(self) -> NDArray[np.int64]:
         """Bound every recipe; returns those that may fit, best bound first, ties by row."""
-        survey, job_of = self._survey, self._survey.space.declared.job
-        spec = self._spec
-        bounds = Bounds(job_of, spec.calibration, measured_table(spec.measured_kernels))
-        gpu, cluster = survey.space.declared.gpu, survey.space.declared.cluster
-        capacity = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
-        losses = np.empty((len(survey), len(self._objective.names)))
-        used = np.empty(len(survey), dtype=np.int64)
-        for start in range(0, len(survey), _BLOCK_ROWS):
-            part = slice(start, min(start + _BLOCK_ROWS, len(survey)))
-            table = survey.recipes.take(part)
-            found = bounds(table)
-            used[part] = found.used_bytes
-            # A measure of a job depends on its recipe by the precision alone.
-            groups = table.distinct(("precision",))
-            for group, row in enumerate(map(int, groups.first)):
-                rows = groups.of == group
-                job = job_of(table[row])
-                for place, name in enumerate(self._objective.names):
-                    measure = MEASURES[name]
-                    values = found.memory_bytes[rows].astype(np.float64)
-                    if measure.at is not None:
-                        values = measure.at(job, found.step_time_s[rows])
-                    losses[start:, place][: len(rows)][rows] = (
-                        values if measure.minimise else -values
-                    )
-        self._losses = losses
-        able = np.flatnonzero(used <= capacity)
+        bounding = BoundingSurvey(self._survey, self._objective, self._spec)
+        self._losses, used = bounding.all_rows()
+        able = np.flatnonzero(used <= bounding.capacity_bytes)
         if not len(able):
             # Nothing fits: the closest miss is worth knowing.
             able = np.array([int(np.argmin(used))])
-        self._order = able[np.argsort(losses[able, 0], kind="stable")]
+        self._order = able[np.argsort(self._losses[able, 0], kind="stable")]
         return self._order
 
     def _beaten(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which rows known recipes keep out, whatever they take."""
-        bounds = self._losses[rows]
-        known = self._known
-        if bounds.shape[1] == 1:
-            if len(known) < self._top_k:
-                return np.zeros(len(rows), dtype=np.bool_)
-            known = known[-1:]
-        beaten = np.zeros(len(rows), dtype=np.bool_)
-        for losses in known:
-            reach = np.array(losses) - self._epsilon * np.abs(losses)
-            # An equal recipe may still come first by its place in the space.
-            beaten |= (reach <= bounds).all(axis=1) & (reach < bounds).any(axis=1)
-        return beaten
+        return beaten(self._losses[rows], self._known, self._top_k, self._epsilon)
 
     def certificate(self) -> Certificate:
         """What is proved so far."""

@@ -13,16 +13,19 @@ from simulators.validity import why_invalid
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 
 SERIAL = ExecutorOptions("serial", 1)
+needs_pycma = pytest.mark.skipif(
+    importlib.util.find_spec("cma") is None, reason="search=cma needs the cma extra (pycma)"
+)
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="GP needs the gp extra (torch)"
 )
 # Exact search needs bounds, which the fake simulator has not: test_exact.py has its promises.
 ALL = [
-    pytest.param(name, marks=needs_torch if name == "gp" else ())
+    pytest.param(name, marks={"gp": needs_torch, "cma": needs_pycma}.get(name, ()))
     for name in SAMPLERS
     if name != "exact"
 ]
-TAKES_SEVERAL = [p for p in ALL if p.values[0] != "cmaes"]
+TAKES_SEVERAL = [p for p in ALL if p.values[0] not in ("cmaes", "cma")]
 
 
 def search(sampler, *, objective="cost", executor=SERIAL, seed=0, simulator=FAKE, **changes):
@@ -146,9 +149,10 @@ def test_the_number_of_workers_does_not_change_the_answer(sampler, workers):
     assert alone.stopped == together.stopped
 
 
-def test_cmaes_refuses_several_objectives():
+@pytest.mark.parametrize("sampler", ["cmaes", pytest.param("cma", marks=needs_pycma)])
+def test_cma_es_refuses_several_objectives(sampler):
     with pytest.raises(InputError, match="takes one objective"):
-        search("cmaes", objective=("step_time", "memory"))
+        search(sampler, objective=("step_time", "memory"))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")

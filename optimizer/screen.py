@@ -1,0 +1,84 @@
+"""The lowest fidelity first: a recipe is simulated only when its bounds let it matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from optimizer.bounding import BLOCK_ROWS, Bounded, BoundingSurvey, beaten
+from optimizer.objective import Objective
+from optimizer.samplers.base import Evaluation
+from optimizer.survey import Survey
+from simulators.base import SimulatorSpec
+
+MEMORY_RULE, TIME_RULE = "memory_bound", "time_bound"
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A recipe settled by its bounds: ``evaluation`` is what samplers are told."""
+
+    rule: str
+    reason: str
+    evaluation: Evaluation
+
+
+class Screen:
+    """Settles recipes by admissible bounds (``pruning.bounds``), so it cannot hide a best one.
+
+    A small space is bounded at once, a large one as its recipes are asked for.
+    """
+
+    def __init__(
+        self, survey: Survey, objective: Objective, simulator: SimulatorSpec, top_k: int
+    ) -> None:
+        self._bounding = BoundingSurvey(survey, objective, simulator)
+        self._top_k = top_k
+        self._survey = survey
+        self._whole: Bounded | None = None
+        # Bytes that the closest miss so far uses, while nothing is known to fit.
+        self._least_bytes: int | None = None
+        self._something_fits = False
+
+    def settle(
+        self, rows: Sequence[int], known: Sequence[tuple[float, ...]]
+    ) -> dict[int, Screened]:
+        """Those of ``rows`` that need no simulation.
+
+        As long as nothing fits, the closest miss so far is left to the simulator, so that a
+        search in which nothing fits can say by how much.
+
+        Args:
+            rows: of the survey.
+            known: losses of the best recipes so far, or of the front (see ``beaten``).
+        """
+        bounds = self._bounds(rows)
+        capacity = self._bounding.capacity_bytes
+        slow = beaten(bounds.losses, known, self._top_k)
+        settled: dict[int, Screened] = {}
+        for place, row in enumerate(rows):
+            used = int(bounds.used_bytes[place])
+            losses = tuple(bounds.losses[place].tolist())
+            miss = used / capacity - 1
+            if used > capacity:
+                if not self._something_fits and used < (self._least_bytes or used + 1):
+                    self._least_bytes = used
+                    continue
+                reason = f"needs at least {used / 2**30:.1f} of {capacity / 2**30:.1f} GiB"
+                settled[row] = Screened(MEMORY_RULE, reason, Evaluation(losses, miss))
+                continue
+            self._something_fits = True
+            if slow[place]:
+                reason = "even its lower bound is no better than the best known"
+                settled[row] = Screened(TIME_RULE, reason, Evaluation(losses, min(miss, 0.0)))
+        return settled
+
+    def _bounds(self, rows: Sequence[int]) -> Bounded:
+        if len(self._survey) > BLOCK_ROWS:
+            return self._bounding.rows(rows)
+        if self._whole is None:
+            self._whole = self._bounding.all_rows()
+        chosen = np.asarray(rows, dtype=np.int64)
+        return Bounded(self._whole.losses[chosen], self._whole.used_bytes[chosen])

@@ -1,0 +1,82 @@
+"""Recipes to try first: a user's current one, or the best of an earlier search."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from optimizer.options import SearchOptions
+from optimizer.space import RECIPE_DEFAULTS
+from optimizer.survey import Survey
+from pruning.recipe_table import RecipeTable
+from simulators.errors import InputError, require_choice
+from simulators.job import Recipe
+
+_FIELD = "search.warm_start"
+_TOP_RECIPES = "top_recipes.json"
+_MOST_BYTES = 64 * 2**20
+# What a file may say of a recipe beside its fields: it follows from the cluster.
+_DERIVED = ("dp",)
+
+
+def known_recipes(options: SearchOptions) -> tuple[Recipe, ...]:
+    """What ``search.warm_start`` holds: recipes as a search writes them, or as mappings.
+
+    Raises:
+        InputError: for samplers that list every recipe anyway, or a file that cannot be read.
+    """
+    if options.warm_start is None:
+        return ()
+    if options.sampler in ("exact", "grid"):
+        problem = f"means nothing to search={options.sampler}, which leaves no recipe out"
+        raise InputError(_FIELD, options.warm_start, problem, "null, or another search")
+    path = Path(options.warm_start)
+    path = path / _TOP_RECIPES if path.is_dir() else path
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(_FIELD, str(path), "is larger than 64 MiB", "a file of recipes")
+        given = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(_FIELD, str(path), f"cannot be read: {error}") from error
+    entries = given if isinstance(given, list) else [given]
+    return tuple(dict.fromkeys(_recipe(path, entry) for entry in entries))
+
+
+def nearest_rows(survey: Survey, recipes: tuple[Recipe, ...]) -> list[int]:
+    """For each recipe the most similar launchable one of the survey, in order, once each.
+
+    Distance is the sum over fields: the difference of logarithms (base 2) for whole numbers, one
+    for other values that differ. Ties go to the lowest row.
+    """
+    rows = [int(np.argmin(_distances(survey.recipes, recipe))) for recipe in recipes]
+    return list(dict.fromkeys(rows))
+
+
+def _recipe(path: Path, entry: Any) -> Recipe:
+    fields = entry.get("recipe", entry) if isinstance(entry, dict) else entry
+    if not isinstance(fields, dict) or not fields:
+        problem = f"holds {str(entry)[:60]!r}, which is no recipe"
+        raise InputError(_FIELD, str(path), problem, "mappings such as {tp: 8, pp: 12}")
+    kept = {name: value for name, value in fields.items() if name not in _DERIVED}
+    for name, value in kept.items():
+        require_choice(_FIELD, name, RECIPE_DEFAULTS)
+        if not isinstance(value, (bool, int, str, type(None))):
+            raise InputError(f"{_FIELD}: {name}", value, "is no value of a recipe")
+    return Recipe(**kept)
+
+
+def _distances(table: RecipeTable, recipe: Recipe) -> np.ndarray:
+    total = np.zeros(len(table))
+    for name, column in table.columns.items():
+        wanted = getattr(recipe, name)
+        total += np.array([_distance(wanted, value) for value in column.values])[column.codes]
+    return total
+
+
+def _distance(wanted: Any, value: Any) -> float:
+    numbers = all(type(each) is int and each > 0 for each in (wanted, value))
+    return abs(math.log2(wanted / value)) if numbers else float(wanted != value)

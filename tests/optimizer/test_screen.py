@@ -1,0 +1,72 @@
+"""Screening by bounds spares simulations and never changes what is best."""
+
+import pytest
+
+from optimizer.objective import Objective
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.study import run_search
+from tests.optimizer.fake_simulator import FAKE
+from tests.optimizer.test_exact import question, search
+
+FEW = {"n_trials": 60, "batch_size": 8}
+
+
+def launchable(result):
+    return [t for t in result.trials if t.status != "invalid"]
+
+
+def simulated(result):
+    counts = result.counts()
+    return counts["ok"] + counts["oom"]
+
+
+@pytest.mark.parametrize("gib", [80.0, 1.0])
+@pytest.mark.parametrize("objective", ["step_time", ("step_time", "memory")])
+def test_a_screened_grid_finds_the_same_best_with_fewer_simulations(gib, objective):
+    asked = question(gib=gib)
+    truth = search("grid", asked, objective=objective, bounds=False, top_k=3)
+    screened = search("grid", asked, objective=objective, bounds=True, top_k=3)
+    assert [t.recipe for t in screened.pareto] == [t.recipe for t in truth.pareto]
+    if isinstance(objective, str):
+        assert [t.values for t in screened.best] == [t.values for t in truth.best]
+    assert simulated(screened) < simulated(truth)
+    assert len(screened.trials) == len(truth.trials)
+
+
+def test_what_the_memory_bound_settles_does_not_fit():
+    asked = question(gib=1.0)
+    truth = {t.recipe: t for t in launchable(search("grid", asked, bounds=False))}
+    settled = [t for t in search("grid", asked).trials if t.rule == "memory_bound"]
+    assert settled
+    assert all(truth[t.recipe].status == "oom" for t in settled)
+    assert all(t.reason and "GiB" in t.reason for t in settled)
+
+
+def test_when_nothing_fits_the_closest_miss_is_simulated():
+    result = search("grid", question(gib=0.5))
+    misses = [t for t in result.trials if t.status == "oom"]
+    assert result.counts()["ok"] == 0
+    assert 1 <= len(misses) < len(result.trials)
+    closest = max(t.prediction.memory.headroom_bytes for t in misses)
+    truth = launchable(search("grid", question(gib=0.5), bounds=False))
+    assert closest == max(t.prediction.memory.headroom_bytes for t in truth)
+
+
+def test_a_simulator_without_bounds_is_not_screened():
+    result = run_search(
+        question(),
+        {"knobs": {"tp": [1, 2, 4, 8]}},
+        Objective(("cost",)),
+        SearchOptions(sampler="random", patience=None, n_trials=None),
+        simulator=FAKE,
+        executor=ExecutorOptions("serial", 1),
+    )
+    assert not {"memory_bound", "time_bound"} & set(result.counts_by_rule("pruned"))
+
+
+def test_workers_do_not_change_what_is_screened():
+    alone = search("tpe", question(gib=1.0), **FEW)
+    many = search("tpe", question(gib=1.0), executor=ExecutorOptions("loky", 2), **FEW)
+    assert [(t.recipe, t.status, t.rule) for t in alone.trials] == [
+        (t.recipe, t.status, t.rule) for t in many.trials
+    ]
