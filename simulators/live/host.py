@@ -1,0 +1,317 @@
+"""One rank as the simulation sees it: its events become tasks, frontiers and waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulators.live.clock import HostClock, HostCost
+from simulators.live.meeting import Meetings, Membership
+from simulators.live.prices import KernelPrice, Prices
+from simulators.live.said import AskElapsed, Finish, Said, Sleep
+from simulators.live.tasks import Frontier, Step, Task, Wait
+from simulators.traces.events import (
+    SETUP,
+    Collective,
+    End,
+    EventRecord,
+    EventWait,
+    Group,
+    Op,
+    Phase,
+    PointToPoint,
+    Site,
+    Synchronise,
+    ValueRead,
+    WorkWait,
+)
+
+# Tasks between two looks at what may be forgotten.
+_FORGET_EVERY = 4096
+
+
+class UseError(RuntimeError):
+    """A rank's events make no sense: a work or an event nobody launched or recorded."""
+
+
+@dataclass
+class _Batch:
+    """A grouped point-to-point call: its members start together."""
+
+    number: int
+    before: Frontier
+    tasks: list[Task] = field(default_factory=list)
+
+
+class Host:
+    """Walks one rank's events until it must wait or has heard no more."""
+
+    def __init__(
+        self,
+        rank: int,
+        cost: HostCost,
+        prices: Prices,
+        meetings: Meetings,
+        launch: Callable[[Task, Iterable[Task]], None],
+    ) -> None:
+        self.rank = rank
+        self.clock = HostClock(cost)
+        self.inbox: deque[Said] = deque()
+        self.wait: Wait | None = None
+        self.finished = False
+        self.sites: dict[int, Site] = {}
+        # What comes before the first step counts as step -1.
+        self.steps = [Step(-1)]
+        self._prices = prices
+        self._meetings = meetings
+        self._launch = launch
+        self._tasks = 0
+        self._groups: dict[str, Membership] = {}
+        self._frontiers: dict[str, Frontier] = {}
+        # None: it was over before the host's present.
+        self._works: dict[int, Task | None] = {}
+        self._events: dict[int, Frontier] = {}
+        self._marks: dict[int, Task] = {}
+        self._batches: dict[str, _Batch] = {}
+        self._fused: list[Op] = []
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come from it without anything happening first."""
+        return self.wait is None and not self.finished
+
+    def walk(self) -> Wait | None:
+        """Take events up to the next wait, which is returned, or until none is left.
+
+        Raises:
+            UseError: for events that make no sense.
+            MismatchError: where ranks that meet disagree.
+        """
+        while self.inbox and self.running:
+            said = self.inbox.popleft()
+            if isinstance(said, Sleep):
+                until_s = self.clock.now_s + said.seconds
+                self.wait = Wait(self.rank, "sleep", None, until_s=until_s)
+            elif isinstance(said, AskElapsed):
+                self.wait = self._elapsed(said)
+            elif isinstance(said, Finish):
+                self._end_step()
+                self.finished = True
+            else:
+                self.clock.apply(said)
+                handle = _HANDLERS.get(type(said))
+                if handle is not None:
+                    handle(self, said)
+        return self.wait
+
+    def release(self) -> None:
+        """What the host waited for has happened: the clock passes to then."""
+        wait = self.wait
+        assert wait is not None
+        self.clock.wait_until(wait.until_s)
+        for task in wait.tasks:
+            assert task.end_s is not None
+            self.clock.wait_until(task.end_s)
+        self.wait = None
+
+    def describe_wait(self) -> str:
+        """What the host waits for and where, for whoever asks why nothing happens."""
+        wait = self.wait
+        assert wait is not None
+        site = None if wait.site is None else self.sites.get(wait.site)
+        where = "" if site is None else f" at {site.file}:{site.line} ({site.function})"
+        held = [task for task in wait.tasks if task.end_s is None]
+        holding = f", held up by {held[0].name} in {held[0].lane}" if held else ""
+        return (
+            f"rank {self.rank} waits since {self.clock.now_s:.6f} s: {wait.what}{where}{holding}"
+        )
+
+    def elapsed_ms(self, asked: AskElapsed) -> float:
+        """Milliseconds between two marks that have been passed."""
+        start, end = self._marks[asked.start].end_s, self._marks[asked.end].end_s
+        assert start is not None
+        assert end is not None
+        return 1e3 * (end - start)
+
+    # Events
+
+    def _op(self, event: Op) -> None:
+        if self.clock.in_fused_region:
+            self._fused.append(event)
+            return
+        self._kernel(event.name, self._prices.kernel(event), event.stream)
+
+    def _end(self, event: End) -> None:
+        if self._fused and not self.clock.in_fused_region:
+            operations, self._fused = self._fused, []
+            price = self._prices.fused(operations)
+            self._kernel("fused region", price, operations[-1].stream)
+
+    def _kernel(self, name: str, price: KernelPrice, stream: int) -> None:
+        if not price.seconds:
+            return
+        lane = _lane(stream)
+        task = self._task(name, lane, kernel=price)
+        self._after(task, lane, self._frontier(lane))
+
+    def _group(self, event: Group) -> None:
+        self._groups[event.name] = self._meetings.join(self.rank, event, self._groups)
+
+    def _collective(self, event: Collective) -> None:
+        lane = f"group {event.group}"
+        task = self._task(event.kind, lane)
+        task.transfer = self._meetings.collective(task, event, self._membership(event.group))
+        self._batches.pop(lane, None)
+        self._works[event.work] = task
+        before = self._frontier(_lane(event.stream)) + self._frontier(lane)
+        self._after(task, lane, before)
+
+    def _point_to_point(self, event: PointToPoint) -> None:
+        lane = f"group {event.group}"
+        if event.batch is None:
+            # Alone, a send or receive runs on a communicator of its two ranks.
+            low, high = sorted((self.rank, event.peer))
+            lane += f" {low}-{high}"
+        task = self._task(event.kind, lane)
+        group = self._membership(event.group)
+        task.transfer = self._meetings.point_to_point(task, event, group)
+        self._works[event.work] = task
+        batch = self._batches.get(lane)
+        if event.batch is None or batch is None or batch.number != event.batch:
+            batch = _Batch(-1 if event.batch is None else event.batch, self._frontier(lane))
+            self._batches[lane] = batch
+        batch.tasks.append(task)
+        self._after(task, lane, batch.before + self._frontier(_lane(event.stream)))
+        self._frontiers[lane] = tuple(batch.tasks)
+
+    def _work_wait(self, event: WorkWait) -> None:
+        if event.work not in self._works:
+            raise UseError(
+                f"rank {self.rank} waits for work {event.work}, which it never launched"
+            )
+        task = self._works[event.work]
+        if task is None:
+            return
+        lane = _lane(event.stream)
+        self._frontiers[lane] = (*self._frontier(lane), task)
+        if event.blocks_host:
+            self.wait = Wait(self.rank, f"wait for {task.name}", None, tasks=(task,))
+
+    def _event_record(self, event: EventRecord) -> None:
+        frontier = self._frontier(_lane(event.stream))
+        self._events[event.event] = frontier
+        if event.timing:
+            self._marks[event.event] = self._mark("event", frontier)
+
+    def _event_wait(self, event: EventWait) -> None:
+        # An event that was never recorded holds nobody up, as on a device.
+        lane = _lane(event.stream)
+        self._frontiers[lane] = self._frontier(lane) + self._events.get(event.event, ())
+
+    def _synchronise(self, event: Synchronise) -> None:
+        if event.scope == "stream":
+            tasks = self._frontier(_lane(event.number or 0))
+        elif event.scope == "event":
+            tasks = self._events.get(event.number or 0, ())
+        else:
+            tasks = self._device()
+        self.wait = Wait(self.rank, f"{event.scope} synchronise", event.site, tasks=tasks)
+
+    def _value_read(self, event: ValueRead) -> None:
+        tasks = self._frontier(_lane(event.stream))
+        self.wait = Wait(self.rank, f"value read {event.operation}", event.site, tasks=tasks)
+
+    def _phase(self, event: Phase) -> None:
+        if event.phase != SETUP and event.step > self.steps[-1].number:
+            self._end_step()
+            self.steps.append(Step(event.step, self.clock.now_s))
+
+    def _site(self, event: Site) -> None:
+        self.sites[event.number] = event
+
+    # Parts of them
+
+    def _end_step(self) -> None:
+        """Note when all work launched so far has run, under the step that ends."""
+        step = self.steps[-1]
+
+        def passed(end_s: float) -> None:
+            step.end_s = end_s
+
+        self._mark("step", self._device(), passed)
+
+    def _mark(
+        self, name: str, before: Frontier, on_end: Callable[[float], None] | None = None
+    ) -> Task:
+        task = self._task(name, "marks")
+        task.on_end = on_end
+        self._launch(task, before)
+        return task
+
+    def _task(self, name: str, lane: str, kernel: KernelPrice | None = None) -> Task:
+        self._tasks += 1
+        if self._tasks % _FORGET_EVERY == 0:
+            self._forget()
+        now_s, step = self.clock.now_s, self.steps[-1]
+        return Task(self.rank, self._tasks, name, lane, now_s, step, kernel=kernel)
+
+    def _after(self, task: Task, lane: str, before: Frontier) -> None:
+        self._frontiers[lane] = (task,)
+        self._launch(task, before)
+
+    def _frontier(self, lane: str) -> Frontier:
+        """What the next task of a stream waits for, less what is past for the host already."""
+        frontier = self._frontiers.get(lane, ())
+        now_s = self.clock.now_s
+        kept = tuple(task for task in frontier if task.end_s is None or task.end_s > now_s)
+        if len(kept) < len(frontier):
+            self._frontiers[lane] = kept
+        return kept
+
+    def _forget(self) -> None:
+        """Let go of what is past for the host and can hold nothing up any more."""
+        now_s = self.clock.now_s
+        for number, task in self._works.items():
+            if task is not None and task.end_s is not None and task.end_s <= now_s:
+                self._works[number] = None
+        for number, frontier in self._events.items():
+            if all(task.end_s is not None and task.end_s <= now_s for task in frontier):
+                self._events[number] = ()
+
+    def _device(self) -> Frontier:
+        return tuple(task for lane in self._frontiers for task in self._frontier(lane))
+
+    def _membership(self, group: str) -> Membership:
+        member = self._groups.get(group)
+        if member is None:
+            raise UseError(f"rank {self.rank} communicates on group {group!r}, never announced")
+        return member
+
+    def _elapsed(self, asked: AskElapsed) -> Wait:
+        for event in (asked.start, asked.end):
+            if event not in self._marks:
+                raise UseError(f"rank {self.rank} times event {event}, never recorded for timing")
+        tasks = (self._marks[asked.start], self._marks[asked.end])
+        return Wait(self.rank, "elapsed time", None, tasks=tasks, asked=asked)
+
+
+def _lane(stream: int) -> str:
+    return f"stream {stream}"
+
+
+_HANDLERS: dict[type, Callable[[Host, Any], None]] = {
+    Op: Host._op,
+    End: Host._end,
+    Group: Host._group,
+    Collective: Host._collective,
+    PointToPoint: Host._point_to_point,
+    WorkWait: Host._work_wait,
+    EventRecord: Host._event_record,
+    EventWait: Host._event_wait,
+    Synchronise: Host._synchronise,
+    ValueRead: Host._value_read,
+    Phase: Host._phase,
+    Site: Host._site,
+}

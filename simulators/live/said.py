@@ -1,0 +1,30 @@
+"""What a rank's process tells the simulator: a trace's events, and what only live mode has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.traces.events import Event
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """The script sleeps."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AskElapsed:
+    """The script wants to know the milliseconds between two recorded events."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The script has ended."""
+
+
+Said = Event | Sleep | AskElapsed | Finish

@@ -1,0 +1,109 @@
+"""What the simulation moves: work of devices, transfers that ranks meet for, hosts that wait.
+
+A *stream* is no object here. Its order is a chain of dependencies: what it has been given last
+(and has been told to wait for) is its *frontier*, which the next task on it depends on. An event
+is a frontier that was written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from simulators.live.prices import CommunicationPrice, KernelPrice
+from simulators.live.said import AskElapsed
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A rank's training step, by the work launched in it.
+
+    ``start_s`` is the host's, ``end_s`` is when all of it had run. Of the device's time,
+    ``kernels_s`` it ran kernels, ``transfers_s`` only communication, ``peers_s`` nothing but
+    communication that waited for other ranks.
+    """
+
+    number: int
+    start_s: float = 0.0
+    end_s: float | None = None
+    kernels_s: float = 0.0
+    transfers_s: float = 0.0
+    peers_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Work of one rank's device: a kernel, a rank's part of a transfer, or a mark in a stream.
+
+    ``number`` counts the rank's tasks in host order; (rank, number) orders everything that
+    happens at one instant, so that nothing depends on who was heard first. ``issue_s`` is when
+    the host had launched it, ``ready_s`` the latest of that and what it waited for. ``left_s`` of
+    its seconds remain since ``since_s``, at 1 / ``slowdown``.
+    """
+
+    rank: int
+    number: int
+    name: str
+    lane: str
+    issue_s: float
+    step: Step
+    kernel: KernelPrice | None = None
+    transfer: Transfer | None = None
+    waiting_for: int = 0
+    ready_s: float = 0.0
+    start_s: float | None = None
+    end_s: float | None = None
+    left_s: float = 0.0
+    since_s: float = 0.0
+    slowdown: float = 1.0
+    # Counts the ends announced for it; only the last one holds.
+    version: int = 0
+    followers: list[Task | Wait] = field(default_factory=list)
+    on_end: Callable[[float], None] | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.rank, self.number
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A collective, or a send with its receive: starts when every simulated member has arrived.
+
+    ``ranks`` are the communicator's real members, ``kind`` and ``bytes`` as the price needs them,
+    ``expected`` how many of the simulated ranks have to arrive. ``copies`` are the members of
+    equal transfers between ranks that are not simulated, at the same time.
+    """
+
+    kind: str
+    bytes: int
+    dtype: str
+    ranks: tuple[int, ...]
+    expected: int
+    price: CommunicationPrice
+    copies: tuple[tuple[int, ...], ...] = ()
+    members: list[Task] = field(default_factory=list)
+    arrived: int = 0
+    start_s: float | None = None
+    slowdown: float = 1.0
+    version: int = 0
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return min(member.key for member in self.members)
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """A host that waits: for tasks, or for a moment (``until_s``); ``asked`` gets an answer."""
+
+    rank: int
+    what: str
+    site: int | None
+    waiting_for: int = 0
+    until_s: float = 0.0
+    tasks: tuple[Task, ...] = ()
+    asked: AskElapsed | None = None
+
+
+Frontier = tuple[Task, ...]

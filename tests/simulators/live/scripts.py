@@ -1,0 +1,125 @@
+"""Ranks without processes: their events as lists, played in any interleaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from simulators.live.clock import HostCost
+from simulators.live.network import Network, WhiteBoxNetwork
+from simulators.live.prices import CommunicationPrice, KernelPrice
+from simulators.live.representation import Representation
+from simulators.live.said import Finish, Said
+from simulators.live.simulation import Release, Simulation
+from simulators.traces.events import Collective, Group, HostGap, Op, PointToPoint
+
+LAUNCH_S = 1e-6
+LATENCY_S = 1e-6
+BYTES_PER_S = 1e9
+
+
+class ScriptedPrices:
+    """An operation's first argument is its seconds; transfers take a latency and 1 GB/s."""
+
+    def __init__(self, on_kernel: float = 1.0, on_transfer: float = 1.0) -> None:
+        self._factors = (on_kernel, on_transfer)
+        self._kernels: dict[float, KernelPrice] = {}
+
+    def kernel(self, op: Op) -> KernelPrice:
+        seconds = op.inputs[0]
+        assert isinstance(seconds, float)
+        return self._kernels.setdefault(seconds, KernelPrice(seconds))
+
+    def fused(self, ops: Sequence[Op]) -> KernelPrice:
+        return KernelPrice(max(self.kernel(op).seconds for op in ops))
+
+    def communication(
+        self, kind: str, size_bytes: int, ranks: tuple[int, ...], dtype: str
+    ) -> CommunicationPrice:
+        return CommunicationPrice(LATENCY_S + size_bytes / BYTES_PER_S, LATENCY_S)
+
+    def slowdowns(
+        self, kernel: KernelPrice, communication: CommunicationPrice
+    ) -> tuple[float, float]:
+        return self._factors
+
+
+def kernel(seconds: float, stream: int = 0) -> Op:
+    return Op("kernel", (seconds,), (), stream)
+
+
+def gap(seconds: float) -> HostGap:
+    return HostGap(seconds)
+
+
+def group(*ranks: int, name: str = "", description: str = "") -> Group:
+    return Group(name or "-".join(map(str, ranks)), description, ranks)
+
+
+def collective(
+    name: str, sequence: int, size: int, kind: str = "all_reduce", stream: int = 0, work: int = -1
+) -> Collective:
+    number = work if work >= 0 else 1000 + sequence
+    return Collective(kind, name, sequence, size, size, "float32", stream, number)
+
+
+def send(name: str, peer: int, sequence: int, size: int, **given: int) -> PointToPoint:
+    return _transfer("send", name, peer, sequence, size, given)
+
+
+def receive(name: str, peer: int, sequence: int, size: int, **given: int) -> PointToPoint:
+    return _transfer("recv", name, peer, sequence, size, given)
+
+
+def _transfer(
+    kind: str, name: str, peer: int, sequence: int, size: int, given: dict[str, int]
+) -> PointToPoint:
+    stream, work, batch = given.get("stream", 0), given["work"], given.get("batch")
+    return PointToPoint(kind, name, peer, sequence, size, "float32", stream, work, batch)
+
+
+Chooser = Callable[[Sequence[int]], tuple[int, int]]
+
+
+def in_turn(ranks: Sequence[int]) -> tuple[int, int]:
+    """Hear the first rank that has something to say, one event."""
+    return ranks[0], 1
+
+
+def play(
+    scripts: Mapping[int, Sequence[Said]],
+    *,
+    prices: ScriptedPrices | None = None,
+    network: Network | None = None,
+    representation: Representation | None = None,
+    launch_s: float = LAUNCH_S,
+    choose: Chooser = in_turn,
+    after: Callable[[Simulation], None] | None = None,
+) -> tuple[Simulation, list[Release]]:
+    """Play scripts to their end.
+
+    As processes do, a rank says nothing while it waits; ``choose`` picks which of the others is
+    heard next, and how many of its events at once. Between any two hearings all is played that
+    can be.
+    """
+    who = representation or Representation.nearest_below(len(scripts), list(scripts))
+    simulation = Simulation(
+        who,
+        prices or ScriptedPrices(),
+        network or WhiteBoxNetwork(),
+        HostCost(launch_s),
+        record=True,
+    )
+    left = {rank: [*script, Finish()] for rank, script in scripts.items()}
+    releases: list[Release] = []
+    while True:
+        speaking = [rank for rank in left if left[rank] and simulation.hosts[rank].wait is None]
+        if speaking:
+            rank, count = choose(speaking)
+            said, left[rank] = left[rank][:count], left[rank][count:]
+            simulation.hear(rank, said)
+        new = simulation.advance()
+        releases += new
+        if after is not None:
+            after(simulation)
+        if not speaking and not new:
+            return simulation, releases
