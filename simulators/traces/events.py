@@ -216,6 +216,19 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class Parameters:
+    """What the rank's parameters on the device are as the first optimizer step begins.
+
+    ``elements`` and ``bytes`` of this rank's part of them (its shards, when they are sharded), a
+    shared one counted once; ``storages`` hold them, each once.
+    """
+
+    elements: int
+    bytes: int
+    storages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """A named range opens: ``kind`` is fused (a compiled region), module, or user (NVTX)."""
 
@@ -266,6 +279,7 @@ Event = (
     | EmptyCache
     | HostGap
     | Phase
+    | Parameters
     | Begin
     | End
     | Site

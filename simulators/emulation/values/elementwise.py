@@ -50,7 +50,7 @@ def elementwise(
     grade = min((s.grade for s in known.values()), default=Grade.EXACT)
     soft = [s for s in known.values() if s.kind is not Kind.DEFINITE]
     if any(s.kind is Kind.SUPPORT for s in soft):
-        return _of_support(func, soft, list(known.values()), grade)
+        return _of_support(func, args, soft, list(known.values()), grade)
     values = {key: s.value for key, s in known.items()}
     if not soft:
         value = _run(func, args, kwargs, values, result)
@@ -139,10 +139,16 @@ def _of_share(
 
 
 def _of_support(
-    func: OpOverload, soft: Sequence[Known], known: Sequence[Known], grade: Grade
+    func: OpOverload,
+    args: Sequence[Any],
+    soft: Sequence[Known],
+    known: Sequence[Known],
+    grade: Grade,
 ) -> Known | None:
     """Products and copies of a tensor of which only the share of non-zeros is known."""
     name = name_of(func)
+    if name == "ne" and len(known) == 1 and args[1] == 0:
+        return Known(soft[0].value, grade, Kind.SHARE, soft[0].nested)
     if name in _BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):
         share = soft[0].as_mean()
         for other in soft[1:]:

@@ -62,6 +62,11 @@ class Call:
         return int(given) % tensor.dim() if tensor.dim() else 0
 
 
+# Element by element, though torch does not tag them so.
+_POINTWISE = {
+    *("floor_divide", "floor_divide_", "masked_fill_", "where", "isclose"),
+    *("__and__", "__or__", "__xor__", "__iand__", "__ior__"),
+}
 # One shadow per tensor that the operation returns or writes, in that order of its schema.
 Rule = Callable[[Call], Sequence[Shadow | None]]
 
@@ -80,7 +85,7 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     nothing: list[Shadow | None] = [None] * len(call.results)
     if not known or len(known) < len(pairs) or call.signature.is_random:
         return nothing
-    if call.signature.is_pointwise and len(call.results) == 1:
+    if (call.signature.is_pointwise or name in _POINTWISE) and len(call.results) == 1:
         found: Shadow | None = elementwise(
             call.func, call.args, call.kwargs, known, call.results[0]
         )

@@ -33,6 +33,9 @@ from simulators.emulation.values.shapes import of_view
 from simulators.emulation.values.sizes import decide_size, is_data_dependent
 from simulators.emulation.values.store import Store
 
+# Larger host data (whole models) is not searched.
+_LOOKED_AT_ELEMENTS = 1 << 20
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -226,9 +229,15 @@ class Values:
 
 
 def _host_data(tensor: torch.Tensor) -> Known | None:
-    if tensor.numel() > EXACT_ELEMENTS or tensor.device.type != "cpu":
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
         return None
-    return Known(tensor, Grade.EXACT)
+    if tensor.layout is not torch.strided or not 0 < tensor.numel() <= _LOOKED_AT_ELEMENTS:
+        return None
+    if tensor.numel() <= EXACT_ELEMENTS:
+        return Known(tensor, Grade.EXACT)
+    # Masks of whole batches are often all ones; what is alike is known at any size.
+    first = tensor[(slice(0, 1),) * tensor.dim()]
+    return Known(first, Grade.EXACT) if bool((tensor == first).all()) else None
 
 
 def _unreadable(shadow: Known | Categories) -> bool:
