@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from conf.door import INTERRUPTED, NOTHING_FITS, OK, STORE, run_command
 from conf.plan import build_plan
+from optimizer.question import Declared
 from optimizer.study import run_search
 from optimizer.tracking import TrackingError, make_tracker
+from optimizer.trial import Trial
 from reports.files import save_search
 from reports.progress import progress_view
 from reports.record import search_record
 from reports.tables import as_text, console_for, search_report, show, shown_trials
 from simulators.output import show_text
+from simulators.traced.verification import Verification
 
 
 def optimize(config: DictConfig) -> int:
@@ -42,8 +46,9 @@ def optimize(config: DictConfig) -> int:
             on_progress=view.show,
         )
     shown = shown_trials(result, top_k)
-    report = search_report(result, declared.job, top_k, directory)
-    files = save_search(directory, result, shown, declared.job, as_text(report))
+    checks = verify_recipes(declared, shown[: plan.verified])
+    report = search_report(result, declared.job, top_k, directory, checks)
+    files = save_search(directory, result, shown, declared.job, as_text(report), checks)
     show(report)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     record = search_record(
@@ -64,6 +69,19 @@ def optimize(config: DictConfig) -> int:
     if result.stopped == "interrupted":
         return INTERRUPTED
     return OK if result.best else NOTHING_FITS
+
+
+def verify_recipes(declared: Declared, trials: Sequence[Trial]) -> list[Verification]:
+    """Trace and replay whole ranks of each trial's recipe, best first."""
+    if not trials:
+        return []
+    from simulators.traced.verify import verify
+
+    checks = []
+    for number, trial in enumerate(trials, start=1):
+        print(f"tracing the ranks of #{number} of {len(trials)}", file=sys.stderr)
+        checks.append(verify(declared.job(trial.recipe)))
+    return checks
 
 
 def _group() -> str:

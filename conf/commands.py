@@ -41,6 +41,14 @@ class TimelineChoice:
 
 
 @dataclass(frozen=True)
+class VerifyChoice:
+    """Whether the best ``top_k`` recipes are checked another way: ``none``, ``traced``."""
+
+    name: str = "none"
+    top_k: int = 3
+
+
+@dataclass(frozen=True)
 class ObjectiveChoice:
     """One measure to optimise, or several for their Pareto front."""
 
@@ -62,6 +70,7 @@ _SEARCH = {
     "simulator": SimulatorChoice,
     "executor": ExecutorOptions,
     "tracking": TrackingSettings,
+    "verify": VerifyChoice,
 }
 _SIMULATION = {
     **_QUESTION,

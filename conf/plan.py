@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from conf.build import build_declared, build_value
-from conf.commands import ObjectiveChoice, refuse_unknown
+from conf.commands import ObjectiveChoice, VerifyChoice, refuse_unknown
 from conf.simulators import build_simulator
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
@@ -17,7 +17,7 @@ from optimizer.question import Declared
 from optimizer.study import identity, prepare_search
 from optimizer.tracking import TrackingSettings
 from simulators.base import SimulatorSpec
-from simulators.errors import InputError
+from simulators.errors import InputError, require_choice, require_positive
 
 if TYPE_CHECKING:
     from optimizer.storage.trials import Mode
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """One search as declared. ``space`` is a space file's content."""
+    """One search as declared.
+
+    ``space`` is a space file's content; the best ``verified`` recipes are traced afterwards.
+    """
 
     declared: Declared
     space: Mapping[str, Any]
@@ -34,6 +37,7 @@ class SearchPlan:
     simulator: SimulatorSpec
     executor: ExecutorOptions
     tracking: TrackingSettings
+    verified: int
     seed: int
     resume: bool
     join: bool
@@ -57,6 +61,7 @@ def build_plan(config: DictConfig) -> SearchPlan:
         simulator=build_simulator(config.simulator),
         executor=build_value(ExecutorOptions, "executor", config.executor),
         tracking=build_value(TrackingSettings, "tracking", config.tracking),
+        verified=_verified(build_value(VerifyChoice, "verify", config.verify)),
         seed=config.seed,
         resume=config.resume,
         join=config.join,
@@ -66,6 +71,18 @@ def build_plan(config: DictConfig) -> SearchPlan:
         problem = "needs a storage that every process of the search can reach"
         raise InputError("join", True, problem, "search.storage=<a path, or a database's URL>")
     return plan
+
+
+def _verified(choice: VerifyChoice) -> int:
+    """How many recipes to trace."""
+    require_choice("verify.name", choice.name, ("none", "traced"))
+    if choice.name == "none":
+        return 0
+    require_positive("verify.top_k", choice.top_k)
+    from simulators.traced.tracer import check_installed
+
+    check_installed("verify.name")
+    return choice.top_k
 
 
 def check_plan(plan: SearchPlan, storage: str | None) -> None:

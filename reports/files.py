@@ -14,15 +14,18 @@ from optimizer.trial import SearchResult, Trial
 from reports.error_bars import tie_shares
 from reports.explain import JobOf
 from reports.launch import megatron_launch
+from reports.verification import verification_json
 from simulators.job import Recipe
 from simulators.output import write_whole
 from simulators.prediction import Prediction
+from simulators.traced.verification import Verification
 
 TOP_RECIPES = "top_recipes.json"
 TRIALS = "trials.csv"
 LAUNCH = "launch.sh"
 REPORT = "report.txt"
 CERTIFICATE = "certificate.json"
+VERIFICATION = "verification.json"
 
 _RECIPE_FIELDS = tuple(field.name for field in fields(Recipe))
 _PREDICTION_FIELDS = tuple(
@@ -114,11 +117,12 @@ def save_search(
     shown: Sequence[Trial],
     job_of: JobOf,
     report: str,
+    checks: Sequence[Verification] = (),
 ) -> list[Path]:
     """Write the files of a search into an existing directory; returns their paths.
 
     ``launch.sh`` runs the best recipe; there is none when nothing fits. An exact search also
-    leaves its ``certificate.json``.
+    leaves its ``certificate.json``, and a verified one its ``verification.json``.
 
     Raises:
         OSError: when the directory cannot be written.
@@ -130,6 +134,8 @@ def save_search(
     }
     if result.certificate is not None:
         texts[CERTIFICATE] = json.dumps(result.certificate.to_dict(), indent=2) + "\n"
+    if checks:
+        texts[VERIFICATION] = verification_json(checks)
     if shown:
         texts[LAUNCH] = megatron_launch(job_of(shown[0].recipe)).script()
     for name, text in texts.items():

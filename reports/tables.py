@@ -20,6 +20,7 @@ from reports.explain import JobOf, why_best, why_nothing_fits
 from reports.files import LAUNCH
 from reports.launch import megatron_launch
 from reports.proof import proof_words
+from reports.verification import verification_report
 from reports.wording import (
     gib_words,
     long_time_words,
@@ -34,6 +35,7 @@ from reports.wording import (
 from simulators.job import Job
 from simulators.output import show_text
 from simulators.prediction import Prediction
+from simulators.traced.verification import Verification
 
 _FILE_WIDTH = 120
 
@@ -77,14 +79,20 @@ def shown_trials(result: SearchResult, top_k: int) -> tuple[Trial, ...]:
 
 
 def search_report(
-    result: SearchResult, job_of: JobOf, top_k: int, directory: Path
+    result: SearchResult,
+    job_of: JobOf,
+    top_k: int,
+    directory: Path,
+    checks: Sequence[Verification] = (),
 ) -> RenderableType:
-    """The whole report of a search: table, why, how sure, trial counts, files."""
+    """The whole report of a search: table, what tracing ``checks`` found, why, how sure, trial
+    counts, files."""
     shown = shown_trials(result, top_k)
     parts: list[RenderableType] = []
     if shown:
         job = job_of(shown[0].recipe)
         parts += [_recipes_table(shown, result.objectives, job_of), Text()]
+        parts.append(verification_report(checks, job_of))
         if len(result.objectives) == 1:
             parts.append(_labelled("Why #1", why_best(result.best, job_of)))
             told_apart = told_apart_words(shown, job_of)

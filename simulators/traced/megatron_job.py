@@ -31,15 +31,13 @@ FP8_RECIPES = {"fp8": "delayed", "fp8_current": "tensorwise", "mxfp8": "mxfp8"}
 SEED = 1234
 
 
-def start_ranks(world_size: int, rank: int, piece: Piece, **pipeline: Any) -> None:
-    """Join a (new) job of ``world_size`` ranks and make Megatron's groups.
+def join_ranks(piece: Piece, **pipeline: Any) -> None:
+    """Join the job that torchrun's environment describes, and make Megatron's groups.
 
     ``pipeline``: further arguments of ``initialize_model_parallel``.
     """
-    if torch.distributed.is_initialized():
-        parallel_state.destroy_model_parallel()
-        torch.distributed.destroy_process_group()
-    torch.distributed.init_process_group("nccl", world_size=world_size, rank=rank)
+    parallel_state.destroy_model_parallel()
+    torch.distributed.init_process_group("nccl")
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=piece.tp,
         context_parallel_size=piece.cp,
@@ -74,7 +72,7 @@ def transformer_config(piece: Piece, **overrides: Any) -> TransformerConfig:
         "bias_dropout_fusion": True,
         "masked_softmax_fusion": True,
         "persist_layer_norm": True,
-        "apply_rope_fusion": piece.implementation == TRANSFORMER_ENGINE and model.mla is None,
+        "apply_rope_fusion": _rotates_fused(piece),
         "deallocate_pipeline_outputs": True,
         **overrides,
     }
@@ -90,6 +88,12 @@ def transformer_config(piece: Piece, **overrides: Any) -> TransformerConfig:
         v_head_dim=mla.v_head_dim,
         rope_type="rope",
     )
+
+
+def _rotates_fused(piece: Piece) -> bool:
+    """Whether Transformer Engine's kernel applies rotary positions (Megatron-LM's default)."""
+    rotates = piece.model.position == "rope" and piece.model.mla is None
+    return rotates and piece.implementation == TRANSFORMER_ENGINE
 
 
 def _shape(model: Model) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Piece:
 
     ``model`` is stripped of what the piece does not read. ``sequence_length`` is the whole
     sequence's, ``micro_batch`` the number of sequences. ``modules`` is empty unless ``recompute``
-    is ``selective``. ``compute_capability`` decides which kernels Transformer Engine takes.
+    is ``selective``. The GPU's generation decides which kernels Transformer Engine takes.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Piece:
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     fused_router: bool
-    gpu: str
+    architecture: str
     compute_capability: float
 
     @property
@@ -211,6 +211,6 @@ def _piece(job: Job, kind: str) -> Piece:
         fused_wgrad=framework.fused_wgrad,
         accumulate_grads_fp32=framework.accumulate_grads_fp32,
         fused_router=framework.fused_router,
-        gpu=job.gpu.name,
+        architecture=job.gpu.architecture,
         compute_capability=job.gpu.compute_capability,
     )

@@ -5,60 +5,20 @@ Imported only where the emulator runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel.schedules import custom_backward, deallocate_output_tensor
 from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.transformer_config import TransformerConfig
-from torch.nn.modules import module as modules
 
 from simulators.traced import megatron_job
 from simulators.traced.communicators import dimensions_of
+from simulators.traced.event_list import EventList, watching_modules
 from simulators.traced.passage import Recording
 from simulators.traced.piece import EMBEDDING, HEAD, MOE_LAYER, Piece
-from simulators.traces.events import Event, Group
+from simulators.traces.events import Group
 from simulators.workload.parameters import LocalParameters
-
-
-class EventList:
-    """A sink that keeps events, and which of them were issued inside a module's forward."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.in_forward: set[int] = set()
-        self._depth = 0
-
-    def emit(self, event: Event) -> None:
-        if self._depth:
-            self.in_forward.add(len(self.events))
-        self.events.append(event)
-
-    def elapsed_ms(self, start: int, end: int) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        return None
-
-    @contextmanager
-    def watching_modules(self) -> Iterator[None]:
-        """Tell forward passes that autograd repeats from what autograd launches itself."""
-
-        def enter(*_: Any) -> None:
-            self._depth += 1
-
-        def leave(*_: Any) -> None:
-            self._depth -= 1
-
-        before = modules.register_module_forward_pre_hook(enter)
-        after = modules.register_module_forward_hook(leave, always_call=True)
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
 
 
 class _Origin(torch.autograd.Function):
@@ -79,16 +39,13 @@ def record(piece: Piece, events: EventList) -> tuple[Recording, LocalParameters]
     Raises:
         ValueError, AssertionError: where Megatron-Core refuses the configuration.
     """
-    events.events.clear()
-    events.in_forward.clear()
-    megatron_job.start_ranks(piece.world_size, 0, piece)
+    megatron_job.join_ranks(piece)
     groups = [event for event in events.events if isinstance(event, Group)]
     config = megatron_job.transformer_config(piece)
     run = _Run(piece, config)
-    with events.watching_modules():
+    with watching_modules(events):
         run.both_passes(events)
-        events.events.clear()
-        events.in_forward.clear()
+        events.clear()
         start, given_up = run.both_passes(events)
     everything = list(events.events)
     recording = Recording(

@@ -1,54 +1,68 @@
 """Traces pieces of models on an emulated GPU: ``python -m simulators.traced.recorder``.
 
-Reads one piece a line on standard input, as ``Piece.to_json`` writes it, and answers each with a
-line: ``{"traced": ...}``, or ``{"failed": reason}`` where Megatron-Core does not run it so.
+Standard input holds the GPU on its first line and a piece on each that follows
+(``Piece.to_json``). Every piece is answered with a line: ``{"traced": ...}``, or
+``{"failed": reason}`` where Megatron-Core does not run it so.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import traceback
-from typing import Any, TextIO
+from typing import Any
 
+from simulators.emulation import emulate
+from simulators.job import Gpu
+from simulators.traced.answers import own_stdout
 from simulators.traced.cache import TracedPiece, installed_versions
+from simulators.traced.event_list import EventList
 from simulators.traced.passage import blocks_of
 from simulators.traced.piece import Piece
 
+# No piece alone runs out of memory: whether all of them fit is the replay's to say.
+MEMORY_BYTES = 2**50
+
 
 def main() -> int:
-    answers = _own_stdout()
+    answers = own_stdout()
+    tracer = PieceTracer(Gpu(**json.loads(sys.stdin.readline())))
     for line in sys.stdin:
-        answers.write(json.dumps(answer(Piece.from_json(json.loads(line)))) + "\n")
+        answers.write(json.dumps(tracer.answer(Piece.from_json(json.loads(line)))) + "\n")
         answers.flush()
     return 0
 
 
-def answer(piece: Piece) -> dict[str, Any]:
-    """The piece's trace, or why there is none."""
-    try:
-        return {"traced": trace(piece).to_json()}
-    except Exception as error:  # one piece that Megatron refuses must not cost the others
-        traceback.print_exc()
-        return {"failed": f"{type(error).__name__}: {error}"}
+class PieceTracer:
+    """The one that makes this process an emulated rank; for all pieces of one GPU."""
 
+    def __init__(self, gpu: Gpu) -> None:
+        self._events = EventList()
+        self._rank = emulate(
+            self._events, world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES
+        )
+        from simulators.emulation.vendor import install_vendor
 
-def trace(piece: Piece) -> TracedPiece:
-    """Trace one piece in this process."""
-    from simulators.traced.piece_run import record
+        install_vendor()
 
-    versions = installed_versions()
-    assert versions is not None
-    recording, parameters = record(piece)
-    return TracedPiece(*blocks_of(recording), parameters, versions)
+    def answer(self, piece: Piece) -> dict[str, Any]:
+        """The piece's trace, or why there is none, as it is sent."""
+        try:
+            return {"traced": self.trace(piece).to_json()}
+        except Exception as error:  # one piece that Megatron refuses must not cost the others
+            traceback.print_exc()
+            return {"failed": f"{type(error).__name__}: {error}"}
 
+    def trace(self, piece: Piece) -> TracedPiece:
+        """Trace one piece; raises what Megatron-Core raises."""
+        from simulators.traced.piece_run import record
 
-def _own_stdout() -> TextIO:
-    """Standard output for answers alone: what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return answers
+        self._events = EventList()
+        self._rank.restart(self._events, world_size=piece.world_size, rank=0)
+        recording, parameters = record(piece, self._events)
+        versions = installed_versions()
+        assert versions is not None
+        return TracedPiece(*blocks_of(recording), parameters, versions)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulators.calibration import Calibration
 from simulators.errors import InputError
-from simulators.job import Job
+from simulators.job import Gpu, Job
 from simulators.prediction import Prediction
 from simulators.replay.simulator import ReplaySimulator
 from simulators.traced.cache import PieceCache, TracedPiece
@@ -47,13 +47,14 @@ class TracedSimulator(ReplaySimulator):
         Raises:
             InputError: when something is missing that cannot be traced here.
         """
-        pieces: dict[Piece, None] = {}
+        pieces: dict[Gpu, dict[Piece, None]] = {}
         for job in jobs:
             try:
-                pieces.update(dict.fromkeys(pieces_of(job)))
+                pieces.setdefault(job.gpu, {}).update(dict.fromkeys(pieces_of(job)))
             except InputError:
                 continue
-        self._find(tuple(pieces))
+        for gpu, needed in pieces.items():
+            self._find(tuple(needed), gpu)
 
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``ReplaySimulator``'s, saying what was traced."""
@@ -71,7 +72,7 @@ class TracedSimulator(ReplaySimulator):
             InputError: for a job that cannot be traced, here or at all.
         """
         pieces = pieces_of(job)
-        self._find(pieces)
+        self._find(pieces, job.gpu)
         found: dict[Piece, TracedPiece] = {}
         for piece in pieces:
             traced = self._known[piece]
@@ -81,10 +82,10 @@ class TracedSimulator(ReplaySimulator):
             found[piece] = traced
         return traced_workload(job, found)
 
-    def _find(self, pieces: tuple[Piece, ...]) -> None:
+    def _find(self, pieces: tuple[Piece, ...], gpu: Gpu) -> None:
         missing = [piece for piece in pieces if piece not in self._known]
         if missing:
-            self._known |= traced_pieces(missing, self._cache)
+            self._known |= traced_pieces(missing, gpu, self._cache)
 
     def _version(self, job: Job) -> str:
         traced = self._known[pieces_of(job)[0]]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO
+from functools import partial
+from typing import Any
 
 from simulators.errors import InputError
+from simulators.job import Gpu
+from simulators.traced.answers import ask
 from simulators.traced.cache import PieceCache, TracedPiece, cache_directory
 from simulators.traced.piece import Piece
 
@@ -22,7 +21,6 @@ from simulators.traced.piece import Piece
 PIECES_PER_PROCESS = 24
 # What a tracing process may come to hold.
 PROCESS_BYTES = 10**9
-_ROOT = Path(__file__).parents[2]
 
 
 def check_traces_possible() -> None:
@@ -35,16 +33,16 @@ def check_traces_possible() -> None:
         check_installed()
 
 
-def check_installed() -> None:
-    """Refuse where pieces cannot be traced.
+def check_installed(field: str = "simulator.name") -> None:
+    """Refuse where nothing can be traced.
 
     Raises:
-        InputError: naming what to install.
+        InputError: for ``field``, saying what to install.
     """
     for module in ("torch", "megatron.core"):
         if not _is_installed(module):
-            problem = f"traces layers of Megatron-Core, and {module} is not installed"
-            raise InputError("simulator.name", "traced", problem, "pip install '.[trace]'")
+            problem = f"traces Megatron-Core, and {module} is not installed"
+            raise InputError(field, "traced", problem, "pip install '.[trace]'")
 
 
 def _is_installed(module: str) -> bool:
@@ -62,9 +60,11 @@ class Refused:
 
 
 def traced_pieces(
-    pieces: Sequence[Piece], cache: PieceCache
+    pieces: Sequence[Piece], gpu: Gpu, cache: PieceCache
 ) -> dict[Piece, TracedPiece | Refused]:
     """Every piece, from the cache or traced now; processes that need the same one share it.
+
+    ``gpu`` is the one that pieces are of.
 
     Raises:
         InputError: when something is missing that cannot be traced here.
@@ -78,14 +78,14 @@ def traced_pieces(
             # Another process may have traced them while this one waited.
             found |= {piece: cache.read(piece) for piece in missing}
             missing = [piece for piece in missing if found[piece] is None]
-            for piece, answer in _trace(missing):
+            for piece, answer in _trace(missing, gpu):
                 if isinstance(answer, TracedPiece):
                     cache.write(piece, answer)
                 found[piece] = answer
     return {piece: answer for piece, answer in found.items() if answer is not None}
 
 
-def _trace(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TracedPiece | Refused]]:
+def _trace(pieces: Sequence[Piece], gpu: Gpu) -> Iterator[tuple[Piece, TracedPiece | Refused]]:
     if not pieces:
         return
     # Equal layouts one after another: groups are made anew when the layout changes.
@@ -94,7 +94,7 @@ def _trace(pieces: Sequence[Piece]) -> Iterator[tuple[Piece, TracedPiece | Refus
     size = -(-len(ordered) // count)
     shares = [ordered[first : first + size] for first in range(0, len(ordered), size)]
     with ThreadPoolExecutor(len(shares)) as pool:
-        for answers in pool.map(_trace_share, shares):
+        for answers in pool.map(partial(_trace_share, gpu), shares):
             yield from answers
 
 
@@ -111,32 +111,14 @@ def _free_bytes() -> int:
         return PROCESS_BYTES
 
 
-def _trace_share(pieces: Sequence[Piece]) -> list[tuple[Piece, TracedPiece | Refused]]:
+def _trace_share(gpu: Gpu, pieces: Sequence[Piece]) -> list[tuple[Piece, TracedPiece | Refused]]:
     """Trace pieces in one process of their own."""
-    asked = "".join(json.dumps(piece.to_json()) + "\n" for piece in pieces)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
-        process = subprocess.run(
-            [sys.executable, "-m", "simulators.traced.recorder"],
-            input=asked,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-            text=True,
-            cwd=_ROOT,
-            check=False,
-        )
-        answers = process.stdout.splitlines()
-        if process.returncode or len(answers) != len(pieces):
-            raise RuntimeError(f"tracing ended early: {_last_lines(complaints)}")
-    return [(piece, _read(text)) for piece, text in zip(pieces, answers, strict=True)]
+    questions = [piece.to_json() for piece in pieces]
+    answers = ask("simulators.traced.recorder", dataclasses.asdict(gpu), questions)
+    return [(piece, _read(answer)) for piece, answer in zip(pieces, answers, strict=True)]
 
 
-def _read(text: str) -> TracedPiece | Refused:
-    answer = json.loads(text)
+def _read(answer: dict[str, Any]) -> TracedPiece | Refused:
     if "failed" in answer:
         return Refused(answer["failed"])
     return TracedPiece.from_json(answer["traced"])
-
-
-def _last_lines(file: IO[str], count: int = 5) -> str:
-    file.seek(0)
-    return "\n".join(file.read().splitlines()[-count:])

@@ -37,9 +37,7 @@ def train(job: Job, micro_batches: int, steps: int) -> None:
     """Run ``steps`` steps of ``micro_batches`` micro-batches."""
     piece, recipe = whole_piece(job), job.recipe
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    megatron_job.start_ranks(
-        int(os.environ["WORLD_SIZE"]),
-        int(os.environ["RANK"]),
+    megatron_job.join_ranks(
         piece,
         pipeline_model_parallel_size=recipe.pp,
         virtual_pipeline_model_parallel_size=recipe.vpp if recipe.vpp > 1 else None,
