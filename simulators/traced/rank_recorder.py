@@ -1,0 +1,84 @@
+"""Traces whole ranks of a job on an emulated GPU: ``python -m simulators.traced.rank_recorder``.
+
+The first line of standard input is ``{"job": ..., "micro_batches": ..., "steps": ...}``, each that
+follows ``{"rank": ..., "file": ...}``; every rank is answered with a line, ``{"done": rank}`` or
+``{"failed": reason}``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from simulators.emulation import ListSink, emulate
+from simulators.job import Job
+from simulators.traced.answers import own_stdout
+from simulators.traced.cache import installed_versions
+from simulators.traced.job_file import read_job
+from simulators.traces.events import Header, Trace
+from simulators.traces.files import write_trace
+
+
+def main() -> int:
+    answers = own_stdout()
+    asked = json.loads(sys.stdin.readline())
+    tracer = RankTracer(read_job(asked["job"]), asked["micro_batches"], asked["steps"])
+    for line in sys.stdin:
+        given = json.loads(line)
+        answers.write(json.dumps(tracer.answer(given["rank"], Path(given["file"]))) + "\n")
+        answers.flush()
+    return 0
+
+
+class RankTracer:
+    """The one that makes this process emulated ranks of a job, one after another."""
+
+    def __init__(self, job: Job, micro_batches: int, steps: int) -> None:
+        self._job = job
+        self._amount = (micro_batches, steps)
+        self._rank = emulate(
+            ListSink(),
+            world_size=job.world_size,
+            rank=0,
+            gpu=job.gpu,
+            local_world_size=job.cluster.gpus_per_node,
+        )
+        from simulators.emulation.vendor import install_vendor
+
+        install_vendor()
+
+    def answer(self, rank: int, file: Path) -> dict[str, Any]:
+        """Trace one rank into ``file``, or say why not, as it is sent."""
+        sink = ListSink()
+        self._rank.restart(sink, world_size=self._job.world_size, rank=rank)
+        try:
+            from simulators.traced.train_rank import train
+
+            train(self._job, *self._amount)
+        except Exception as error:  # what Megatron refuses or the device lacks is a finding
+            traceback.print_exc()
+            return {"failed": f"{type(error).__name__}: {error}"}
+        write_trace(file, Trace(self._header(rank), tuple(sink.events)))
+        # The model's tensors go in cycles; the next rank's must not meet them.
+        gc.collect()
+        return {"done": rank}
+
+    def _header(self, rank: int) -> Header:
+        job = self._job
+        return Header(
+            world_size=job.world_size,
+            rank=rank,
+            local_world_size=job.cluster.gpus_per_node,
+            gpu=job.gpu.name,
+            memory_bytes=job.gpu.memory_bytes,
+            command=("train_rank.py",),
+            versions=installed_versions() or {},
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
