@@ -52,7 +52,7 @@ RECIPE_DEFAULTS: dict[str, Any] = {
 }
 _SECTIONS = ("name", "knobs", "constraints", "derived", "constants")
 _KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
-_OPTIONAL_TEXT = ("precision", "recompute_modules")
+_OPTIONAL_TEXT = ("precision", "recompute_modules", "nccl_algo")
 _MAX_CHOICES = 1000
 
 

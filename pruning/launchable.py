@@ -28,9 +28,11 @@ LAYER_SPLIT = (
 RULE_FIELDS: dict[str, tuple[str, ...]] = {
     "degrees_positive": (
         *("tp", "pp", "cp", "ep", "vpp", "micro_batch", "etp", "recompute_layers"),
-        *("first_stage_layers", "last_stage_layers"),
+        *("first_stage_layers", "last_stage_layers", "nccl_max_channels"),
     ),
-    "known_choices": ("recompute", "schedule", "cp_comm_type", "precision", "zero_stage"),
+    "known_choices": (
+        *("recompute", "schedule", "cp_comm_type", "precision", "zero_stage", "nccl_algo"),
+    ),
     "degrees_divide_world": _WORLD,
     "tensor_parallel_in_domain": ("tp",),
     "tensor_parallel_divides_model": ("tp",),

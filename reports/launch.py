@@ -59,6 +59,9 @@ def _option(words: tuple[str, ...]) -> str:
     return " ".join(word if word.startswith('"$') else shlex.quote(word) for word in words)
 
 
+_NCCL_ALGO = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}
+
+
 def megatron_launch(job: Job) -> Launch:
     """The Megatron-LM launch of a valid job."""
     arguments = (
@@ -85,10 +88,15 @@ def megatron_launch(job: Job) -> Launch:
 def _environment(job: Job) -> dict[str, str]:
     # Megatron orders TP/CP communication before the kernels it overlaps by this variable, and
     # refuses to start without it before Blackwell; its FSDP refuses to start with it.
+    environment = {}
+    if job.network.nccl_algo is not None:
+        environment["NCCL_ALGO"] = _NCCL_ALGO[job.network.nccl_algo]
+    if job.network.nccl_max_channels is not None:
+        environment["NCCL_MAX_NCHANNELS"] = str(job.network.nccl_max_channels)
     ordered = job.recipe.tp > 1 or job.recipe.cp > 1
     if ordered and job.recipe.zero_stage < 2 and job.gpu.compute_capability < 10:
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
-    return {}
+        environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    return environment
 
 
 def _model(model: Model, sequence_length: int) -> Arguments:

@@ -41,6 +41,10 @@ def recipe_words(recipe: Recipe, dp: int) -> str:
         words.append(recipe.schedule)
     if recipe.precision:
         words.append(recipe.precision)
+    if recipe.nccl_algo:
+        words.append(f"nccl={recipe.nccl_algo}")
+    if recipe.nccl_max_channels:
+        words.append(f"channels<={recipe.nccl_max_channels}")
     for name in ("first_stage_layers", "last_stage_layers"):
         if getattr(recipe, name) is not None:
             words.append(f"{name}={getattr(recipe, name)}")

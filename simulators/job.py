@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.framework import UNDECLARED, Framework
@@ -118,7 +118,9 @@ class Cluster:
     2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
     ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the
     fraction of GPU memory that a recipe must leave free to be called fitting.
-    ``oversubscription`` divides what leaves a node (1: a full fabric).
+    ``oversubscription`` divides what leaves a node (1: a full fabric). ``nccl_algo`` and
+    ``nccl_max_channels`` hold NCCL to them where it can follow, as NCCL_ALGO and
+    NCCL_MAX_NCHANNELS do (None: its own choice).
     """
 
     name: str
@@ -133,6 +135,8 @@ class Cluster:
     oversubscription: float = 1.0
     cpu: str = "intel"
     nccl_version: str = "2.22"
+    nccl_algo: str | None = None
+    nccl_max_channels: int | None = None
     memory_reserve: float = 0.05
 
     def check(self) -> None:
@@ -146,6 +150,10 @@ class Cluster:
         if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
             field, given = "cluster.nccl_version", self.nccl_version
             raise InputError(field, given, "is not a version", "major.minor[.patch]")
+        if self.nccl_algo is not None:
+            require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
+        if self.nccl_max_channels is not None:
+            require_positive("cluster.nccl_max_channels", self.nccl_max_channels)
         if self.oversubscription < 1:
             raise InputError(
                 "cluster.oversubscription", self.oversubscription, "is out of range", ">= 1"
@@ -172,6 +180,7 @@ class Cluster:
         return self.gpus_per_node if self.nvlink_domain is None else self.nvlink_domain
 
 
+NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree")
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
 
 
@@ -211,7 +220,8 @@ class Recipe:
     it (Megatron's ``account-for-...-in-pipeline-split``). ``cp_comm_type``: context parallelism
     passes keys and values around a ring (``p2p``) or exchanges sequence shards for head shards
     (``a2a``, Jacobs et al. 2023). ``overlap_moe_expert_parallel_comm``
-    runs one micro-batch's exchange of tokens beside another's kernels.
+    runs one micro-batch's exchange of tokens beside another's kernels. ``nccl_algo`` and
+    ``nccl_max_channels`` take the place of the cluster's.
     """
 
     tp: int = 1
@@ -237,6 +247,8 @@ class Recipe:
     last_stage_layers: int | None = None
     embedding_as_layer: bool = False
     loss_as_layer: bool = False
+    nccl_algo: str | None = None
+    nccl_max_channels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -253,6 +265,18 @@ class Job:
     @property
     def world_size(self) -> int:
         return self.cluster.num_gpus
+
+    @functools.cached_property
+    def network(self) -> Cluster:
+        """The cluster with NCCL set as the recipe asks: what communication is priced on."""
+        recipe = self.recipe
+        if recipe.nccl_algo is None and recipe.nccl_max_channels is None:
+            return self.cluster
+        return replace(
+            self.cluster,
+            nccl_algo=recipe.nccl_algo or self.cluster.nccl_algo,
+            nccl_max_channels=recipe.nccl_max_channels or self.cluster.nccl_max_channels,
+        )
 
     @functools.cached_property
     def dp(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from simulators.errors import InputError
 from simulators.job import (
     CP_COMM_TYPES,
+    NCCL_ALGOS,
     PRECISIONS,
     RECOMPUTE_MODES,
     RECOMPUTE_MODULES,
@@ -39,7 +40,8 @@ def _degrees_positive(job: Job) -> tuple[str, str] | None:
         value = getattr(job.recipe, name)
         if not isinstance(value, int) or value < 1:
             return name, f"{name}={value} must be a whole number >= 1"
-    for name in ("etp", "recompute_layers", "first_stage_layers", "last_stage_layers"):
+    optional = ("etp", "recompute_layers", "first_stage_layers", "last_stage_layers")
+    for name in (*optional, "nccl_max_channels"):
         value = getattr(job.recipe, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             return name, f"{name}={value} must be a whole number >= 1, or left out"
@@ -56,6 +58,8 @@ def _known_choices(job: Job) -> tuple[str, str] | None:
     ):
         if value not in choices:
             return name, f"{name}={value} is not one of {', '.join(choices)}"
+    if recipe.nccl_algo is not None and recipe.nccl_algo not in NCCL_ALGOS:
+        return "nccl_algo", f"nccl_algo={recipe.nccl_algo} is not one of {', '.join(NCCL_ALGOS)}"
     if recipe.zero_stage not in (0, 1, 2, 3):
         return "zero_stage", f"zero_stage={recipe.zero_stage} is not one of 0, 1, 2, 3"
     if job.precision == "mxfp8" and job.gpu.architecture != "blackwell":

@@ -19,6 +19,8 @@ from simulators.workload.megatron import ChunkMode, build_chunk
 from simulators.workload.program import Chunk, Run
 from simulators.workload.shard import Shard
 
+# The recipe fields that enter every price of communication.
+NCCL_FIELDS = ("nccl_algo", "nccl_max_channels")
 # The recipe fields that enter a layer's blocks and their prices.
 SHARD_FIELDS = (
     "micro_batch",
@@ -31,6 +33,7 @@ SHARD_FIELDS = (
     "tp_comm_overlap",
     "overlap_moe_expert_parallel_comm",
     "precision",
+    *NCCL_FIELDS,
 )
 EMBEDDING, DENSE_FULL, DENSE, EXPERTS_FULL, EXPERTS, HEAD = range(6)
 

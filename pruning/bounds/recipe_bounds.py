@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pruning.bounds.blocks import SHARD_FIELDS, Passes, Slots, SlotTable, slot_counts
+from pruning.bounds.blocks import NCCL_FIELDS, SHARD_FIELDS, Passes, Slots, SlotTable, slot_counts
 from pruning.bounds.in_flight import most_held
 from pruning.bounds.layouts import Layout
 from pruning.bounds.paths import Paths, find_paths
@@ -45,7 +45,7 @@ PASS_FIELDS = (
     "schedule",
     *LAYER_SPLIT,
 )
-_BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision")
+_BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision", *NCCL_FIELDS)
 _MOST_STAGES = 4
 
 
@@ -89,7 +89,7 @@ class Bounds:
     def pricer(self, job: Job) -> Pricer:
         groups = communicators(job)
         return Pricer(
-            job.gpu, job.cluster, job.framework, groups, self._calibration, self._measured
+            job.gpu, job.network, job.framework, groups, self._calibration, self._measured
         )
 
     def once(self, what: str, key: tuple[Any, ...], make: Callable[[], T]) -> T:

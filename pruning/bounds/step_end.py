@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pruning.bounds.blocks import NCCL_FIELDS
 from pruning.bounds.layouts import Layout
 from pruning.launchable import LAYER_SPLIT
 from simulators.job import Job
@@ -35,6 +36,7 @@ END_FIELDS = (
     *("tp", "cp", "ep", "etp", "sp", "precision", "zero_stage"),
     *("overlap_grad_reduce", "overlap_param_gather"),
     *LAYER_SPLIT,
+    *NCCL_FIELDS,
 )
 
 

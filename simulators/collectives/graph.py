@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulators.collectives import tuning_tables as tables
 from simulators.collectives.transport import transport
@@ -31,7 +31,8 @@ class Wiring:
     ``link`` is ``nvlink`` or ``pci``; ``link_gbs`` what one GPU can send to the other members of
     its node; ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node.
     ``nic_share`` is the fraction of them it really gets (siblings, oversubscription), which NCCL
-    does not know of; ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper.
+    does not know of; ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper. ``max_channels`` is
+    what NCCL is held to (None: nothing).
     """
 
     ranks: int
@@ -49,6 +50,7 @@ class Wiring:
     nic_gbs: float
     nic_share: float
     nvlink_peak_gbs: float
+    max_channels: int | None = None
 
     @property
     def multi_node(self) -> bool:
@@ -143,6 +145,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
         nic_gbs=nic_gbs * merged,
         nic_share=share / cluster.oversubscription,
         nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
+        max_channels=cluster.nccl_max_channels,
     )
 
 
@@ -173,7 +176,22 @@ def graphs_of(wiring: Wiring) -> Graphs:
     nvls_channels = 16
     if wiring.generation == "blackwell":
         nvls_channels = 32 if wiring.multi_node else 24
-    return Graphs(ring, tree, _nvls(wiring), channels, nvls_channels)
+    nvls = _nvls(wiring)
+    if wiring.max_channels is None:
+        return Graphs(ring, tree, nvls, channels, nvls_channels)
+    most = wiring.max_channels
+    return Graphs(
+        _held(ring, most),
+        _held(tree, most),
+        nvls if nvls is None else _held(nvls, most),
+        min(channels, most),
+        min(nvls_channels, most),
+    )
+
+
+def _held(graph: Graph, most: int) -> Graph:
+    """Fewer channels of the same speed: NCCL lowers their number after its search."""
+    return replace(graph, channels=min(graph.channels, most))
 
 
 def _ring(wiring: Wiring, most: int) -> Graph:

@@ -54,12 +54,15 @@ def price_collective(
     """Price one collective of ``size_bytes`` (NCCL's size, see ``workload.ir.Collective``).
 
     Algorithm and protocol are NCCL's choice under its own cost model for the cluster's version;
-    the time is that of ``execution.py``. fp8 reductions are not offered by NVLS.
+    the time is that of ``execution.py``. ``cluster.nccl_algo`` restricts the choice. fp8
+    reductions are not offered by NVLS.
 
     Raises:
         InputError: for an unknown kind, a negative size or an unreadable NCCL version.
     """
-    return price_forced(kind, size_bytes, communicator, gpu, cluster, "", dtype)
+    return price_forced(
+        kind, size_bytes, communicator, gpu, cluster, cluster.nccl_algo or "", dtype
+    )
 
 
 def price_forced(
@@ -175,6 +178,7 @@ def _measured(wiring: Wiring, node: Coefficients) -> bool:
     """Whether measurements of this kind of node stand behind its coefficients."""
     return (
         node.rows > 0
+        and wiring.max_channels is None
         and wiring.ranks_per_node <= _MEASURED_RANKS[wiring.link]
         and wiring.compute_capability in _MEASURED_CAPABILITIES
     )

@@ -107,11 +107,11 @@ def boundary_seconds(job: Job, workload: Workload) -> Floats:
     group, peers = workload.communicators["pp"], workload.communicators["tp"]
     sent_bytes, gather_s = workload.stage_boundary_bytes, 0.0
     if job.framework.scatter_gather_p2p and peers.size > 1 and not job.recipe.sp:
-        gathered = price_collective("all_gather", sent_bytes, peers, job.gpu, job.cluster)
+        gathered = price_collective("all_gather", sent_bytes, peers, job.gpu, job.network)
         sent_bytes, gather_s = sent_bytes // peers.size, gathered.seconds
     seconds = np.empty(stages)
     for stage, crosses in enumerate(boundary_crosses_domain(job)):
-        price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.cluster)
+        price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.network)
         seconds[stage] = price.seconds + gather_s
     return seconds
 

@@ -66,7 +66,7 @@ class ReplaySimulator:
         workload = self.workload(job)
         pricer = Pricer(
             job.gpu,
-            job.cluster,
+            job.network,
             job.framework,
             workload.communicators,
             self._calibration,
@@ -133,7 +133,7 @@ def _stage_parts(step: Step, stage: int) -> np.ndarray:
 def open_channels(job: Job, groups: Mapping[str, Communicator]) -> int:
     """NCCL channels all communicators of one rank open together."""
     return sum(
-        price_collective("all_reduce", _LARGE_BYTES, group, job.gpu, job.cluster).channels
+        price_collective("all_reduce", _LARGE_BYTES, group, job.gpu, job.network).channels
         for group in groups.values()
         if group.size > 1
     )

@@ -82,7 +82,7 @@ def operation_timeline(
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = workload or build_workload(job)
     pricer = Pricer(
-        job.gpu, job.cluster, job.framework, workload.communicators, calibration, measured
+        job.gpu, job.network, job.framework, workload.communicators, calibration, measured
     )
     assembler = Assembler(job, workload, pricer)
     return _Unroll(job, workload, pricer, assembler, assembler.assemble(count), count).play()

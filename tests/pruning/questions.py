@@ -61,6 +61,8 @@ def jobs(draw: st.DrawFn) -> Job:
         "overlap_moe_expert_parallel_comm": moe and ep > 1 and pick(True, False),
         "schedule": pick("1f1b", "1f1b", "gpipe") if vpp == 1 else "1f1b",
         "precision": pick(None, "bf16", "fp16"),
+        "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
+        "nccl_max_channels": pick(None, None, 4, 16),
         "first_stage_layers": pick(1, 2, 3) if ends in ("first", "both") else None,
         "last_stage_layers": pick(1, 2, 3) if ends == "both" else None,
         "embedding_as_layer": ends == "counted",

@@ -35,6 +35,8 @@ CHOICES = {
     "last_stage_layers": [None, 2],
     "embedding_as_layer": [False, True],
     "loss_as_layer": [False, True],
+    "nccl_algo": [None, "ring", "x"],
+    "nccl_max_channels": [None, 8, 0],
 }
 recipes = st.fixed_dictionaries(
     # Mostly the first choice, which is mostly right, so that late rules are reached too.

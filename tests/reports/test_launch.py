@@ -201,3 +201,9 @@ def test_a_shell_runs_the_script_as_one_command(tmp_path):
         "--nnodes 2 --nproc-per-node 8 --node-rank 1 --master-addr localhost --master-port 6000"
     )
     assert words[start:] == [word for option in launch.arguments for word in option]
+
+
+def test_nccl_settings_are_environment_variables():
+    recipe = Recipe(nccl_algo="nvls_tree", nccl_max_channels=16)
+    environment = megatron_launch(job_of(recipe)).environment
+    assert environment == {"NCCL_ALGO": "NVLSTree", "NCCL_MAX_NCHANNELS": "16"}

@@ -338,3 +338,36 @@ def test_small_messages_hold_fewer_sms() -> None:
     small = price_collective("all_gather", 8 * KIB, group(8), m.H100, newer)
     large = price_collective("all_gather", GIB, group(8), m.H100, newer)
     assert small.channels < large.channels == 24
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_nccl_can_be_held_to_an_algorithm(algorithm):
+    machine = dataclasses.replace(cluster(4, 8), nccl_algo=algorithm)
+    for size in (KIB, MIB, GIB):
+        price = price_collective("all_reduce", size, group(8, 4), m.H100, machine)
+        assert price.algorithm == algorithm
+
+
+def test_what_an_algorithm_cannot_do_goes_nccls_own_way():
+    held = dataclasses.replace(cluster(4, 8), nccl_algo="tree")
+    arguments = ("all_gather", MIB, group(8, 4), m.H100)
+    assert price_collective(*arguments, held) == price_collective(*arguments, cluster(4, 8))
+
+
+@given(
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter"]),
+    st.sampled_from([group(8), group(8, 4), group(1, 8)]),
+    st.integers(1, 32),
+)
+@settings(max_examples=60, deadline=None)
+def test_fewer_channels_hold_fewer_sms_and_move_large_messages_no_faster(kind, members, most):
+    machine = cluster(max(4, members.nodes), 8)
+    few, more = (
+        price_collective(
+            kind, GIB, members, m.H100, dataclasses.replace(machine, nccl_max_channels=cap)
+        )
+        for cap in (most, 2 * most)
+    )
+    assert few.channels <= min(most, more.channels)
+    assert few.seconds >= more.seconds * (1 - 1e-9)
+    assert few.evidence is Evidence.ESTIMATED
