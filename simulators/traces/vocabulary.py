@@ -160,11 +160,11 @@ _ATTENTION = (
     ),
     Kernel(
         "attention_bwd(Tensor grad_output, Tensor query, Tensor key, Tensor value, Tensor out,"
-        " Tensor softmax_stats, str layout, str mask, int[] window, float dropout, float scale,"
-        " int sequences, int max_q, int max_k, str kernel, bool deterministic)"
-        " -> (Tensor, Tensor, Tensor)",
+        " Tensor softmax_stats, Tensor(a!) grad_query, Tensor(b!) grad_key, Tensor(c!) grad_value,"
+        " str layout, str mask, int[] window, float dropout, float scale, int sequences,"
+        " int max_q, int max_k, str kernel) -> ()",
         "attention_bwd",
-        ("grad_query", "grad_key", "grad_value"),
+        (),
         launches=3,
         note="a product of out and its gradient, the main kernel, a conversion of the query's",
     ),
@@ -407,6 +407,14 @@ _MOE = (
         ("row_id_map",),
         launches=3,
         note="where each token's copies go, from the mask of token by expert",
+    ),
+    Kernel(
+        "pad_rows(Tensor rows, Tensor(a!) out) -> ()",
+        "permute",
+        (),
+        note="rows of each group into (or out of) a buffer with room to a multiple; out is only"
+        " written",
+        read={"out": 0},
     ),
     Kernel(
         "moe_chunk_row_id_map(Tensor splits, Tensor order, int rows) -> Tensor",

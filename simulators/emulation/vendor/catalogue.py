@@ -67,4 +67,155 @@ _APEX: Mapping[str, Names] = {
     },
 }
 
-MODULES: Mapping[str, Names] = {**_APEX}
+_FLASH = (
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_qkvpacked_func",
+)
+_FLASH_ATTN: Mapping[str, Names] = {
+    "flash_attn": {"flash_attention": _FLASH},
+    "flash_attn.flash_attn_interface": {"flash_attention": _FLASH},
+    "flash_attn.bert_padding": {
+        "flash_attention": ("index_first_axis", "pad_input", "unpad_input")
+    },
+}
+
+_GROUPED_GEMM: Mapping[str, Names] = {
+    "grouped_gemm": {},
+    "grouped_gemm.ops": {"grouped_gemm": ("gmm",)},
+}
+
+_TE = "transformer_engine."
+_RECIPES = {
+    f"{_TE}recipes": (
+        "DelayedScaling",
+        "Float8BlockScaling",
+        "Float8CurrentScaling",
+        "Format",
+        "MXFP8BlockScaling",
+        "NVFP4BlockScaling",
+        "Recipe",
+    )
+}
+_LINEARS: Names = {
+    f"{_TE}linear": ("Linear",),
+    f"{_TE}layernorm_linear": ("LayerNormLinear",),
+    f"{_TE}norms": ("LayerNorm", "RMSNorm"),
+    f"{_TE}grouped_linear": ("Fp8Padding", "Fp8Unpadding", "GroupedLinear"),
+}
+_STATE = (
+    "FP8GlobalStateManager",
+    "autocast",
+    "check_fp8_support",
+    "fp8_autocast",
+    "fp8_model_init",
+    "get_default_fp8_recipe",
+    "is_fp8_available",
+    "is_fp8_block_scaling_available",
+    "is_mxfp8_available",
+)
+_PERMUTATION = {
+    f"{_TE}permutation": (
+        "moe_permute",
+        "moe_permute_with_probs",
+        "moe_sort_chunks_by_index",
+        "moe_sort_chunks_by_index_with_probs",
+        "moe_unpermute",
+    )
+}
+_ROPE = ("apply_fused_qkv_rotary_pos_emb", "apply_rotary_pos_emb")
+_MULTI_TENSOR = (
+    "multi_tensor_adam",
+    "multi_tensor_l2norm",
+    "multi_tensor_scale",
+    "multi_tensor_sgd",
+)
+_TRANSFORMER_ENGINE: Mapping[str, Names] = {
+    "transformer_engine": {},
+    "transformer_engine.common": {},
+    "transformer_engine.common.recipe": _RECIPES,
+    "transformer_engine.pytorch": {
+        **_LINEARS,
+        **_PERMUTATION,
+        f"{_TE}attention": ("DotProductAttention",),
+        f"{_TE}state": _STATE[1:],
+        f"{_TE}recompute": ("CudaRNGStatesTracker", "checkpoint"),
+        f"{_TE}cross_entropy": ("parallel_cross_entropy",),
+        f"{_TE}absent": ("get_cpu_offload_context", "make_graphed_callables"),
+    },
+    "transformer_engine.pytorch.attention": {
+        f"{_TE}attention": ("DotProductAttention", "_SplitAlongDim=SplitAlongDim"),
+        f"{_TE}rope": ("apply_rotary_pos_emb",),
+    },
+    "transformer_engine.pytorch.attention.rope": {f"{_TE}rope": _ROPE},
+    "transformer_engine.pytorch.constants": {f"{_TE}absent": ("TE_DType",)},
+    "transformer_engine.pytorch.cpp_extensions": {f"{_TE}products": ("general_gemm",)},
+    "transformer_engine.pytorch.cpu_offload": {f"{_TE}absent": ("get_cpu_offload_context",)},
+    "transformer_engine.pytorch.cross_entropy": {
+        f"{_TE}cross_entropy": ("parallel_cross_entropy",)
+    },
+    "transformer_engine.pytorch.distributed": {
+        f"{_TE}recompute": (
+            "CudaRNGStatesTracker",
+            "activation_recompute_forward",
+            "checkpoint",
+            "get_all_rng_states",
+            "in_fp8_activation_recompute_phase",
+            "is_fp8_activation_recompute_enabled",
+        )
+    },
+    "transformer_engine.pytorch.float8_tensor": {f"{_TE}absent": ("Float8Tensor",)},
+    "transformer_engine.pytorch.fp8": {f"{_TE}state": _STATE},
+    "transformer_engine.pytorch.graph": {
+        f"{_TE}absent": ("make_graphed_callables", "set_capture_end", "set_capture_start")
+    },
+    "transformer_engine.pytorch.module": _LINEARS,
+    "transformer_engine.pytorch.module.base": {
+        f"{_TE}module": ("TransformerEngineBaseModule", "get_dummy_wgrad"),
+        f"{_TE}products": ("get_workspace",),
+        f"{_TE}absent": ("destroy_ub", "initialize_ub"),
+    },
+    "transformer_engine.pytorch.ops": {
+        f"{_TE}activations": (
+            "FusibleOperation",
+            "GEGLU",
+            "GELU",
+            "ReGLU",
+            "ReLU",
+            "Sequential",
+            "SiLU",
+            "SwiGLU",
+        )
+    },
+    "transformer_engine.pytorch.optimizers": {
+        "fused_optimizers": ("FusedAdam", "FusedSGD"),
+        "multi_tensor": ("MultiTensorApply", "multi_tensor_applier", *_MULTI_TENSOR),
+    },
+    "transformer_engine.pytorch.permutation": _PERMUTATION,
+    "transformer_engine.pytorch.router": {
+        f"{_TE}router": (
+            "fused_compute_score_for_moe_aux_loss",
+            "fused_moe_aux_loss",
+            "fused_topk_with_score_function",
+        )
+    },
+    "transformer_engine.pytorch.tensor": {f"{_TE}absent": ("Float8Tensor", "QuantizedTensor")},
+    "transformer_engine.pytorch.tensor.float8_blockwise_tensor": {
+        f"{_TE}absent": ("Float8BlockwiseQTensor",)
+    },
+    "transformer_engine.pytorch.tensor.float8_tensor": {f"{_TE}absent": ("Float8Tensor",)},
+    "transformer_engine.pytorch.tensor.mxfp8_tensor": {f"{_TE}absent": ("MXFP8Tensor",)},
+    "transformer_engine.pytorch.tensor.utils": {
+        f"{_TE}absent": (
+            "cast_master_weights_to_fp8",
+            "post_all_gather_processing",
+            "replace_raw_data",
+        )
+    },
+    "transformer_engine.pytorch.utils": {f"{_TE}absent": ("make_weak_ref",)},
+    "transformer_engine_torch": {"multi_tensor": _MULTI_TENSOR},
+}
+
+MODULES: Mapping[str, Names] = {**_APEX, **_FLASH_ATTN, **_GROUPED_GEMM, **_TRANSFORMER_ENGINE}

@@ -171,6 +171,9 @@ def attention_bwd(
     value: Tensor,
     out: Tensor,
     softmax_stats: Tensor,
+    grad_query: Tensor,
+    grad_key: Tensor,
+    grad_value: Tensor,
     layout: str,
     mask: str,
     window: Sequence[int],
@@ -180,9 +183,8 @@ def attention_bwd(
     max_q: int,
     max_k: int,
     kernel: str,
-    deterministic: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(query, query.shape), _empty(key, key.shape), _empty(value, value.shape)
+) -> None:
+    return None
 
 
 @_meta
@@ -480,6 +482,11 @@ def multi_tensor_scale(inputs: Sequence[Tensor], outputs: Sequence[Tensor], scal
 def moe_row_id_map(routing_map: Tensor) -> Tensor:
     tokens, experts = routing_map.shape
     return _empty(routing_map, (tokens, 2 * experts + 1), torch.int32)
+
+
+@_meta
+def pad_rows(rows: Tensor, out: Tensor) -> None:
+    return None
 
 
 @_meta
