@@ -60,12 +60,11 @@ def elementwise(
         if len(soft) == 1:
             return _of_share(func, args, kwargs, known, soft[0], grade, result)
         if len(soft) == len(known) and name in _BOTH | _EITHER:
+            nested = any(s.nested for s in soft)
             first, second = (s.as_mean() for s in (soft[0], soft[-1]))
-            both = (
-                torch.minimum(first, second) if any(s.nested for s in soft) else first.mul(second)
-            )
+            both = torch.minimum(first, second) if nested else first * second
             share = both if name in _BOTH else first + second - both
-            return Known(share, grade, Kind.SHARE)
+            return Known(share, grade, Kind.SHARE, nested)
     values = {k: s.value if s.kind is Kind.DEFINITE else s.as_mean() for k, s in known.items()}
     value = _run(func, args, kwargs, values, result)
     if value is None or value.dtype is torch.bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,7 @@ from simulators.emulation.values.routing import (
 )
 from simulators.emulation.values.shadow import Categories, Grade, Kind, Known, Missing, Shadow
 from simulators.emulation.values.shapes import COPIES, RESHAPES, filled, of_cat, of_copy, of_view
-
-Result = torch.Tensor | Sequence[torch.Tensor]
+from simulators.moe.popularity import MOST_EXPERTS
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,21 @@ def _finite(answer: bool) -> Rule:
     return rule
 
 
+def _compare(call: Call) -> Sequence[Shadow | None]:
+    """eq and ne: ``isfinite`` and ``isnan`` are made of comparisons with itself and infinity."""
+    one, other = call.args[0], call.args[1]
+    pairs = [(t, call.get(t)) for t in call.args if isinstance(t, torch.Tensor)]
+    known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
+    if len(known) == len(pairs):
+        return [elementwise(call.func, call.args, call.kwargs, known, call.results[0])]
+    same = name_of(call.func).startswith("eq")
+    if other is one:
+        return [filled(call.results[0], same, Grade.INVENTED)]
+    if isinstance(other, float) and math.isinf(other):
+        return [filled(call.results[0], not same, Grade.INVENTED)]
+    return [None]
+
+
 def _unscale(call: Call) -> Sequence[Shadow | None]:
     """Gradients are finite: the flag stays as it is. What they are divided by is known."""
     gradients, flag = call.args[0], call.args[1]
@@ -266,7 +281,8 @@ def _best(call: Call) -> Sequence[Shadow | None]:
 
 
 def _sort(call: Call) -> Sequence[Shadow | None]:
-    """Sorted categories are the same categories; the order of unknown scores is any order."""
+    """Sorted categories are the same categories; the order of unknown scores is any order, in
+    which no option is more popular than another."""
     exact = _small(call)
     if exact is not None:
         return exact
@@ -274,8 +290,10 @@ def _sort(call: Call) -> Sequence[Shadow | None]:
     shadow = call.get(tensor)
     order: Shadow | None = None
     if not isinstance(shadow, Categories) and tensor.dim():
-        dim = call.dim(tensor)
-        order = call.routers.choose(tensor, dim, tensor.shape[dim], is_spread(shadow))
+        options = tensor.shape[call.dim(tensor)]
+        even = torch.full((options,), 1 / options, dtype=torch.float64)
+        if options <= MOST_EXPERTS:
+            order = Categories(options, even, is_spread(shadow))
     if len(call.results) == 1:
         return [order]
     return [shadow if isinstance(shadow, Categories) else None, order]
@@ -358,6 +376,7 @@ RULES: dict[str, Rule] = {
     "copy_": _copy_into,
     "copy": _copy_into,
     **{name: _finite(answer) for name, answer in FINITE.items()},
+    **dict.fromkeys(("eq", "ne"), _compare),
     "_amp_foreach_non_finite_check_and_unscale_": _unscale,
     **dict.fromkeys(("cat", "stack"), _cat),
     "topk": _topk,
@@ -378,5 +397,6 @@ STARTS = {
     *COPIES,
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack"),
     *FINITE,
+    *("eq", "ne", "lift_fresh"),
     "_amp_foreach_non_finite_check_and_unscale_",
 }

@@ -95,8 +95,6 @@ class Store:
             return None
         if not isinstance(entry, _Mirror):
             return entry.get(_geometry(tensor))
-        if tensor.numel() == 0:
-            return None
         grade = entry.grade_of(tensor)
         if grade is Grade.UNKNOWN:
             return None

@@ -177,9 +177,11 @@ class Values:
                 self._store.put(tensor, shadow)
 
     def _get(self, tensor: torch.Tensor) -> Shadow | None:
-        if isinstance(tensor, FakeTensor):
-            return self._store.get(tensor)
-        return _host_data(tensor)
+        if not isinstance(tensor, FakeTensor):
+            return _host_data(tensor)
+        if tensor.numel() == 0:
+            return Known(torch.empty(tensor.shape, dtype=tensor.dtype), Grade.EXACT)
+        return self._store.get(tensor)
 
     def _observe_write(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -202,10 +204,13 @@ class Values:
         results: Sequence[torch.Tensor],
     ) -> None:
         source = args[0]
-        if self._store.is_mirrored(source):
-            return
         shadow = self._get(source)
-        if shadow is None:
+        if not isinstance(source, FakeTensor):
+            # ``lift_fresh``: what was host data is the device's now.
+            for tensor in results:
+                self._store.put(tensor, shadow)
+            return
+        if shadow is None or self._store.is_mirrored(source):
             return
         for tensor, seen in zip(
             results, of_view(func, args, kwargs, source, shadow, results), strict=True

@@ -20,9 +20,7 @@ class FakeRank(TorchDispatchMode):
         self.sizes: list[Reading] = []
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.values.is_data_dependent(func, args, kwargs):
             with self._fake:
