@@ -1,0 +1,38 @@
+"""``python -m simulators.emulation``: run training code on virtual GPUs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+# Each subcommand is its own program, loaded when it is asked for.
+COMMANDS = {
+    "run": ("simulators.emulation.launcher", "trace one or several ranks of a job"),
+    "live": ("simulators.live.launcher", "run ranks against a simulated cluster's clock"),
+}
+
+
+def usage() -> str:
+    """What there is."""
+    lines = ["usage: python -m simulators.emulation COMMAND ...", "", "commands:"]
+    lines += [f"  {name:6} {meaning}" for name, (_, meaning) in COMMANDS.items()]
+    lines += ["", "python -m simulators.emulation COMMAND --help tells a command's options."]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Dispatch to a subcommand; its exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if arguments else 2
+    command, rest = arguments[0], arguments[1:]
+    if command not in COMMANDS:
+        print(f"command={command}: is not known\n\n{usage()}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(COMMANDS[command][0])
+    return int(module.main(list(rest)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""``torch.cuda`` as it is on a machine with GPUs."""

@@ -1,0 +1,1 @@
+"""``torch.distributed`` with one rank present: collectives are launched, never executed."""

@@ -1,0 +1,202 @@
+"""The device's memory: which storages live, what the caching allocator makes of them.
+
+A storage is followed from the operation that makes it to the moment its last tensor is gone, by a
+weak reference: torch keeps one Python object for the life of a storage.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from simulators.emulation.recorder import Recorder
+from simulators.emulation.stream_order import StreamKey, StreamOrder
+from simulators.memory.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
+from simulators.traces.events import Alloc, EmptyCache, Free, RecordStream, Resize
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DeviceStorage:
+    """A live storage: its number in the trace, its memory, and who used it last."""
+
+    __slots__ = ("block", "bytes", "home", "number", "recorded", "reads", "reference", "writes")
+
+    def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
+        self.number = number
+        self.bytes = size
+        # The stream it was allocated on: its memory is reused in that stream's order.
+        self.home = home
+        self.block = block
+        self.reads: dict[StreamKey, int] = {}
+        self.writes: dict[StreamKey, int] = {}
+        self.recorded: set[int] = set()
+        self.reference: object = None
+
+
+class DeviceMemory:
+    """Storages on the emulated device.
+
+    Args:
+        recorder: takes the events.
+        order: what runs before what, to see memory freed while another stream still uses it.
+        capacity_bytes: of the device.
+        outside_bytes: of the device, never the framework's: context and loaded kernels.
+        settings: of the caching allocator (``PYTORCH_CUDA_ALLOC_CONF``).
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        order: StreamOrder,
+        capacity_bytes: int,
+        outside_bytes: int,
+        settings: AllocatorSettings,
+    ) -> None:
+        self.allocator = Allocator(capacity_bytes, settings, outside_bytes)
+        self._recorder = recorder
+        self._order = order
+        self._live: dict[int, DeviceStorage] = {}
+        self._next = 0
+
+    def find(self, storage: torch.UntypedStorage) -> DeviceStorage | None:
+        """What is known of a storage, None when it is not the device's."""
+        return self._live.get(storage._cdata)
+
+    def track(self, storage: torch.UntypedStorage, stream: int) -> DeviceStorage:
+        """Follow a storage; a new one is allocated on ``stream``.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for it.
+        """
+        key = storage._cdata
+        known = self._live.get(key)
+        if known is not None:
+            return known
+        size = storage.nbytes()
+        block = self._allocate(size, stream)
+        made = DeviceStorage(self._next, size, stream, block)
+        self._next += 1
+        self._live[key] = made
+        self._recorder.emit(Alloc(made.number, size, stream))
+        made.reference = weakref.ref(storage, lambda _: self._free(key))
+        return made
+
+    def resized(self, storage: torch.UntypedStorage, stream: int) -> None:
+        """A storage has another size now: memory is given back or taken anew.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for it.
+        """
+        known = self._live.get(storage._cdata)
+        if known is None:
+            return
+        size = storage.nbytes()
+        if size == known.bytes:
+            return
+        if known.block is not None:
+            self._check_free(known)
+            self.allocator.free(known.block)
+            known.block = None
+        known.block = self._allocate(size, stream)
+        known.bytes, known.home = size, stream
+        known.reads.clear()
+        known.writes.clear()
+        known.recorded.clear()
+        self._recorder.emit(Resize(known.number, size))
+
+    def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
+        """The storage is in use on another stream."""
+        known = self._live.get(storage._cdata)
+        if known is not None:
+            known.recorded.add(stream)
+            if known.block is not None:
+                self.allocator.record_stream(known.block, stream)
+            self._recorder.emit(RecordStream(known.number, stream))
+
+    def empty_cache(self) -> None:
+        """Give cached segments back to the device."""
+        self.allocator.empty_cache()
+        self._recorder.emit(EmptyCache())
+
+    def live_bytes(self) -> int:
+        """Bytes asked for by the storages that live."""
+        return self.allocator.requested_bytes
+
+    def restart(self, capacity_bytes: int) -> None:
+        """A new trace begins: what still lives keeps its memory and gets new numbers."""
+        allocator = Allocator(
+            capacity_bytes, self.allocator.settings, self.allocator.outside_bytes
+        )
+        self.allocator = allocator
+        self._next = 0
+        for known in self._live.values():
+            known.number = self._next
+            self._next += 1
+            known.block = allocator.allocate(known.bytes, known.home) if known.bytes else None
+            self._recorder.emit(Alloc(known.number, known.bytes, known.home))
+
+    def _allocate(self, size: int, stream: int) -> Block | None:
+        if not size:
+            return None
+        try:
+            return self.allocator.allocate(size, stream)
+        except OutOfMemory as error:
+            import torch
+
+            message = error.message(torch.cuda.current_device())
+        raise torch.cuda.OutOfMemoryError(message)
+
+    def _free(self, key: int) -> None:
+        known = self._live.pop(key, None)
+        if known is None:
+            return
+        self._check_free(known)
+        if known.block is not None:
+            self.allocator.free(known.block)
+        self._recorder.emit(Free(known.number))
+
+    def _check_free(self, known: DeviceStorage) -> None:
+        for uses in (known.reads, known.writes):
+            for stream, number in uses.items():
+                if stream == known.home or isinstance(stream, str) or stream in known.recorded:
+                    continue
+                if not self._order.ordered(known.home, stream, number):
+                    self._recorder.violation(
+                        "freed in use",
+                        f"{known.bytes} bytes allocated on stream {known.home} are freed while "
+                        f"stream {stream} may still use them (no wait, no record_stream)",
+                    )
+
+    def used(
+        self, reads: list[DeviceStorage], writes: list[DeviceStorage], stream: StreamKey
+    ) -> None:
+        """A launch on ``stream`` reads and writes these; flag what it is not ordered after."""
+        number = self._order.launch(stream)
+        for known in reads:
+            for other, wrote in known.writes.items():
+                if other != stream and not self._order.ordered(stream, other, wrote):
+                    self._flag("read", known, stream, "written", other)
+            known.reads[stream] = number
+        for known in writes:
+            for verb, uses in (("written", known.writes), ("read", known.reads)):
+                for other, used in uses.items():
+                    if other != stream and not self._order.ordered(stream, other, used):
+                        self._flag("write", known, stream, verb, other)
+            # Later uses need only be ordered after this one, which is after all before.
+            known.writes = {stream: number}
+            known.reads = {stream: number}
+
+    def _flag(
+        self, access: str, known: DeviceStorage, stream: StreamKey, verb: str, other: StreamKey
+    ) -> None:
+        self._recorder.violation(
+            "wrong stream",
+            f"{access} on {_stream(stream)} of {known.bytes} bytes last {verb} on "
+            f"{_stream(other)}, without waiting for it",
+        )
+
+
+def _stream(stream: StreamKey) -> str:
+    return f"stream {stream}" if isinstance(stream, int) else f"the stream of group {stream}"

@@ -1,0 +1,62 @@
+"""What the parts of an emulated rank share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from simulators.emulation.memory import DeviceMemory
+from simulators.emulation.native import Shim
+from simulators.emulation.recorder import Recorder
+from simulators.emulation.stream_order import StreamOrder
+from simulators.job import Gpu
+
+if TYPE_CHECKING:
+    from simulators.emulation.fake_tensors import DatalessMode
+
+
+class Numbers:
+    """Numbers of communications and of their batches, from 0 in each trace."""
+
+    def __init__(self) -> None:
+        self._works = self._batches = -1
+
+    def work(self) -> int:
+        """The next communication's."""
+        self._works += 1
+        return self._works
+
+    def batch(self) -> int:
+        """The next batch's."""
+        self._batches += 1
+        return self._batches
+
+    def restart(self) -> None:
+        """A new trace begins."""
+        self._works = self._batches = -1
+
+
+@dataclass
+class RankState:
+    """One emulated rank of this process.
+
+    ``notices`` hears what torch's engine waits for; ``functional`` answers functional
+    collectives, which come through the dispatcher. Both are set while installing. While ``peers_agree``,
+    what other ranks send is what this rank holds.
+    """
+
+    rank: int
+    world_size: int
+    local_world_size: int
+    gpu: Gpu
+    capacity_bytes: int
+    shim: Shim
+    recorder: Recorder
+    order: StreamOrder
+    memory: DeviceMemory
+    dataless: DatalessMode
+    values: Any
+    numbers: Numbers
+    notices: Any = None
+    functional: Any = None
+    peers_agree: bool = False

@@ -1,0 +1,161 @@
+"""One emulated rank in this process: everything installed, events flowing into a sink."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from simulators.emulation import native
+from simulators.emulation.recorder import Recorder
+from simulators.emulation.sink import Sink
+from simulators.emulation.stream_order import StreamOrder
+from simulators.errors import InputError
+from simulators.job import Gpu
+from simulators.memory.allocator_settings import AllocatorSettings
+from simulators.memory.footprint import CONTEXT_BYTES
+
+MASTER_PORT = "29500"
+
+
+class VirtualRank:
+    """The rank this process is. One per process; made by ``emulate``.
+
+    ``state`` is what the emulation's parts share.
+    """
+
+    def __init__(self, state: Any, mode: Any) -> None:
+        self.state = state
+        self._mode = mode
+
+    def restart(self, sink: Sink, *, world_size: int, rank: int) -> None:
+        """Begin a new trace, as another rank of another job, with everything still installed.
+
+        Process groups must have been destroyed and may be initialised again.
+        """
+        import torch
+
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        state = self.state
+        state.world_size, state.rank = world_size, rank
+        set_environment(world_size, rank, state.local_world_size)
+        state.recorder.restart(sink)
+        state.order.restart()
+        state.numbers.restart()
+        state.shim.restart()
+        state.memory.restart(state.capacity_bytes)
+        torch.cuda.set_device(rank % state.local_world_size)
+
+    def close(self) -> None:
+        """No more events: leave the mode and close the sink."""
+        self._mode.__exit__(None, None, None)
+        self.state.recorder.sink.close()
+
+
+def emulate(
+    sink: Sink,
+    *,
+    world_size: int,
+    rank: int,
+    gpu: Gpu,
+    local_world_size: int = 8,
+    memory_bytes: int | None = None,
+    values: Any = None,
+) -> VirtualRank:
+    """Make this process rank ``rank`` of ``world_size`` on virtual GPUs, once, before torch.
+
+    Args:
+        sink: takes the rank's events.
+        gpu: what each device is; ``local_world_size`` of them make a node.
+        memory_bytes: of each device, by default the GPU's own.
+        values: what tensors hold (``simulators.emulation.values.Values``), by default balanced.
+
+    Raises:
+        InputError: for a rank outside the world, or when the native part cannot be had.
+    """
+    check_ranks(world_size, rank, local_world_size)
+    local_world_size = min(local_world_size, world_size)
+    set_environment(world_size, rank, local_world_size)
+    shim = native.load()
+    capacity = int(memory_bytes or gpu.memory_bytes)
+
+    import torch
+
+    from simulators.emulation.compiled import install_compiled
+    from simulators.emulation.cuda.install import install_cuda
+    from simulators.emulation.cuda.streams import EngineNotices
+    from simulators.emulation.device_mode import DeviceMode
+    from simulators.emulation.distributed.install import install_distributed
+    from simulators.emulation.fake_tensors import DatalessMode, prepare_fake_tensors
+    from simulators.emulation.host_tensors import install_host_tensors
+    from simulators.emulation.memory import DeviceMemory
+    from simulators.emulation.optimizers import install_foreach, install_phases
+    from simulators.emulation.rank_state import Numbers, RankState
+    from simulators.emulation.values import Values
+
+    recorder = Recorder(sink, (str(Path(torch.__file__).parent),), torch._C._current_graph_task_id)
+    order = StreamOrder()
+    settings = AllocatorSettings.parse(os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    memory = DeviceMemory(recorder, order, capacity, CONTEXT_BYTES[gpu.architecture], settings)
+    state = RankState(
+        rank=rank,
+        world_size=world_size,
+        local_world_size=local_world_size,
+        gpu=gpu,
+        capacity_bytes=capacity,
+        shim=shim,
+        recorder=recorder,
+        order=order,
+        memory=memory,
+        dataless=DatalessMode(),
+        values=values or Values(),
+        numbers=Numbers(),
+    )
+    state.notices = EngineNotices(state)
+    shim.configure(local_world_size, state.notices)
+    prepare_fake_tensors()
+    install_cuda(state)
+    install_host_tensors(state)
+    install_foreach()
+    install_distributed(state)
+    install_phases(state)
+    install_compiled(state)
+    mode = DeviceMode(state)
+    mode.__enter__()
+    recorder.leave()
+    return VirtualRank(state, mode)
+
+
+def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:
+    """Refuse worlds and ranks that cannot be.
+
+    Raises:
+        InputError: naming the argument.
+    """
+    if world_size < 1:
+        raise InputError("--world-size", world_size, "is no number of ranks", "1 or more")
+    if not 0 <= rank < world_size:
+        raise InputError("--rank", rank, "is not in the world", f"0..{world_size - 1}")
+    if local_world_size < 1:
+        raise InputError("--local-world-size", local_world_size, "is no number of ranks", ">= 1")
+
+
+def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
+    """The variables torchrun gives a rank."""
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank % local_world_size),
+        LOCAL_WORLD_SIZE=str(local_world_size),
+        GROUP_RANK=str(rank // local_world_size),
+        GROUP_WORLD_SIZE=str(-(-world_size // local_world_size)),
+        ROLE_RANK=str(rank),
+        ROLE_WORLD_SIZE=str(world_size),
+        ROLE_NAME="default",
+        MASTER_ADDR="localhost",
+        MASTER_PORT=MASTER_PORT,
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID="emulated",
+    )
