@@ -46,7 +46,10 @@ RULE_FIELDS: dict[str, tuple[str, ...]] = {
     ),
     "batch_divides": (*_WORLD, "micro_batch"),
     "interleaving_batch": (*_WORLD, "vpp", "micro_batch"),
-    "recompute": ("recompute", "recompute_modules", "recompute_layers", *LAYER_SPLIT),
+    "recompute": (
+        *("recompute", "recompute_modules", "recompute_layers", "recompute_taper"),
+        *LAYER_SPLIT,
+    ),
     "sharding": ("zero_stage", "pp", "overlap_param_gather", "overlap_grad_reduce"),
 }
 

@@ -55,7 +55,8 @@ def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:
     interleaved pipelines more virtual stages may need less.
     """
     recipe, moe = job.recipe, job.model.moe
-    if recipe.vpp == 1 or recipe.recompute_layers is not None:
+    tapers = recipe.recompute_layers is not None or recipe.recompute_taper
+    if recipe.vpp == 1 or tapers:
         return
     if moe is not None and (moe.num_dense_layers or moe.layer_period > 1):
         return

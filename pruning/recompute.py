@@ -42,12 +42,19 @@ def _more_recomputation(job: Job) -> list[Recipe]:
         twins.append(replace(recipe, recompute="selective"))
     if min(job.layers_per_stage) < 2:
         return twins
-    everything = replace(recipe, recompute="full", recompute_layers=None, recompute_modules=None)
+    everything = replace(
+        recipe,
+        recompute="full",
+        recompute_layers=None,
+        recompute_taper=0,
+        recompute_modules=None,
+    )
     if recipe.recompute == "full":
         if recipe.recompute_layers is not None:
             chunk = job.largest_chunk
             more = range(recipe.recompute_layers + 1, chunk)
             twins += [replace(recipe, recompute_layers=layers) for layers in more]
+        if recipe.recompute_layers is not None or recipe.recompute_taper:
             twins.append(everything)
     elif recipe.recompute == "none" or job.attention != "unfused":
         twins.append(everything)

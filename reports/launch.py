@@ -331,6 +331,8 @@ def _lacking(job: Job) -> tuple[str, ...]:
     lacking = []
     if recipe.schedule == "gpipe" and recipe.pp > 1:
         lacking.append("schedule=gpipe (Megatron-LM runs 1F1B)")
+    if recipe.recompute_taper:
+        lacking.append("recompute_taper (Megatron-LM recomputes as many layers on every stage)")
     if recipe.overlap_param_gather and not recipe.overlap_grad_reduce:
         lacking.append("overlap_param_gather without overlap_grad_reduce")
     unnamed = set((recipe.recompute_modules or "core_attn").split("+")).difference(

@@ -23,6 +23,8 @@ def recipe_words(recipe: Recipe, dp: int) -> str:
     if recipe.recompute != "none":
         detail = recipe.recompute_layers or recipe.recompute_modules
         words.append(f"recompute={recipe.recompute}" + (f"({detail})" if detail else ""))
+        if recipe.recompute_taper:
+            words.append(f"taper{recipe.recompute_taper}")
     if recipe.sp:
         words.append("sp")
     words.append(f"zero{recipe.zero_stage}")

@@ -52,10 +52,10 @@ def step_flops(job: Job) -> StepFlops:
 
 def _recomputed_share(job: Job) -> float:
     """Share of the layers that full recomputation repeats; all layers count alike."""
-    per_chunk = job.recipe.recompute_layers
-    if per_chunk is None:
-        return 1.0
-    repeated = sum(min(per_chunk, count) for stage in job.layers_per_chunk for count in stage)
+    repeated = 0
+    for stage, chunks in enumerate(job.layers_per_chunk):
+        per_chunk = job.recomputed_layers(stage)
+        repeated += sum(count if per_chunk is None else min(per_chunk, count) for count in chunks)
     return repeated / job.model.num_layers
 
 

@@ -213,8 +213,10 @@ class Recipe:
     Megatron's names where the concept is Megatron's. ``dp`` is not a field: it follows from
     the GPU count. ``etp`` None means ``tp``. ``recompute_layers`` None means every layer (it
     counts layers per pipeline chunk, Megatron's ``block`` method, and only matters for
-    ``full``). ``recompute_modules`` joins by ``+`` what ``selective`` recomputes (None: the
-    attention core). ``zero_stage`` 1 is Megatron's distributed optimizer, 3 is FSDP.
+    ``full``); each stage recomputes ``recompute_taper`` layers per chunk fewer than the one
+    before, as it has fewer micro-batches in flight. ``recompute_modules`` joins by ``+`` what
+    ``selective`` recomputes (None: the attention core). ``zero_stage`` 1 is Megatron's
+    distributed optimizer, 3 is FSDP.
     ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
     ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in
     it (Megatron's ``account-for-...-in-pipeline-split``). ``cp_comm_type``: context parallelism
@@ -234,6 +236,7 @@ class Recipe:
     micro_batch: int = 1
     recompute: str = "none"
     recompute_layers: int | None = None
+    recompute_taper: int = 0
     recompute_modules: str | None = None
     sp: bool = False
     zero_stage: int = 1
@@ -344,6 +347,14 @@ class Job:
     def layers_per_stage(self) -> tuple[int, ...]:
         """Transformer layers on each pipeline stage, first to last."""
         return tuple(sum(chunks) for chunks in self.layers_per_chunk)
+
+    def recomputed_layers(self, stage: int) -> int | None:
+        """First layers of each chunk of a stage that full recomputation repeats; None: all."""
+        recipe = self.recipe
+        if recipe.recompute_taper == 0:
+            return recipe.recompute_layers
+        most = recipe.recompute_layers or self.largest_chunk
+        return max(0, most - stage * recipe.recompute_taper)
 
     @property
     def largest_chunk(self) -> int:

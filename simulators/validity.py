@@ -226,6 +226,10 @@ def _recompute(job: Job) -> tuple[str, str] | None:
         if "operations" in modules and job.attention == "unfused":
             reason = f"operations keeps what flash attention made{_too_old_for_it(job)}"
             return "recompute_modules", reason
+    if recipe.recompute_taper < 0:
+        return "recompute_taper", f"recompute_taper={recipe.recompute_taper} must be 0 or more"
+    if recipe.recompute_taper and (recipe.recompute != "full" or recipe.pp == 1):
+        return "recompute_taper", "recompute_taper needs recompute=full and pipeline stages"
     if recipe.recompute_layers is None:
         return None
     if recipe.recompute != "full":

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pruning.bounds.layouts import ChunkKind
 from simulators.job import Job
 from simulators.replay.prices import Pricer
-from simulators.workload.megatron import ChunkMode, build_chunk
+from simulators.workload.megatron import ChunkMode, ChunkShape, build_chunk
 from simulators.workload.program import Chunk, Run
 from simulators.workload.shard import Shard
 
@@ -69,15 +69,14 @@ class Slots:
         experts = sum({job.model.is_moe_layer(layer) for layer in layers})
         dense = len({job.model.is_moe_layer(layer) for layer in layers}) - experts
         full = mode.recompute == "full"
-        chunk = build_chunk(shard, replace(mode, layers=None), dense, experts, True, True)
+        shape = ChunkShape(dense, experts, first=True, last=True)
+        chunk = build_chunk(shard, mode, shape)
         embedding, *rest = chunk.runs
         layer_runs, ends = rest[: dense + experts], rest[dense + experts :]
         runs: list[Run | None] = [embedding, None, None, None, None, *ends]
         _place(runs, layer_runs, dense, experts, full=full)
         if full and some_layers:
-            plain = build_chunk(
-                shard, replace(mode, recompute="none", layers=None), dense, experts, True, True
-            )
+            plain = build_chunk(shard, replace(mode, recompute="none"), shape)
             _place(runs, plain.runs[1 : 1 + dense + experts], dense, experts, full=False)
         return cls._priced(runs, pricer)
 
@@ -109,7 +108,9 @@ def _place(
         runs[EXPERTS_FULL if full else EXPERTS] = found[dense]
 
 
-def slot_counts(kind: ChunkKind, slots: int, full: NDArray[np.bool_], layers: Ints) -> Ints:
+def slot_counts(
+    kind: ChunkKind, slots: int, full: NDArray[np.bool_], layers: Ints, taper: Ints
+) -> Ints:
     """How many of each slot a chunk holds, shape (rows, slots).
 
     Args:
@@ -117,10 +118,12 @@ def slot_counts(kind: ChunkKind, slots: int, full: NDArray[np.bool_], layers: In
         slots: how many slots there are.
         full: whether a row recomputes whole layers.
         layers: how many of a chunk's layers it then recomputes; -1 for all.
+        taper: how many fewer on each stage than on the one before.
     """
     counts = np.zeros((len(full), slots), dtype=np.int64)
     # As ``build_chunk``: the first layers of a chunk are recomputed, dense ones come first.
-    left = np.where(layers < 0, kind.dense + kind.experts, layers) * full
+    left = np.where(layers < 0, kind.most, layers) - kind.stage * taper
+    left = np.maximum(left, 0) * full
     dense = np.minimum(kind.dense, left)
     experts = np.minimum(kind.experts, left - dense)
     counts[:, EMBEDDING] = kind.first

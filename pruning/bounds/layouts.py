@@ -7,22 +7,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pruning.launchable import LAYER_SPLIT
 from simulators.job import Job
 from simulators.replay.assemble import boundary_crosses_domain
 from simulators.workload.megatron import layers_by_stage
 
+# The recipe fields that enter a layout.
+LAYOUT_FIELDS = (*LAYER_SPLIT, "recompute_taper")
 # Stages whose memory and end of the step are bounded: more contents than these are rare.
 _MOST_STAGES = 4
 
 
 @dataclass(frozen=True)
 class ChunkKind:
-    """What one chunk holds: dense and expert layers, the embedding, the head."""
+    """What one chunk holds: dense and expert layers, the embedding, the head.
+
+    Where recomputation tapers off, ``stage`` is the chunk's and else 0; ``most`` are the layers
+    of the largest chunk where it does, and else the chunk's own.
+    """
 
     dense: int
     experts: int
     first: bool
     last: bool
+    stage: int
+    most: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Layout:
                     experts,
                     stage == 0 and chunk == 0,
                     stage == recipe.pp - 1 and chunk == recipe.vpp - 1,
+                    stage if recipe.recompute_taper else 0,
+                    job.largest_chunk if recipe.recompute_taper else stop - start,
                 )
                 row.append(kinds.setdefault(kind, len(kinds)))
             kind_of.append(tuple(row))

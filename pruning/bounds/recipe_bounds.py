@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from pruning.bounds.blocks import NCCL_FIELDS, SHARD_FIELDS, Passes, Slots, SlotTable, slot_counts
 from pruning.bounds.in_flight import most_held
-from pruning.bounds.layouts import Layout
+from pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from pruning.bounds.paths import Paths, find_paths
 from pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd
-from pruning.launchable import LAYER_SPLIT, JobOf
+from pruning.launchable import JobOf
 from pruning.recipe_table import RecipeTable, distinct
 from simulators.calibration import Calibration
 from simulators.job import Job, Recipe
@@ -43,7 +43,7 @@ PASS_FIELDS = (
     "recompute_modules",
     "recompute_layers",
     "schedule",
-    *LAYER_SPLIT,
+    *LAYOUT_FIELDS,
 )
 _BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision", *NCCL_FIELDS)
 _MOST_STAGES = 4
@@ -132,13 +132,14 @@ class _Columns:
         self.ends = table.distinct(END_FIELDS)
         self.unique = table.take(self.passes.first)
         self.layout_of, self.layouts = self.once_each(
-            self.unique, "layout", LAYER_SPLIT, Layout.of
+            self.unique, "layout", LAYOUT_FIELDS, Layout.of
         )
         self.slots_of, self.slots = self.find_slots()
         self.full = np.array(
             [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
         )
         self.layers = self.unique.numbers("recompute_layers")
+        self.taper = self.unique.numbers("recompute_taper")
 
     def column(self, name: str) -> NDArray[Any]:
         """A field of the unique rows, as objects."""
@@ -164,6 +165,7 @@ class _Columns:
         names = (*SHARD_FIELDS, "recompute", "recompute_modules")
         single = (self.unique.numbers("pp") == 1).astype(np.int64)
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
+        some |= self.unique.numbers("recompute_taper") > 0
         extra = (single, some, self.copied[self.passes.first])
         found = self.unique.distinct(names, extra)
         slots = []
@@ -175,7 +177,8 @@ class _Columns:
 
     def make_slots(self, row: int) -> Slots:
         job = self.given.job(self.unique[row])
-        some = job.recipe.recompute_layers is not None
+        recipe = job.recipe
+        some = recipe.recompute_layers is not None or recipe.recompute_taper > 0
         return Slots.of(job, self.given.pricer(job), some_layers=some)
 
     def bounds(self) -> RecipeBounds:
@@ -230,7 +233,9 @@ class _Columns:
                 Passes.of(
                     table,
                     self.slots_of[rows],
-                    slot_counts(kind, table.slots, self.full[rows], self.layers[rows]),
+                    slot_counts(
+                        kind, table.slots, self.full[rows], self.layers[rows], self.taper[rows]
+                    ),
                 )
                 for kind in layout.kinds
             ]
@@ -275,9 +280,10 @@ class _Columns:
         pricer = self.given.pricer(job)
         unique = int(self.passes.of[row])
         layout, slots = self.layouts[self.layout_of[unique]], self.slots[self.slots_of[unique]]
-        full, layers = self.full[unique : unique + 1], self.layers[unique : unique + 1]
+        one = slice(unique, unique + 1)
+        full, layers, taper = self.full[one], self.layers[one], self.taper[one]
         chunks = [
-            slots.chunk(slot_counts(kind, len(slots.runs), full, layers)[0])
+            slots.chunk(slot_counts(kind, len(slots.runs), full, layers, taper)[0])
             for kind in layout.kinds
         ]
         return [

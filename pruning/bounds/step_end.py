@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pruning.bounds.blocks import NCCL_FIELDS
-from pruning.bounds.layouts import Layout
-from pruning.launchable import LAYER_SPLIT
+from pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from simulators.job import Job
 from simulators.memory.footprint import (
     WORKSPACE_BYTES,
@@ -35,7 +34,7 @@ from simulators.workload.step_end import finish_block, optimizer_block
 END_FIELDS = (
     *("tp", "cp", "ep", "etp", "sp", "precision", "zero_stage"),
     *("overlap_grad_reduce", "overlap_param_gather"),
-    *LAYER_SPLIT,
+    *LAYOUT_FIELDS,
     *NCCL_FIELDS,
 )
 

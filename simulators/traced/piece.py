@@ -167,8 +167,9 @@ def pieces_of(job: Job) -> tuple[Piece, ...]:
     check_traceable(job)
     model, recipe = job.model, job.recipe
     kinds = sorted({model.is_moe_layer(layer) for layer in range(model.num_layers)})
-    some_plain = recipe.recompute == "full" and (
-        recipe.recompute_layers is not None and recipe.recompute_layers < job.largest_chunk
+    counts = [job.recomputed_layers(stage) for stage in range(recipe.pp)]
+    some_plain = recipe.recompute == "full" and any(
+        count is not None and count < job.largest_chunk for count in counts
     )
     modes = [recipe.recompute, "none"] if some_plain else [recipe.recompute]
     layers = [layer_piece(job, is_moe=each, recompute=mode) for each in kinds for mode in modes]

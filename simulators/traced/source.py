@@ -14,14 +14,13 @@ from simulators.traced.cache import TracedPiece
 from simulators.traced.piece import Piece, embedding_piece, head_piece, layer_piece
 from simulators.traced.userbuffers import beside_products
 from simulators.workload.ir import Attention, Block
-from simulators.workload.megatron import ChunkMode, compose_workload, layer_runs
+from simulators.workload.megatron import ChunkShape, compose_workload, layer_runs
 from simulators.workload.parameters import LocalParameters
 from simulators.workload.program import Chunk, Run, Workload
 
 
 def traced_workload(job: Job, traced: Mapping[Piece, TracedPiece]) -> Workload:
     """One training step of a valid job out of its pieces (``pieces_of``)."""
-    mode = ChunkMode.of(job)
     known: dict[Piece, Run] = {}
 
     def run(piece: Piece, count: int = 1) -> Run:
@@ -35,11 +34,11 @@ def traced_workload(job: Job, traced: Mapping[Piece, TracedPiece]) -> Workload:
             )
         return replace(known[piece], count=count)
 
-    def chunk(dense: int, experts: int, first: bool, last: bool) -> Chunk:
-        runs = [run(embedding_piece(job))] if first else []
-        for is_moe, recompute, number in layer_runs(mode, dense, experts):
+    def chunk(shape: ChunkShape) -> Chunk:
+        runs = [run(embedding_piece(job))] if shape.first else []
+        for is_moe, recompute, number in layer_runs(job.recipe.recompute, shape):
             runs.append(run(layer_piece(job, is_moe=is_moe, recompute=recompute), number))
-        if last:
+        if shape.last:
             runs.append(_head(run(head_piece(job)), job))
         return Chunk(tuple(runs))
 

@@ -27,17 +27,27 @@ from simulators.workload.step_end import finish_block, optimizer_block
 def build_workload(job: Job) -> Workload:
     """One training step of a valid job: the program of every pipeline stage."""
     shard, mode = Shard.of(job), ChunkMode.of(job)
-    return compose_workload(job, lambda *content: build_chunk(shard, mode, *content))
+    return compose_workload(job, lambda shape: build_chunk(shard, mode, shape))
 
 
-def compose_workload(job: Job, chunk_of: Callable[[int, int, bool, bool], Chunk]) -> Workload:
-    """The stages of a valid job, from wherever their chunks come.
+@dataclass(frozen=True)
+class ChunkShape:
+    """What a chunk holds: layers of each kind in order, and the model's ends or not.
 
-    ``chunk_of(dense, experts, first, last)``: a chunk of so many layers of each kind, and whether
-    it holds the model's ends.
+    ``recomputed``: its first layers that full recomputation repeats (None: all).
     """
+
+    dense: int
+    experts: int
+    first: bool
+    last: bool
+    recomputed: int | None = None
+
+
+def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workload:
+    """The stages of a valid job, from wherever their chunks come."""
     recipe = job.recipe
-    made: dict[tuple[int, int, bool, bool], Chunk] = {}
+    made: dict[ChunkShape, Chunk] = {}
     stages: list[Stage] = []
     finished: dict[tuple[object, ...], Stage] = {}
     for stage, layers in enumerate(layers_by_stage(job)):
@@ -46,10 +56,11 @@ def compose_workload(job: Job, chunk_of: Callable[[int, int, bool, bool], Chunk]
             first = stage == 0 and index == 0
             last = stage == recipe.pp - 1 and index == recipe.vpp - 1
             experts = sum(job.model.is_moe_layer(layer) for layer in range(start, stop))
-            key = (stop - start - experts, experts, first, last)
-            if key not in made:
-                made[key] = chunk_of(*key)
-            keys.append(key)
+            dense, recomputed = stop - start - experts, job.recomputed_layers(stage)
+            shape = ChunkShape(dense, experts, first, last, recomputed)
+            if shape not in made:
+                made[shape] = chunk_of(shape)
+            keys.append(shape)
         # Tied embeddings live on both ends and their gradients are summed.
         shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
         content = (*keys, shares)
@@ -89,14 +100,12 @@ def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
 class ChunkMode:
     """What a chunk's content depends on besides its shard and layers.
 
-    ``layers`` per chunk are recomputed when ``recompute`` is ``full`` (None: all), ``modules`` of
-    every layer when it is ``selective``.
+    ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
     ``single_stage``: the head can share the embedding's weight. ``copies_gathered``: gathered
     parameters are copied out of the gathered buffer before they are used.
     """
 
     recompute: str
-    layers: int | None
     modules: str
     single_stage: bool
     copies_gathered: bool
@@ -106,7 +115,6 @@ class ChunkMode:
         recipe = job.recipe
         return cls(
             recipe.recompute,
-            recipe.recompute_layers,
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
             recipe.pp == 1,
             job.framework.copies_gathered and recipe.zero_stage == 3,
@@ -114,17 +122,15 @@ class ChunkMode:
 
 
 @functools.lru_cache(maxsize=8192)
-def build_chunk(
-    shard: Shard, mode: ChunkMode, dense: int, experts: int, first: bool, last: bool
-) -> Chunk:
-    """One model chunk of ``dense`` then ``experts`` layers, with the ends it holds."""
+def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
+    """One model chunk: dense layers, then those with experts, between the ends it holds."""
     runs: list[Run] = []
-    if first:
+    if shape.first:
         runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
-    for is_moe, recompute, number in layer_runs(mode, dense, experts):
+    for is_moe, recompute, number in layer_runs(mode.recompute, shape):
         blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
         runs.append(Run(*blocks, number, layer_parameters(shard, is_moe)))
-    if last:
+    if shape.last:
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
         runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
@@ -135,15 +141,15 @@ def build_chunk(
     return Chunk(tuple(runs))
 
 
-def layer_runs(mode: ChunkMode, dense: int, experts: int) -> Iterator[tuple[bool, str, int]]:
+def layer_runs(mode: str, shape: ChunkShape) -> Iterator[tuple[bool, str, int]]:
     """Equal layers of a chunk in order: whether they have experts, how they are recomputed, how
-    many."""
-    left = dense + experts if mode.layers is None else mode.layers
-    for is_moe, count in ((False, dense), (True, experts)):
+    many; ``mode`` is the recipe's recomputation."""
+    left = shape.dense + shape.experts if shape.recomputed is None else shape.recomputed
+    for is_moe, count in ((False, shape.dense), (True, shape.experts)):
         # Megatron's block method recomputes the first layers of a chunk.
-        head = min(count, left) if mode.recompute == "full" else 0
+        head = min(count, left) if mode == "full" else 0
         left -= head
-        rest = "none" if mode.recompute == "full" else mode.recompute
+        rest = "none" if mode == "full" else mode
         for recompute, number in (("full", head), (rest, count - head)):
             if number:
                 yield is_moe, recompute, number

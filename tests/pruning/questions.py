@@ -52,6 +52,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "micro_batch": pick(1, 1, 2, 4),
         "recompute": recompute,
         "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,
+        "recompute_taper": pick(0, 0, 1, 2) if recompute == "full" and pp > 1 else 0,
         "recompute_modules": pick(None, "mlp+core_attn") if recompute == "selective" else None,
         "sp": sp,
         "zero_stage": zero_stage,

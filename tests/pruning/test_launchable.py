@@ -22,6 +22,7 @@ CHOICES = {
     "micro_batch": [1, 2, 5, 0],
     "recompute": ["none", "selective", "full", "x"],
     "recompute_layers": [None, 1, 3, 99],
+    "recompute_taper": [0, 1, -1],
     "recompute_modules": [None, "mlp", "x", "operations", "operations+mlp"],
     "sp": [False, True],
     "zero_stage": [0, 1, 2, 3, 4],

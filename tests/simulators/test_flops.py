@@ -57,6 +57,8 @@ def test_hardware_flops_with_full_recomputation() -> None:
         ({"pp": 2, "vpp": 3, "recompute_layers": 1}, 6),
         # The short first stage has no more layers to recompute than it holds.
         ({"pp": 2, "first_stage_layers": 2, "recompute_layers": 4}, 2 + 4),
+        ({"pp": 4, "recompute_layers": 3, "recompute_taper": 1}, 3 + 2 + 1),
+        ({"pp": 4, "recompute_taper": 2}, 3 + 1),
         ({"pp": 4, "first_stage_layers": 2, "last_stage_layers": 2, "recompute_layers": 3}, 10),
     ],
 )

@@ -70,6 +70,8 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
     ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),
     ("interleaving_batch", "vpp", TINY, {"pp": 2, "vpp": 2, "batch": 12}),
+    ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "pp": 2}),
+    ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "recompute": "full"}),
     ("recompute", "recompute_layers", TINY, {"recompute_layers": 2}),
     ("recompute", "recompute_layers", TINY, {"recompute": "full", "recompute_layers": 13}),
     ("sharding", "zero_stage", TINY, {"pp": 2, "zero_stage": 2}),

@@ -135,3 +135,13 @@ def test_only_expert_layers_have_their_exchanges_put_beside_kernels() -> None:
     for run in stage.chunks[0].runs:
         overlapped = any(getattr(op, "overlaps", 0) for op in run.forward.ops)
         assert overlapped == (run.forward.name == "moe_layer_forward")
+
+
+def test_recomputation_tapers_off_along_the_pipeline():
+    job = make_job(LLAMA, pp=4, recompute="full", recompute_layers=2, recompute_taper=1)
+    even = make_job(LLAMA, pp=4, recompute="full", recompute_layers=2)
+    kept = [stage.chunks[0].saved_bytes for stage in build_workload(job).stages]
+    before = [stage.chunks[0].saved_bytes for stage in build_workload(even).stages]
+    assert kept[0] == before[0]
+    assert all(more > less for more, less in zip(kept[1:], before[1:], strict=True))
+    assert kept[2] > kept[1]
