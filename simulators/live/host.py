@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulators.live.clock import HostClock, HostCost
+from simulators.live.clock import PICOSECONDS, HostClock, HostCost, to_picoseconds
 from simulators.live.meeting import Meetings, Membership
 from simulators.live.prices import KernelPrice, Prices
 from simulators.live.said import AskElapsed, Finish, Said, Sleep
@@ -92,8 +92,8 @@ class Host:
         while self.inbox and self.running:
             said = self.inbox.popleft()
             if isinstance(said, Sleep):
-                until_s = self.clock.now_s + said.seconds
-                self.wait = Wait(self.rank, "sleep", None, until_s=until_s)
+                until_ps = self.clock.now_ps + to_picoseconds(said.seconds)
+                self.wait = Wait(self.rank, "sleep", None, until_ps=until_ps)
             elif isinstance(said, AskElapsed):
                 self.wait = self._elapsed(said)
             elif isinstance(said, Finish):
@@ -110,10 +110,10 @@ class Host:
         """What the host waited for has happened: the clock passes to then."""
         wait = self.wait
         assert wait is not None
-        self.clock.wait_until(wait.until_s)
+        self.clock.wait_until(wait.until_ps)
         for task in wait.tasks:
-            assert task.end_s is not None
-            self.clock.wait_until(task.end_s)
+            assert task.end_ps is not None
+            self.clock.wait_until(task.end_ps)
         self.wait = None
 
     def describe_wait(self) -> str:
@@ -122,7 +122,7 @@ class Host:
         assert wait is not None
         site = None if wait.site is None else self.sites.get(wait.site)
         where = "" if site is None else f" at {site.file}:{site.line} ({site.function})"
-        held = [task for task in wait.tasks if task.end_s is None]
+        held = [task for task in wait.tasks if task.end_ps is None]
         holding = f", held up by {held[0].name} in {held[0].lane}" if held else ""
         return (
             f"rank {self.rank} waits since {self.clock.now_s:.6f} s: {wait.what}{where}{holding}"
@@ -130,10 +130,10 @@ class Host:
 
     def elapsed_ms(self, asked: AskElapsed) -> float:
         """Milliseconds between two marks that have been passed."""
-        start, end = self._marks[asked.start].end_s, self._marks[asked.end].end_s
+        start, end = self._marks[asked.start].end_ps, self._marks[asked.end].end_ps
         assert start is not None
         assert end is not None
-        return 1e3 * (end - start)
+        return 1e3 * (end - start) / PICOSECONDS
 
     # Events
 
@@ -226,7 +226,7 @@ class Host:
     def _phase(self, event: Phase) -> None:
         if event.phase != SETUP and event.step > self.steps[-1].number:
             self._end_step()
-            self.steps.append(Step(event.step, self.clock.now_s))
+            self.steps.append(Step(event.step, self.clock.now_ps))
 
     def _site(self, event: Site) -> None:
         self.sites[event.number] = event
@@ -237,13 +237,13 @@ class Host:
         """Note when all work launched so far has run, under the step that ends."""
         step = self.steps[-1]
 
-        def passed(end_s: float) -> None:
-            step.end_s = end_s
+        def passed(end_ps: int) -> None:
+            step.end_ps = end_ps
 
         self._mark("step", self._device(), passed)
 
     def _mark(
-        self, name: str, before: Frontier, on_end: Callable[[float], None] | None = None
+        self, name: str, before: Frontier, on_end: Callable[[int], None] | None = None
     ) -> Task:
         task = self._task(name, "marks")
         task.on_end = on_end
@@ -254,8 +254,8 @@ class Host:
         self._tasks += 1
         if self._tasks % _FORGET_EVERY == 0:
             self._forget()
-        now_s, step = self.clock.now_s, self.steps[-1]
-        return Task(self.rank, self._tasks, name, lane, now_s, step, kernel=kernel)
+        now_ps, step = self.clock.now_ps, self.steps[-1]
+        return Task(self.rank, self._tasks, name, lane, now_ps, step, kernel=kernel)
 
     def _after(self, task: Task, lane: str, before: Frontier) -> None:
         self._frontiers[lane] = (task,)
@@ -264,21 +264,22 @@ class Host:
     def _frontier(self, lane: str) -> Frontier:
         """What the next task of a stream waits for, less what is past for the host already."""
         frontier = self._frontiers.get(lane, ())
-        now_s = self.clock.now_s
-        kept = tuple(task for task in frontier if task.end_s is None or task.end_s > now_s)
+        kept = tuple(task for task in frontier if not self._is_past(task))
         if len(kept) < len(frontier):
             self._frontiers[lane] = kept
         return kept
 
     def _forget(self) -> None:
         """Let go of what is past for the host and can hold nothing up any more."""
-        now_s = self.clock.now_s
         for number, task in self._works.items():
-            if task is not None and task.end_s is not None and task.end_s <= now_s:
+            if task is not None and self._is_past(task):
                 self._works[number] = None
         for number, frontier in self._events.items():
-            if all(task.end_s is not None and task.end_s <= now_s for task in frontier):
+            if all(self._is_past(task) for task in frontier):
                 self._events[number] = ()
+
+    def _is_past(self, task: Task) -> bool:
+        return task.end_ps is not None and task.end_ps <= self.clock.now_ps
 
     def _device(self) -> Frontier:
         return tuple(task for lane in self._frontiers for task in self._frontier(lane))

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from simulators.live.clock import PICOSECONDS
 from simulators.live.tasks import Transfer
 
-Ends = Iterable[tuple[Transfer, float]]
+Ends = Iterable[tuple[Transfer, int]]
 
 
 class Network(Protocol):
     """Says when transfers end, and says so anew when something changes that.
 
-    All times ascend from call to call. An end that was announced holds until another one is.
+    Times ascend from call to call. An end that was announced holds until another one is.
     """
 
-    def start(self, transfers: Sequence[Transfer], now_s: float) -> Ends:
+    def start(self, transfers: Sequence[Transfer], now_ps: int) -> Ends:
         """Transfers start now; returns their ends, and those of others that changes."""
         ...
 
-    def slow(self, transfer: Transfer, slowdown: float, now_s: float) -> Ends:
+    def slow(self, transfer: Transfer, slowdown: float, now_ps: int) -> Ends:
         """From now on kernels beside a transfer slow it so much against running alone."""
         ...
 
@@ -32,10 +33,10 @@ class Network(Protocol):
 
 @dataclass(slots=True)
 class _Alone:
-    """A transfer in flight: seconds left at full speed, since when, at 1 / ``slowdown``."""
+    """A transfer in flight: what is left at full speed, since when, at 1 / ``slowdown``."""
 
-    left_s: float
-    since_s: float
+    left_ps: float
+    since_ps: int
     slowdown: float = 1.0
 
 
@@ -45,17 +46,19 @@ class WhiteBoxNetwork:
     def __init__(self) -> None:
         self._flying: dict[Transfer, _Alone] = {}
 
-    def start(self, transfers: Sequence[Transfer], now_s: float) -> Ends:
+    def start(self, transfers: Sequence[Transfer], now_ps: int) -> Ends:
         for transfer in transfers:
-            self._flying[transfer] = _Alone(transfer.price.seconds, now_s)
-        return [(transfer, now_s + transfer.price.seconds) for transfer in transfers]
+            self._flying[transfer] = _Alone(transfer.price.seconds * PICOSECONDS, now_ps)
+        return [
+            (transfer, now_ps + round(self._flying[transfer].left_ps)) for transfer in transfers
+        ]
 
-    def slow(self, transfer: Transfer, slowdown: float, now_s: float) -> Ends:
+    def slow(self, transfer: Transfer, slowdown: float, now_ps: int) -> Ends:
         flying = self._flying[transfer]
-        passed_s = (now_s - flying.since_s) / flying.slowdown
-        flying.left_s = max(0.0, flying.left_s - passed_s)
-        flying.since_s, flying.slowdown = now_s, slowdown
-        return [(transfer, now_s + flying.left_s * slowdown)]
+        passed_ps = (now_ps - flying.since_ps) / flying.slowdown
+        flying.left_ps = max(0.0, flying.left_ps - passed_ps)
+        flying.since_ps, flying.slowdown = now_ps, slowdown
+        return [(transfer, now_ps + round(flying.left_ps * slowdown))]
 
     def end(self, transfer: Transfer) -> None:
         del self._flying[transfer]

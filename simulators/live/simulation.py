@@ -13,11 +13,10 @@ end (``network``), and their announced ends move.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from simulators.live.clock import NANOSECONDS, HostCost
+from simulators.live.clock import PICOSECONDS, HostCost
 from simulators.live.host import Host
 from simulators.live.meeting import Meetings
 from simulators.live.network import Ends, Network
@@ -27,6 +26,7 @@ from simulators.live.said import Said
 from simulators.live.tasks import Task, Transfer, Wait
 
 _READY, _TASK_ENDS, _TRANSFER_ENDS, _WAKE = range(4)
+_NEVER = 1 << 62
 
 
 class DeadlockError(RuntimeError):
@@ -38,7 +38,7 @@ class Release:
     """A host may go on: its clock, and the answer where it had asked for one."""
 
     rank: int
-    now_ns: int
+    now_ps: int
     elapsed_ms: float | None = None
 
 
@@ -49,8 +49,8 @@ class Slice:
     rank: int
     lane: str
     name: str
-    start_s: float
-    end_s: float
+    start_ps: int
+    end_ps: int
     step: int
 
 
@@ -62,7 +62,7 @@ class _Device:
     transfers: dict[Transfer, Task]
     # Arrived at a transfer that others have not arrived at.
     early: dict[Task, None]
-    since_s: float = 0.0
+    since_ps: int = 0
 
 
 class Simulation:
@@ -87,24 +87,24 @@ class Simulation:
     ) -> None:
         self._prices = prices
         self._network = network
-        self._launch_ns = cost.launch_ns
+        self._launch_ps = cost.launch_ps
         self._meetings = Meetings(representation, prices)
         self.hosts = {
             rank: Host(rank, cost, prices, self._meetings, self._launch)
             for rank in representation.simulated
         }
         self._devices = {rank: _Device({}, {}, {}) for rank in representation.simulated}
-        self._heap: list[tuple[float, int, int, int, int, Task | Transfer | Host]] = []
+        self._heap: list[tuple[int, int, int, int, int, Task | Transfer | Host]] = []
         self._to_start: list[Task] = []
         self._dirty: set[int] = set()
-        self._now_s = 0.0
+        self._now_ps = 0.0
         self._releases: list[Release] = []
         self.slices: list[Slice] | None = [] if record else None
 
     @property
-    def now_s(self) -> float:
+    def now_ps(self) -> float:
         """The time up to which everything has been played."""
-        return self._now_s
+        return self._now_ps
 
     def hear(self, rank: int, said: Iterable[Said]) -> None:
         """Take what a rank's script did next, in order.
@@ -122,7 +122,7 @@ class Simulation:
         Raises:
             DeadlockError: when nothing can happen any more and not every rank has finished.
         """
-        while self._heap and self._heap[0][0] < self._horizon_s():
+        while self._heap and self._heap[0][0] < self._horizon_ps():
             self._play_instant()
         if not self._heap and not self._releases:
             self._refuse_deadlock()
@@ -134,11 +134,10 @@ class Simulation:
         """Whether every rank's script has ended and all its work has run."""
         return not self._heap and all(host.finished for host in self.hosts.values())
 
-    def _horizon_s(self) -> float:
+    def _horizon_ps(self) -> int:
         """Before this nothing can be launched that has not been heard of."""
-        # Rounded once, as a launch's own time is: a bit more would let something overtake it.
-        clocks = [host.clock.now_ns for host in self.hosts.values() if host.running]
-        return (min(clocks) + self._launch_ns) / NANOSECONDS if clocks else math.inf
+        clocks = [host.clock.now_ps for host in self.hosts.values() if host.running]
+        return min(clocks, default=_NEVER) + self._launch_ps
 
     def _refuse_deadlock(self) -> None:
         hosts = self.hosts.values()
@@ -160,13 +159,13 @@ class Simulation:
             if wait is None:
                 return
             for task in wait.tasks:
-                if task.end_s is None:
+                if task.end_ps is None:
                     task.followers.append(wait)
                     wait.waiting_for += 1
             if wait.waiting_for:
                 return
-            if wait.until_s > max(self._now_s, host.clock.now_s):
-                self._schedule(wait.until_s, _WAKE, (host.rank, 0), 0, host)
+            if wait.until_ps > max(self._now_ps, host.clock.now_ps):
+                self._schedule(wait.until_ps, _WAKE, (host.rank, 0), 0, host)
                 return
             self._let_go(host)
 
@@ -175,17 +174,17 @@ class Simulation:
         assert wait is not None
         elapsed_ms = None if wait.asked is None else host.elapsed_ms(wait.asked)
         host.release()
-        self._releases.append(Release(host.rank, host.clock.now_ns, elapsed_ms))
+        self._releases.append(Release(host.rank, host.clock.now_ps, elapsed_ms))
 
     def _launch(self, task: Task, before: Iterable[Task]) -> None:
         """A host launched a task that follows others."""
-        task.ready_s = task.issue_s
+        task.ready_ps = task.issue_ps
         for other in dict.fromkeys(before):
-            if other.end_s is None:
+            if other.end_ps is None:
                 other.followers.append(task)
                 task.waiting_for += 1
             else:
-                task.ready_s = max(task.ready_s, other.end_s)
+                task.ready_ps = max(task.ready_ps, other.end_ps)
         if not task.waiting_for:
             self._ready(task)
 
@@ -194,9 +193,9 @@ class Simulation:
     def _play_instant(self) -> None:
         """Everything that happens at the next moment; what starts then sees all that ended."""
         heap = self._heap
-        now_s = self._now_s = heap[0][0]
+        now_ps = self._now_ps = heap[0][0]
         while True:
-            while heap and heap[0][0] == now_s:
+            while heap and heap[0][0] == now_ps:
                 _, what, _, _, version, about = heapq.heappop(heap)
                 if isinstance(about, Host):
                     self._let_go(about)
@@ -204,42 +203,42 @@ class Simulation:
                 elif version != about.version:
                     continue
                 elif isinstance(about, Transfer):
-                    self._end_transfer(about, now_s)
+                    self._end_transfer(about, now_ps)
                 elif what == _READY:
                     self._to_start.append(about)
                 else:
-                    self._end_kernel(about, now_s)
+                    self._end_kernel(about, now_ps)
             if not self._to_start:
                 break
             starting, self._to_start = sorted(self._to_start, key=_key), []
-            self._start(starting, now_s)
-        self._rerate(now_s)
+            self._start(starting, now_ps)
+        self._rerate(now_ps)
 
     def _schedule(
         self,
-        time_s: float,
+        time_ps: int,
         what: int,
         key: tuple[int, int],
         version: int,
         about: Task | Transfer | Host,
     ) -> None:
-        heapq.heappush(self._heap, (time_s, what, *key, version, about))
+        heapq.heappush(self._heap, (time_ps, what, *key, version, about))
 
     def _ready(self, task: Task) -> None:
-        """Nothing holds a task up but the time ``ready_s``."""
+        """Nothing holds a task up but the time ``ready_ps``."""
         if task.kernel is None and task.transfer is None:
-            self._finish(task, task.ready_s)
+            self._finish(task, task.ready_ps)
         else:
-            self._schedule(task.ready_s, _READY, task.key, task.version, task)
+            self._schedule(task.ready_ps, _READY, task.key, task.version, task)
 
-    def _start(self, tasks: Sequence[Task], now_s: float) -> None:
+    def _start(self, tasks: Sequence[Task], now_ps: int) -> None:
         complete = []
         for task in tasks:
-            device = self._pass_time(task.rank, now_s)
-            task.start_s = now_s
+            device = self._pass_time(task.rank, now_ps)
+            task.start_ps = now_ps
             if task.kernel is not None:
                 device.kernels[task] = None
-                task.left_s, task.since_s = task.kernel.seconds, now_s
+                task.left_ps, task.since_ps = task.kernel.seconds * PICOSECONDS, now_ps
                 self._dirty.add(task.rank)
                 self._schedule_end(task)
                 continue
@@ -250,44 +249,44 @@ class Simulation:
             if transfer.arrived == transfer.expected:
                 complete.append(transfer)
         for transfer in complete:
-            transfer.start_s = now_s
+            transfer.start_ps = now_ps
             for member in transfer.members:
-                device = self._pass_time(member.rank, now_s)
+                device = self._pass_time(member.rank, now_ps)
                 del device.early[member]
                 device.transfers[transfer] = member
                 self._dirty.add(member.rank)
         if complete:
-            self._announce(self._network.start(complete, now_s))
+            self._announce(self._network.start(complete, now_ps))
 
     def _schedule_end(self, task: Task) -> None:
         task.version += 1
-        end_s = task.since_s + task.left_s * task.slowdown
-        self._schedule(end_s, _TASK_ENDS, task.key, task.version, task)
+        end_ps = task.since_ps + round(task.left_ps * task.slowdown)
+        self._schedule(end_ps, _TASK_ENDS, task.key, task.version, task)
 
     def _announce(self, ends: Ends) -> None:
-        for transfer, end_s in ends:
+        for transfer, end_ps in ends:
             transfer.version += 1
-            self._schedule(end_s, _TRANSFER_ENDS, transfer.key, transfer.version, transfer)
+            self._schedule(end_ps, _TRANSFER_ENDS, transfer.key, transfer.version, transfer)
 
-    def _end_kernel(self, task: Task, now_s: float) -> None:
-        del self._pass_time(task.rank, now_s).kernels[task]
+    def _end_kernel(self, task: Task, now_ps: int) -> None:
+        del self._pass_time(task.rank, now_ps).kernels[task]
         self._dirty.add(task.rank)
-        self._finish(task, now_s)
+        self._finish(task, now_ps)
 
-    def _end_transfer(self, transfer: Transfer, now_s: float) -> None:
+    def _end_transfer(self, transfer: Transfer, now_ps: int) -> None:
         self._network.end(transfer)
         for member in sorted(transfer.members, key=_key):
-            del self._pass_time(member.rank, now_s).transfers[transfer]
+            del self._pass_time(member.rank, now_ps).transfers[transfer]
             self._dirty.add(member.rank)
-            self._finish(member, now_s)
+            self._finish(member, now_ps)
 
-    def _finish(self, task: Task, end_s: float) -> None:
+    def _finish(self, task: Task, end_ps: int) -> None:
         """A task has run: what followed it may go on."""
-        task.end_s = end_s
-        if self.slices is not None and task.start_s is not None:
-            self.slices.append(_slice_of(task, end_s))
+        task.end_ps = end_ps
+        if self.slices is not None and task.start_ps is not None:
+            self.slices.append(_slice_of(task, end_ps))
         if task.on_end is not None:
-            task.on_end(end_s)
+            task.on_end(end_ps)
         followers, task.followers, task.transfer = task.followers, [], None
         for follower in followers:
             follower.waiting_for -= 1
@@ -297,25 +296,25 @@ class Simulation:
                     self._let_go(host)
                     self._walk(host)
                 continue
-            follower.ready_s = max(follower.ready_s, end_s)
+            follower.ready_ps = max(follower.ready_ps, end_ps)
             if not follower.waiting_for:
                 self._ready(follower)
 
-    def _pass_time(self, rank: int, now_s: float) -> _Device:
+    def _pass_time(self, rank: int, now_ps: int) -> _Device:
         """Book what a rank's device did up to now."""
         device = self._devices[rank]
-        passed_s = now_s - device.since_s
-        if passed_s > 0:
+        passed_ps = now_ps - device.since_ps
+        if passed_ps > 0:
             if device.kernels:
-                next(iter(device.kernels)).step.kernels_s += passed_s
+                next(iter(device.kernels)).step.kernels_ps += passed_ps
             elif device.transfers:
-                next(iter(device.transfers.values())).step.transfers_s += passed_s
+                next(iter(device.transfers.values())).step.transfers_ps += passed_ps
             elif device.early:
-                next(iter(device.early)).step.peers_s += passed_s
-            device.since_s = now_s
+                next(iter(device.early)).step.peers_ps += passed_ps
+            device.since_ps = now_ps
         return device
 
-    def _rerate(self, now_s: float) -> None:
+    def _rerate(self, now_ps: int) -> None:
         """What runs beside something else on a device runs slower; both ways."""
         touched: dict[Transfer, None] = {}
         for rank in sorted(self._dirty):
@@ -326,9 +325,9 @@ class Simulation:
                 for transfer in device.transfers:
                     slowdown += self._prices.slowdowns(task.kernel, transfer.price)[0] - 1
                 if slowdown != task.slowdown:
-                    passed_s = (now_s - task.since_s) / task.slowdown
-                    task.left_s = max(0.0, task.left_s - passed_s)
-                    task.since_s, task.slowdown = now_s, slowdown
+                    passed_ps = (now_ps - task.since_ps) / task.slowdown
+                    task.left_ps = max(0.0, task.left_ps - passed_ps)
+                    task.since_ps, task.slowdown = now_ps, slowdown
                     self._schedule_end(task)
             touched.update(dict.fromkeys(device.transfers))
         self._dirty.clear()
@@ -336,7 +335,7 @@ class Simulation:
             slowdown = max(self._slowdown_on(member.rank, transfer) for member in transfer.members)
             if slowdown != transfer.slowdown:
                 transfer.slowdown = slowdown
-                self._announce(self._network.slow(transfer, slowdown, now_s))
+                self._announce(self._network.slow(transfer, slowdown, now_ps))
 
     def _slowdown_on(self, rank: int, transfer: Transfer) -> float:
         slowdown = 1.0
@@ -350,9 +349,9 @@ def _key(about: Task | Transfer) -> tuple[int, int]:
     return about.key
 
 
-def _slice_of(task: Task, end_s: float) -> Slice:
-    assert task.start_s is not None
-    start_s = task.start_s
-    if task.transfer is not None and task.transfer.start_s is not None:
-        start_s = task.transfer.start_s
-    return Slice(task.rank, task.lane, task.name, start_s, end_s, task.step.number)
+def _slice_of(task: Task, end_ps: int) -> Slice:
+    assert task.start_ps is not None
+    start_ps = task.start_ps
+    if task.transfer is not None and task.transfer.start_ps is not None:
+        start_ps = task.transfer.start_ps
+    return Slice(task.rank, task.lane, task.name, start_ps, end_ps, task.step.number)

@@ -18,17 +18,17 @@ from simulators.live.said import AskElapsed
 class Step:
     """A rank's training step, by the work launched in it.
 
-    ``start_s`` is the host's, ``end_s`` is when all of it had run. Of the device's time,
-    ``kernels_s`` it ran kernels, ``transfers_s`` only communication, ``peers_s`` nothing but
+    ``start_ps`` is the host's, ``end_ps`` is when all of it had run. Of the device's time,
+    ``kernels_ps`` it ran kernels, ``transfers_ps`` only communication, ``peers_ps`` nothing but
     communication that waited for other ranks.
     """
 
     number: int
-    start_s: float = 0.0
-    end_s: float | None = None
-    kernels_s: float = 0.0
-    transfers_s: float = 0.0
-    peers_s: float = 0.0
+    start_ps: int = 0
+    end_ps: int | None = None
+    kernels_ps: int = 0
+    transfers_ps: int = 0
+    peers_ps: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -36,30 +36,30 @@ class Task:
     """Work of one rank's device: a kernel, a rank's part of a transfer, or a mark in a stream.
 
     ``number`` counts the rank's tasks in host order; (rank, number) orders everything that
-    happens at one instant, so that nothing depends on who was heard first. ``issue_s`` is when
-    the host had launched it, ``ready_s`` the latest of that and what it waited for. ``left_s`` of
-    its seconds remain since ``since_s``, at 1 / ``slowdown``.
+    happens at one instant, so that nothing depends on who was heard first. ``issue_ps`` is when
+    the host had launched it, ``ready_ps`` the latest of that and what it waited for. ``left_ps``
+    of its time remain since ``since_ps``, at 1 / ``slowdown``.
     """
 
     rank: int
     number: int
     name: str
     lane: str
-    issue_s: float
+    issue_ps: int
     step: Step
     kernel: KernelPrice | None = None
     transfer: Transfer | None = None
     waiting_for: int = 0
-    ready_s: float = 0.0
-    start_s: float | None = None
-    end_s: float | None = None
-    left_s: float = 0.0
-    since_s: float = 0.0
+    ready_ps: int = 0
+    start_ps: int | None = None
+    end_ps: int | None = None
+    left_ps: float = 0.0
+    since_ps: int = 0
     slowdown: float = 1.0
     # Counts the ends announced for it; only the last one holds.
     version: int = 0
     followers: list[Task | Wait] = field(default_factory=list)
-    on_end: Callable[[float], None] | None = None
+    on_end: Callable[[int], None] | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -84,7 +84,7 @@ class Transfer:
     copies: tuple[tuple[int, ...], ...] = ()
     members: list[Task] = field(default_factory=list)
     arrived: int = 0
-    start_s: float | None = None
+    start_ps: int | None = None
     slowdown: float = 1.0
     version: int = 0
 
@@ -95,13 +95,13 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """A host that waits: for tasks, or for a moment (``until_s``); ``asked`` gets an answer."""
+    """A host that waits: for tasks, or for a moment (``until_ps``); ``asked`` gets an answer."""
 
     rank: int
     what: str
     site: int | None
     waiting_for: int = 0
-    until_s: float = 0.0
+    until_ps: int = 0
     tasks: tuple[Task, ...] = ()
     asked: AskElapsed | None = None
 

@@ -85,19 +85,26 @@ def outcome(played):
     simulation, releases = played
     by_rank = {
         rank: [
-            (release.now_ns, release.elapsed_ms) for release in releases if release.rank == rank
+            (release.now_ps, release.elapsed_ms) for release in releases if release.rank == rank
         ]
         for rank in simulation.hosts
     }
     steps = {
         rank: [
-            (step.number, step.start_s, step.end_s, step.kernels_s, step.transfers_s, step.peers_s)
+            (
+                step.number,
+                step.start_ps,
+                step.end_ps,
+                step.kernels_ps,
+                step.transfers_ps,
+                step.peers_ps,
+            )
             for step in host.steps
         ]
         for rank, host in simulation.hosts.items()
     }
     ran = [
-        (each.rank, each.lane, each.start_s, each.end_s, each.name) for each in simulation.slices
+        (each.rank, each.lane, each.start_ps, each.end_ps, each.name) for each in simulation.slices
     ]
     return by_rank, steps, sorted(ran)
 

@@ -80,7 +80,7 @@ def test_a_collective_starts_when_the_last_arrives_and_all_wait_for_it():
     expected = LAUNCH_S + 4e-3 + LATENCY_S + 1e-3
     assert clocks(simulation) == pytest.approx({0: expected, 1: expected})
     slices = [each for each in simulation.slices if each.name == "all_reduce"]
-    assert [each.start_s for each in slices] == pytest.approx([LAUNCH_S + 4e-3] * 2)
+    assert [each.start_ps for each in slices] == pytest.approx([1e12 * (LAUNCH_S + 4e-3)] * 2)
 
 
 def test_a_collective_runs_beside_kernels_until_its_wait():
@@ -191,12 +191,12 @@ def test_device_time_is_booked_by_step():
     late = [group(0, 1), Phase("forward", 0), kernel(4e-3), *step[1:]]
     simulation, _ = play({0: [*first, Phase("forward", 1), kernel(1e-3)], 1: late})
     before, zero, one = simulation.hosts[0].steps
-    assert before.kernels_s == 0
-    assert zero.kernels_s == pytest.approx(3e-3)
-    assert zero.transfers_s == pytest.approx(LATENCY_S + 1e-3)
-    assert zero.peers_s == pytest.approx(3e-3)
-    assert zero.end_s == pytest.approx(LAUNCH_S + 4e-3 + LATENCY_S + 1e-3 + 2e-3)
-    assert one.end_s - zero.end_s == pytest.approx(1e-3)
+    assert before.kernels_ps == 0
+    assert zero.kernels_ps == pytest.approx(1e12 * (3e-3))
+    assert zero.transfers_ps == pytest.approx(1e12 * (LATENCY_S + 1e-3))
+    assert zero.peers_ps == pytest.approx(1e12 * (3e-3))
+    assert zero.end_ps == pytest.approx(1e12 * (LAUNCH_S + 4e-3 + LATENCY_S + 1e-3 + 2e-3))
+    assert one.end_ps - zero.end_ps == pytest.approx(1e12 * (1e-3))
 
 
 def test_nobody_is_released_before_the_slowest_host_has_passed():
