@@ -8,7 +8,7 @@ of other parameters, storages and sites with other numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from simulators.traces.events import (
@@ -17,6 +17,7 @@ from simulators.traces.events import (
     OPTIMIZER,
     SETUP,
     Alloc,
+    Argument,
     Collective,
     Event,
     Free,
@@ -99,7 +100,7 @@ class RankWriter:
         self.events.append(Alloc(self.storage, size, 0))
         return self.storage
 
-    def op(self, name: str, inputs: list[TensorSpec], shape: tuple[int, ...]) -> TensorSpec:
+    def op(self, name: str, inputs: Sequence[Argument], shape: tuple[int, ...]) -> TensorSpec:
         output = TensorSpec("bfloat16", shape, self.allocate(2 * shape[0] * shape[-1]))
         self.events += [Op(name, tuple(inputs), (output,), 0, site=self.rank + 1), HostGap(1e-5)]
         return output
@@ -196,10 +197,16 @@ def _backward(writer: RankWriter, layout: Layout, weights: list[TensorSpec], ste
     for weight in weights:
         shard = ACTIVATION_BYTES // layout.tp
         gradient = TensorSpec("bfloat16", (TOKENS, weight.shape[1]), writer.storage)
-        writer.op("aten.mm.default", [gradient, weight], (TOKENS, HIDDEN))
-        writer.op("aten.mm.default", [gradient, weight], weight.shape)
+        writer.op("aten.mm.default", [gradient, _transposed(weight)], (TOKENS, HIDDEN))
+        activation = TensorSpec("bfloat16", (TOKENS, HIDDEN), writer.storage)
+        writer.op("aten.mm.default", [_transposed(activation), gradient], weight.shape)
         writer.collective("reduce_scatter", "TENSOR_MODEL_PARALLEL_GROUP", ACTIVATION_BYTES, shard)
         writer.events.append(Free(writer.storage))
+
+
+def _transposed(tensor: TensorSpec) -> TensorSpec:
+    rows, columns = tensor.shape
+    return TensorSpec(tensor.dtype, (columns, rows), tensor.storage, (1, columns))
 
 
 def _optimizer(writer: RankWriter, layout: Layout, step: int, tp: int, dp: int) -> None:
@@ -212,7 +219,8 @@ def _optimizer(writer: RankWriter, layout: Layout, step: int, tp: int, dp: int) 
     shard, first = size // layout.dp, 1000 + 10 * dp
     pieces = [TensorSpec("float32", (n,), writer.allocate(4 * n)) for n in (first, shard - first)]
     normed = [*pieces, TensorSpec("float32", (HIDDEN,), writer.allocate(4))] if tp == 0 else pieces
-    writer.op("emulated.multi_tensor_l2norm.default", normed, (1,))
+    writer.op("emulated.multi_tensor_l2norm.default", [tuple(normed), False], (1,))
     writer.collective("all_reduce", "MODEL_PARALLEL_GROUP", 4, 4)
-    writer.op("emulated.multi_tensor_adam.default", pieces * 4, (1,))
+    lists = [tuple(pieces)] * 4
+    writer.op("aten._fused_adamw_.default", [*lists, (), ()], (1,))
     writer.collective("all_gather", "DATA_PARALLEL_GROUP", 2 * size // layout.dp, 2 * size)
