@@ -10,10 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.errors import require_positive
-from simulators.traces.events import Begin, Collective, End, Event, HostGap, Op, PointToPoint
+from simulators.live.launches import Launch, Launches
+from simulators.traces.events import (
+    FORWARD,
+    SETUP,
+    Collective,
+    Event,
+    HostGap,
+    Phase,
+    PointToPoint,
+    ValueRead,
+)
 
 PICOSECONDS = 1_000_000_000_000
-FUSED = "fused"
 
 
 def to_picoseconds(seconds: float) -> int:
@@ -22,51 +31,57 @@ def to_picoseconds(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class HostCost:
-    """What the host's work takes: ``launch_s`` for each launch; ``cpu``: script CPU time too."""
+    """What the host's work takes: ``launch_s`` for each launch, ``forward_s`` more for each call
+    in a forward pass; ``cpu``: the script's CPU time too."""
 
     launch_s: float
+    forward_s: float = 0.0
     cpu: bool = True
 
     def __post_init__(self) -> None:
         require_positive("host.launch_s", self.launch_s, allow_zero=True)
-
-    @property
-    def launch_ps(self) -> int:
-        return to_picoseconds(self.launch_s)
+        require_positive("host.forward_s", self.forward_s, allow_zero=True)
 
 
 class HostClock:
     """Picoseconds since the job began, as one rank's host sees it."""
 
-    def __init__(self, cost: HostCost) -> None:
+    def __init__(self, cost: HostCost, launches: Launches) -> None:
         self.now_ps = 0
-        self._launch_ps = cost.launch_ps
+        self._launch_ps = to_picoseconds(cost.launch_s)
+        self._forward_ps = to_picoseconds(cost.forward_s)
         self._cpu = cost.cpu
-        self._fused = 0
+        self._launches = launches
+        self._phase = SETUP
+        self._batch: int | None = None
 
     @property
     def now_s(self) -> float:
         return self.now_ps / PICOSECONDS
 
-    @property
-    def in_fused_region(self) -> bool:
-        return self._fused > 0
+    def apply(self, event: Event) -> tuple[Launch, ...]:
+        """Pass the host's time for one event; returns what was launched on the device by it.
 
-    def apply(self, event: Event) -> None:
-        """Pass the host's time for one event; a fused region is one launch, at its end."""
-        if isinstance(event, Op):
-            if not self._fused:
-                self.now_ps += self._launch_ps
-        elif isinstance(event, HostGap):
+        Sends and receives of one batch are one launch.
+        """
+        if isinstance(event, HostGap):
             self.spend(event.cpu_s)
-        elif isinstance(event, Collective | PointToPoint):
-            self.now_ps += self._launch_ps
-        elif isinstance(event, Begin) and event.kind == FUSED:
-            self._fused += 1
-        elif isinstance(event, End) and event.kind == FUSED and self._fused:
-            self._fused -= 1
-            if not self._fused:
-                self.now_ps += self._launch_ps
+            return ()
+        if isinstance(event, Phase):
+            self._phase = event.phase
+        batch, self._batch = self._batch, None
+        if isinstance(event, PointToPoint):
+            self._batch = event.batch
+            if event.batch is None or event.batch != batch:
+                self._launch(1)
+            return ()
+        if isinstance(event, Collective | ValueRead):
+            self._launch(1)
+            return ()
+        launched = self._launches.take(event)
+        for launch in launched:
+            self._launch(launch.count)
+        return launched
 
     def spend(self, cpu_s: float) -> None:
         """Pass CPU time of the script, when that counts."""
@@ -76,3 +91,8 @@ class HostClock:
     def wait_until(self, end_ps: int) -> None:
         """Pass the time up to ``end_ps``, if that is still to come."""
         self.now_ps = max(self.now_ps, end_ps)
+
+    def _launch(self, count: int) -> None:
+        self.now_ps += count * self._launch_ps
+        if self._phase == FORWARD:
+            self.now_ps += self._forward_ps

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simulators.live.clock import PICOSECONDS, HostClock, HostCost, to_picoseconds
+from simulators.live.launches import Launch, Launches
 from simulators.live.meeting import Meetings, Membership
 from simulators.live.prices import KernelPrice, Prices
 from simulators.live.said import AskElapsed, Finish, Said, Sleep
@@ -15,11 +16,9 @@ from simulators.live.tasks import Frontier, Step, Task, Wait
 from simulators.traces.events import (
     SETUP,
     Collective,
-    End,
     EventRecord,
     EventWait,
     Group,
-    Op,
     Phase,
     PointToPoint,
     Site,
@@ -54,10 +53,11 @@ class Host:
         cost: HostCost,
         prices: Prices,
         meetings: Meetings,
+        launches: Launches,
         launch: Callable[[Task, Iterable[Task]], None],
     ) -> None:
         self.rank = rank
-        self.clock = HostClock(cost)
+        self.clock = HostClock(cost, launches)
         self.inbox: deque[Said] = deque()
         self.wait: Wait | None = None
         self.finished = False
@@ -70,12 +70,10 @@ class Host:
         self._tasks = 0
         self._groups: dict[str, Membership] = {}
         self._frontiers: dict[str, Frontier] = {}
-        # None: it was over before the host's present.
-        self._works: dict[int, Task | None] = {}
+        self._works: dict[int, Sequence[Task]] = {}
         self._events: dict[int, Frontier] = {}
         self._marks: dict[int, Task] = {}
         self._batches: dict[str, _Batch] = {}
-        self._fused: list[Op] = []
 
     @property
     def running(self) -> bool:
@@ -100,7 +98,8 @@ class Host:
                 self._end_step()
                 self.finished = True
             else:
-                self.clock.apply(said)
+                for launched in self.clock.apply(said):
+                    self._kernel(launched)
                 handle = _HANDLERS.get(type(said))
                 if handle is not None:
                     handle(self, said)
@@ -137,24 +136,12 @@ class Host:
 
     # Events
 
-    def _op(self, event: Op) -> None:
-        if self.clock.in_fused_region:
-            self._fused.append(event)
-            return
-        self._kernel(event.name, self._prices.kernel(event), event.stream)
-
-    def _end(self, event: End) -> None:
-        if self._fused and not self.clock.in_fused_region:
-            operations, self._fused = self._fused, []
-            price = self._prices.fused(operations)
-            self._kernel("fused region", price, operations[-1].stream)
-
-    def _kernel(self, name: str, price: KernelPrice, stream: int) -> None:
-        if not price.seconds:
-            return
-        lane = _lane(stream)
-        task = self._task(name, lane, kernel=price)
-        self._after(task, lane, self._frontier(lane))
+    def _kernel(self, launched: Launch) -> None:
+        price = self._prices.kernel(launched.content)
+        if price.seconds:
+            lane = _lane(launched.stream)
+            task = self._task(launched.name, lane, kernel=price)
+            self._after(task, lane, self._frontier(lane))
 
     def _group(self, event: Group) -> None:
         self._groups[event.name] = self._meetings.join(self.rank, event, self._groups)
@@ -164,7 +151,7 @@ class Host:
         task = self._task(event.kind, lane)
         task.transfer = self._meetings.collective(task, event, self._membership(event.group))
         self._batches.pop(lane, None)
-        self._works[event.work] = task
+        self._works[event.work] = (task,)
         before = self._frontier(_lane(event.stream)) + self._frontier(lane)
         self._after(task, lane, before)
 
@@ -177,12 +164,13 @@ class Host:
         task = self._task(event.kind, lane)
         group = self._membership(event.group)
         task.transfer = self._meetings.point_to_point(task, event, group)
-        self._works[event.work] = task
         batch = self._batches.get(lane)
         if event.batch is None or batch is None or batch.number != event.batch:
             batch = _Batch(-1 if event.batch is None else event.batch, self._frontier(lane))
             self._batches[lane] = batch
         batch.tasks.append(task)
+        # Who waits for one of a batch waits for all: they are one kernel.
+        self._works[event.work] = batch.tasks
         self._after(task, lane, batch.before + self._frontier(_lane(event.stream)))
         self._frontiers[lane] = tuple(batch.tasks)
 
@@ -191,13 +179,12 @@ class Host:
             raise UseError(
                 f"rank {self.rank} waits for work {event.work}, which it never launched"
             )
-        task = self._works[event.work]
-        if task is None:
-            return
+        tasks = tuple(self._works[event.work])
         lane = _lane(event.stream)
-        self._frontiers[lane] = (*self._frontier(lane), task)
+        self._frontiers[lane] = self._frontier(lane) + tasks
         if event.blocks_host:
-            self.wait = Wait(self.rank, f"wait for {task.name}", None, tasks=(task,))
+            what = " and ".join(sorted({task.name for task in tasks})) or "finished work"
+            self.wait = Wait(self.rank, f"wait for {what}", None, tasks=tasks)
 
     def _event_record(self, event: EventRecord) -> None:
         frontier = self._frontier(_lane(event.stream))
@@ -271,9 +258,9 @@ class Host:
 
     def _forget(self) -> None:
         """Let go of what is past for the host and can hold nothing up any more."""
-        for number, task in self._works.items():
-            if task is not None and self._is_past(task):
-                self._works[number] = None
+        for number, tasks in self._works.items():
+            if all(self._is_past(task) for task in tasks):
+                self._works[number] = ()
         for number, frontier in self._events.items():
             if all(self._is_past(task) for task in frontier):
                 self._events[number] = ()
@@ -303,8 +290,6 @@ def _lane(stream: int) -> str:
 
 
 _HANDLERS: dict[type, Callable[[Host, Any], None]] = {
-    Op: Host._op,
-    End: Host._end,
     Group: Host._group,
     Collective: Host._collective,
     PointToPoint: Host._point_to_point,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulators.live.prices import Prices
+from simulators.live.prices import CommunicationPrice, Prices
 from simulators.live.representation import Representation
 from simulators.live.tasks import Task, Transfer
 from simulators.traces.events import Collective, Group, PointToPoint
+from simulators.traces.lowering.block import collective_bytes
 
 
 class MismatchError(RuntimeError):
@@ -71,7 +72,8 @@ class Meetings:
         kind, size = _as_priced(event)
         key = (*group.key, event.sequence)
         said = f"rank {task.rank} launched {event.kind} number {event.sequence} on {key[1]!r}"
-        return self._meet(key, task, (kind, size, event.dtype), group, said)
+        price = self._prices.communication(kind, size, group.ranks, event.dtype)
+        return self._meet(key, task, (kind, size, event.dtype), group, price, said)
 
     def point_to_point(self, task: Task, event: PointToPoint, group: Membership) -> Transfer:
         """Take part in a send with its receive.
@@ -88,7 +90,9 @@ class Meetings:
         own = () if len(pair.simulated) > 1 else (event.kind,)
         key = ("pair", group.key, *actors, *own, event.sequence)
         said = f"rank {task.rank} launched {event.kind} number {event.sequence} with {event.peer}"
-        return self._meet(key, task, ("send_recv", event.bytes, event.dtype), pair, said)
+        what = ("send_recv", event.bytes, event.dtype)
+        price = self._prices.communication(*what[:2], group.ranks, event.dtype, ends)
+        return self._meet(key, task, what, pair, price, said)
 
     @property
     def unfinished(self) -> list[str]:
@@ -105,6 +109,7 @@ class Meetings:
         task: Task,
         what: tuple[str, int, str],
         group: Membership,
+        price: CommunicationPrice,
         said: str,
     ) -> Transfer:
         kind, size, dtype = what
@@ -119,7 +124,7 @@ class Meetings:
                 dtype=dtype,
                 ranks=ranks,
                 expected=len(group.simulated),
-                price=self._prices.communication(kind, size, ranks, dtype),
+                price=price,
                 copies=self._copies[ranks],
             )
             entry = _Open(transfer, said, kind, size, set(group.simulated))
@@ -133,8 +138,7 @@ class Meetings:
         if task.rank not in entry.ranks_in:
             raise MismatchError(f"{said} a second time, or without belonging to it")
         if size > transfer.bytes:
-            transfer.bytes = size
-            transfer.price = self._prices.communication(kind, size, transfer.ranks, dtype)
+            transfer.bytes, transfer.price = size, price
         entry.ranks_in.remove(task.rank)
         transfer.members.append(task)
         if not entry.ranks_in:
@@ -143,15 +147,7 @@ class Meetings:
 
 
 def _as_priced(event: Collective) -> tuple[str, int]:
-    """The kind and the size as NCCL counts it: the larger of all sent and all received."""
+    """The kind and NCCL's size; torch's barrier is an all-reduce of one number."""
     if event.kind == "barrier":
-        # torch's NCCL barrier is an all-reduce of one number.
         return "all_reduce", 4
-    if event.kind in ("all_reduce", "broadcast", "reduce"):
-        return event.kind, max(event.bytes_in, event.bytes_out)
-    if event.kind in ("all_gather", "gather"):
-        return event.kind, event.bytes_out or event.bytes_in
-    return event.kind, event.bytes_in or event.bytes_out
-
-
-__all__ = ["Meetings", "Membership", "MismatchError"]
+    return event.kind, collective_bytes(event)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from simulators.traces.events import Op
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,17 +22,28 @@ class CommunicationPrice:
 
 
 class Prices(Protocol):
-    """Prices of operations and transfers, and how they slow each other on one device."""
+    """Prices of operations and transfers, and how they slow each other on one device.
 
-    def kernel(self, op: Op) -> KernelPrice: ...
+    ``kernels_beside``: factor by which two kernels that run beside each other are slowed.
+    """
 
-    def fused(self, ops: Sequence[Op]) -> KernelPrice:
-        """The price of operations that a compiler made one kernel of."""
+    @property
+    def kernels_beside(self) -> float: ...
+
+    def kernel(self, content: object) -> KernelPrice:
+        """The price of a launch's content (``launches.Launch``)."""
         ...
 
     def communication(
-        self, kind: str, size_bytes: int, ranks: tuple[int, ...], dtype: str
-    ) -> CommunicationPrice: ...
+        self,
+        kind: str,
+        size_bytes: int,
+        group: tuple[int, ...],
+        dtype: str,
+        ends: tuple[int, int] | None = None,
+    ) -> CommunicationPrice:
+        """The price of a collective of ``group``, or a transfer between two ``ends`` of it."""
+        ...
 
     def slowdowns(
         self, kernel: KernelPrice, communication: CommunicationPrice

@@ -13,11 +13,12 @@ end (``network``), and their announced ends move.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from simulators.live.clock import PICOSECONDS, HostCost
+from simulators.live.clock import PICOSECONDS, HostCost, to_picoseconds
 from simulators.live.host import Host
+from simulators.live.launches import Launches
 from simulators.live.meeting import Meetings
 from simulators.live.network import Ends, Network
 from simulators.live.prices import Prices
@@ -73,6 +74,7 @@ class Simulation:
         prices: of kernels and transfers, and how they slow each other.
         network: when transfers end.
         cost: what the hosts' work takes.
+        launches: makes what turns one rank's events into launches.
         record: keep a ``Slice`` of everything that ran.
     """
 
@@ -82,15 +84,16 @@ class Simulation:
         prices: Prices,
         network: Network,
         cost: HostCost,
+        launches: Callable[[], Launches],
         *,
         record: bool = False,
     ) -> None:
         self._prices = prices
         self._network = network
-        self._launch_ps = cost.launch_ps
+        self._least_launch_ps = to_picoseconds(cost.launch_s)
         self._meetings = Meetings(representation, prices)
         self.hosts = {
-            rank: Host(rank, cost, prices, self._meetings, self._launch)
+            rank: Host(rank, cost, prices, self._meetings, launches(), self._launch)
             for rank in representation.simulated
         }
         self._devices = {rank: _Device({}, {}, {}) for rank in representation.simulated}
@@ -137,7 +140,7 @@ class Simulation:
     def _horizon_ps(self) -> int:
         """Before this nothing can be launched that has not been heard of."""
         clocks = [host.clock.now_ps for host in self.hosts.values() if host.running]
-        return min(clocks, default=_NEVER) + self._launch_ps
+        return min(clocks, default=_NEVER) + self._least_launch_ps
 
     def _refuse_deadlock(self) -> None:
         hosts = self.hosts.values()
@@ -321,7 +324,7 @@ class Simulation:
             device = self._devices[rank]
             for task in device.kernels:
                 assert task.kernel is not None
-                slowdown = 1.0
+                slowdown = 1 + (len(device.kernels) - 1) * (self._prices.kernels_beside - 1)
                 for transfer in device.transfers:
                     slowdown += self._prices.slowdowns(task.kernel, transfer.price)[0] - 1
                 if slowdown != task.slowdown:

@@ -70,7 +70,7 @@ class Task:
 class Transfer:
     """A collective, or a send with its receive: starts when every simulated member has arrived.
 
-    ``ranks`` are the communicator's real members, ``kind`` and ``bytes`` as the price needs them,
+    ``ranks`` are the real members that meet, ``kind`` and ``bytes`` as the price needs them,
     ``expected`` how many of the simulated ranks have to arrive. ``copies`` are the members of
     equal transfers between ranks that are not simulated, at the same time.
     """

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from simulators.live.clock import HostCost
+from simulators.live.launches import Launch
 from simulators.live.network import Network, WhiteBoxNetwork
 from simulators.live.prices import CommunicationPrice, KernelPrice
 from simulators.live.representation import Representation
 from simulators.live.said import Finish, Said
 from simulators.live.simulation import Release, Simulation
-from simulators.traces.events import Collective, Group, HostGap, Op, PointToPoint
+from simulators.traces.events import Collective, Event, Group, HostGap, Op, PointToPoint
 
 LAUNCH_S = 1e-6
 LATENCY_S = 1e-6
@@ -24,23 +25,35 @@ class ScriptedPrices:
         self._factors = (on_kernel, on_transfer)
         self._kernels: dict[float, KernelPrice] = {}
 
-    def kernel(self, op: Op) -> KernelPrice:
-        seconds = op.inputs[0]
-        assert isinstance(seconds, float)
-        return self._kernels.setdefault(seconds, KernelPrice(seconds))
-
-    def fused(self, ops: Sequence[Op]) -> KernelPrice:
-        return KernelPrice(max(self.kernel(op).seconds for op in ops))
+    def kernel(self, content: object) -> KernelPrice:
+        assert isinstance(content, float)
+        return self._kernels.setdefault(content, KernelPrice(content))
 
     def communication(
-        self, kind: str, size_bytes: int, ranks: tuple[int, ...], dtype: str
+        self,
+        kind: str,
+        size_bytes: int,
+        group: tuple[int, ...],
+        dtype: str,
+        ends: tuple[int, int] | None = None,
     ) -> CommunicationPrice:
         return CommunicationPrice(LATENCY_S + size_bytes / BYTES_PER_S, LATENCY_S)
+
+    kernels_beside = 1.0
 
     def slowdowns(
         self, kernel: KernelPrice, communication: CommunicationPrice
     ) -> tuple[float, float]:
         return self._factors
+
+
+class ScriptedLaunches:
+    """Every operation is one launch of what its first argument says."""
+
+    def take(self, event: Event) -> tuple[Launch, ...]:
+        if not isinstance(event, Op):
+            return ()
+        return (Launch(event.name, event.stream, 1, event.inputs[0]),)
 
 
 def kernel(seconds: float, stream: int = 0) -> Op:
@@ -107,6 +120,7 @@ def play(
         prices or ScriptedPrices(),
         network or WhiteBoxNetwork(),
         HostCost(launch_s),
+        ScriptedLaunches,
         record=True,
     )
     left = {rank: [*script, Finish()] for rank, script in scripts.items()}

@@ -8,8 +8,6 @@ from simulators.live.meeting import MismatchError
 from simulators.live.said import AskElapsed, Sleep
 from simulators.live.simulation import DeadlockError
 from simulators.traces.events import (
-    Begin,
-    End,
     EventRecord,
     EventWait,
     Phase,
@@ -137,7 +135,7 @@ def test_a_grouped_exchange_does_not_deadlock():
         ]
 
     simulation, _ = play({0: script(1), 1: script(0)})
-    expected = 2 * LAUNCH_S + LATENCY_S + 1e-3
+    expected = LAUNCH_S + LATENCY_S + 1e-3
     assert clocks(simulation) == pytest.approx({0: expected, 1: expected})
 
 
@@ -175,13 +173,6 @@ def test_elapsed_time_is_the_device_s():
 def test_sleep_passes_host_time_while_the_device_works():
     simulation, _ = play({0: [kernel(1e-3), Sleep(5e-3), DEVICE]})
     assert clocks(simulation)[0] == pytest.approx(LAUNCH_S + 5e-3)
-
-
-def test_a_fused_region_is_one_launch_of_one_kernel():
-    region = [Begin("fused", "f"), kernel(1e-3), kernel(2e-3), End("fused")]
-    simulation, _ = play({0: [*region, DEVICE]})
-    assert clocks(simulation)[0] == pytest.approx(LAUNCH_S + 2e-3)
-    assert [each.name for each in simulation.slices] == ["fused region"]
 
 
 def test_device_time_is_booked_by_step():
