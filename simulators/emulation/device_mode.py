@@ -26,6 +26,7 @@ _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
 # Larger host tensors of numbers nobody has read hold no data either: models are often initialised
 # on the host, and eight billion weights would not fit there.
 LARGEST_HOST_FACTORY = 65536
+_OWN_TYPES = (FakeTensor, torch.Tensor, torch.nn.Parameter)
 _READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
 
 
@@ -45,7 +46,7 @@ class DeviceMode(TorchDispatchMode):
         if torch._C._get_dispatch_mode(_FAKE_KEY) is not None:
             return func(*args, **kwargs)
         for kind in types:
-            if not issubclass(kind, FakeTensor) and kind is not torch.nn.Parameter:
+            if kind not in _OWN_TYPES and not issubclass(kind, FakeTensor):
                 # DTensor and the like take their turn; their parts come back here.
                 return NotImplemented
         if func is torch.ops.prim.device.default:
@@ -59,8 +60,9 @@ class DeviceMode(TorchDispatchMode):
                 state.recorder.leave()
 
     def _dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        state = self.state
         if func.namespace in operations.COMMUNICATION:
-            return self.state.functional(func, types, args, kwargs)
+            return state.functional(func, types, args, kwargs)
         tensors = tensors_in(args, kwargs)
         device = kwargs.get("device")
         fake = False
@@ -69,18 +71,21 @@ class DeviceMode(TorchDispatchMode):
                 fake = True
                 break
         if device is not None and device.type == "cuda" and device.index is None:
-            device = kwargs["device"] = torch.device("cuda", self.state.shim.device())
+            device = kwargs["device"] = torch.device("cuda", state.shim.device())
         if not fake and (device is None or device.type != "cuda"):
             return self._on_host(func, tensors, args, kwargs)
+        if func is aten.record_stream.default:
+            state.memory.record_stream(args[0].untyped_storage(), int(args[1].stream_id))
+            return None
         operation = _READS.get(func)
         if operation is not None:
             return self._copies.read(func, operation, args)
         special = self._copies.host_copy(func, args, kwargs)
         if special is not NotImplemented:
             return special
-        if self.state.values.is_data_dependent(func, args, kwargs):
-            with self.state.dataless:
-                result, reading = self.state.values.data_dependent(func, args, kwargs)
+        if state.values.is_data_dependent(func, args, kwargs):
+            with state.dataless:
+                result, reading = state.values.data_dependent(func, args, kwargs)
             self._finish(func, tensors, args, kwargs, result)
             self._copies.note_size(func, reading, result)
             return result

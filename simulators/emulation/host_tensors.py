@@ -124,6 +124,21 @@ def _patch_memory(state: RankState) -> None:
     torch.Tensor.is_pinned = is_pinned
 
 
+def record_stream_below_dispatch(state: RankState) -> Any:
+    """FSDP1 records streams with dispatch modes off, which a CUDA kernel of torch's must serve.
+
+    Returns:
+        The registration, which lives as long as it is held.
+    """
+    library = torch.library.Library("aten", "IMPL")
+
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+        state.memory.record_stream(tensor.untyped_storage(), int(stream.stream_id))
+
+    library.impl("record_stream", record_stream, "CUDA")
+    return library
+
+
 def _patch_modules(state: RankState) -> None:
     parameter_new = torch.nn.Parameter.__new__
     register_buffer = torch.nn.Module.register_buffer
@@ -143,6 +158,18 @@ def _patch_modules(state: RankState) -> None:
         fakes = isinstance(tensor, FakeTensor), isinstance(other, FakeTensor)
         return all(fakes) or (not any(fakes) and bool(compatible(tensor, other)))
 
+    swap = torch.utils.swap_tensors
+
+    def swap_tensors(first: Any, second: Any) -> None:
+        # Module.to and the like go on with the first; a swap would refuse what others refer to.
+        if isinstance(first, FakeTensor) and isinstance(second, FakeTensor):
+            first.data = second.data
+            if first.is_leaf:
+                first.requires_grad_(second.requires_grad)
+            return
+        swap(first, second)
+
+    torch.utils.swap_tensors = swap_tensors
     torch.nn.Parameter.__new__ = staticmethod(new)
     torch.nn.Module.register_buffer = buffer
     torch._has_compatible_shallow_copy_type = has_compatible

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 class DeviceStorage:
     """A live storage: its number in the trace, its memory, and who used it last."""
 
-    __slots__ = ("block", "bytes", "home", "number", "recorded", "reads", "reference", "writes")
+    __slots__ = (
+        *("block", "bytes", "former", "home", "number", "recorded", "reads", "reference"),
+        "writes",
+    )
 
     def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
         self.number = number
@@ -33,6 +36,8 @@ class DeviceStorage:
         self.writes: dict[StreamKey, int] = {}
         self.recorded: set[int] = set()
         self.reference: object = None
+        # Uses of the same memory by storages freed before, that nothing was ordered after then.
+        self.former: dict[StreamKey, int] | None = None
 
 
 class DeviceMemory:
@@ -58,6 +63,8 @@ class DeviceMemory:
         self._recorder = recorder
         self._order = order
         self._live: dict[int, DeviceStorage] = {}
+        # Freed memory another stream may still use: where, how long, whose, and the uses.
+        self._loose: list[tuple[int, int, int, dict[StreamKey, int]]] = []
         self._next = 0
 
     def find(self, storage: torch.UntypedStorage) -> DeviceStorage | None:
@@ -79,6 +86,8 @@ class DeviceMemory:
         made = DeviceStorage(self._next, size, stream, block)
         self._next += 1
         self._live[key] = made
+        if self._loose and block is not None:
+            made.former = self._former_uses(block)
         self._recorder.emit(Alloc(made.number, size, stream))
         made.reference = weakref.ref(storage, lambda _: self._free(key))
         return made
@@ -96,7 +105,7 @@ class DeviceMemory:
         if size == known.bytes:
             return
         if known.block is not None:
-            self._check_free(known)
+            self._note_loose(known)
             self.allocator.free(known.block)
             known.block = None
         known.block = self._allocate(size, stream)
@@ -152,22 +161,39 @@ class DeviceMemory:
         known = self._live.pop(key, None)
         if known is None:
             return
-        self._check_free(known)
         if known.block is not None:
+            self._note_loose(known)
             self.allocator.free(known.block)
         self._recorder.emit(Free(known.number))
 
-    def _check_free(self, known: DeviceStorage) -> None:
-        for uses in (known.reads, known.writes):
-            for stream, number in uses.items():
-                if stream == known.home or isinstance(stream, str) or stream in known.recorded:
-                    continue
-                if not self._order.ordered(known.home, stream, number):
-                    self._recorder.violation(
-                        "freed in use",
-                        f"{known.bytes} bytes allocated on stream {known.home} are freed while "
-                        f"stream {stream} may still use them (no wait, no record_stream)",
-                    )
+    def _note_loose(self, known: DeviceStorage) -> None:
+        """Remember uses on other streams that the memory's own stream is not ordered after.
+
+        Freeing is no harm: whoever uses the memory next must be ordered after them.
+        """
+        uses: dict[StreamKey, int] = {}
+        for stream, number in (*known.reads.items(), *known.writes.items()):
+            if stream == known.home or isinstance(stream, str) or stream in known.recorded:
+                continue
+            if not self._order.ordered(known.home, stream, number):
+                uses[stream] = max(number, uses.get(stream, 0))
+        block = known.block
+        if uses and block is not None:
+            self._loose.append((block.address, block.address + block.bytes, known.home, uses))
+
+    def _former_uses(self, block: Block) -> dict[StreamKey, int] | None:
+        start, end = block.address, block.address + block.bytes
+        former: dict[StreamKey, int] = {}
+        kept = []
+        for entry in self._loose:
+            first, last, home, uses = entry
+            if all(self._order.ordered(home, stream, at) for stream, at in uses.items()):
+                continue
+            if first < end and start < last:
+                former.update(uses)
+            kept.append(entry)
+        self._loose = kept
+        return former or None
 
     def used(
         self, reads: list[DeviceStorage], writes: list[DeviceStorage], stream: StreamKey
@@ -180,6 +206,8 @@ class DeviceMemory:
                     self._flag("read", known, stream, "written", other)
             known.reads[stream] = number
         for known in writes:
+            if known.former is not None:
+                self._check_former(known, stream)
             for verb, uses in (("written", known.writes), ("read", known.reads)):
                 for other, used in uses.items():
                     if other != stream and not self._order.ordered(stream, other, used):
@@ -187,6 +215,16 @@ class DeviceMemory:
             # Later uses need only be ordered after this one, which is after all before.
             known.writes = {stream: number}
             known.reads = {stream: number}
+
+    def _check_former(self, known: DeviceStorage, stream: StreamKey) -> None:
+        former, known.former = known.former or {}, None
+        for other, used in former.items():
+            if other != stream and not self._order.ordered(stream, other, used):
+                self._recorder.violation(
+                    "freed in use",
+                    f"{_stream(stream)} reuses memory that was freed while {_stream(other)} may "
+                    "still use it (no wait, no record_stream)",
+                )
 
     def _flag(
         self, access: str, known: DeviceStorage, stream: StreamKey, verb: str, other: StreamKey

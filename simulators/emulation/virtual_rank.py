@@ -24,9 +24,10 @@ class VirtualRank:
     ``state`` is what the emulation's parts share.
     """
 
-    def __init__(self, state: Any, mode: Any) -> None:
+    def __init__(self, state: Any, mode: Any, registration: Any) -> None:
         self.state = state
         self._mode = mode
+        self._registration = registration
 
     def restart(self, sink: Sink, *, world_size: int, rank: int) -> None:
         """Begin a new trace, as another rank of another job, with everything still installed.
@@ -88,7 +89,10 @@ def emulate(
     from simulators.emulation.device_mode import DeviceMode
     from simulators.emulation.distributed.install import install_distributed
     from simulators.emulation.fake_tensors import DatalessMode, prepare_fake_tensors
-    from simulators.emulation.host_tensors import install_host_tensors
+    from simulators.emulation.host_tensors import (
+        install_host_tensors,
+        record_stream_below_dispatch,
+    )
     from simulators.emulation.memory import DeviceMemory
     from simulators.emulation.optimizers import install_foreach, install_phases
     from simulators.emulation.rank_state import Numbers, RankState
@@ -121,10 +125,11 @@ def emulate(
     install_distributed(state)
     install_phases(state)
     install_compiled(state)
+    registration = record_stream_below_dispatch(state)
     mode = DeviceMode(state)
     mode.__enter__()
     recorder.leave()
-    return VirtualRank(state, mode)
+    return VirtualRank(state, mode, registration)
 
 
 def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from simulators.emulation.distributed.group import VirtualGroup
 from simulators.emulation.distributed.work import VirtualWork
@@ -32,9 +33,12 @@ class FunctionalCollectives:
 
     def __call__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         name = func._schema.name.partition("::")[2]
-        if name in ("wait_tensor", "_wrap_tensor_autograd"):
+        if name == "_wrap_tensor_autograd":
+            # Waits when the tensor is first used.
+            return AsyncCollectiveTensor(args[0])
+        if name == "wait_tensor":
             work = self._pending.pop(args[0].untyped_storage()._cdata, None)
-            if work is not None and name == "wait_tensor":
+            if work is not None:
                 work.wait()
             return args[0]
         if name in ("isend", "irecv"):
