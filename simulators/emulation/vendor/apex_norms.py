@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 class FusedLayerNormAffineFunction(torch.autograd.Function):
@@ -133,7 +133,7 @@ class _Norm(nn.Module):
     ) -> None:
         super().__init__()
         if not elementwise_affine:
-            refuse("apex.normalization", "norms without weights", "elementwise_affine=True")
+            raise refusal("apex.normalization", "norms without weights", "elementwise_affine=True")
         if isinstance(normalized_shape, numbers.Integral):
             normalized_shape = (int(normalized_shape),)
         self.normalized_shape = torch.Size(normalized_shape)

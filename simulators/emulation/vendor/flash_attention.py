@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from simulators.emulation.vendor.fused_attention import AttentionForm, FusedAttention
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 def _attend(
@@ -25,12 +25,12 @@ def _attend(
 ) -> Tensor:
     for name, neutral in (("alibi_slopes", None), ("block_table", None), ("softcap", 0.0)):
         if options.pop(name, neutral) != neutral:
-            refuse(f"flash_attn.{name}", "this option", str(neutral))
+            raise refusal(f"flash_attn.{name}", "this option", str(neutral))
     if options.pop("return_attn_probs", False):
-        refuse("flash_attn.return_attn_probs", "probabilities handed out", "False")
+        raise refusal("flash_attn.return_attn_probs", "probabilities handed out", "False")
     options.pop("deterministic", None)
     if options:
-        refuse(f"flash_attn.{next(iter(options))}", "this option")
+        raise refusal(f"flash_attn.{next(iter(options))}", "this option")
     layout, sequences, max_q, max_k = form
     scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(query.shape[-1])
     # Queries are aligned with the last keys when there are fewer.
@@ -89,8 +89,11 @@ def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
 ) -> Tensor:
     """Attention of packed sequences, ``[tokens, 3, heads, width]``."""
+    query, key, value = qkv.unbind(dim=1)
     return flash_attn_varlen_func(
-        *qkv.unbind(dim=1),
+        query,
+        key,
+        value,
         cu_seqlens,
         cu_seqlens,
         max_seqlen,

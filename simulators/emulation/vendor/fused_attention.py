@@ -102,9 +102,9 @@ def _per_query_head(tensor: Tensor, heads: int) -> Tensor:
 
 
 def are_interleaved(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the three are slices, beside each other, of one tensor ``[..., heads, 3 * width]``."""
+    """Whether the three are slices, beside each other, of one ``[..., heads, 3 * width]``."""
     width = query.shape[-1]
-    return (
+    return bool(
         query.shape == key.shape == value.shape
         and query.stride() == key.stride() == value.stride()
         and query.untyped_storage()._cdata

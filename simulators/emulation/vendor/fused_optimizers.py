@@ -17,7 +17,7 @@ from simulators.emulation.vendor.multi_tensor import (
     multi_tensor_applier,
     multi_tensor_sgd,
 )
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 _HALF = (torch.float16, torch.bfloat16)
 _STATES = ("exp_avg", "exp_avg_sq", "master_param")
@@ -78,7 +78,7 @@ class FusedAdam(_FusedOptimizer):
         if amsgrad:
             raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
         if capturable:
-            refuse("FusedAdam.capturable", "CUDA graphs are not captured", "False")
+            raise refusal("FusedAdam.capturable", "CUDA graphs are not captured", "False")
         defaults = {
             "lr": lr,
             "bias_correction": bias_correction,
@@ -102,7 +102,7 @@ class FusedAdam(_FusedOptimizer):
         )
         for name, dtype in self.name_to_dtype_map.items():
             if dtype not in (torch.float32, *_HALF):
-                refuse(f"FusedAdam.{name}_dtype", f"states in {dtype}", "fp32, fp16, bf16")
+                raise refusal(f"FusedAdam.{name}_dtype", f"states in {dtype}", "fp32, fp16, bf16")
         self._scales: dict[Tensor, dict[str, Tensor]] = {}
         self._make_flag()
 

@@ -8,20 +8,16 @@ from typing import Any, NoReturn
 from simulators.errors import InputError
 
 
-def refuse(name: str, reason: str, allowed: str | None = None) -> NoReturn:
-    """Raise for the use of ``name``, in words a user of the script understands.
-
-    Raises:
-        InputError: always.
-    """
-    raise InputError(name, "used", f"is not emulated: {reason}", allowed)
+def refusal(name: str, reason: str, allowed: str | None = None) -> InputError:
+    """What to raise for the use of ``name``, in words a user of the script understands."""
+    return InputError(name, "used", f"is not emulated: {reason}", allowed)
 
 
 def refused(name: str, reason: str) -> Callable[..., Any]:
     """A function that refuses to be called."""
 
     def function(*arguments: Any, **keywords: Any) -> NoReturn:
-        refuse(name, reason)
+        raise refusal(name, reason)
 
     function.__name__ = name.rpartition(".")[2]
     return function

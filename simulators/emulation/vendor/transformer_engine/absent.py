@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from simulators.emulation.vendor.refuse import refuse, refused
+from simulators.emulation.vendor.refuse import refusal, refused
 
 make_graphed_callables = refused("make_graphed_callables", "CUDA graphs are not captured")
 set_capture_start = refused("set_capture_start", "CUDA graphs are not captured")
@@ -35,7 +35,7 @@ def get_cpu_offload_context(
 ) -> tuple[Any, Callable[[Any], Any]]:
     """Offloading of activations to the host: refused unless disabled."""
     if enabled:
-        refuse("cpu_offloading", "activations moved to the host", "False")
+        raise refusal("cpu_offloading", "activations moved to the host", "False")
     return nullcontext(), lambda tensor: tensor
 
 

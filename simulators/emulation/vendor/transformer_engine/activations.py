@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 class _Activation(torch.autograd.Function):
@@ -42,7 +42,7 @@ class FusibleOperation(nn.Module):
     def __init__(self, cache_quantized_input: bool = False, **others: Any) -> None:
         super().__init__()
         if cache_quantized_input:
-            refuse("activation_func_fp8_input_store", "inputs kept in 8 bits", "False")
+            raise refusal("activation_func_fp8_input_store", "inputs kept in 8 bits", "False")
 
     def forward(self, input: Tensor) -> Tensor:
         """The activated input."""
@@ -77,4 +77,4 @@ class Sequential:
     """Fused sequences of operations: refused."""
 
     def __init__(self, *operations: Any) -> None:
-        refuse("te.pytorch.ops.Sequential", "the operation fuser", "use_te_op_fuser off")
+        raise refusal("te.pytorch.ops.Sequential", "the operation fuser", "use_te_op_fuser off")

@@ -16,7 +16,7 @@ from simulators.emulation.vendor.fused_attention import (
     FusedAttention,
     are_interleaved,
 )
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.context_parallel import (
     context_parallel_attention,
 )
@@ -39,7 +39,7 @@ class SplitAlongDim(torch.autograd.Function):
         ctx.dimension = dimension
         parts = [sizes] * (tensor.shape[dimension] // sizes) if isinstance(sizes, int) else sizes
         ctx.sizes = list(parts)
-        return torch.split(tensor, ctx.sizes, dim=dimension)
+        return tuple(torch.split(tensor, ctx.sizes, dim=dimension))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -62,7 +62,7 @@ def choose_kernel() -> str:
         return "cudnn"
     if flash:
         return "flash2"
-    refuse("attention_backend", "attention that is not fused", "flash or fused")
+    raise refusal("attention_backend", "attention that is not fused", "flash or fused")
 
 
 class DotProductAttention(nn.Module):
@@ -93,9 +93,9 @@ class DotProductAttention(nn.Module):
     ) -> None:
         super().__init__()
         if softmax_type != "vanilla":
-            refuse("softmax_type", "softmax with an offset", "vanilla")
+            raise refusal("softmax_type", "softmax with an offset", "vanilla")
         if return_max_logit:
-            refuse("return_max_logit", "the largest logit handed out", "False")
+            raise refusal("return_max_logit", "the largest logit handed out", "False")
         self.qkv_format = qkv_format
         self.attn_mask_type = attn_mask_type
         self.window_size = tuple(window_size) if window_size is not None else None
@@ -137,11 +137,13 @@ class DotProductAttention(nn.Module):
     ) -> Tensor:
         """Attention over this rank's heads, ``[..., heads * width]``."""
         if core_attention_bias_type != "no_bias" or core_attention_bias is not None:
-            refuse("core_attention_bias", "attention with a bias", "no_bias")
+            raise refusal("core_attention_bias", "attention with a bias", "no_bias")
         layout = qkv_format or self.qkv_format
         mask_type = attn_mask_type or self.attn_mask_type
         if mask_type not in _MASKS:
-            refuse("attn_mask_type", f"attention with mask {mask_type!r}", ", ".join(_MASKS))
+            raise refusal(
+                "attn_mask_type", f"attention with mask {mask_type!r}", ", ".join(_MASKS)
+            )
         form = self._form(
             query_layer,
             key_layer,
@@ -206,8 +208,8 @@ class DotProductAttention(nn.Module):
 
 def _group_size(group: Any) -> int:
     if isinstance(group, list):
-        refuse("cp_comm_type", "context parallelism on two levels", "p2p, a2a")
-    return torch.distributed.get_world_size(group)
+        raise refusal("cp_comm_type", "context parallelism on two levels", "p2p, a2a")
+    return int(torch.distributed.get_world_size(group))
 
 
 def _batch_first(query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:

@@ -100,9 +100,11 @@ def _assembled(value: Quantized, wholes: list[Tensor], group: Any) -> Quantized:
             slots += [left.pop(0), None]
         else:
             scales, whole = left.pop(0), left.pop(0)
+            # Shares of what is kept column first lie below each other and belong side by side.
             if value.recipe == "blockwise" and data is value.columnwise:
-                # Shares of transposed data lie below each other and belong side by side.
                 whole = kernel("fp8_transpose")(whole.view(rows, -1))
+            elif value.recipe == "blockwise":
+                scales = kernel("swizzle_scales")(scales)
             slots += [whole, scales]
     return Quantized(value.recipe, value.dtype, (rows, *value.shape[1:])).filled(slots)
 

@@ -23,7 +23,7 @@ from simulators.emulation.vendor.fused_attention import (
     attention_forward,
 )
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 def context_parallel_attention(
@@ -38,14 +38,14 @@ def context_parallel_attention(
 ) -> Tensor:
     """Attention of this rank's tokens to all tokens of their sequences."""
     if form.window[0] != -1:
-        refuse("window_size", "sliding windows with context parallelism", "None")
+        raise refusal("window_size", "sliding windows with context parallelism", "None")
     if how == "p2p":
-        return _Ring.apply(query, key, value, form, group, ranks, stream)  # type: ignore[no-any-return]
+        return _Ring.apply(query, key, value, form, group, ranks, stream)
     if how == "a2a":
         if form.layout == "thd":
-            refuse("cp_comm_type", "a2a for packed sequences", "p2p")
-        return _AllToAll.apply(query, key, value, form, group, stream)  # type: ignore[no-any-return]
-    refuse("cp_comm_type", f"context parallelism by {how}", "p2p, a2a")
+            raise refusal("cp_comm_type", "a2a for packed sequences", "p2p")
+        return _AllToAll.apply(query, key, value, form, group, stream)
+    raise refusal("cp_comm_type", f"context parallelism by {how}", "p2p, a2a")
 
 
 def _exchange(
@@ -255,7 +255,7 @@ class _AllToAll(torch.autograd.Function):
         dimension = form.layout.index("s")
         exchanged = _to_heads([query, key, value], dimension, size, group, stream)
         whole = replace(form, max_q=form.max_q * size, max_k=form.max_k * size)
-        out, stats, random = attention_forward(*exchanged, whole)
+        out, stats, random = attention_forward(exchanged[0], exchanged[1], exchanged[2], whole)
         ctx.save_for_backward(*exchanged, out, stats, random)
         ctx.form, ctx.group, ctx.stream = whole, group, stream
         return _to_tokens([out], dimension, size, group, stream)[0]
@@ -281,6 +281,7 @@ def _to_heads(
     tensors: list[Tensor], dimension: int, size: int, group: Any, stream: Any
 ) -> list[Tensor]:
     """Exchange heads for tokens: one all-to-all each, put in order while the next runs."""
+    order = _order(tensors[0], size)
     made: list[Tensor] = []
     received: list[Tensor] = []
     works: list[Any] = []
@@ -296,18 +297,18 @@ def _to_heads(
         if step > 1:
             with torch.cuda.stream(stream):
                 works[step - 2].wait()
-                made[step - 2] = _joined(received[step - 2], dimension, size)
+                made[step - 2] = _joined(received[step - 2], dimension, size, order)
     torch.cuda.current_stream().wait_stream(stream)
     return made
 
 
-def _joined(received: Tensor, dimension: int, size: int) -> Tensor:
+def _joined(received: Tensor, dimension: int, size: int, order: Tensor) -> Tensor:
     """``[ranks, ...]`` to whole sequences, chunks put in order."""
     moved = received.movedim(0, dimension).contiguous()
     shape = moved.shape
     length = shape[dimension + 1] // 2
     chunks = moved.view(*shape[:dimension], 2 * size, length, *shape[dimension + 2 :])
-    ordered = torch.index_select(chunks, dimension, _order(received, size))
+    ordered = torch.index_select(chunks, dimension, order)
     return ordered.view(*shape[:dimension], 2 * size * length, *shape[dimension + 2 :])
 
 
@@ -315,6 +316,7 @@ def _to_tokens(
     tensors: list[Tensor], dimension: int, size: int, group: Any, stream: Any
 ) -> list[Tensor]:
     """The other way round."""
+    order = _order(tensors[0], size)
     works: list[Any] = []
     received: list[Tensor] = []
     made: list[Tensor] = []
@@ -324,7 +326,7 @@ def _to_tokens(
             shape = tensor.shape
             length = shape[dimension] // (2 * size)
             chunks = tensor.view(*shape[:dimension], 2 * size, length, *shape[dimension + 1 :])
-            ordered = torch.index_select(chunks, dimension, _order(tensor, size))
+            ordered = torch.index_select(chunks, dimension, order)
             parts = ordered.view(*shape[:dimension], size, 2 * length, *shape[dimension + 1 :])
             send = parts.movedim(dimension, 0).contiguous()
             received.append(torch.empty_like(send))

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -46,6 +46,6 @@ def parallel_cross_entropy(
 ) -> Tensor:
     """Loss of ``inp[batch, sequence, vocabulary shard]``, for each token or their mean."""
     if "_input" in others:
-        refuse("parallel_cross_entropy._input", "the name inp had", "inp")
+        raise refusal("parallel_cross_entropy._input", "the name inp had", "inp")
     loss: Tensor = _CrossEntropy.apply(inp, target, reduce_loss, dist_process_group)
     return loss

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from simulators.emulation.vendor.kernels import dtype_name, kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.linear import (
     LinearModule,
     flatten,
@@ -235,9 +235,9 @@ class GroupedLinear(LinearModule):
             others=others,
         )
         if bias:
-            refuse("GroupedLinear.bias", "experts with biases", "False")
+            raise refusal("GroupedLinear.bias", "experts with biases", "False")
         if parallel_mode is not None and self.tp_size > 1:
-            refuse("GroupedLinear.parallel_mode", "communication inside of experts", "None")
+            raise refusal("GroupedLinear.parallel_mode", "communication inside of experts", "None")
         self.num_gemms = num_gemms
         initialise = init_method or (lambda tensor: nn.init.normal_(tensor, 0.0, 0.023))
         for index in range(num_gemms):
@@ -262,7 +262,7 @@ class GroupedLinear(LinearModule):
         """Rows of each group through its own weight."""
         plan = self.plan(inp, self.weights[0], is_first_microbatch, self.num_gemms)
         splits = [int(count) for count in m_splits]
-        return _GroupedLinear.apply(inp, splits, plan, *self.weights)
+        return self.finish(_GroupedLinear.apply(inp, splits, plan, *self.weights))
 
 
 class _Pad(torch.autograd.Function):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.linear import (
     LinearModule,
     flatten,
@@ -44,8 +44,8 @@ def normalize_for(
 ) -> tuple[Tensor | Quantized, NormStatistics]:
     """The norm's output as the product takes it.
 
-    With delayed scaling the norm writes 8 bits itself and, where column use needs one, a transposed
-    copy is made after; with current scaling it finds the largest value on the way.
+    With delayed scaling the norm writes 8 bits itself, and a transposed copy is made after where
+    column use needs one; with current scaling it finds the largest value on the way.
     """
     if plan.quantizers is None:
         return normalize(rows, weight, bias, eps)
@@ -175,7 +175,7 @@ class LayerNormLinear(LinearModule):
             others={**others, "parameters_split": parameters_split},
         )
         if return_layernorm_output or return_layernorm_output_gathered:
-            refuse("return_layernorm_output", "the norm's output handed out", "False")
+            raise refusal("return_layernorm_output", "the norm's output handed out", "False")
         self.eps, self.normalization = eps, normalization
         self.zero_centered_gamma = zero_centered_gamma
         size = (in_features,)

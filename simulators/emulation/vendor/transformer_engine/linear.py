@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.linear_passes import (
     LinearPlan,
     MainGradient,
@@ -135,13 +135,15 @@ class LinearModule(TransformerEngineBaseModule):
     def _refuse_others(others: dict[str, Any]) -> None:
         for name, value in others.items():
             if name.startswith("ub_") and name != "ub_name" and value:
-                refuse(name, "tensor-parallel overlap with user buffers", "tp_comm_overlap off")
+                raise refusal(
+                    name, "tensor-parallel overlap with user buffers", "tp_comm_overlap off"
+                )
         if others.get("delay_wgrad_compute"):
-            refuse("delay_wgrad_compute", "weight gradients computed later", "False")
+            raise refusal("delay_wgrad_compute", "weight gradients computed later", "False")
         if others.get("symmetric_ar_type") is not None:
-            refuse("symmetric_ar_type", "all-reduce over symmetric memory", "None")
+            raise refusal("symmetric_ar_type", "all-reduce over symmetric memory", "None")
         if others.get("parameters_split") is not None:
-            refuse("parameters_split", "weights registered in parts", "None")
+            raise refusal("parameters_split", "weights registered in parts", "None")
 
     def _add_weights(self, init_method: Callable[[Tensor], Any] | None, device: Any) -> None:
         shape = (self.out_features, self.in_features)
@@ -190,6 +192,7 @@ class LinearModule(TransformerEngineBaseModule):
 
     def finish(self, out: Tensor) -> Any:
         """Add or hand out the bias."""
+        self.end_forward()
         if self.gemm_bias_unfused_add:
             out = out + cast_if_needed(self.bias, out.dtype)
         if self.return_bias:
@@ -257,7 +260,7 @@ class Linear(LinearModule):
     ) -> Any:
         """The layer's output (and its bias, with ``return_bias``)."""
         if fp8_output or fp8_grad:
-            refuse("Linear.fp8_output", "outputs handed on in 8 bits", "False")
+            raise refusal("Linear.fp8_output", "outputs handed on in 8 bits", "False")
         inp = inp.contiguous()
         bias = self.bias if self.apply_bias and not self.gemm_bias_unfused_add else None
         plan = self.plan(inp, self.weight, is_first_microbatch)

@@ -109,8 +109,8 @@ def forward_product(
     del whole
     if plan.parallel_mode == "row" and plan.tp_size > 1:
         if plan.sequence_parallel:
-            return start_reduce_scatter(out, plan.tp_group, asynchronous=False).wait()  # type: ignore[no-any-return]
-        return start_all_reduce(out, plan.tp_group, asynchronous=False).wait()  # type: ignore[no-any-return]
+            return start_reduce_scatter(out, plan.tp_group, asynchronous=False).wait()
+        return start_all_reduce(out, plan.tp_group, asynchronous=False).wait()
     return out
 
 
@@ -155,7 +155,7 @@ class MainGradient:
         """The gradient autograd is given."""
         if not self._fused:
             return wgrad
-        weight = self._weight()
+        weight: Any = self._weight()
         if not hasattr(weight, "grad_added_to_main_grad"):
             return None
         weight.grad_added_to_main_grad = True

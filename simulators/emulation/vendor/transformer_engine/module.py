@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.quantized import Quantized, Quantizer
 from simulators.emulation.vendor.transformer_engine.recipes import DelayedScaling
 from simulators.emulation.vendor.transformer_engine.state import FP8GlobalStateManager
@@ -81,6 +82,9 @@ class TransformerEngineBaseModule(nn.Module):
         self.sequence_parallel = False
         self.primary_weights_in_fp8 = False
         self._fp8_workspaces: dict[str, Quantized] = {}
+        # Scales of first runs of checkpoints, for the second to be equal, and the latest ones.
+        self._first_runs: deque[tuple[Tensor, Tensor]] = deque()
+        self._latest: tuple[Tensor, Tensor] | None = None
         self._initialisers: dict[str, Callable[[Tensor], Any]] = {}
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
@@ -140,8 +144,30 @@ class TransformerEngineBaseModule(nn.Module):
                     ),
                 )
         self.fp8_initialized = True
-        if isinstance(recipe, DelayedScaling) and not FP8GlobalStateManager._recomputing:
-            FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
+        if not isinstance(recipe, DelayedScaling):
+            return
+        if FP8GlobalStateManager.is_recomputing():
+            self._latest = self._scaling_copies()
+            self._restore_scaling(self._first_runs.popleft())
+            return
+        FP8GlobalStateManager.add_fp8_tensors_to_global_buffer(self.fp8_meta)
+        if FP8GlobalStateManager.will_recompute():
+            self._first_runs.append(self._scaling_copies())
+
+    def end_forward(self) -> None:
+        """Delayed scaling, second run of a checkpoint: go on with the latest scales."""
+        if self._latest is not None:
+            self._restore_scaling(self._latest)
+            self._latest = None
+
+    def _scaling_copies(self) -> tuple[Tensor, Tensor]:
+        scaling = self.fp8_meta["scaling_fwd"]
+        return scaling.amax_history.clone(), scaling.scale.clone()
+
+    def _restore_scaling(self, copies: tuple[Tensor, Tensor]) -> None:
+        scaling = self.fp8_meta["scaling_fwd"]
+        scaling.amax_history.copy_(copies[0])
+        scaling.scale.copy_(copies[1])
 
     def quantizers(self) -> LinearQuantizers | None:
         """How to make operands 8-bit; None outside of an 8-bit region."""
@@ -164,7 +190,7 @@ class TransformerEngineBaseModule(nn.Module):
 
     def register_wgrad_accumulation_and_reduce_hooks(self, hook: Any) -> None:
         """Belongs to delayed weight gradients, which are refused."""
-        refuse("delay_wgrad_compute", "weight gradients computed later", "False")
+        raise refusal("delay_wgrad_compute", "weight gradients computed later", "False")
 
     def need_backward_dw(self) -> bool:
         """Whether weight gradients wait to be computed."""

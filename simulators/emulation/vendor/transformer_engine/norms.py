@@ -100,7 +100,7 @@ class _NormModule(nn.Module):
         **others: Any,
     ) -> None:
         super().__init__()
-        shape = normalized_shape if normalized_shape is not None else hidden_size
+        shape: Any = normalized_shape if normalized_shape is not None else hidden_size
         size = (shape,) if isinstance(shape, int) else tuple(shape)
         self.eps, self.zero_centered_gamma = eps, zero_centered_gamma
         self.sequence_parallel = sequence_parallel

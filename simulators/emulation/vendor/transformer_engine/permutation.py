@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 class _Permute(torch.autograd.Function):
@@ -44,7 +44,7 @@ class _Unpermute(torch.autograd.Function):
         (out,) = kernel("moe_unpermute")(rows, row_id_map, probs, None, tokens)
         ctx.count = rows.shape[0]
         ctx.save_for_backward(row_id_map, probs, None if probs is None else rows)
-        return out  # type: ignore[no-any-return]
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -78,7 +78,7 @@ class _SortChunks(torch.autograd.Function):
 
 def _require_mask(map_type: str) -> None:
     if map_type != "mask":
-        refuse("moe_permute.map_type", "maps by index", "mask")
+        raise refusal("moe_permute.map_type", "maps by index", "mask")
 
 
 def moe_permute(

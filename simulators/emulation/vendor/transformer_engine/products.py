@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from simulators.emulation.vendor.transformer_engine.quantized import (
     takes_any_layout,
 )
 
-Operand = Tensor | Quantized
+Operand: TypeAlias = Tensor | Quantized
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 _MIB = 2**20
 _workspaces: dict[tuple[int, int], Tensor] = {}
@@ -89,7 +89,7 @@ def weight_gradient(
     accumulate: bool,
     with_bias_grad: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """``grad_output^T inputs``, into ``out`` when given, and the sum of ``grad_output`` if asked."""
+    """``grad_output^T inputs``, into ``out`` if given; the sum of ``grad_output`` if asked."""
     get_workspace()
     first, second, layout, recipe = operands(grad_output, inputs, "wgrad")
     name = dtype_name(dtype)

@@ -1,8 +1,8 @@
 """Tensors in 8 bits: what each recipe makes of one, by which kernels, and what it keeps.
 
 A tensor is used row by row in one product and column by column in another. Tensor cores before
-Blackwell contract the inner dimension only, so that the second use of a per-tensor scaled tensor is
-a transposed copy; blocks of scales lie along the contracted dimension, so that block-scaled
+Blackwell contract the inner dimension only, so that the second use of a tensor with one scale is
+of a transposed copy; blocks of scales lie along the contracted dimension, so that block-scaled
 tensors are quantised for each use.
 """
 
@@ -115,11 +115,17 @@ class Quantizer:
     def with_bias_grad(
         self, tensor: Tensor, *, rowwise: bool, columnwise: bool
     ) -> tuple[Tensor, Quantized]:
-        """Quantise an output gradient and sum it over rows; in one kernel but for blockwise."""
-        if self.recipe == "blockwise":
+        """Quantise an output gradient and sum it over rows.
+
+        One kernel does both with MXFP8 and with delayed scaling, before Blackwell only if it also
+        transposes.
+        """
+        fused = self.recipe == "mxfp8" or (
+            self.recipe == "delayed" and (columnwise or takes_any_layout())
+        )
+        if not fused:
             return tensor.sum(dim=0), self(tensor, rowwise=rowwise, columnwise=columnwise)
         rowwise, columnwise = self._uses(rowwise, columnwise)
-        self._scale(tensor, None, False)
         bias_grad, *made = kernel("quantize_bias_grad")(
             tensor, self.recipe, self.dtype, rowwise, columnwise
         )

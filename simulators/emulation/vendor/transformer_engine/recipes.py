@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any
 
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 class _Type:
@@ -50,7 +50,7 @@ class Recipe:
         **others: Any,
     ) -> None:
         if fp8_dpa or fp8_mha:
-            refuse("fp8_dot_product_attention", "attention in 8 bits", "False")
+            raise refusal("fp8_dot_product_attention", "attention in 8 bits", "False")
         self.fp8_format = fp8_format or self.default_format
         self.fp8_dpa = fp8_dpa
         self.fp8_mha = fp8_mha
@@ -95,7 +95,7 @@ class DelayedScaling(Recipe):
     ) -> None:
         super().__init__(fp8_format=fp8_format, **others)
         if any(override_linear_precision):
-            refuse("fp8_wgrad", "weight gradients in high precision", "the default")
+            raise refusal("fp8_wgrad", "weight gradients in high precision", "the default")
         self.margin = margin
         self.amax_history_len = amax_history_len
         self.amax_compute_algo = amax_compute_algo
@@ -126,4 +126,4 @@ class NVFP4BlockScaling(Recipe):
     """Four bits; refused."""
 
     def __init__(self, **others: Any) -> None:
-        refuse("NVFP4BlockScaling", "training in four bits")
+        raise refusal("NVFP4BlockScaling", "training in four bits")

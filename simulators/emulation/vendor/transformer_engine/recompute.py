@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.state import (
     FP8GlobalStateManager,
     fp8_autocast,
@@ -66,7 +66,7 @@ def is_fp8_activation_recompute_enabled() -> bool:
 
 def in_fp8_activation_recompute_phase() -> bool:
     """Whether a checkpoint runs for the second time."""
-    return FP8GlobalStateManager._recomputing
+    return FP8GlobalStateManager.is_recomputing()
 
 
 def activation_recompute_forward(
@@ -153,9 +153,9 @@ def checkpoint(
 ) -> Any:
     """Run a function without keeping what its backward needs, and again then."""
     if distribute_saved_activations:
-        refuse("distribute_saved_activations", "inputs shared out over ranks", "False")
+        raise refusal("distribute_saved_activations", "inputs shared out over ranks", "False")
     if not use_reentrant or context_fn is not None:
-        refuse("te.checkpoint.use_reentrant", "checkpoints by hooks", "True, no context_fn")
+        raise refusal("te.checkpoint.use_reentrant", "checkpoints by hooks", "True, no context_fn")
     if not torch.is_grad_enabled():
         return function(*arguments, **keywords)
     return _Checkpoint.apply(function, get_rng_state_tracker, keywords, *arguments)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 
 
 class _Rope(torch.autograd.Function):
@@ -70,7 +70,7 @@ def apply_rotary_pos_emb(
 ) -> Tensor:
     """Turn queries or keys by their position."""
     if not fused:
-        refuse("apply_rotary_pos_emb.fused", "rotary positions by single operations", "True")
+        raise refusal("apply_rotary_pos_emb.fused", "rotary positions unfused", "True")
     out: Tensor = _Rope.apply(t, freqs, tensor_format, interleaved)
     return out
 

@@ -67,7 +67,7 @@ class _AuxLoss(torch.autograd.Function):
         loss, kept = kernel("moe_aux_loss_fwd")(probs, counts, tokens, experts, topk, coefficient)
         ctx.save_for_backward(kept, counts)
         ctx.rows = probs.shape[0]
-        return loss  # type: ignore[no-any-return]
+        return loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -12,14 +12,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from simulators.emulation.vendor.kernels import kernel
-from simulators.emulation.vendor.refuse import refuse
+from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.recipes import DelayedScaling, Recipe
 
 _FP8, _BLACKWELL, _HOPPER = (8, 9), (10, 0), (9, 0)
 
 
 def _capability() -> tuple[int, int]:
-    return torch.cuda.get_device_capability()
+    major, minor = torch.cuda.get_device_capability()
+    return major, minor
 
 
 def is_fp8_available(return_reason: bool = False) -> Any:
@@ -115,7 +116,7 @@ class FP8GlobalStateManager:
 
     @classmethod
     def set_skip_fp8_weight_update_tensor(cls, skip: bool) -> None:
-        refuse("set_skip_fp8_weight_update_tensor", "CUDA graphs are not captured")
+        raise refusal("set_skip_fp8_weight_update_tensor", "CUDA graphs are not captured")
 
     @classmethod
     def add_fp8_tensors_to_global_buffer(cls, fp8_meta: dict[str, Any]) -> None:
@@ -178,6 +179,11 @@ class FP8GlobalStateManager:
                 cls._is_first_module = before[2]
 
     @classmethod
+    def is_recomputing(cls) -> bool:
+        """Whether this is the second run of a checkpoint."""
+        return cls._recomputing
+
+    @classmethod
     def will_recompute(cls) -> bool:
         """Whether this is the first run of a checkpoint in 8 bits."""
         return cls._recomputes and not cls._recomputing
@@ -205,7 +211,7 @@ def fp8_autocast(
 ) -> Iterator[None]:
     """Modules run in 8 bits inside."""
     if calibrating:
-        refuse("fp8_autocast.calibrating", "calibration", "False")
+        raise refusal("fp8_autocast.calibrating", "calibration", "False")
     before = FP8GlobalStateManager.enter(enabled, fp8_recipe, fp8_group)
     try:
         yield
@@ -232,7 +238,7 @@ def fp8_model_init(
 ) -> Iterator[None]:
     """Parameters kept in 8 bits only: refused unless disabled."""
     if enabled:
-        refuse("fp8_model_init", "parameters kept in 8 bits only", "fp8_param_gather off")
+        raise refusal("fp8_model_init", "parameters kept in 8 bits only", "fp8_param_gather off")
     yield
 
 
