@@ -14,18 +14,13 @@ import torch
 from torch._ops import OpOverload
 
 from simulators.emulation.values.defaults import FOLLOWED_ELEMENTS
-from simulators.emulation.values.host import CANNOT, run, signature, tensors_in
+from simulators.emulation.values.host import CANNOT, name_of, run, signature, tensors_in
 from simulators.emulation.values.shadow import Categories, Grade, Kind, Known, Shadow
 
 _BOTH = {"mul", "mul_", "logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__"}
 _EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__"}
 
 Pairs = Sequence[tuple[torch.Tensor, Shadow]]
-
-
-def name_of(func: OpOverload) -> str:
-    """``add`` for ``aten.add.Tensor``."""
-    return str(func._schema.name).rpartition("::")[2]
 
 
 def elementwise(

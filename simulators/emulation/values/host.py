@@ -49,18 +49,20 @@ on_host = OnHost()
 
 @dataclass(frozen=True)
 class Signature:
-    """What an operation's schema says about it.
+    """What an operation's schema says about it. ``name`` is ``add`` for ``aten.add.Tensor``.
 
     ``written``: positions (or names) of the tensor arguments it writes. ``is_view``: it returns
     an alias of its first argument and writes nothing.
     """
 
+    name: str
     written: tuple[int, ...]
     written_keywords: tuple[str, ...]
     is_view: bool
     is_pointwise: bool
     is_random: bool
     is_builtin: bool
+    has_dynamic_size: bool
 
 
 @functools.cache
@@ -73,13 +75,20 @@ def signature(func: OpOverload) -> Signature:
     ]
     aliases = any(r.alias_info is not None for r in func._schema.returns)
     return Signature(
+        str(func._schema.name).rpartition("::")[2],
         tuple(position for position, argument in written if not argument.kwarg_only),
         tuple(argument.name for _, argument in written if argument.kwarg_only),
         aliases and not written,
         torch.Tag.pointwise in func.tags,
         torch.Tag.nondeterministic_seeded in func.tags,
         func.namespace in ("aten", "prims"),
+        torch.Tag.dynamic_output_shape in func.tags,
     )
+
+
+def name_of(func: OpOverload) -> str:
+    """``add`` for ``aten.add.Tensor``."""
+    return signature(func).name
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

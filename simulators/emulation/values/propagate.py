@@ -11,8 +11,8 @@ import torch
 from torch._ops import OpOverload
 
 from simulators.emulation.values.defaults import EXACT_ELEMENTS, FINITE, FOLLOWED_ELEMENTS
-from simulators.emulation.values.elementwise import elementwise, name_of
-from simulators.emulation.values.host import CANNOT, Signature, run, signature, tensors_in
+from simulators.emulation.values.elementwise import elementwise
+from simulators.emulation.values.host import CANNOT, Signature, name_of, run, signature, tensors_in
 from simulators.emulation.values.reductions import REDUCTIONS, reduction
 from simulators.emulation.values.routing import (
     Routers,

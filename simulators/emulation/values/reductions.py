@@ -9,8 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from simulators.emulation.values.apportion import apportion
-from simulators.emulation.values.elementwise import name_of
-from simulators.emulation.values.host import CANNOT, run
+from simulators.emulation.values.host import CANNOT, name_of, run
 from simulators.emulation.values.shadow import Categories, Grade, Kind, Known
 
 # Of elements that are all alike, the reduction of one of them, times how many there are or not.

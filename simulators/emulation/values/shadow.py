@@ -87,14 +87,9 @@ class Missing:
 Shadow = Known | Categories | Missing
 
 
-def constant(value: torch.Tensor, ndim: int, grade: Grade = Grade.EXACT) -> Known:
-    """One number everywhere, for a tensor of ``ndim`` dimensions."""
-    return Known(value.reshape((1,) * ndim), grade)
-
-
 def multiplicity(known: Known, shape: torch.Size) -> int:
     """How many elements each of ``known.value`` stands for."""
-    return math.prod(shape) // max(math.prod(known.value.shape), 1)
+    return int(math.prod(shape) // max(math.prod(known.value.shape), 1))
 
 
 def total(known: Known, shape: torch.Size) -> float:

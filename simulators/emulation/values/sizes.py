@@ -10,8 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from simulators.emulation.values.defaults import FOLLOWED_ELEMENTS
-from simulators.emulation.values.elementwise import name_of
-from simulators.emulation.values.host import CANNOT, run, tensors_in
+from simulators.emulation.values.host import CANNOT, name_of, run, signature, tensors_in
 from simulators.emulation.values.routing import ones_in
 from simulators.emulation.values.shadow import Categories, Grade, Kind, Known, Shadow, total
 from simulators.errors import InputError
@@ -36,12 +35,12 @@ class UnknownSizeError(InputError):
 
 def is_data_dependent(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the size of this call's result depends on data."""
-    name = name_of(func)
-    if name == "index":
-        return any(i is not None and i.dtype in _MASKS for i in args[1])
-    if name == "repeat_interleave" and kwargs.get("output_size") is not None:
+    declared = signature(func)
+    if not declared.has_dynamic_size:
         return False
-    return torch.Tag.dynamic_output_shape in func.tags
+    if declared.name == "index":
+        return any(i is not None and i.dtype in _MASKS for i in args[1])
+    return declared.name != "repeat_interleave" or kwargs.get("output_size") is None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from simulators.emulation.values.defaults import EXACT_ELEMENTS, INVENTED
-from simulators.emulation.values.elementwise import name_of
 from simulators.emulation.values.exchange import Exchange, exchanged
 from simulators.emulation.values.host import on_host, signature, tensors_in
 from simulators.emulation.values.imbalance import Imbalance
@@ -69,15 +68,14 @@ class Values:
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         """Take note of an operation on fake tensors, after it ran. ``args`` as it was called."""
-        has = self._store.has
-        if name_of(func) not in STARTS and not any(
-            has(t) for t in tensors_in((*args, *kwargs.values()))
-        ):
+        declared = signature(func)
+        known = self._concerns(args) or (kwargs and self._concerns(kwargs.values()))
+        if not known and declared.name not in STARTS:
             return
         with self._lock, on_host:
-            if not signature(func).is_builtin:
+            if not declared.is_builtin:
                 self._observe_opaque(func, args, kwargs)
-            elif signature(func).is_view:
+            elif declared.is_view:
                 self._observe_view(func, args, kwargs, list(tensors_in([result])))
             else:
                 self._observe_write(func, args, kwargs, result)
@@ -175,6 +173,17 @@ class Values:
             shadows = exchanged(exchange, pairs, outputs, self._payloads)
             for tensor, shadow in zip(outputs, shadows, strict=True):
                 self._store.put(tensor, shadow)
+
+    def _concerns(self, values: Iterable[Any]) -> bool:
+        """Whether anything is known of any tensor among these: most operations end here."""
+        has = self._store.has
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if has(value):
+                    return True
+            elif isinstance(value, (list, tuple)) and self._concerns(value):
+                return True
+        return False
 
     def _get(self, tensor: torch.Tensor) -> Shadow | None:
         if not isinstance(tensor, FakeTensor):
