@@ -103,6 +103,7 @@ def memory_over_time(
     player = _Player(Allocator(capacity_bytes, settings, outside_bytes), clock)
     rows: list[tuple[int, int, int, int, int]] = []
     allocator, out_of_memory = player.allocator, None
+    last = (0, 0, 0, 0)
     for index, event in enumerate(events):
         handle = player.handlers.get(type(event))
         if handle is None:
@@ -112,17 +113,17 @@ def memory_over_time(
         except OutOfMemory as error:
             out_of_memory = error
             break
-        rows.append(
-            (
-                index,
-                allocator.allocated_bytes,
-                allocator.requested_bytes,
-                allocator.active_bytes,
-                allocator.reserved_bytes,
-            )
+        figures = (
+            allocator.allocated_bytes,
+            allocator.requested_bytes,
+            allocator.active_bytes,
+            allocator.reserved_bytes,
         )
-    places, *figures = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    allocated, requested, active, reserved = figures
+        if figures != last:
+            rows.append((index, *figures))
+            last = figures
+    places, *columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    allocated, requested, active, reserved = columns
     return MemoryOverTime(
         places, allocated, requested, active, reserved, allocator.retries, out_of_memory
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulators.job import ACTIVATION_BYTES, Job
+from simulators.job import ACTIVATION_BYTES, Cluster, Gpu, Job
 from simulators.prediction import Memory, StageMemory
 from simulators.workload.data_parallel import gradient_bytes_per_parameter, parameter_bytes
 from simulators.workload.program import Chunk, Run, Stage, Workload
@@ -79,9 +79,14 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
 
 def outside_bytes(job: Job, channels: int) -> dict[str, int]:
     """What the framework's allocator does not see: NCCL's buffers and the CUDA context."""
+    return process_bytes(job.gpu, job.cluster, channels)
+
+
+def process_bytes(gpu: Gpu, cluster: Cluster, channels: int) -> dict[str, int]:
+    """As ``outside_bytes``, of a process on such a GPU whose communicators opened ``channels``."""
     return {
-        "communication_buffers": channels * _channel_bytes(job.cluster.nccl_version),
-        "context": CONTEXT_BYTES[job.gpu.architecture],
+        "communication_buffers": channels * _channel_bytes(cluster.nccl_version),
+        "context": CONTEXT_BYTES[gpu.architecture],
     }
 
 

@@ -58,10 +58,13 @@ class _Run:
         return self.operations[-1][1].stream if self.operations else None
 
 
-def lower_events(events: Sequence[Event]) -> list[Lowered | None]:
+def lower_events(
+    events: Sequence[Event], start: int = 0, stop: int | None = None
+) -> list[Lowered | None]:
     """What every event amounts to on the device; None for events that are no operations.
 
-    A fused kernel stands at the last operation it replaces.
+    A fused kernel stands at the last operation it replaces. Only events from ``start`` to before
+    ``stop`` are lowered; earlier ones tell how large storages are.
 
     Raises:
         InputError: from ``lower``.
@@ -70,7 +73,10 @@ def lower_events(events: Sequence[Event]) -> list[Lowered | None]:
     sizes: dict[int, int] = {}
     depth = 0
     run = _Run()
-    for index, event in enumerate(events):
+    for event in events[:start]:
+        if isinstance(event, Alloc | Resize):
+            sizes[event.storage] = event.bytes
+    for index, event in enumerate(events[start:stop], start):
         if isinstance(event, Op):
             alone = lower(event)
             lowered[index] = alone

@@ -1,6 +1,7 @@
 """The caching allocator: what PyTorch documents, and a plain twin."""
 
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -309,7 +310,7 @@ _STEPS = st.lists(
 @given(_STEPS, st.integers(24, 200))
 def test_it_does_what_a_plain_twin_does(steps: list[tuple[str, int, int]], capacity: int) -> None:
     one, twin = Allocator(capacity * MIB), NaiveAllocator(capacity * MIB)
-    live = []
+    live: list[Any] = []
     for action, number, stream in steps:
         if action == "free":
             if live:
@@ -337,7 +338,7 @@ def test_it_does_what_a_plain_twin_does(steps: list[tuple[str, int, int]], capac
 )
 def test_blocks_never_overlap_and_nothing_is_lost(steps, text, random) -> None:  # type: ignore[no-untyped-def]
     one = allocator(text, capacity=160 * MIB)
-    live = []
+    live: list[Any] = []
     for action, number, stream in steps:
         if action == "free":
             if live:
