@@ -72,7 +72,7 @@ class TracedStep:
 def answer(
     replay: Replay,
     groups_of: Callable[[int], Sequence[Communicator]],
-    allocator: AllocatorSettings | None,
+    allocator: AllocatorSettings,
     model_flops: float | None,
     assumptions: tuple[str, ...],
 ) -> TracedStep:

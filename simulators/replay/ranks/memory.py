@@ -59,7 +59,7 @@ def rank_memory(
     gpu: Gpu,
     cluster: Cluster,
     groups: Sequence[Communicator],
-    settings: AllocatorSettings | None,
+    settings: AllocatorSettings,
 ) -> RankMemory:
     """Play a rank's allocations at the host's pace.
 

@@ -61,7 +61,7 @@ def replay_ranks(
             CPU seconds in the traces, and the driver's own time for each launch.
         host: "traced" or "declared"; traces without CPU seconds are always "declared".
         calibration, measured: as in ``ReplaySimulator``.
-        allocator: settings of PyTorch's allocator, by default its own.
+        allocator: settings of PyTorch's allocator, by default as the framework has them.
         model_flops: of one step of the whole job, for the MFU.
 
     Raises:
@@ -98,7 +98,8 @@ def replay_ranks(
     return answer(
         replay,
         groups_of=meetings.groups_of,
-        allocator=allocator,
+        allocator=allocator
+        or AllocatorSettings(expandable_segments=framework.expandable_segments),
         model_flops=model_flops,
         assumptions=_assumptions(job, gpu, framework, speed, meetings),
     )

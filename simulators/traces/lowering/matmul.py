@@ -16,6 +16,7 @@ from simulators.traces.lowering.tensors import (
     elements,
     in_place,
     item_bytes,
+    keyword,
     moved,
     on_device,
     precision,
@@ -112,7 +113,7 @@ def scaled_mm(op: Op) -> Lowered:
     cores (``use_fast_accum``); gradients do not, which is what tells the passes apart.
     """
     left, right = tensor(op, 0), tensor(op, 1)
-    fast = op.inputs[-1] if isinstance(op.inputs[-1], bool) else False
+    fast = op.inputs[-1] is True or keyword(op, "use_fast_accum") is True
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     return gemm(op, m, n, k, precision(left), layout="TN" if fast else "NN")
 

@@ -11,6 +11,7 @@ from simulators.traces.lowering.tensors import (
     elements,
     in_place,
     item_bytes,
+    keyword,
     moved,
     on_device,
     short_name,
@@ -90,7 +91,7 @@ def gathered_in(op: Op) -> Lowered:
 def chunked(op: Op) -> Lowered:
     """``chunk_cat``: tensors cut and interleaved into one, which may be of another dtype."""
     sources = on_device(op.inputs[:1])
-    targets = list(op.outputs) or on_device(op.inputs[3:])
+    targets = list(op.outputs)
     read = moved(sources)
     written = moved(targets[:1]) if targets else read
     cast = bool(targets) and bool(sources) and targets[0].dtype != sources[0].dtype
@@ -123,6 +124,7 @@ def scattered(adds: bool, source_at: int) -> Callable[[Op], Lowered]:
             read = 0
         places = values * item_bytes(target)
         accumulates = adds or any(argument is True for argument in op.inputs[source_at:])
+        accumulates = accumulates or keyword(op, "accumulate") is True
         total = indices + read + places * (2 if accumulates else 1)
         if in_place(op):
             return streaming(op, "permute", total)

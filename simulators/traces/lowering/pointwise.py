@@ -8,7 +8,6 @@ from simulators.traces.lowering.tensors import (
     in_place,
     moved,
     on_device,
-    overload,
     short_name,
 )
 from simulators.workload.ir import Streaming
@@ -78,11 +77,6 @@ def _by_bytes(op: Op, rule: str, *, estimated: bool) -> Lowered:
     written = moved(op.outputs)
     if in_place(op) and not op.outputs:
         written = moved(on_device(op.inputs[:1]))
-    elif overload(op.name).endswith("out") and not op.outputs:
-        # The result is the last argument.
-        last = on_device(op.inputs[-1:])
-        written = moved(last)
-        read -= written
     if not read + written:
         return FREE
     if short_name(op) in _VIEW_GRADIENTS:

@@ -18,7 +18,7 @@ from simulators.traces.lowering.multi_tensor import foreach, is_list_operation
 from simulators.traces.lowering.pointwise import NAMES, elementwise, unknown
 from simulators.traces.lowering.tensors import base_name
 from simulators.traces.lowering.vendor import lower_vendor
-from simulators.traces.vocabulary import NAMESPACE
+from simulators.traces.vocabulary import NAMESPACE, tensors
 
 # Views, allocations, bookkeeping: no kernel.
 _FREE_WORDS = """
@@ -59,6 +59,7 @@ def lower(op: Op) -> Lowered:
     Raises:
         InputError: when the operation's arguments are not what its name promises.
     """
+    op = _with_results(op)
     key = (op.name, tuple([_key(each) for each in op.inputs]), tuple(map(_key, op.outputs)))
     found = _LOWERED.get(key)
     if found is None:
@@ -66,6 +67,15 @@ def lower(op: Op) -> Lowered:
             _LOWERED.clear()
         found = _LOWERED[key] = _lower(op)
     return found
+
+
+def _with_results(op: Op) -> Op:
+    """The operation with tensors it was told to write (``out=``) as what it writes."""
+    given = [each for each in op.inputs if isinstance(each, tuple) and each[:1] == ("out",)]
+    if not given:
+        return op
+    inputs = tuple(each for each in op.inputs if each not in given)
+    return Op(op.name, inputs, op.outputs or tuple(tensors(given[0])), op.stream, op.site)
 
 
 _LOWERED: dict[tuple[object, ...], Lowered] = {}

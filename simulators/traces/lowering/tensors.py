@@ -143,15 +143,18 @@ def flag(op: Op, index: int, default: bool = False) -> bool:
     return given if isinstance(given, bool) else default
 
 
+def keyword(op: Op, name: str) -> Argument:
+    """What was passed by keyword: traces have such arguments last, as pairs of name and value."""
+    for argument in op.inputs:
+        if isinstance(argument, tuple) and len(argument) == 2 and argument[0] == name:
+            return argument[1]
+    return None
+
+
 def base_name(name: str) -> str:
     """``aten.mm`` of ``aten.mm.default``."""
     namespace, _, rest = name.partition(".")
     return f"{namespace}.{rest.partition('.')[0]}"
-
-
-def overload(name: str) -> str:
-    """``default`` of ``aten.mm.default``."""
-    return name.partition(".")[2].partition(".")[2]
 
 
 def in_place(op: Op) -> bool:
