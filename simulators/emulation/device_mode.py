@@ -10,12 +10,14 @@ import threading
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from simulators.emulation import operations
 from simulators.emulation.device_copies import DeviceCopies
 from simulators.emulation.fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
+from simulators.emulation.higher_order import higher_order
 from simulators.emulation.operations import describe
 from simulators.emulation.rank_state import RankState
 from simulators.emulation.tensor_specs import as_argument, spec_of
@@ -32,6 +34,13 @@ _READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
 
 class DeviceMode(TorchDispatchMode):
     """Sees every operation of the thread it is entered on, and of backward passes begun there."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Dynamo never runs here; keeping it away costs more than the operation.
+        return False
 
     def __init__(self, state: RankState) -> None:
         super().__init__()
@@ -61,6 +70,8 @@ class DeviceMode(TorchDispatchMode):
 
     def _dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         state = self.state
+        if isinstance(func, HigherOrderOperator):
+            return higher_order(state, func, args, kwargs)
         if func.namespace in operations.COMMUNICATION:
             return state.functional(func, types, args, kwargs)
         tensors = tensors_in(args, kwargs)
@@ -100,6 +111,9 @@ class DeviceMode(TorchDispatchMode):
     def _on_device(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
         state = self.state
         operation = describe(func)
+        if operation.kind == operations.COMPOSITE:
+            with self:
+                return func.decompose(*args, **kwargs)
         given, named = args, kwargs
         for tensor in tensors:
             if not isinstance(tensor, FakeTensor):

@@ -7,6 +7,7 @@ weak reference: torch keeps one Python object for the life of a storage.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from simulators.emulation.recorder import Recorder
@@ -22,8 +23,8 @@ class DeviceStorage:
     """A live storage: its number in the trace, its memory, and who used it last."""
 
     __slots__ = (
-        *("block", "bytes", "former", "home", "number", "recorded", "reads", "reference"),
-        "writes",
+        *("block", "bytes", "former", "home", "memory", "number", "recorded", "reads"),
+        *("reference", "writes"),
     )
 
     def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
@@ -38,6 +39,7 @@ class DeviceStorage:
         self.reference: object = None
         # Uses of the same memory by storages freed before, that nothing was ordered after then.
         self.former: dict[StreamKey, int] | None = None
+        self.memory = 0
 
 
 class DeviceMemory:
@@ -49,6 +51,7 @@ class DeviceMemory:
         capacity_bytes: of the device.
         outside_bytes: of the device, never the framework's: context and loaded kernels.
         settings: of the caching allocator (``PYTORCH_CUDA_ALLOC_CONF``).
+        memory_of: torch's number for a storage's memory, which its engine names it by.
     """
 
     def __init__(
@@ -58,11 +61,15 @@ class DeviceMemory:
         capacity_bytes: int,
         outside_bytes: int,
         settings: AllocatorSettings,
+        memory_of: Callable[[int], int],
     ) -> None:
         self.allocator = Allocator(capacity_bytes, settings, outside_bytes)
         self._recorder = recorder
         self._order = order
+        self._memory_of = memory_of
+        self._peaks = (0, 0)
         self._live: dict[int, DeviceStorage] = {}
+        self._by_memory: dict[int, DeviceStorage] = {}
         # Freed memory another stream may still use: where, how long, whose, and the uses.
         self._loose: list[tuple[int, int, int, dict[StreamKey, int]]] = []
         self._next = 0
@@ -86,6 +93,8 @@ class DeviceMemory:
         made = DeviceStorage(self._next, size, stream, block)
         self._next += 1
         self._live[key] = made
+        made.memory = self._memory_of(key)
+        self._by_memory[made.memory] = made
         if self._loose and block is not None:
             made.former = self._former_uses(block)
         self._recorder.emit(Alloc(made.number, size, stream))
@@ -119,15 +128,41 @@ class DeviceMemory:
         """The storage is in use on another stream."""
         known = self._live.get(storage._cdata)
         if known is not None:
-            known.recorded.add(stream)
-            if known.block is not None:
-                self.allocator.record_stream(known.block, stream)
-            self._recorder.emit(RecordStream(known.number, stream))
+            self._record(known, stream)
+
+    def record_memory_stream(self, memory: int, stream: int) -> None:
+        """As ``record_stream``, for the storage torch's engine names by its memory."""
+        known = self._by_memory.get(memory)
+        if known is not None:
+            self._record(known, stream)
+
+    def _record(self, known: DeviceStorage, stream: int) -> None:
+        # On its own stream, or twice, it changes nothing.
+        if stream == known.home or stream in known.recorded:
+            return
+        known.recorded.add(stream)
+        if known.block is not None:
+            self.allocator.record_stream(known.block, stream)
+        self._recorder.emit(RecordStream(known.number, stream))
 
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""
         self.allocator.empty_cache()
         self._recorder.emit(EmptyCache())
+
+    def reset_peaks(self) -> None:
+        """Let the script's peaks begin anew; the rank's own are kept."""
+        self._peaks = self.peaks()
+        self.allocator.reset_peaks()
+
+    def peaks(self) -> tuple[int, int]:
+        """Highest bytes allocated and reserved, whatever the script reset."""
+        allocated, reserved = self._peaks
+        allocator = self.allocator
+        return (
+            max(allocated, allocator.peak_allocated_bytes),
+            max(reserved, allocator.peak_reserved_bytes),
+        )
 
     def live_bytes(self) -> int:
         """Bytes asked for by the storages that live."""
@@ -139,6 +174,8 @@ class DeviceMemory:
             capacity_bytes, self.allocator.settings, self.allocator.outside_bytes
         )
         self.allocator = allocator
+        self._peaks = (0, 0)
+        self._loose.clear()
         self._next = 0
         for known in self._live.values():
             known.number = self._next
@@ -161,6 +198,7 @@ class DeviceMemory:
         known = self._live.pop(key, None)
         if known is None:
             return
+        self._by_memory.pop(known.memory, None)
         if known.block is not None:
             self._note_loose(known)
             self.allocator.free(known.block)

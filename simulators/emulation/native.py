@@ -22,7 +22,7 @@ from simulators.errors import InputError
 
 SOURCE = Path(__file__).with_name("shim.cpp")
 # What the guard tells: see Notice in shim.cpp.
-RECORD, BLOCK, SYNCHRONISE_EVENT, SYNCHRONISE_STREAM, SYNCHRONISE_DEVICE = range(5)
+RECORD, BLOCK, SYNCHRONISE_EVENT, SYNCHRONISE_STREAM, SYNCHRONISE_DEVICE, RECORD_STREAM = range(6)
 Listener = Callable[[int, int, int], None]
 _LISTENER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
@@ -38,6 +38,10 @@ class Shim:
         library.virtual_cuda_set_stream.argtypes = [ctypes.c_int64]
         library.virtual_cuda_new_stream.restype = ctypes.c_int64
         library.virtual_cuda_new_event.restype = ctypes.c_int64
+        library.virtual_cuda_memory.restype = ctypes.c_int64
+        library.virtual_cuda_memory.argtypes = [ctypes.c_int64]
+        # The number of a storage's memory, by its ``_cdata``.
+        self.memory: Callable[[int], int] = library.virtual_cuda_memory
         self.device: Callable[[], int] = library.virtual_cuda_device
         self.stream: Callable[[], int] = library.virtual_cuda_stream
         self.set_stream: Callable[[int], int] = library.virtual_cuda_set_stream

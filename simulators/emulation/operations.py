@@ -9,7 +9,10 @@ import torch
 
 aten = torch.ops.aten
 
-VIEW, WRITE, FRESH, RESHAPES, ALLOCATES = "view", "write", "fresh", "reshapes", "allocates"
+VIEW, WRITE, FRESH, RESHAPES, ALLOCATES, COMPOSITE = (
+    *("view", "write", "fresh"),
+    *("reshapes", "allocates", "composite"),
+)
 
 # Schemas that do not say that their result shares memory with an argument.
 _UNSAID_VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh", "aten::detach")
@@ -31,7 +34,7 @@ class Operation:
 
     ``kind``: VIEW shares memory with its argument and launches nothing; WRITE returns what it
     writes, or nothing; FRESH returns new memory; RESHAPES changes an argument's size or strides in
-    place; ALLOCATES makes memory without writing it. ``written`` are positions and names of the
+    place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``written`` are positions and names of the
     arguments it writes; ``returned`` are, for WRITE, those it returns.
     """
 
@@ -79,7 +82,9 @@ def _describe(func: Any) -> Operation:
         if name in sets
     ]
     name = str(schema.name)
-    if torch.Tag.inplace_view in func.tags or name in ("aten::set_", "aten::resize_"):
+    if func._can_decompose():
+        kind = COMPOSITE
+    elif torch.Tag.inplace_view in func.tags or name in ("aten::set_", "aten::resize_"):
         kind = RESHAPES
     elif name in _ALLOCATIONS:
         kind = ALLOCATES

@@ -7,6 +7,8 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Generator.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Registry.h>
 
@@ -21,7 +23,14 @@ constexpr int kMostDevices = 64;
 // As in torch's CUDA stream pool: each priority hands out 32 streams in turn, then again.
 constexpr int64_t kStreamsPerPool = 32;
 
-enum class Notice : int { kRecord, kBlock, kSynchroniseEvent, kSynchroniseStream, kSynchroniseDevice };
+enum class Notice : int {
+  kRecord,
+  kBlock,
+  kSynchroniseEvent,
+  kSynchroniseStream,
+  kSynchroniseDevice,
+  kRecordStream
+};
 using Listener = void (*)(int notice, int64_t event, int64_t stream);
 
 std::atomic<int> device_count{1};
@@ -115,6 +124,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeDevice(const c10::DeviceIndex) const override {
     tell(Notice::kSynchroniseDevice, 0, 0);
   }
+  // The engine keeps gradients alive for the streams that use them, as record_stream does.
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    if (auto memory = reinterpret_cast<int64_t>(data.get_context())) {
+      tell(Notice::kRecordStream, memory, stream.id());
+    }
+  }
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(device_count.load());
   }
@@ -126,6 +141,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream(int64_t id, c10::Device device) {
     return c10::Stream(c10::Stream::UNSAFE, {c10::DeviceType::CUDA, index_of(device)}, id);
   }
+};
+
+// Memory of tensors without data: nothing but a number, by which a storage can be found again.
+struct NumberedMemory final : c10::Allocator {
+  c10::DataPtr allocate(size_t) override {
+    static std::atomic<intptr_t> next{1};
+    auto* number = reinterpret_cast<void*>(next.fetch_add(1));
+    return {nullptr, number, &nothing, c10::Device(c10::DeviceType::Meta)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &nothing; }
+  void copy_data(void*, const void*, std::size_t) const override {}
+  static void nothing(void*) {}
 };
 
 // Seed and offset of a Philox sequence, as a CUDA generator's state: 16 bytes.
@@ -259,6 +286,11 @@ int64_t virtual_cuda_set_stream(int64_t stream) {
 }
 int64_t virtual_cuda_new_stream(int high_priority) { return pooled_stream(high_priority != 0); }
 int64_t virtual_cuda_new_event() { return next_event.fetch_add(1); }
+// The number of a storage's memory, 0 when it has none; `storage` is its StorageImpl.
+int64_t virtual_cuda_memory(int64_t storage) {
+  auto* implementation = reinterpret_cast<c10::StorageImpl*>(storage);
+  return reinterpret_cast<int64_t>(implementation->data_ptr().get_context());
+}
 void virtual_cuda_restart() {
   next_event.store(1);
   next_stream[0].store(0);
@@ -277,5 +309,13 @@ struct RegisterTimer {
     });
   }
 } register_timer;
+
+struct RegisterMemory {
+  RegisterMemory() {
+    static auto* memory = new NumberedMemory();
+    // Above torch's own, which gives every meta tensor the same nothing.
+    c10::SetAllocator(c10::DeviceType::Meta, memory, /*priority=*/255);
+  }
+} register_memory;
 
 } // namespace

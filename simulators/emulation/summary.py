@@ -30,7 +30,8 @@ def show_summary(
     from rich.table import Table
 
     console = Console(stderr=True, highlight=False)
-    recorder, allocator = state.recorder, state.memory.allocator
+    recorder = state.recorder
+    allocated, reserved = state.memory.peaks()
     table = Table(title=f"rank {state.rank} of {state.world_size}, {state.gpu.name}", box=None)
     table.add_column("", style="bold")
     table.add_column("")
@@ -38,8 +39,8 @@ def show_summary(
         "steps": str(recorder.finished_steps),
         "operations": f"{recorder.operations:,}",
         "communications": f"{recorder.collectives:,}",
-        "peak memory": f"{allocator.peak_allocated_bytes / _GIB:.2f} GiB allocated, "
-        f"{allocator.peak_reserved_bytes / _GIB:.2f} GiB reserved "
+        "peak memory": f"{allocated / _GIB:.2f} GiB allocated, "
+        f"{reserved / _GIB:.2f} GiB reserved "
         f"of {state.capacity_bytes / _GIB:.2f}",
         "invented values": f"{sum(count for count, _, _ in recorder.inventions.values()):,}",
         "violations": f"{recorder.violations:,}",

@@ -89,6 +89,7 @@ def emulate(
     from simulators.emulation.device_mode import DeviceMode
     from simulators.emulation.distributed.install import install_distributed
     from simulators.emulation.fake_tensors import DatalessMode, prepare_fake_tensors
+    from simulators.emulation.framework_patches import install_framework_patches
     from simulators.emulation.host_tensors import (
         install_host_tensors,
         record_stream_below_dispatch,
@@ -98,10 +99,13 @@ def emulate(
     from simulators.emulation.rank_state import Numbers, RankState
     from simulators.emulation.values import Values
 
-    recorder = Recorder(sink, (str(Path(torch.__file__).parent),), torch._C._current_graph_task_id)
+    recorder = Recorder(
+        sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id
+    )
     order = StreamOrder()
     settings = AllocatorSettings.parse(os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    memory = DeviceMemory(recorder, order, capacity, CONTEXT_BYTES[gpu.architecture], settings)
+    context_bytes = CONTEXT_BYTES[gpu.architecture]
+    memory = DeviceMemory(recorder, order, capacity, context_bytes, settings, shim.memory)
     state = RankState(
         rank=rank,
         world_size=world_size,
@@ -125,6 +129,7 @@ def emulate(
     install_distributed(state)
     install_phases(state)
     install_compiled(state)
+    install_framework_patches()
     registration = record_stream_below_dispatch(state)
     mode = DeviceMode(state)
     mode.__enter__()

@@ -85,7 +85,7 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_emptyCache": empty_cache,
         "_cuda_memoryStats": lambda device: memory_stats(state),
-        "_cuda_resetPeakMemoryStats": lambda *_: state.memory.allocator.reset_peaks(),
+        "_cuda_resetPeakMemoryStats": lambda *_: state.memory.reset_peaks(),
         "_cuda_resetAccumulatedMemoryStats": nothing,
         "_cuda_resetPeakHostMemoryStats": nothing,
         "_cuda_resetAccumulatedHostMemoryStats": nothing,

@@ -40,6 +40,8 @@ class EngineNotices:
                 return
             state.order.wait(event, stream)
             state.recorder.emit(EventWait(event, stream))
+        elif notice == native.RECORD_STREAM:
+            state.memory.record_memory_stream(event, stream)
         elif notice == native.SYNCHRONISE_EVENT:
             synchronise_event(state, event)
         elif notice == native.SYNCHRONISE_STREAM:

@@ -1,0 +1,69 @@
+"""What frameworks assume of other ranks that one rank alone cannot meet.
+
+Each patch is applied to a framework's module when the script imports it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+Patch = Callable[[ModuleType], None]
+
+
+def _deepspeed_zero(module: ModuleType) -> None:
+    # They compare with what rank 0 broadcasts, which did not run here; all ranks would agree.
+    module.assert_ints_same_as_other_ranks = _agree  # type: ignore[attr-defined]
+    module.assert_lst_len_same_as_other_ranks = _agree  # type: ignore[attr-defined]
+
+
+def _agree(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+PATCHES: dict[str, Patch] = {"deepspeed.runtime.zero.utils": _deepspeed_zero}
+
+
+class _PatchingFinder(importlib.abc.MetaPathFinder):
+    """Finds modules as others do and patches those of ``PATCHES`` after they ran."""
+
+    def __init__(self) -> None:
+        self._looking = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in PATCHES or self._looking:
+            return None
+        self._looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _PatchingLoader(spec.loader, PATCHES[name])
+        return spec
+
+
+class _PatchingLoader(importlib.abc.Loader):
+    def __init__(self, loader: Any, patch: Patch) -> None:
+        self._loader = loader
+        self._patch = patch
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._patch(module)
+
+
+def install_framework_patches() -> None:
+    """Patch frameworks as they are imported. Once per process."""
+    sys.meta_path.insert(0, _PatchingFinder())
