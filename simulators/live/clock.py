@@ -48,6 +48,7 @@ class HostClock:
 
     def __init__(self, cost: HostCost, launches: Launches) -> None:
         self.now_ps = 0
+        self.waited_ps = 0
         self._launch_ps = to_picoseconds(cost.launch_s)
         self._forward_ps = to_picoseconds(cost.forward_s)
         self._cpu = cost.cpu
@@ -90,7 +91,9 @@ class HostClock:
 
     def wait_until(self, end_ps: int) -> None:
         """Pass the time up to ``end_ps``, if that is still to come."""
-        self.now_ps = max(self.now_ps, end_ps)
+        if end_ps > self.now_ps:
+            self.waited_ps += end_ps - self.now_ps
+            self.now_ps = end_ps
 
     def _launch(self, count: int) -> None:
         self.now_ps += count * self._launch_ps

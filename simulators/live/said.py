@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.traces.events import Event
+from simulators.traces.events import Event, Synchronise, ValueRead, WorkWait
 
 
 @dataclass(frozen=True)
@@ -28,3 +28,10 @@ class Finish:
 
 
 Said = Event | Sleep | AskElapsed | Finish
+
+
+def blocks(said: Said) -> bool:
+    """Whether the host stands still until the simulator lets it go on."""
+    if isinstance(said, WorkWait):
+        return said.blocks_host
+    return isinstance(said, Synchronise | ValueRead | Sleep | AskElapsed)

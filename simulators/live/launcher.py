@@ -1,0 +1,278 @@
+"""``python -m simulators.emulation live``: an unmodified script on a simulated cluster's clock."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simulators.declared import declared_gpus
+from simulators.errors import InputError, require_choice, require_positive
+from simulators.framework import UNDECLARED, Framework
+from simulators.job import Cluster, Gpu
+from simulators.live.declarations import declared
+from simulators.live.rank_process import RankOptions
+from simulators.live.representation import Representation
+from simulators.output import check_output
+
+if TYPE_CHECKING:
+    from simulators.live.cluster_prices import ClusterPrices
+    from simulators.live.network import Network
+
+NETWORKS = ("whitebox", "flow")
+HOSTS = ("cpu", "declared")
+_EXAMPLES = """\
+examples:
+  all eight ranks of a small job
+    python -m simulators.emulation live --world-size 8 --gpu h800 --cluster h800_96 -- train.py
+  the first rank of each of four stages, standing for 96, transfers sharing links
+    python -m simulators.emulation live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
+        pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 ...
+
+The script's clocks read simulated time, so the step times, tokens/s and MFU that it prints are
+those of the simulated job. Losses and other values nobody could know without computing are
+inventions: they mean nothing.
+
+exit codes: the script's own; 2 for wrong options; 4 when ranks wait for each other for ever or
+disagree; 5 for the timeout; 130 when interrupted.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        prog="python -m simulators.emulation live",
+        description="Run a training script unmodified, as several ranks of a job on virtual GPUs "
+        "whose clocks are those of a simulated cluster.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    add(
+        "--ranks",
+        metavar="R[,R...]",
+        help="ranks to run; every other acts like the nearest of them below it (8-11 is a range)",
+    )
+    add("--all", action="store_true", help="run every rank")
+    add("--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)")
+    add(
+        "--cluster",
+        default="h800_96",
+        metavar="NAME",
+        help="a cluster in conf/cluster, of which the job fills as much as it needs "
+        "(default h800_96)",
+    )
+    add("--framework", metavar="NAME", help="whose host times --host declared takes")
+    add(
+        "--host",
+        default="cpu",
+        help="what the host takes: cpu, its CPU time and the driver's for each launch (default); "
+        "declared, the framework's times, the same in every run",
+    )
+    add(
+        "--network",
+        default="whitebox",
+        help="whitebox, each transfer alone at its price (default); flow, transfers share links",
+    )
+    add(
+        "--topology",
+        default="rail_optimised",
+        metavar="NAME",
+        help="switches of --network flow, in conf/topology (default rail_optimised)",
+    )
+    add("--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own")
+    add("--moe-imbalance", default="", metavar="TEXT", help="as of run")
+    add("--without", default="", metavar="NAME[,NAME]", help="as of run")
+    add(
+        "--preload",
+        default="",
+        metavar="MODULE[,MODULE]",
+        help="modules to import once, before ranks are forked (transformers, megatron.core)",
+    )
+    add("--cores", type=int, metavar="N", help="ranks that run at a time (default: all cores)")
+    add(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="end when no rank has said a word for so long, in wall seconds (default 600)",
+    )
+    add("--perfetto", type=Path, metavar="FILE", help="write the timeline for Perfetto")
+    add("--traces", type=Path, metavar="DIR", help="write each rank's trace")
+    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the ranks live; the exit code."""
+    given = parser().parse_args(arguments)
+    # A shell that starts commands in the background has them ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _live(given)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _live(given: argparse.Namespace) -> int:
+    script = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
+    _check(given, script)
+    gpu = declared_gpus()[given.gpu]
+    cluster = declared("--cluster", "cluster", given.cluster, Cluster)
+    framework = UNDECLARED
+    if given.framework is not None:
+        framework = declared("--framework", "framework", given.framework, Framework)
+    who = Representation.nearest_below(given.world_size, _ranks(given))
+    options = _options(given, script, who, cluster, framework)
+
+    # These load numba and what prices are made of.
+    from simulators.live.launches import LoweredLaunches
+    from simulators.live.report import show_report, write_timeline
+    from simulators.live.server import LiveError, LiveServer
+    from simulators.live.simulation import Simulation
+    from simulators.replay.ranks.step import used_part
+
+    cluster = used_part(cluster, given.world_size)
+    prices, network = _network(given, gpu, cluster, framework)
+    simulation = Simulation(
+        who,
+        prices,
+        network,
+        options("").cost,
+        LoweredLaunches,
+        record=given.perfetto is not None,
+    )
+    _banner(given, who)
+    server = LiveServer(
+        simulation,
+        options,
+        cores=given.cores or len(os.sched_getaffinity(0)),
+        timeout_s=given.timeout,
+        show=_printer(who),
+    )
+    try:
+        measured = server.run()
+    except LiveError as error:
+        print(f"live: {error}", file=sys.stderr)
+        return error.code
+    show_report(simulation, measured)
+    if given.perfetto is not None:
+        write_timeline("--perfetto", given.perfetto, simulation)
+    return 0
+
+
+def _network(
+    given: argparse.Namespace, gpu: Gpu, cluster: Cluster, framework: Framework
+) -> tuple[ClusterPrices, Network]:
+    from simulators.live.cluster_prices import ClusterPrices
+    from simulators.live.network import WhiteBoxNetwork
+
+    if given.network == "whitebox":
+        return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
+    from simulators.live.flow_network import FlowNetwork
+    from simulators.network.topology import SwitchFabric, build_network
+
+    fabric = declared("--topology", "topology", given.topology, SwitchFabric)
+    network = FlowNetwork(build_network(cluster, gpu, fabric))
+    return ClusterPrices(gpu, cluster, framework, alone=True), network
+
+
+def _ranks(given: argparse.Namespace) -> tuple[int, ...]:
+    from simulators.traces.collate import told_ranks
+
+    if given.all and given.ranks is not None:
+        raise InputError("--all", given.ranks, "says something else than --ranks", "one of both")
+    if given.ranks is not None:
+        return told_ranks("--ranks", given.ranks, given.world_size)
+    if not given.all and given.world_size > 8:
+        raise InputError("--ranks", "", "is missing for a large job", "0,8,16 or --all")
+    return tuple(range(given.world_size))
+
+
+def _options(
+    given: argparse.Namespace,
+    script: tuple[str, ...],
+    who: Representation,
+    cluster: Cluster,
+    framework: Framework,
+) -> Callable[[str], RankOptions]:
+    from simulators.replay.ranks.step import host_speed
+    from simulators.traces.events import Header, HostGap, Trace
+
+    # The choice between traced and declared times is replay's; a trace with a gap stands for cpu.
+    header = Header(1, 0, 1, given.gpu, 1, (), {})
+    traced = [Trace(header, (HostGap(0.0),))] if given.host == "cpu" else []
+    speed = host_speed(traced, framework, "traced" if given.host == "cpu" else "declared")
+
+    def made(address: str) -> RankOptions:
+        return RankOptions(
+            address=address,
+            world_size=given.world_size,
+            ranks=who.simulated,
+            local_world_size=min(cluster.gpus_per_node, given.world_size),
+            gpu=given.gpu,
+            memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
+            launch_s=speed.launch_s,
+            forward_s=speed.forward_s,
+            cpu=given.host == "cpu",
+            traces=None if given.traces is None else str(given.traces),
+            moe_imbalance=given.moe_imbalance,
+            without=_names(given.without),
+            preload=_names(given.preload),
+            script=script,
+        )
+
+    return made
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _check(given: argparse.Namespace, script: tuple[str, ...]) -> None:
+    require_positive("--world-size", given.world_size)
+    require_choice("--gpu", given.gpu, declared_gpus())
+    require_choice("--network", given.network, NETWORKS)
+    require_choice("--host", given.host, HOSTS)
+    require_positive("--timeout", given.timeout)
+    if given.cores is not None:
+        require_positive("--cores", given.cores)
+    if given.memory_gib is not None:
+        require_positive("--memory-gib", given.memory_gib)
+    check_output("--perfetto", given.perfetto)
+    if not script or script == ("-m",):
+        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if script[0] != "-m" and not Path(script[0]).is_file():
+        raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if given.traces is not None:
+        given.traces.mkdir(parents=True, exist_ok=True)
+
+
+def _banner(given: argparse.Namespace, who: Representation) -> None:
+    ranks = ", ".join(map(str, who.simulated[:16])) + (" ..." if len(who.simulated) > 16 else "")
+    print(
+        f"live: {len(who.simulated)} of {who.world_size} ranks ({ranks}) on {given.gpu}, "
+        f"{given.cluster}, network {given.network}, host {given.host}\n"
+        "live: times are simulated; losses and other computed values are inventions [*]",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _printer(who: Representation) -> Callable[[int, str], None]:
+    """Prints a rank's lines, under its number where several run."""
+    alone = len(who.simulated) == 1
+
+    def show(rank: int, line: str) -> None:
+        print(line if alone else f"[rank {rank}] {line}", flush=True)
+
+    return show

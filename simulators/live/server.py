@@ -1,0 +1,315 @@
+"""The simulator's side: listens to ranks, plays what they say, decides who may run.
+
+One process, one thread. A rank runs from one wait to the next; of those that may, as many run at
+the same time as there are cores, those with the earliest clocks first, so that CPU time is not
+stretched by crowding and time can pass soonest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from simulators.live.host import UseError
+from simulators.live.meeting import MismatchError
+from simulators.live.rank_process import PROCESS, RankOptions
+from simulators.live.said import Finish, Said, blocks
+from simulators.live.simulation import DeadlockError, Release, Simulation
+from simulators.live.wire import (
+    EVENTS,
+    QUESTION,
+    Figures,
+    Frames,
+    Hello,
+    read_events,
+    read_question,
+    release_frame,
+)
+from simulators.traces.codec import MalformedError
+
+_READ_BYTES = 1 << 18
+_NOTICE_S = 1.0
+
+
+class LiveError(RuntimeError):
+    """A live run that could not go on; ``code`` is what the command exits with."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+EXIT_DEADLOCK = 4
+EXIT_TIMEOUT = 5
+
+
+@dataclass
+class _Rank:
+    """A rank's connection and where it stands."""
+
+    number: int
+    connection: socket.socket | None = None
+    frames: Frames = field(default_factory=Frames)
+    running: bool = False
+    figures: Figures | None = None
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run took: the ranks' own figures, wall seconds, CPU seconds of the simulation."""
+
+    figures: dict[int, Figures]
+    wall_s: float
+    simulation_cpu_s: float
+
+
+class LiveServer:
+    """Runs ranks' processes against a simulation until all have ended.
+
+    Args:
+        simulation: with a host for every rank of the options.
+        options: for the prepared process; the address is filled in here.
+        cores: how many ranks run at the same time.
+        timeout_s: longest wall time without a word from any rank that runs.
+        show: takes each line a rank prints.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        options: Callable[[str], RankOptions],
+        *,
+        cores: int,
+        timeout_s: float,
+        show: Callable[[int, str], None],
+    ) -> None:
+        self._simulation = simulation
+        self._options = options
+        self._cores = cores
+        self._timeout_s = timeout_s
+        self._show = show
+        self._ranks = {rank: _Rank(rank) for rank in simulation.hosts}
+        self._turns: list[Release] = [Release(rank, 0) for rank in simulation.hosts]
+        self._selector = selectors.DefaultSelector()
+        self._heard_s = 0.0
+        self._simulated_s = 0.0
+
+    def run(self) -> Measured:
+        """Start the processes and serve them to their end.
+
+        Raises:
+            LiveError: when ranks wait for each other for ever, one fails or falls silent, or
+                says what cannot be.
+        """
+        began_s = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="trainscout-live-") as folder:
+            address = str(Path(folder) / "simulator")
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(address)
+            listener.listen(2 * len(self._ranks))
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+            process = _start(self._options(address))
+            try:
+                assert process.stdout is not None
+                self._selector.register(process.stdout, selectors.EVENT_READ, self._child_told)
+                self._heard_s = time.monotonic()
+                self._serve(process)
+            finally:
+                _end(process)
+                self._selector.close()
+                listener.close()
+        figures = {rank: each.figures for rank, each in self._ranks.items() if each.figures}
+        return Measured(figures, time.perf_counter() - began_s, self._simulated_s)
+
+    def _serve(self, process: subprocess.Popen[str]) -> None:
+        while any(each.exit_code is None for each in self._ranks.values()):
+            for key, _ in self._selector.select(_NOTICE_S):
+                key.data(key.fileobj)
+            if process.poll() not in (None, 0):
+                raise LiveError("the ranks could not be started", process.returncode)
+            self._play()
+            self._give_turns()
+            self._check_silence()
+
+    # Hearing
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        frames = Frames()
+
+        def first(one: socket.socket) -> None:
+            data = one.recv(_READ_BYTES)
+            for kind, text in frames.take(data):
+                hello = read_question(text) if kind == QUESTION else None
+                if not isinstance(hello, Hello) or hello.rank not in self._ranks:
+                    raise LiveError("somebody else called", 1)
+                self._selector.unregister(one)
+                self._greet(hello, one)
+                return
+            if not data:
+                self._selector.unregister(one)
+
+        self._selector.register(connection, selectors.EVENT_READ, first)
+
+    def _greet(self, hello: Hello, connection: socket.socket) -> None:
+        rank = self._ranks[hello.rank]
+        if hello.purpose == "output":
+            output = _Output(connection, rank.number, self._show, self._selector)
+            self._selector.register(connection, selectors.EVENT_READ, output.read)
+            return
+        rank.connection = connection
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda one: self._hear(rank, one)
+        )
+
+    def _hear(self, rank: _Rank, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._selector.unregister(connection)
+            return
+        self._heard_s = time.monotonic()
+        began_s = time.thread_time()
+        try:
+            for kind, text in rank.frames.take(data):
+                said: list[Said]
+                if kind == EVENTS:
+                    said = list(read_events(text))
+                else:
+                    word = read_question(text)
+                    if isinstance(word, Hello):
+                        raise MalformedError("a second hello")
+                    if isinstance(word, Figures):
+                        rank.figures, word = word, Finish()
+                    said = [word]
+                rank.running = not any(blocks(each) or isinstance(each, Finish) for each in said)
+                self._simulation.hear(rank.number, said)
+        except (MalformedError, UseError, MismatchError) as error:
+            raise LiveError(str(error), EXIT_DEADLOCK) from error
+        self._simulated_s += time.thread_time() - began_s
+
+    def _child_told(self, stream: TextIO) -> None:
+        line = stream.readline()
+        if not line:
+            self._selector.unregister(stream)
+            return
+        number, code = map(int, line.split())
+        rank = self._ranks[number]
+        rank.exit_code = code if code >= 0 else 128 - code
+        rank.running = False
+        # What it still printed is on its way on another connection.
+        for key, _ in self._selector.select(0):
+            if isinstance(getattr(key.data, "__self__", None), _Output):
+                key.data(key.fileobj)
+        if rank.figures is None or rank.exit_code:
+            raise LiveError(f"rank {number} ended with code {code}", rank.exit_code or 1)
+
+    def _check_silence(self) -> None:
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > self._timeout_s:
+            running = [str(rank.number) for rank in self._ranks.values() if rank.running]
+            raise LiveError(
+                f"no word for {silent_s:.0f} s from ranks {', '.join(running)} (--timeout)",
+                EXIT_TIMEOUT,
+            )
+
+    # Playing
+
+    def _play(self) -> None:
+        began_s = time.thread_time()
+        try:
+            self._turns += self._simulation.advance()
+        except DeadlockError as error:
+            raise LiveError(str(error), EXIT_DEADLOCK) from error
+        self._simulated_s += time.thread_time() - began_s
+
+    def _give_turns(self) -> None:
+        """Let ranks go on whose wait is over, earliest clocks first, while there are cores."""
+        free = self._cores - sum(rank.running for rank in self._ranks.values())
+        self._turns.sort(key=lambda release: (release.now_ps, release.rank))
+        waiting = []
+        for release in self._turns:
+            rank = self._ranks[release.rank]
+            if free > 0 and rank.connection is not None:
+                rank.running = True
+                rank.connection.sendall(release_frame(release))
+                self._heard_s = time.monotonic()
+                free -= 1
+            else:
+                waiting.append(release)
+        self._turns = waiting
+
+
+class _Output:
+    """What a rank prints, line by line."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        rank: int,
+        show: Callable[[int, str], None],
+        selector: selectors.BaseSelector,
+    ) -> None:
+        self._connection = connection
+        self._rank = rank
+        self._show = show
+        self._selector = selector
+        self._rest = b""
+
+    def read(self, connection: socket.socket) -> None:
+        """Show the lines that have come."""
+        try:
+            data = connection.recv(_READ_BYTES)
+        except ConnectionResetError:
+            data = b""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data:
+            self._selector.unregister(connection)
+            if self._rest:
+                lines.append(self._rest)
+        for line in lines:
+            self._show(self._rank, line.decode(errors="replace"))
+
+
+def _start(options: RankOptions) -> subprocess.Popen[str]:
+    """The prepared process, in a group of its own, one thread to a rank."""
+    root = str(Path(__file__).parents[2])
+    path = os.environ.get("PYTHONPATH")
+    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    environment = {
+        "PYTHONHASHSEED": "0",
+        **dict.fromkeys(threads, "1"),
+        "TOKENIZERS_PARALLELISM": "false",
+        **os.environ,
+        "PYTHONPATH": root if not path else f"{root}{os.pathsep}{path}",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", PROCESS, options.to_json()],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the prepared process and the ranks it forked."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
