@@ -33,7 +33,8 @@ class SearchOptions:
     from pruning; ``pruning`` the tactics in use; ``bounds``: recipes that their bounds rule out
     are not simulated, where the simulator has bounds; ``options`` goes to the sampler as it is.
     ``warm_start``: a file of recipes to try first (or a search's directory: its best ones), moved
-    to the nearest that the space holds. ``storage`` is where simulated recipes are kept: a
+    to the nearest that the space holds. ``promote_to``: a costlier simulator that looks at the
+    ``top_k`` best again and ranks them anew. ``storage`` is where simulated recipes are kept: a
     journal file's path or a database URL (None: a journal file among the search's results).
     """
 
@@ -49,6 +50,7 @@ class SearchOptions:
     bounds: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     warm_start: str | None = None
+    promote_to: str | None = None
     storage: str | None = None
 
     def check(self) -> None:

@@ -21,6 +21,7 @@ from optimizer.executors import Executor, Outcome, make_executor
 from optimizer.ledger import Ledger
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.promotion import front_of, promote
 from optimizer.question import Declared
 from optimizer.samplers import Proposal, Sampler, make_sampler
 from optimizer.screen import Screen, Screened
@@ -95,16 +96,25 @@ def run_search(
             stopped = search.run(started_s, on_progress)
         except KeyboardInterrupt:
             stopped = "interrupted"
+    best, pareto = tuple(ledger.best(options.top_k)), tuple(ledger.pareto())
+    notes = (*_notes(surveyed), *workers.notes)
+    if options.promote_to is not None and best and stopped != "interrupted":
+        asked = pareto if len(objective.names) > 1 else best
+        costlier = make_executor(executor, declared, options.promote_to)
+        promoted = promote(asked, options.promote_to, costlier, objective)
+        if promoted.trials:
+            best, pareto = promoted.trials, front_of(promoted.trials, objective)
+        notes += (promoted.note,)
     return SearchResult(
         trials=tuple(ledger.trials),
-        best=tuple(ledger.best(options.top_k)),
-        pareto=tuple(ledger.pareto()),
+        best=best,
+        pareto=pareto,
         objectives=objective.names,
         stopped=stopped,
         wall_s=time.monotonic() - started_s,
         space_size=surveyed.distinct_points,
         resumed_trials=0 if stored is None else stored.restored,
-        notes=(*_notes(surveyed), *workers.notes),
+        notes=notes,
         certificate=None if sampler.proof is None else sampler.proof.certificate(),
     )
 
@@ -130,6 +140,8 @@ def prepare_search(
     known_recipes(options)
     executor.check()
     check_simulator(simulator, declared.gpu)
+    if options.promote_to is not None:
+        check_simulator(options.promote_to, declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
