@@ -54,10 +54,8 @@ def of_view(
     results: Sequence[torch.Tensor],
 ) -> Sequence[Shadow | None]:
     """The shadows of views of ``source``, one per result."""
-    if isinstance(shadow, Categories):
-        return [shadow] * len(results)
     if not isinstance(shadow, Known):
-        return [None] * len(results)
+        return [shadow] * len(results)
     if any(r.dtype is not source.dtype for r in results):
         return [None] * len(results)
     if shadow.value.numel() == 1:

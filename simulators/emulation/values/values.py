@@ -201,9 +201,20 @@ class Values:
         results += [t for t in written if id(t) not in returned]
         call = Call(func, args, kwargs, results, self._get, self._routers)
         changed = {id(t) for t in written}
+        missing = self._missing(tensors_in((*args, *kwargs.values())))
         for tensor, shadow in zip(results, propagate(call), strict=True):
+            if shadow is None and tensor.numel() <= EXACT_ELEMENTS:
+                shadow = missing
             if shadow is not None or id(tensor) in changed:
                 self._store.put(tensor, shadow)
+
+    def _missing(self, tensors: Iterable[torch.Tensor]) -> Missing | None:
+        """Why one of these is not known, which is then why what follows from it is not."""
+        for tensor in tensors:
+            shadow = self._get(tensor) if self._store.has(tensor) else None
+            if isinstance(shadow, Missing):
+                return shadow
+        return None
 
     def _observe_view(
         self,
