@@ -1,7 +1,8 @@
 """``torch.compile`` marks what it would compile, and attention picks the kernel a GPU would.
 
 The eager function runs between ``Begin("fused")`` and ``End("fused")``, so that a cost model may
-fuse what is inside. Only forward is bracketed: autograd makes the backward.
+fuse what is inside; tensors made and dropped inside take no memory. Only forward is bracketed:
+autograd makes the backward.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def install_compiled(state: RankState) -> None:
     script = torch.jit.script
 
     def jit_script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(obj, torch.nn.Module) or isinstance(obj, type) or not callable(obj):
+        if isinstance(obj, (torch.nn.Module, type)) or not callable(obj):
             return script(obj, *args, **kwargs)
         return marked(obj, getattr(obj, "__qualname__", "scripted"))
 
@@ -47,9 +48,11 @@ def _marker(state: RankState) -> Callable[[Any, str], Any]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
             state.recorder.emit(Begin("fused", name))
+            state.memory.enter_region()
             try:
                 return function(*args, **kwargs)
             finally:
+                state.memory.leave_region()
                 state.recorder.emit(End("fused"))
 
         return run

@@ -38,7 +38,7 @@ class DeviceCopies:
         """A tensor's contents as the host sees them, after waiting for the device."""
         reading = self._state.values.read(tensor, operation)
         self._note(operation, _scalars(reading.value), reading.grade, reading.hint)
-        return reading.value  # type: ignore[no-any-return]
+        return reading.value
 
     def note_size(self, func: Any, reading: Any, result: Any) -> None:
         """The size of a result depended on values: the host waited to learn it."""
@@ -66,16 +66,16 @@ class DeviceCopies:
         """A real host tensor is written from tensors without data: their contents are read."""
         non_blocking = func is aten.copy_.default and len(args) > 2 and args[2]
 
-        if func is aten.copy_.default and args[1].numel() > LARGEST_REAL_COPY:
-            if self._state.values.read(args[1], "copy to host").grade == "invented":
-                # Nobody knows what arrives; what was there is a better guess than a default.
-                self._launch(func, args[1], args[0], (args[1],), {})
-                return args[0]
+        large = func is aten.copy_.default and args[1].numel() > LARGEST_REAL_COPY
+        if large and self._state.values.read(args[1], "copy to host").grade == "invented":
+            # Nobody knows what arrives; what was there is a better guess than a default.
+            self._launch(func, args[1], args[0], args, {})
+            return args[0]
 
         def contents(value: Any) -> Any:
             if isinstance(value, FakeTensor):
                 if _on_device(value):
-                    self._launch(func, value, args[0], (value,), {})
+                    self._launch(func, value, args[0], args, kwargs)
                 return self._contents(value, "copy to host", non_blocking)
             if type(value) in (list, tuple):
                 return type(value)([contents(part) for part in value])
@@ -101,7 +101,7 @@ class DeviceCopies:
             self._note(operation, _scalars(reading.value), reading.grade, reading.hint)
         elif reading.grade == "invented":
             self._state.recorder.invented(operation, _scalars(reading.value), reading.hint)
-        return reading.value.clone()  # type: ignore[no-any-return]
+        return reading.value.clone()
 
     def _launch(self, func: Any, source: Any, result: Any, args: Any, kwargs: Any) -> None:
         state = self._state

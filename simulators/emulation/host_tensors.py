@@ -59,8 +59,7 @@ def _patch_reads(state: RankState) -> None:
         if isinstance(data, FakeTensor):
             return data.detach().clone().to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
         # Lists of device scalars are read below the dispatcher.
-        made = real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
-        return made  # type: ignore[no-any-return]
+        return real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
 
     torch.Tensor.tolist = tolist
     torch.Tensor.numpy = numpy
@@ -95,7 +94,7 @@ def _patch_memory(state: RankState) -> None:
             return int(real_data_ptr(self))
         if not self.numel():
             return 0
-        return address(self.untyped_storage()) + self.storage_offset() * self.element_size()
+        return address(self.untyped_storage()) + int(self.storage_offset() * self.element_size())
 
     def storage_ptr(self: Any) -> int:
         return address(self) if self.device.type == "meta" else int(real_storage_ptr(self))

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from simulators.declared import declared_gpus
 from simulators.emulation.rank_process import RANK_PROCESS, RankOptions
-from simulators.emulation.virtual_rank import check_ranks
 from simulators.emulation.vendor import PACKAGES
+from simulators.emulation.virtual_rank import check_ranks
 from simulators.errors import InputError, require_choice, require_positive
 
 _EXAMPLES = """\

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from simulators.emulation.recorder import Recorder
 from simulators.emulation.stream_order import StreamKey, StreamOrder
@@ -67,6 +67,9 @@ class DeviceMemory:
         self._recorder = recorder
         self._order = order
         self._memory_of = memory_of
+        # In a compiled region: storages that have no memory yet, and how deep regions nest.
+        self._region: dict[int, DeviceStorage] = {}
+        self._region_depth = 0
         self._peaks = (0, 0)
         self._live: dict[int, DeviceStorage] = {}
         self._by_memory: dict[int, DeviceStorage] = {}
@@ -89,7 +92,7 @@ class DeviceMemory:
         if known is not None:
             return known
         size = storage.nbytes()
-        block = self._allocate(size, stream)
+        block = None if self._region_depth else self._allocate(size, stream)
         made = DeviceStorage(self._next, size, stream, block)
         self._next += 1
         self._live[key] = made
@@ -97,6 +100,8 @@ class DeviceMemory:
         self._by_memory[made.memory] = made
         if self._loose and block is not None:
             made.former = self._former_uses(block)
+        if self._region_depth:
+            self._region[key] = made
         self._recorder.emit(Alloc(made.number, size, stream))
         made.reference = weakref.ref(storage, lambda _: self._free(key))
         return made
@@ -144,6 +149,24 @@ class DeviceMemory:
         if known.block is not None:
             self.allocator.record_stream(known.block, stream)
         self._recorder.emit(RecordStream(known.number, stream))
+
+    def enter_region(self) -> None:
+        """A compiled region begins: what it makes and drops again never is in device memory."""
+        self._region_depth += 1
+
+    def leave_region(self) -> None:
+        """A compiled region ends: what it made and kept takes memory now.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for it.
+        """
+        self._region_depth -= 1
+        if not self._region_depth:
+            kept, self._region = self._region, {}
+            for made in kept.values():
+                made.block = self._allocate(made.bytes, made.home)
+                if self._loose and made.block is not None:
+                    made.former = self._former_uses(made.block)
 
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""
@@ -199,6 +222,7 @@ class DeviceMemory:
         if known is None:
             return
         self._by_memory.pop(known.memory, None)
+        self._region.pop(key, None)
         if known.block is not None:
             self._note_loose(known)
             self.allocator.free(known.block)

@@ -34,8 +34,8 @@ class Operation:
 
     ``kind``: VIEW shares memory with its argument and launches nothing; WRITE returns what it
     writes, or nothing; FRESH returns new memory; RESHAPES changes an argument's size or strides in
-    place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``written`` are positions and names of the
-    arguments it writes; ``returned`` are, for WRITE, those it returns.
+    place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``written`` are
+    positions and names of the arguments it writes; ``returned`` are, for WRITE, those it returns.
     """
 
     name: str

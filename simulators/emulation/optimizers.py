@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
-from torch._subclasses.fake_tensor import FakeTensor
 
 from simulators.emulation.rank_state import RankState
 

@@ -41,8 +41,8 @@ class RankState:
     """One emulated rank of this process.
 
     ``notices`` hears what torch's engine waits for; ``functional`` answers functional
-    collectives, which come through the dispatcher. Both are set while installing. While ``peers_agree``,
-    what other ranks send is what this rank holds.
+    collectives, which come through the dispatcher. Both are set while installing. While
+    ``peers_agree``, what other ranks send is what this rank holds.
     """
 
     rank: int

@@ -26,7 +26,7 @@ class _LegacyType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         if not isinstance(instance, torch.Tensor):
             return False
-        return instance.is_cuda and instance.dtype == cls.dtype
+        return bool(instance.is_cuda and instance.dtype == cls.dtype)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not args or isinstance(args[0], int):

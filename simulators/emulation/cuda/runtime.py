@@ -89,7 +89,7 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         "_cuda_resetAccumulatedMemoryStats": nothing,
         "_cuda_resetPeakHostMemoryStats": nothing,
         "_cuda_resetAccumulatedHostMemoryStats": nothing,
-        "_cuda_hostMemoryStats": lambda: {},
+        "_cuda_hostMemoryStats": dict,
         "_cuda_setMemoryFraction": lambda fraction, *_: state.memory.allocator.limit(fraction),
         "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
         "_cuda_record_memory_history": nothing,

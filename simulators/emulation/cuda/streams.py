@@ -76,12 +76,12 @@ def stream_classes(state: RankState) -> tuple[type, type, type]:
     class Stream(torch.Stream):
         """A CUDA stream of the emulated device."""
 
-        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Any:
             if "stream_id" in kwargs:
-                return super().__new__(cls, priority=priority, **kwargs)  # type: ignore[call-arg]
+                return super().__new__(cls, priority=priority, **kwargs)
             index = _index(state, device)
             number = state.shim.new_stream(1 if priority < 0 else 0)
-            return super().__new__(  # type: ignore[call-arg]
+            return super().__new__(
                 cls, stream_id=number, device_index=index, device_type=_CUDA_DEVICE_TYPE
             )
 
@@ -138,7 +138,7 @@ def stream_classes(state: RankState) -> tuple[type, type, type]:
     class ExternalStream(Stream):
         """A stream some other library made."""
 
-        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
+        def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Any:
             if not 0 <= stream_ptr <= 64:
                 state.recorder.violation("unknown handle", f"no stream has handle {stream_ptr:#x}")
             return super().__new__(

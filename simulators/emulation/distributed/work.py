@@ -73,7 +73,6 @@ class VirtualWork(dist._Work):
 
     def exception(self) -> None:
         """Nothing fails."""
-        return None
 
     def result(self) -> Any:
         """The tensors it wrote."""
