@@ -130,16 +130,25 @@ def answer(
 
 
 def _ends(replay: Replay, issued: Issued) -> tuple[float, float]:
-    """When a rank was done with the run-up, and with the step that counts."""
+    """When a rank was done with the run-up, and with the step that counts.
+
+    After a run-up a step is from one update of the parameters to the next: what is launched
+    between them may already belong to the next step, and repeats. A step alone is all there is.
+    """
     end = replay.played.times.end
-    run_up = float(end[issued.run_up].max()) if issued.run_up else 0.0
-    step = float(end[issued.step].max()) if issued.step else run_up
-    return run_up, max(step, run_up)
+    if issued.run_up and issued.step:
+        return float(end[issued.run_up].max()), float(end[issued.step].max())
+    tasks = np.array(issued.device + issued.host, dtype=np.int64)
+    return 0.0, float(end[tasks[tasks >= 0]].max(initial=0.0))
 
 
 def _begin(replay: Replay, issued: Issued) -> float:
-    tasks = issued.step or issued.run_up
-    return float(replay.played.times.start[tasks].min()) if tasks else 0.0
+    """When a rank came to the step: its host, or earlier work on the device."""
+    device = np.array(issued.device[issued.step_start :], dtype=np.int64)
+    host = np.array(issued.host[issued.step_start :], dtype=np.int64)
+    times = replay.played.times
+    ran = times.start[device[device >= 0]].min(initial=np.inf)
+    return float(min(ran, times.end[host[host >= 0]].min(initial=np.inf)))
 
 
 def _named(parts: Floats, step_s: float) -> dict[str, float]:

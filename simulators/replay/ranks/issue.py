@@ -37,8 +37,9 @@ class Issued:
 
     ``device``: what runs for an operation or communication, or where the host waits. ``host``: the
     last task the host had issued when it came to the event. ``launches``: operations by stream
-    number, as pairs (event, task). ``run_up``, ``step``: tasks of the step before the one that
-    counts, and of that one, some more than once; its first event is ``step_start``.
+    number, as pairs (event, task). ``run_up``, ``step``: kernels of the step before the one that
+    counts and of that one, up to the last of the optimizer's; where there is none, all. The
+    latter's first event is ``step_start``.
     """
 
     device: list[int]
@@ -95,26 +96,27 @@ class RankIssue:
         """Issue the events of the window; ``lowered`` has one entry for each of the trace's."""
         device = [NO_TASK] * len(trace)
         host = [NO_TASK] * len(trace)
-        tasks: list[list[int]] = [[], []]
+        kernels: tuple[list[int], list[int]] = [], []
+        updates = [0, 0]
         for index in range(window.start, window.stop):
             event = trace[index]
-            mine = tasks[index >= window.step_start]
             alone = lowered[index]
             if alone is not None:
                 if alone.kernels or alone.transfer_bytes:
                     assert isinstance(event, events.Op)
+                    which = index >= window.step_start
                     device[index] = self.operation(index, event, alone)
-                    mine.append(device[index])
+                    kernels[which].append(device[index])
+                    if self.phase == events.OPTIMIZER:
+                        updates[which] = len(kernels[which])
             else:
                 handle = self.handlers.get(type(event))
                 if handle is not None:
                     device[index] = handle(event)
-                    if device[index] >= 0:
-                        mine.append(device[index])
             host[index] = self.host.tail
-            if self.host.tail >= 0:
-                mine.append(self.host.tail)
-        run_up, step = tasks
+        run_up, step = (
+            each[: count or len(each)] for each, count in zip(kernels, updates, strict=True)
+        )
         return Issued(device, host, self.launched, run_up, step, window.step_start)
 
     def stream(self, number: int) -> Lane:

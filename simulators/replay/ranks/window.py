@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulators.errors import InputError
-from simulators.traces.events import SETUP, Event, Phase, Trace
+from simulators.traces.events import SETUP, Collective, Event, Phase, PointToPoint, Trace
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def windows(traces: Mapping[int, Trace]) -> dict[int, Window]:
     if not all(numbers.values()):
         allowed = "a forward, backward or optimizer phase"
         raise InputError("traces.steps", 0, "none was traced", allowed)
-    return {rank: _window(starts[rank], len(trace.events)) for rank, trace in traces.items()}
+    return {rank: _window(starts[rank], trace.events) for rank, trace in traces.items()}
 
 
 def _step_starts(events: tuple[Event, ...]) -> dict[int, int]:
@@ -47,7 +47,20 @@ def _step_starts(events: tuple[Event, ...]) -> dict[int, int]:
     return found
 
 
-def _window(starts: dict[int, int], count: int) -> Window:
+def _window(starts: dict[int, int], events: tuple[Event, ...]) -> Window:
     steps = sorted(starts)
     last = starts[steps[-1]]
-    return Window(starts[steps[-2]] if len(steps) > 1 else last, last, count)
+    start = starts[steps[-2]] if len(steps) > 1 else last
+    return Window(_with_early_transfers(start, events), last, len(events))
+
+
+def _with_early_transfers(start: int, events: tuple[Event, ...]) -> int:
+    """A pipeline's later stages receive before their first forward pass, which begins the step:
+    back to the first transfer since the last collective."""
+    found = start
+    for index in range(start - 1, -1, -1):
+        if isinstance(events[index], PointToPoint):
+            found = index
+        elif isinstance(events[index], Collective):
+            break
+    return found
