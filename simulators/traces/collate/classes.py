@@ -18,6 +18,8 @@ from simulators.traces.events import BACKWARD, FORWARD
 EXACT_PHASES = (FORWARD, BACKWARD)
 # Of the elements that a phase's operations touch, and of the bytes it communicates.
 TOLERANCE = 0.02
+# Of those of the whole step: a phase may be little more than what one rank prints.
+STEP_TOLERANCE = 0.001
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Difference:
 
     ``operations``: (name, launches of ``like``, launches of ``rank``) of those launched another
     number of times; empty when only sizes or order differ. ``work`` and ``communicated`` are
-    relative differences of elements touched and bytes communicated.
+    differences of elements touched and bytes communicated, relative to the phase's; ``of_step``
+    is the larger of the two relative to the whole step's.
     """
 
     rank: int
@@ -36,6 +39,7 @@ class Difference:
     operations: tuple[tuple[str, int, int], ...]
     work: float
     communicated: float
+    of_step: float
 
     def __str__(self) -> str:
         shown = [f"{name} {theirs}->{ours}" for name, theirs, ours in self.operations[:4]]
@@ -44,7 +48,8 @@ class Difference:
         return (
             f"rank {self.rank} is not rank {self.like} in {self.phase} of step {self.step}: "
             f"{', '.join(shown) or 'same operations, other sizes or order'} "
-            f"(work {self.work:.2%}, communicated {self.communicated:.2%})"
+            f"(work {self.work:.2%}, communicated {self.communicated:.2%}; "
+            f"{self.of_step:.2%} of the step)"
         )
 
 
@@ -70,8 +75,11 @@ class _Phase:
 
 
 def classes(contents: Sequence[Content], tolerance: float = TOLERANCE) -> Classes:
-    """Sort ranks into classes of equal work; ``tolerance`` is relative, for work around the
-    schedule."""
+    """Sort ranks into classes of equal work.
+
+    ``tolerance`` is relative, for each phase around the schedule; what is below ``STEP_TOLERANCE``
+    of the step is tolerated always.
+    """
     firsts: dict[int, dict[tuple[str, int], _Phase]] = {}
     first_of: dict[int, int] = {}
     tolerated: list[Difference] = []
@@ -122,6 +130,7 @@ def _differences(
         if here.digests == there.digests:
             continue
         names = dict.fromkeys([*there.operations, *here.operations])
+        elements, communicated = _of_step(theirs, step)
         yield Difference(
             rank,
             like,
@@ -134,15 +143,24 @@ def _differences(
             ),
             _relative(here.elements, there.elements),
             _relative(here.communicated_bytes, there.communicated_bytes),
+            max(
+                abs(here.elements - there.elements) / max(elements, 1),
+                abs(here.communicated_bytes - there.communicated_bytes) / max(communicated, 1),
+            ),
         )
 
 
+def _of_step(phases: dict[tuple[str, int], _Phase], step: int) -> tuple[int, int]:
+    """Elements touched and bytes communicated in all phases of a step."""
+    within = [one for (_, number), one in phases.items() if number == step]
+    return sum(one.elements for one in within), sum(one.communicated_bytes for one in within)
+
+
 def _tolerable(difference: Difference, tolerance: float) -> bool:
-    return (
-        difference.phase not in EXACT_PHASES
-        and difference.work <= tolerance
-        and difference.communicated <= tolerance
-    )
+    if difference.phase in EXACT_PHASES:
+        return False
+    of_phase = max(difference.work, difference.communicated)
+    return of_phase <= tolerance or difference.of_step <= STEP_TOLERANCE
 
 
 def _relative(ours: int, theirs: int) -> float:

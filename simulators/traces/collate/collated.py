@@ -110,7 +110,10 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     mismatches = dict.fromkeys(matching.mismatches)
     problems = dict.fromkeys(check_order(list(communications.values())))
     for standing in _stand_ins(class_of_rank, communications, names, groups):
-        mismatches |= dict.fromkeys(match(standing).mismatches)
+        # What was seen between traced ranks need not be said again of those they stand for.
+        known = {_about(one) for one in mismatches}
+        more = [one for one in match(standing).mismatches if _about(one) not in known]
+        mismatches |= dict.fromkeys(more)
         problems |= dict.fromkeys(check_order(standing))
     by_rank = {trace.header.rank: trace for trace in traces}
     return Collated(
@@ -124,6 +127,10 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
         names,
         groups,
     )
+
+
+def _about(mismatch: Mismatch) -> tuple[str, int, str]:
+    return (mismatch.communicator.description, mismatch.sequence, mismatch.field)
 
 
 def _world_size(traces: Sequence[Trace]) -> int:

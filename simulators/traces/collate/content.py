@@ -2,8 +2,8 @@
 
 Ranks that do the same work still differ in numbers (storages, works, events, streams, sites), in
 CPU time and in whom they talk to. So each phase of each step is digested with those numbers
-counted anew from its start, without sites, CPU time, values read and the roots of broadcasts, and
-with communicators named by their role.
+counted anew from its start, without sites, CPU time, values read, the roots of broadcasts, and
+numbers and devices among the arguments of operations, and with communicators named by their role.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from simulators.traces.events import (
 )
 
 USER_RANGE = "user"
+DEVICE_PREFIX = "cuda:"
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,12 @@ class _Gathering:
             return (argument.dtype, argument.shape, argument.strides, storage)
         if type(argument) is tuple:
             return tuple([self.argument(item) for item in argument])
+        # Where a rank's part of the vocabulary begins, a learning rate: what numbers change about
+        # the work shows in shapes. Neither does it matter which of a node's GPUs a rank has.
+        if type(argument) in (int, float):
+            return "number"
+        if type(argument) is str and argument.startswith(DEVICE_PREFIX):
+            return DEVICE_PREFIX
         return argument
 
     def op(self, op: Op) -> Iterator[str]:

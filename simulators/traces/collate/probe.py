@@ -51,9 +51,11 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
         except InputError as error:
             raise _unclear(error.problem) from error
         chosen.setdefault(group_of[0], family)
-    if len(chosen) > 1:
+    # Groups that join a pipeline with something else say "pipeline" too, and contain it.
+    ranks = min(chosen, key=len)
+    if any(not set(ranks) <= set(other) for other in chosen):
         raise _unclear(f"rank 0 is in several pipelines: {_listed(chosen.values())}")
-    ((ranks, family),) = chosen.items()
+    family = chosen[ranks]
     return ChosenRanks(ranks, f"{family}: the first rank of each stage")
 
 

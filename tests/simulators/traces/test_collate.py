@@ -32,6 +32,7 @@ from simulators.traces.events import (
     Phase,
     PointToPoint,
     Site,
+    TensorSpec,
     Trace,
 )
 from tests.simulators.traces.megatron_like import Layout, groups, megatron_trace
@@ -294,12 +295,57 @@ def test_another_shape_is_another_class(everybody: list[Trace]) -> None:
 def test_differences_in_the_optimizer_are_tolerated_within_the_bound(
     everybody: list[Trace],
 ) -> None:
-    contents = [content(everybody[rank]) for rank in (0, 1)]
-    (difference,) = classes(contents).tolerated
+    (difference,) = classes([content(everybody[rank]) for rank in (0, 1)]).tolerated
     assert difference.phase == "optimizer"
     assert difference.operations == ()
     assert 0 < difference.work < 0.001
-    assert classes(contents, tolerance=difference.work / 2).first_of == {0: 0, 1: 1}
+    assert difference.communicated == 0
+
+    def with_shard(times: float) -> Trace:
+        def edit(event: Event) -> Event:
+            if isinstance(event, Op) and "adamw" in event.name:
+                (shard,) = {argument for argument in event.inputs if argument}
+                assert isinstance(shard, tuple)
+                first, second = shard
+                assert isinstance(second, TensorSpec)
+                larger = dataclasses.replace(second, shape=(int(second.shape[0] * times),))
+                return dataclasses.replace(event, inputs=((first, larger),) * 4)
+            return event
+
+        return edited(everybody[1], edit)
+
+    def first_of(times: float, **tolerance: float) -> dict[int, int]:
+        contents = [content(everybody[0]), content(with_shard(times))]
+        return classes(contents, **tolerance).first_of
+
+    assert first_of(1.01) == {0: 0, 1: 0}
+    assert first_of(1.5) == {0: 0, 1: 1}
+    assert first_of(1.5, tolerance=0.5) == {0: 0, 1: 0}
+
+
+def test_a_phase_that_is_hardly_any_work_may_differ(everybody: list[Trace]) -> None:
+    small = TensorSpec("float32", (1,), 1)
+    printing = Phase("other", 0), Op("aten._local_scalar_dense.default", (small,), (), 0)
+    prints = Trace(everybody[1].header, (*everybody[1].events, *printing))
+    found = classes([content(everybody[0]), content(prints)])
+    assert found.first_of == {0: 0, 1: 0}
+    (difference,) = [one for one in found.tolerated if one.phase == "other"]
+    assert difference.work == 1
+    assert difference.of_step < 1e-6
+    assert difference.operations == (("aten._local_scalar_dense.default", 0, 1),)
+
+
+def test_numbers_and_the_device_of_a_rank_are_no_content() -> None:
+    tensor = TensorSpec("int64", (8,), 1)
+
+    def digest(*arguments: object) -> str:
+        op = Op("aten.lt.Scalar", (tensor, *arguments), (tensor,), 0)  # type: ignore[arg-type]
+        (phase,) = content(rank_with(0, Phase("forward", 0), op)).phases
+        return phase.digest
+
+    assert digest(100, ("device", "cuda:0")) == digest(200, ("device", "cuda:5"))
+    assert digest(100, ("device", "cuda:0")) != digest(True, ("device", "cuda:0"))
+    assert digest("bfloat16") != digest("float32")
 
 
 # The whole job
@@ -436,6 +482,26 @@ def test_pipelines_that_are_not_shifted_must_be_told() -> None:
         choose_ranks(5, set_up)
     with pytest.raises(InputError, match="do not tile"):
         choose_ranks(3, lambda rank: [Group("p", "pp", (0, 2))] if rank != 1 else [])
+
+
+def test_a_pipeline_joined_with_something_else_is_not_taken_for_one() -> None:
+    layout = Layout(tp=2, dp=2, pp=3)
+
+    def set_up(rank: int) -> list[Group]:
+        made = groups(layout, rank)
+        (joined,) = [group for group in made if group.description == "MODEL_PARALLEL_GROUP"]
+        return [dataclasses.replace(joined, name="j", description="TENSOR_PIPELINE_GROUP"), *made]
+
+    chosen = choose_ranks(layout.world_size, set_up)
+    assert chosen.ranks == (0, 4, 8)
+    assert "PIPELINE_MODEL_PARALLEL_GROUP" in chosen.why
+
+    def crossing(rank: int) -> list[Group]:
+        return [Group("a", "pp", (rank // 2 * 2, rank // 2 * 2 + 1)), Group("b", "pp", (rank,)),
+                Group("c", "pp", (rank % 2, rank % 2 + 2))]  # fmt: skip
+
+    with pytest.raises(InputError, match="in several pipelines"):
+        choose_ranks(4, crossing)
 
 
 def test_told_ranks() -> None:
