@@ -1,0 +1,51 @@
+"""TorchTitan's own command, unmodified."""
+
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("torchtitan")
+pytest.importorskip("triton")
+
+from tests.simulators.emulation.frameworks.runs import EXAMPLES, emulate
+
+WORLD = 16
+
+
+@pytest.fixture(scope="module")
+def titan(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("titan")
+    write = [sys.executable, EXAMPLES / "torchtitan_assets.py", "--samples", "64"]
+    subprocess.run([*write, "--output", folder / "assets"], check=True)
+    settings = [
+        *("-m", "torchtitan.train", "--module", "llama3", "--config", "llama3_debugmodel"),
+        *("--hf-assets-path", "assets/tokenizer", "--dataloader.dataset-path", "assets/data"),
+        *(
+            "--training.steps",
+            "2",
+            "--training.seq-len",
+            "256",
+            "--training.local-batch-size",
+            "2",
+        ),
+        *("--parallelism.spmd-backend", "partial_dtensor", "--training.disable-cuda-graphs"),
+        *("--checkpoint.no-enable", "--validator.no-enable"),
+    ]
+    return emulate(folder, settings, world_size=WORLD)
+
+
+def test_its_own_log_lines(titan):
+    assert "step:  1" in titan.output
+    assert "tps:" in titan.output
+    assert "mfu:" in titan.output
+
+
+def test_layers_are_gathered_and_gradients_scattered(titan):
+    gathered = titan.collectives("all_gather", step=1, phase="forward")
+    sizes = [each.bytes_out for each in gathered]
+    # Equal layers between the embedding and what comes after them.
+    assert len(set(sizes[1:-1])) == 1
+    scattered = titan.collectives("reduce_scatter", step=1)
+    assert 2 * max(sizes[1:-1]) in {each.bytes_in for each in scattered}
