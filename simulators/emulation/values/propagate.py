@@ -74,7 +74,7 @@ Rule = Callable[[Call], Sequence[Shadow | None]]
 def propagate(call: Call) -> Sequence[Shadow | None]:
     """Shadows of ``call.results``, None where nothing is known."""
     name = name_of(call.func)
-    rule = RULES.get(name)
+    rule = RULES.get(name) or VENDOR_RULES.get(name)
     if name in ("max", "min") and len(call.results) == 2:
         rule = _best
     if rule is not None:
@@ -335,6 +335,20 @@ def _index_put(call: Call) -> Sequence[Shadow | None]:
     return [scattered(tensor, call.get(tensor), dim, wide, categories, source, accumulates)]
 
 
+def _router(call: Call) -> Sequence[Shadow | None]:
+    """A router in one kernel: the mask of choices and, if it comes first, their weights."""
+    logits = call.args[0]
+    chosen = call.routers.choose(logits, logits.dim() - 1, int(call.argument("topk")), False)
+    share = chosen.all_shares() * int(call.argument("topk"))
+    share = share.reshape((1,) * (logits.dim() - 1) + (-1,))
+    mask = Known(share, Grade.EXPECTED, Kind.SHARE)
+    weights = Known(share, Grade.EXPECTED, Kind.SUPPORT)
+    return [
+        mask if result.dtype is torch.bool else weights if place == 0 else None
+        for place, result in enumerate(call.results)
+    ]
+
+
 def _histc(call: Call) -> Sequence[Shadow | None]:
     exact = _small(call)
     if exact is not None:
@@ -389,6 +403,8 @@ RULES: dict[str, Rule] = {
     # Uninitialised, or written by a random number generator: nothing is known.
     **dict.fromkeys(("empty", "empty_like", "empty_strided", "new_empty", "set_"), _nothing),
 }
+# Emulated vendor kernels of which more is known than their schema says.
+VENDOR_RULES: dict[str, Rule] = {"moe_router_fwd": _router, "moe_aux_scores_fwd": _router}
 # These make something of nothing known; all other rules need an input that is known.
 STARTS = {
     *("zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones"),
@@ -398,5 +414,6 @@ STARTS = {
     *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack"),
     *FINITE,
     *("eq", "ne", "lift_fresh"),
+    *VENDOR_RULES,
     "_amp_foreach_non_finite_check_and_unscale_",
 }

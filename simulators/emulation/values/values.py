@@ -16,7 +16,13 @@ from simulators.emulation.values.exchange import Exchange, exchanged
 from simulators.emulation.values.host import on_host, signature, tensors_in
 from simulators.emulation.values.imbalance import Imbalance
 from simulators.emulation.values.payloads import Payloads
-from simulators.emulation.values.propagate import STARTS, Call, propagate, written_tensors
+from simulators.emulation.values.propagate import (
+    STARTS,
+    VENDOR_RULES,
+    Call,
+    propagate,
+    written_tensors,
+)
 from simulators.emulation.values.routing import Routers
 from simulators.emulation.values.shadow import (
     Categories,
@@ -73,7 +79,9 @@ class Values:
         if not known and declared.name not in STARTS:
             return
         with self._lock, on_host:
-            if not declared.is_builtin:
+            if declared.name in VENDOR_RULES:
+                self._observe_write(func, args, kwargs, result)
+            elif not declared.is_builtin:
                 self._observe_opaque(func, args, kwargs)
             elif declared.is_view:
                 self._observe_view(func, args, kwargs, list(tensors_in([result])))

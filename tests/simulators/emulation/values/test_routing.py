@@ -59,6 +59,24 @@ def test_every_router_sees_the_same_popular_experts(
     assert sum(found) == 6000
 
 
+def test_a_router_in_one_kernel_chooses_alike() -> None:
+    library = torch.library.Library("trainscout_router_test", "DEF")
+    library.define(
+        "moe_router_fwd(Tensor logits, Tensor? bias, int topk, str score)"
+        " -> (Tensor, Tensor, Tensor)"
+    )
+    func = torch.ops.trainscout_router_test.moe_router_fwd.default
+    rank = FakeRank(Values(HOT))
+    with rank:
+        logits, weights, scores = (rank.unknown(1000, 64) for _ in range(3))
+        mask = rank.unknown(1000, 64, dtype=torch.bool)
+        rank.values.observe(func, (logits, None, 6, "softmax"), {}, (weights, mask, scores))
+        assert rank.read(mask.sum(dim=0)) == expected_loads(HOT, 64, 6, 1000).tolist()
+        assert weights.T.contiguous().masked_select(mask.T.contiguous()).shape == (6000,)
+        assert rank.read(torch.count_nonzero(weights)) == 6000
+        assert rank.grade(scores.sum()) == "invented"
+
+
 def test_expected_loads_are_the_means_of_drawn_ones() -> None:
     drawn = expert_loads(Router(64, 1_000_000, 6, 0.125, 0.5), layer=3)
     expected = expected_loads(HOT, 64, 6, 1_000_000, layer=3)
