@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from simulators.traces.events import Op, TensorSpec
 from simulators.traces.lowering.lowered import FREE, Lowered
@@ -30,8 +31,11 @@ def copy(op: Op) -> Lowered:
 
 
 def clone(op: Op) -> Lowered:
-    """``clone``, ``_to_copy``, ``contiguous``: one tensor into another."""
-    return _copied(op, tensor(op, 0), op.outputs[0])
+    """``clone``, ``_to_copy``, ``contiguous``: one tensor into another, or to the host."""
+    source = tensor(op, 0)
+    # A trace may leave out what is not on the device.
+    target = op.outputs[0] if op.outputs else replace(source, storage=None)
+    return _copied(op, source, target)
 
 
 def _copied(op: Op, source: TensorSpec, target: TensorSpec) -> Lowered:
