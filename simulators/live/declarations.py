@@ -29,17 +29,15 @@ def declared(option: str, group: str, name: str, cls: type[T]) -> T:
     require_choice(option, name, [path.stem for path in folder.glob("*.yaml")])
     content: dict[str, Any] = yaml.safe_load((folder / f"{name}.yaml").read_text("utf-8"))
     content.pop("defaults", None)
-    known = {field.name for field in fields(cls)}
+    known = {each.name for each in fields(cls)}
     unknown = sorted(set(content) - known)
     if unknown:
         raise InputError(option, name, f"declares unknown fields: {', '.join(unknown)}", known)
     # YAML 1.1 reads 80e-6 as text.
     types = get_type_hints(cls)
-    made = cls(
-        **{
-            name: float(value) if types[name] is float and isinstance(value, str) else value
-            for name, value in content.items()
-        }
-    )
+    for field, value in content.items():
+        if types[field] is float and isinstance(value, str):
+            content[field] = float(value)
+    made = cls(**content)
     made.check()
     return made

@@ -60,10 +60,17 @@ class _Rank:
 
     number: int
     connection: socket.socket | None = None
+    # Connections that have not been closed by the other side.
+    open: int = 0
     frames: Frames = field(default_factory=Frames)
     running: bool = False
     figures: Figures | None = None
     exit_code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has, and all that it said and printed has come."""
+        return self.exit_code is not None and not self.open
 
 
 @dataclass(frozen=True)
@@ -134,9 +141,10 @@ class LiveServer:
         return Measured(figures, time.perf_counter() - began_s, self._simulated_s)
 
     def _serve(self, process: subprocess.Popen[str]) -> None:
-        while any(each.exit_code is None for each in self._ranks.values()):
+        while not all(each.ended for each in self._ranks.values()):
             for key, _ in self._selector.select(_NOTICE_S):
                 key.data(key.fileobj)
+            self._check_ends()
             if process.poll() not in (None, 0):
                 raise LiveError("the ranks could not be started", process.returncode)
             self._play()
@@ -165,23 +173,34 @@ class LiveServer:
 
     def _greet(self, hello: Hello, connection: socket.socket) -> None:
         rank = self._ranks[hello.rank]
+        rank.open += 1
         if hello.purpose == "output":
-            output = _Output(connection, rank.number, self._show, self._selector)
-            self._selector.register(connection, selectors.EVENT_READ, output.read)
+            lines = _Lines(rank.number, self._show)
+            self._selector.register(
+                connection,
+                selectors.EVENT_READ,
+                lambda one: lines.take(self._receive(rank, one)),
+            )
             return
         rank.connection = connection
         self._selector.register(
             connection, selectors.EVENT_READ, lambda one: self._hear(rank, one)
         )
 
-    def _hear(self, rank: _Rank, connection: socket.socket) -> None:
+    def _receive(self, rank: _Rank, connection: socket.socket) -> bytes:
+        """What has come; nothing when the other side has closed, and then nothing more will."""
         try:
             data = connection.recv(_READ_BYTES)
         except ConnectionResetError:
             data = b""
         if not data:
             self._selector.unregister(connection)
-            return
+            connection.close()
+            rank.open -= 1
+        return data
+
+    def _hear(self, rank: _Rank, connection: socket.socket) -> None:
+        data = self._receive(rank, connection)
         self._heard_s = time.monotonic()
         began_s = time.thread_time()
         try:
@@ -211,12 +230,12 @@ class LiveServer:
         rank = self._ranks[number]
         rank.exit_code = code if code >= 0 else 128 - code
         rank.running = False
-        # What it still printed is on its way on another connection.
-        for key, _ in self._selector.select(0):
-            if isinstance(getattr(key.data, "__self__", None), _Output):
-                key.data(key.fileobj)
-        if rank.figures is None or rank.exit_code:
-            raise LiveError(f"rank {number} ended with code {code}", rank.exit_code or 1)
+
+    def _check_ends(self) -> None:
+        for rank in self._ranks.values():
+            if rank.ended and (rank.figures is None or rank.exit_code):
+                message = f"rank {rank.number} ended with code {rank.exit_code}"
+                raise LiveError(message, rank.exit_code or 1)
 
     def _check_silence(self) -> None:
         silent_s = time.monotonic() - self._heard_s
@@ -254,33 +273,19 @@ class LiveServer:
         self._turns = waiting
 
 
-class _Output:
+class _Lines:
     """What a rank prints, line by line."""
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        rank: int,
-        show: Callable[[int, str], None],
-        selector: selectors.BaseSelector,
-    ) -> None:
-        self._connection = connection
+    def __init__(self, rank: int, show: Callable[[int, str], None]) -> None:
         self._rank = rank
         self._show = show
-        self._selector = selector
         self._rest = b""
 
-    def read(self, connection: socket.socket) -> None:
-        """Show the lines that have come."""
-        try:
-            data = connection.recv(_READ_BYTES)
-        except ConnectionResetError:
-            data = b""
+    def take(self, data: bytes) -> None:
+        """Show the lines that are whole with ``data``; without any, what is left."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data:
-            self._selector.unregister(connection)
-            if self._rest:
-                lines.append(self._rest)
+        if not data and self._rest:
+            lines.append(self._rest)
         for line in lines:
             self._show(self._rank, line.decode(errors="replace"))
 
