@@ -83,8 +83,9 @@ def answer(
     begin_s = min(_begin(replay, issued) for issued in replay.issued.values())
     ranks, parts = [], []
     for place, (rank, issued) in enumerate(replay.issued.items()):
-        from_s = ends[rank][0]
-        parts.append(breakdown(replay.played, place, from_s, from_s + step_s, replay.excess))
+        # Ranks come to their updates in their own order: each is asked for its own last step.
+        till_s = ends[rank][1] if issued.run_up else step_s
+        parts.append(breakdown(replay.played, place, till_s - step_s, till_s, replay.excess))
         trace = replay.job.traces[rank]
         memory = rank_memory(
             trace.events,
