@@ -53,9 +53,11 @@ class DeviceCopies:
                 return NotImplemented
             if source.numel() > LARGEST_REAL_COPY:
                 return self._large_copy(func, source, args, kwargs)
-            self._launch(func, source, None, args, kwargs)
+            dtype = kwargs.get("dtype") or source.dtype
+            shaped = torch.empty(source.shape, dtype=dtype)
+            self._launch(func, source, shaped, args, kwargs)
             copy = self._contents(source, "to cpu", kwargs.get("non_blocking", False))
-            return copy.to(kwargs.get("dtype") or source.dtype)
+            return copy.to(dtype)
         if describe(func).kind == WRITE and args and isinstance(args[0], torch.Tensor):
             if isinstance(args[0], FakeTensor) or args[0].device.type != "cpu":
                 return NotImplemented
@@ -106,8 +108,8 @@ class DeviceCopies:
     def _launch(self, func: Any, source: Any, result: Any, args: Any, kwargs: Any) -> None:
         state = self._state
         stream = state.shim.stream()
-        known = state.memory.find(source.untyped_storage())
-        state.memory.used([known] if known is not None else [], [], stream)
+        part = state.memory.part(source)
+        state.memory.used([part] if part is not None else [], [], stream)
         inputs = [as_argument(value, state.memory) for value in args]
         inputs += [(name, as_argument(value, state.memory)) for name, value in kwargs.items()]
         outputs = () if result is None else (spec_of(result, None),)

@@ -18,8 +18,10 @@ from simulators.emulation import operations
 from simulators.emulation.device_copies import DeviceCopies
 from simulators.emulation.fake_tensors import Answers, meta_kernels, tensors_in, without_data, wrap
 from simulators.emulation.higher_order import higher_order
+from simulators.emulation.memory import DeviceMemory, DeviceStorage, Parts
 from simulators.emulation.operations import describe
 from simulators.emulation.rank_state import RankState
+from simulators.emulation.stream_uses import Extent, extent_of
 from simulators.emulation.tensor_specs import as_argument, spec_of
 from simulators.traces.events import Op, TensorSpec
 
@@ -159,37 +161,26 @@ class DeviceMode(TorchDispatchMode):
         stream = state.shim.stream()
         memory = state.memory
         outputs: list[TensorSpec] = []
-        written = []
-        on_device = False
+        written: Parts = []
         results = (result,) if isinstance(result, torch.Tensor) else result or ()
         for output in results:
-            if isinstance(output, FakeTensor) and output._fake_device.type == "cuda":
-                on_device = True
-                storage = memory.track(output.untyped_storage(), stream)
-                written.append(storage)
-                outputs.append(spec_of(output, storage.number))
-            elif isinstance(output, (list, tuple)):
-                for part in output:
-                    storage = memory.track(part.untyped_storage(), stream)
-                    written.append(storage)
-                    outputs.append(spec_of(part, storage.number))
+            for made in output if isinstance(output, (list, tuple)) else (output,):
+                if isinstance(made, FakeTensor) and made._fake_device.type == "cuda":
+                    storage = memory.track(made.untyped_storage(), stream)
+                    written.append((storage, extent_of(made)))
+                    outputs.append(spec_of(made, storage.number))
         if not operation.launches:
             return
-        read = []
-        for tensor in tensors:
-            if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
-                on_device = True
-                known = memory.find(tensor.untyped_storage())
-                if known is not None:
-                    read.append(known)
-        if not on_device:
+        read = [part for tensor in tensors if (part := _part(memory, tensor)) is not None]
+        if not (written or read):
             return
-        for place in operations.chosen(operation.written, args, kwargs):
-            for tensor in place if type(place) in (list, tuple) else (place,):
-                if isinstance(tensor, FakeTensor):
-                    known = memory.find(tensor.untyped_storage())
-                    if known is not None:
-                        written.append(known)
+        # What an operation returns of what it writes is among the results already.
+        if operation.written and not operation.returned:
+            for place in operations.chosen(operation.written, args, kwargs):
+                for tensor in place if type(place) in (list, tuple) else (place,):
+                    part = _part(memory, tensor)
+                    if part is not None:
+                        written.append(part)
         memory.used(read, written, stream)
         inputs = [as_argument(value, memory) for value in args]
         for name, value in kwargs.items():
@@ -211,6 +202,12 @@ class DeviceMode(TorchDispatchMode):
         return tuple(convert(value) for value in args), {
             name: convert(value) for name, value in kwargs.items()
         }
+
+
+def _part(memory: DeviceMemory, tensor: Any) -> tuple[DeviceStorage, Extent] | None:
+    if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
+        return memory.part(tensor)
+    return None
 
 
 def _is_large(size: Any, kwargs: Any) -> bool:

@@ -164,8 +164,9 @@ def _template(result: Any, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
     """How to make this result again, None when it shares memory with an argument or itself."""
     if type(result) is FakeTensor:
         outputs, kind = [result], "one"
-    elif type(result) in (list, tuple):
-        outputs, kind = list(result), "list" if type(result) is list else "tuple"
+    elif isinstance(result, (list, tuple)):
+        # Named tuples, which some decompositions return, are as good plain.
+        outputs, kind = list(result), "list" if isinstance(result, list) else "tuple"
     else:
         return None
     tensors = [output for output in outputs if isinstance(output, torch.Tensor)]

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from simulators.emulation.memory import DeviceStorage
 from simulators.emulation.rank_state import RankState
+from simulators.emulation.stream_uses import Extent, extent_of
 from simulators.emulation.tensor_specs import as_argument, spec_of
 from simulators.errors import InputError
 from simulators.traces.events import Argument, Op
@@ -29,13 +30,13 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
     with state.dataless:
         result = rule(*args, **kwargs)
     stream = state.shim.stream()
-    read = [known for tensor in _tensors((args, kwargs)) if (known := _known(state, tensor))]
+    read = [part for tensor in _tensors((args, kwargs)) if (part := _part(state, tensor))]
     written = []
     outputs = []
     for tensor in _tensors(result):
         if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
             storage = state.memory.track(tensor.untyped_storage(), stream)
-            written.append(storage)
+            written.append((storage, extent_of(tensor)))
             outputs.append(spec_of(tensor, storage.number))
     state.memory.used(read, written, stream)
     inputs = [_argument(value, state) for value in args]
@@ -56,10 +57,8 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if torch.is_tensor(leaf)]
 
 
-def _known(state: RankState, tensor: torch.Tensor) -> DeviceStorage | None:
-    if not isinstance(tensor, FakeTensor):
-        return None
-    return state.memory.find(tensor.untyped_storage())
+def _part(state: RankState, tensor: torch.Tensor) -> tuple[DeviceStorage, Extent] | None:
+    return state.memory.part(tensor) if isinstance(tensor, FakeTensor) else None
 
 
 def _argument(value: Any, state: RankState) -> Argument:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simulators.emulation.recorder import Recorder
 from simulators.emulation.stream_order import StreamKey, StreamOrder
+from simulators.emulation.stream_uses import Extent, StreamUses, extent_of
 from simulators.memory.allocator import Allocator, AllocatorSettings, Block, OutOfMemory
 from simulators.traces.events import Alloc, EmptyCache, Free, RecordStream, Resize
 
@@ -23,8 +24,8 @@ class DeviceStorage:
     """A live storage: its number in the trace, its memory, and who used it last."""
 
     __slots__ = (
-        *("block", "bytes", "former", "home", "memory", "number", "recorded", "reads"),
-        *("reference", "writes"),
+        *("block", "bytes", "former", "home", "memory", "number", "recorded"),
+        *("reference", "uses"),
     )
 
     def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
@@ -33,13 +34,15 @@ class DeviceStorage:
         # The stream it was allocated on: its memory is reused in that stream's order.
         self.home = home
         self.block = block
-        self.reads: dict[StreamKey, int] = {}
-        self.writes: dict[StreamKey, int] = {}
+        self.uses = StreamUses()
         self.recorded: set[int] = set()
         self.reference: object = None
         # Uses of the same memory by storages freed before, that nothing was ordered after then.
         self.former: dict[StreamKey, int] | None = None
         self.memory = 0
+
+
+Parts = list[tuple[DeviceStorage, Extent]]
 
 
 class DeviceMemory:
@@ -124,8 +127,7 @@ class DeviceMemory:
             known.block = None
         known.block = self._allocate(size, stream)
         known.bytes, known.home = size, stream
-        known.reads.clear()
-        known.writes.clear()
+        known.uses.clear()
         known.recorded.clear()
         self._recorder.emit(Resize(known.number, size))
 
@@ -234,11 +236,11 @@ class DeviceMemory:
         Freeing is no harm: whoever uses the memory next must be ordered after them.
         """
         uses: dict[StreamKey, int] = {}
-        for stream, number in (*known.reads.items(), *known.writes.items()):
+        for stream, number in known.uses.last().items():
             if stream == known.home or isinstance(stream, str) or stream in known.recorded:
                 continue
             if not self._order.ordered(known.home, stream, number):
-                uses[stream] = max(number, uses.get(stream, 0))
+                uses[stream] = number
         block = known.block
         if uses and block is not None:
             self._loose.append((block.address, block.address + block.bytes, known.home, uses))
@@ -257,26 +259,27 @@ class DeviceMemory:
         self._loose = kept
         return former or None
 
-    def used(
-        self, reads: list[DeviceStorage], writes: list[DeviceStorage], stream: StreamKey
-    ) -> None:
+    def used(self, reads: Parts, writes: Parts, stream: StreamKey) -> None:
         """A launch on ``stream`` reads and writes these; flag what it is not ordered after."""
         number = self._order.launch(stream)
-        for known in reads:
-            for other, wrote in known.writes.items():
-                if other != stream and not self._order.ordered(stream, other, wrote):
-                    self._flag("read", known, stream, "written", other)
-            known.reads[stream] = number
-        for known in writes:
-            if known.former is not None:
-                self._check_former(known, stream)
-            for verb, uses in (("written", known.writes), ("read", known.reads)):
-                for other, used in uses.items():
-                    if other != stream and not self._order.ordered(stream, other, used):
-                        self._flag("write", known, stream, verb, other)
-            # Later uses need only be ordered after this one, which is after all before.
-            known.writes = {stream: number}
-            known.reads = {stream: number}
+        for access, parts in (("read", reads), ("write", writes)):
+            changes = access == "write"
+            for known, extent in parts:
+                if changes and known.former is not None:
+                    self._check_former(known, stream)
+                for other, verb in known.uses.conflicts(
+                    self._order, stream, extent, writes=changes
+                ):
+                    self._flag(access, known, stream, verb, other)
+        for known, extent in reads:
+            known.uses.note(stream, number, extent, writes=False)
+        for known, extent in writes:
+            known.uses.note(stream, number, extent, writes=True)
+
+    def part(self, tensor: Any) -> tuple[DeviceStorage, Extent] | None:
+        """The storage a tensor lies in and the bytes it covers, None outside the device."""
+        known = self._live.get(tensor.untyped_storage()._cdata)
+        return None if known is None else (known, extent_of(tensor))
 
     def _check_former(self, known: DeviceStorage, stream: StreamKey) -> None:
         former, known.former = known.former or {}, None

@@ -10,6 +10,8 @@ from simulators.emulation.cuda.streams import synchronise_device
 from simulators.emulation.rank_state import RankState
 
 _CUDA_DEVICE_TYPE = 1
+# The version torch 2.13's CUDA builds come with, 2.27.5, as NCCL packs it for torch.
+_NCCL_VERSION = (2 << 32) | (27 << 16) | 5
 _POOLS = ("all", "large_pool", "small_pool")
 _FIGURES = ("current", "peak", "allocated", "freed")
 _COUNTED = (
@@ -67,6 +69,8 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
 
     capability = str(state.gpu.compute_capability).replace(".", "")
     return {
+        "_nccl_version": lambda: _NCCL_VERSION,
+        "_nccl_version_suffix": lambda: b"",
         "_cuda_init": nothing,
         "_cuda_getDeviceCount": lambda: state.local_world_size,
         "_cuda_getDevice": shim.device,

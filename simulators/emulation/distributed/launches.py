@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from simulators.emulation.distributed.host import communicate_on_host
 from simulators.emulation.distributed.work import VirtualWork
-from simulators.emulation.memory import DeviceStorage
+from simulators.emulation.memory import DeviceStorage, Parts
 from simulators.emulation.rank_state import RankState
 from simulators.emulation.tensor_specs import spec_of
 from simulators.traces.events import Collective, Group, PointToPoint
@@ -170,13 +170,17 @@ class Launches:
         stream = state.shim.stream()
         own_stream = self._name + pair
         state.order.wait_point(own_stream, state.order.point(stream))
+        state.memory.used(self._parts(inputs), self._parts(outputs), own_stream)
         reads, writes = self._storages(inputs), self._storages(outputs)
-        state.memory.used(reads, writes, own_stream)
         point = state.order.point(own_stream)
         number = state.numbers.work()
         kept = [*inputs, *outputs]
         work = VirtualWork(state, number, point, kept, result, blocks_host)
         return work, reads, writes, stream
+
+    def _parts(self, tensors: Tensors) -> Parts:
+        parts = [self._state.memory.part(tensor) for tensor in tensors]
+        return [part for part in parts if part is not None]
 
     def _storages(self, tensors: Tensors) -> list[DeviceStorage]:
         found: dict[int, DeviceStorage] = {}
