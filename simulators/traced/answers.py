@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 _ROOT = Path(__file__).parents[2]
+# Far beyond what a slow machine takes: what lasts longer hangs.
+START_S, SECONDS_PER_QUESTION = 120, 300
 # Enough to see an exception's end.
 _SHOWN_LINES = 5
 
@@ -21,6 +23,7 @@ def ask(module: str, about: Any, questions: Sequence[Any]) -> list[dict[str, Any
 
     Raises:
         RuntimeError: when it ends before it has answered all, with what it said last.
+        subprocess.TimeoutExpired: when it hangs.
     """
     text = "".join(json.dumps(line) + "\n" for line in (about, *questions))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
@@ -32,6 +35,7 @@ def ask(module: str, about: Any, questions: Sequence[Any]) -> list[dict[str, Any
             text=True,
             cwd=_ROOT,
             check=False,
+            timeout=START_S + SECONDS_PER_QUESTION * len(questions),
         )
         answers = process.stdout.splitlines()
         if process.returncode or len(answers) != len(questions):

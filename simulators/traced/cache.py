@@ -146,14 +146,18 @@ class PieceCache:
 
         self._directory.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            for path in sorted({self._path(piece) for piece in pieces}):
-                lock = stack.enter_context(path.with_suffix(".lock").open("wb"))
+            for name in sorted({_digest(_as_json(piece)) for piece in pieces}):
+                path = self._directory / f"{name}.lock"
+                lock = stack.enter_context(path.open("wb"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def _path(self, piece: Piece) -> Path:
-        text = json.dumps([FORMAT, code_digest(), _as_json(piece)], sort_keys=True)
-        return self._directory / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+        return self._directory / f"{_digest([FORMAT, code_digest(), _as_json(piece)])}.json"
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _as_json(piece: Piece) -> Any:

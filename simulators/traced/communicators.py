@@ -24,12 +24,14 @@ _DIMENSIONS = {
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
     "EMBEDDING_GROUP": "embedding",
 }
+# A group of one rank, which costs nothing (NCCL returns at once).
+ALONE = "alone"
 
 
 def dimensions_of(groups: Iterable[Group]) -> dict[str, str]:
     """Group name -> communicator, for the groups that the workload knows."""
     return {
-        group.name: _DIMENSIONS[group.description]
+        group.name: _DIMENSIONS[group.description] if len(group.ranks) > 1 else ALONE
         for group in groups
         if group.description in _DIMENSIONS
     }

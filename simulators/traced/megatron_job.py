@@ -18,7 +18,6 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
 )
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
@@ -210,17 +209,16 @@ def gpt_model(
 def replicated(
     piece: Piece,
     config: TransformerConfig,
-    model: GPTModel,
+    module: torch.nn.Module,
     *,
     later: bool = False,
     **options: Any,
 ) -> DistributedDataParallel:
-    """The model as Megatron-LM wraps it: in 16 bits, with gradient buffers.
+    """A model with Megatron-Core's gradient buffers and hooks.
 
     ``later``: it is not the first chunk of its rank; ``options``: fields of the DDP configuration.
     """
     ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=piece.accumulate_grads_fp32, **options)
-    module = Float16Module(config, model.cuda(torch.cuda.current_device()))
     return DistributedDataParallel(config, ddp, module, disable_bucketing=later)
 
 

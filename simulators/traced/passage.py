@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from simulators.traces.events import Alloc, Event, Free, Resize
+from simulators.traced.communicators import ALONE
+from simulators.traces.events import Alloc, Begin, End, Event, Free, Resize
 from simulators.traces.lowering.block import block_ops
 from simulators.workload import ir
 from simulators.workload.ir import Block
+
+FUSED = "fused"
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,14 @@ class Recording:
 
     ``forward`` begins before the input is made and ends when only what autograd keeps, and the
     output, is alive; ``between`` gives the output up and makes its gradient; ``backward`` follows.
-    ``output_bytes`` is the result's size. ``again`` are the indices of backward events that
-    recomputed forward passes issued. ``communicators`` maps the names of groups to the workload's.
+    ``before`` are the storages that live on from earlier rounds and their bytes: parameters,
+    and what modules remember until they run again. ``output_bytes`` is the result's size.
+    ``again`` are the indices of backward events that recomputed forward passes issued.
+    ``communicators`` maps the names of groups to the workload's.
     """
 
     name: str
+    before: Mapping[int, int]
     forward: Sequence[Event]
     between: Sequence[Event]
     backward: Sequence[Event]
@@ -44,17 +50,16 @@ def blocks_of(recorded: Recording) -> tuple[Block, Block]:
     Raises:
         LeftoverError: when activations outlive the backward pass, or something else is left.
     """
+    everything = (*recorded.forward, *recorded.between, *recorded.backward)
+    _check_remembered(everything, recorded)
     memory = _Memory()
     ahead_peak = memory.play(recorded.forward)
     kept = memory.live - recorded.output_bytes
     memory.forget_peak()
     memory.play(recorded.between)
     back_peak = memory.play(recorded.backward) - kept
-    if memory.live:
-        problem = f"{recorded.name}: {memory.live} bytes are still live after the backward pass"
-        raise LeftoverError(problem)
-    forward = [op for _, op in block_ops(recorded.forward, recorded.communicators)]
-    backward = block_ops(recorded.backward, recorded.communicators)
+    forward = [op for _, op in _operations(recorded.forward, recorded.communicators)]
+    backward = _operations(recorded.backward, recorded.communicators)
     repeated = sum(index in recorded.again and not _waits(op) for index, op in backward)
     return (
         Block(
@@ -72,16 +77,57 @@ def blocks_of(recorded: Recording) -> tuple[Block, Block]:
     )
 
 
+def live_storages(events: Sequence[Event]) -> dict[int, int]:
+    """Bytes of every storage that is allocated and not freed by ``events``."""
+    sizes: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, Alloc | Resize):
+            sizes[event.storage] = event.bytes
+        elif isinstance(event, Free):
+            sizes.pop(event.storage, None)
+    return sizes
+
+
+def _operations(
+    events: Sequence[Event], communicators: Mapping[str, str]
+) -> list[tuple[int, ir.Op]]:
+    """What costs something, with the index of the event it came from."""
+    return [
+        (index, op)
+        for index, op in block_ops(events, communicators)
+        if getattr(op, "communicator", None) != ALONE
+    ]
+
+
 def _waits(op: ir.Op) -> bool:
     """Whether an operation runs nothing on the device."""
     return isinstance(op, ir.HostSync)
 
 
+def _check_remembered(events: Sequence[Event], recorded: Recording) -> None:
+    """See that what is left takes the places of equal storages from the round before, which went.
+
+    Modules hold such until they run again (Megatron-Core's token dispatcher: the router's
+    probabilities, and by their graph what entered a checkpoint). Here a pass gives back what it
+    leaves so; what is held beyond that is one round's, whatever number of micro-batches.
+
+    Raises:
+        LeftoverError: when something else is left.
+    """
+    gone = {event.storage for event in events if isinstance(event, Free)}
+    old = sorted(size for storage, size in recorded.before.items() if storage in gone)
+    new = sorted(live_storages(events).values())
+    if old != new:
+        left = sum(new) - sum(old)
+        problem = f"{recorded.name}: {left} bytes are still live after the backward pass"
+        raise LeftoverError(problem)
+
+
 class _Memory:
-    """Bytes of the storages that came into being since the piece began."""
+    """Bytes of storages that came into being since the piece began, as events pass."""
 
     def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
         self.live = 0
         self.peak = 0
 
@@ -90,14 +136,36 @@ class _Memory:
 
     def play(self, events: Sequence[Event]) -> int:
         """The highest ``live`` so far, after these events."""
+        passing = _within_regions(events)
         for event in events:
             if isinstance(event, Alloc):
+                if event.storage in passing:
+                    continue
                 self.live += event.bytes
-                self.sizes[event.storage] = event.bytes
+                self._sizes[event.storage] = event.bytes
             elif isinstance(event, Free):
-                self.live -= self.sizes.pop(event.storage, 0)
-            elif isinstance(event, Resize) and event.storage in self.sizes:
-                self.live += event.bytes - self.sizes[event.storage]
-                self.sizes[event.storage] = event.bytes
+                self.live -= self._sizes.pop(event.storage, 0)
+            elif isinstance(event, Resize) and event.storage in self._sizes:
+                self.live += event.bytes - self._sizes[event.storage]
+                self._sizes[event.storage] = event.bytes
             self.peak = max(self.peak, self.live)
         return self.peak
+
+
+def _within_regions(events: Sequence[Event]) -> set[int]:
+    """Storages that come and go inside one compiled region: its kernel never makes them."""
+    passing: set[int] = set()
+    born: set[int] = set()
+    depth = 0
+    for event in events:
+        if isinstance(event, Begin) and event.kind == FUSED:
+            depth += 1
+        elif isinstance(event, End) and event.kind == FUSED:
+            depth -= 1
+            if not depth:
+                born.clear()
+        elif isinstance(event, Alloc) and depth:
+            born.add(event.storage)
+        elif isinstance(event, Free) and event.storage in born:
+            passing.add(event.storage)
+    return passing

@@ -114,6 +114,10 @@ def check_traceable(job: Job) -> None:
         if module and module not in _MODULES:
             problem = "is no module that Megatron-Core recomputes"
             raise InputError("recipe.recompute_modules", module, problem, _MODULES)
+        if module in ("mlp", "moe", "shared_experts") and job.model.linear_bias:
+            # Its checkpoint hands a bias out, which autograd takes for its own result.
+            problem = "does not end in Megatron-Core where linear layers have biases"
+            raise InputError("recipe.recompute_modules", module, problem)
     if job.model.linear_bias and not job.model.qkv_bias:
         problem = "is not traced: Megatron-Core's QKV projection has a bias where others have"
         raise InputError("model.qkv_bias", False, problem, "true")

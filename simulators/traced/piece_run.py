@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel.schedules import custom_backward, deallocate_output_tensor
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from simulators.traced import megatron_job
 from simulators.traced.communicators import dimensions_of
 from simulators.traced.event_list import EventList, watching_modules
-from simulators.traced.passage import Recording
+from simulators.traced.passage import Recording, live_storages
 from simulators.traced.piece import EMBEDDING, HEAD, MOE_LAYER, Piece
 from simulators.traces.events import Group
 from simulators.workload.parameters import LocalParameters
@@ -45,11 +46,13 @@ def record(piece: Piece, events: EventList) -> tuple[Recording, LocalParameters]
     run = _Run(piece, config)
     with watching_modules(events):
         run.both_passes(events)
+        before = live_storages(events.events)
         events.clear()
         start, given_up = run.both_passes(events)
     everything = list(events.events)
     recording = Recording(
         name=piece.kind,
+        before=before,
         forward=everything[:start],
         between=everything[start:given_up],
         backward=everything[given_up:],
@@ -72,6 +75,9 @@ class _Run:
             pre_process=piece.kind == EMBEDDING,
             post_process=piece.kind == HEAD,
         )
+        # As Megatron converts it, without its wrapper, which also converts what enters and leaves
+        # a pipeline.
+        Float16Module(config, self.model.cuda())
         self.whole = megatron_job.replicated(piece, config, self.model)
         self.tokens = megatron_job.token_tensors(piece)
         self.seed = torch.empty(1, dtype=config.params_dtype, device="cuda", requires_grad=True)

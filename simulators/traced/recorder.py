@@ -7,6 +7,7 @@ Standard input holds the GPU on its first line and a piece on each that follows
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import traceback
@@ -37,10 +38,8 @@ class PieceTracer:
     """The one that makes this process an emulated rank; for all pieces of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self._events = EventList()
-        self._rank = emulate(
-            self._events, world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES
-        )
+        self._traced = False
+        self._rank = emulate(EventList(), world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES)
         from simulators.emulation.vendor import install_vendor
 
         install_vendor()
@@ -57,9 +56,15 @@ class PieceTracer:
         """Trace one piece; raises what Megatron-Core raises."""
         from simulators.traced.piece_run import record
 
-        self._events = EventList()
-        self._rank.restart(self._events, world_size=piece.world_size, rank=0)
-        recording, parameters = record(piece, self._events)
+        if not self._traced:
+            # Modules and functions stay: no collection need look at them again.
+            gc.freeze()
+            self._traced = True
+        # The last piece's modules go in cycles: what they hold must be gone before this one.
+        gc.collect()
+        events = EventList()
+        self._rank.restart(events, world_size=piece.world_size, rank=0)
+        recording, parameters = record(piece, events)
         versions = installed_versions()
         assert versions is not None
         return TracedPiece(*blocks_of(recording), parameters, versions)

@@ -19,6 +19,7 @@ import torch
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from simulators.job import Job
@@ -111,7 +112,7 @@ def _chunks(job: Job, piece: Piece, config: TransformerConfig) -> list[Distribut
             megatron_job.replicated(
                 piece,
                 config,
-                built,
+                Float16Module(config, built.cuda(torch.cuda.current_device())),
                 later=index > 0,
                 use_distributed_optimizer=recipe.zero_stage == 1,
                 overlap_grad_reduce=recipe.overlap_grad_reduce,

@@ -9,7 +9,9 @@ import pytest
 from simulators.traced.passage import LeftoverError, Recording, blocks_of
 from simulators.traces.events import (
     Alloc,
+    Begin,
     Collective,
+    End,
     Event,
     Free,
     Op,
@@ -54,7 +56,7 @@ BACKWARD: tuple[Event, ...] = (
     Free(12),
     Free(10),
 )
-RECORDING = Recording("layer", FORWARD, BETWEEN, BACKWARD, 8192, frozenset({2}), {"7": "tp"})
+RECORDING = Recording("layer", {}, FORWARD, BETWEEN, BACKWARD, 8192, frozenset({2}), {"7": "tp"})
 
 
 def test_operations_in_launch_order() -> None:
@@ -85,6 +87,27 @@ def test_peaks_are_over_what_was_live_before() -> None:
     assert forward.peak_bytes == 16384 + 8192 + 8192
     # The output's gradient and the gathered tensor, beside what was kept.
     assert backward.peak_bytes == 8192 + 1000
+
+
+def test_what_a_module_remembers_may_stay_in_place_of_what_it_did() -> None:
+    again: tuple[Event, ...] = (Free(5), Alloc(6, 300, 0))
+    forward, backward = blocks_of(replace(RECORDING, before={5: 300}, forward=again + FORWARD))
+    assert forward.saved_bytes == 16384 + 8192 + 300 == -backward.saved_bytes
+    with pytest.raises(LeftoverError, match="20 bytes"):
+        blocks_of(replace(RECORDING, before={5: 280}, forward=again + FORWARD))
+
+
+def test_a_compiled_region_never_makes_its_temporaries() -> None:
+    region: tuple[Event, ...] = (
+        Begin("fused", "gelu"),
+        Alloc(30, 10**6, 0),
+        Alloc(31, 100, 0),
+        Free(30),
+        End("fused"),
+        Free(31),
+    )
+    forward, _ = blocks_of(replace(RECORDING, forward=(*region, *FORWARD)))
+    assert forward.peak_bytes == 16384 + 8192 + 8192
 
 
 def test_who_issued_what() -> None:
