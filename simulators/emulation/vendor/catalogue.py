@@ -73,6 +73,7 @@ _FLASH = (
     "flash_attn_qkvpacked_func",
     "flash_attn_varlen_func",
     "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
 )
 _FLASH_ATTN: Mapping[str, Names] = {
     "flash_attn": {"flash_attention": _FLASH},
@@ -102,6 +103,7 @@ _RECIPES = {
 _LINEARS: Names = {
     f"{_TE}linear": ("Linear",),
     f"{_TE}layernorm_linear": ("LayerNormLinear",),
+    f"{_TE}layernorm_mlp": ("LayerNormMLP",),
     f"{_TE}norms": ("LayerNorm", "RMSNorm"),
     f"{_TE}grouped_linear": ("Fp8Padding", "Fp8Unpadding", "GroupedLinear"),
 }
@@ -143,7 +145,12 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
         f"{_TE}state": _STATE[1:],
         f"{_TE}recompute": ("CudaRNGStatesTracker", "checkpoint"),
         f"{_TE}cross_entropy": ("parallel_cross_entropy",),
-        f"{_TE}absent": ("get_cpu_offload_context", "make_graphed_callables"),
+        f"{_TE}absent": (
+            "MultiheadAttention",
+            "TransformerLayer",
+            "get_cpu_offload_context",
+            "make_graphed_callables",
+        ),
     },
     "transformer_engine.pytorch.attention": {
         f"{_TE}attention": ("DotProductAttention", "_SplitAlongDim=SplitAlongDim"),

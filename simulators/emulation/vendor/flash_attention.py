@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from simulators.emulation.vendor.fused_attention import AttentionForm, FusedAttention
-from simulators.emulation.vendor.refuse import refusal
+from simulators.emulation.vendor.refuse import refusal, refused
 
 
 def _attend(
@@ -101,6 +101,9 @@ def flash_attn_varlen_qkvpacked_func(
         *arguments,
         **options,
     )
+
+
+flash_attn_with_kvcache = refused("flash_attn_with_kvcache", "attention for inference")
 
 
 def index_first_axis(tensor: Tensor, indices: Tensor) -> Tensor:

@@ -1,4 +1,8 @@
-"""``grouped_gemm``: products of rows with the weight of their group."""
+"""``grouped_gemm``: products of rows with the weight of their group.
+
+As it is installed by default: one product launched after another (cuBLAS), not CUTLASS's single
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ class _GroupedProduct(torch.autograd.Function):
         splits = [int(count) for count in counts.tolist()]
         layout = "TN" if transposed else "NN"
         out: Tensor = kernel("grouped_gemm")(
-            [rows], [weights], splits, layout, "forward", dtype_name(rows.dtype), True, ""
+            [rows], [weights], splits, layout, "forward", dtype_name(rows.dtype), False, ""
         )
         ctx.save_for_backward(rows, weights)
         ctx.splits, ctx.transposed = splits, transposed
@@ -33,12 +37,12 @@ class _GroupedProduct(torch.autograd.Function):
         layout = "NN" if ctx.transposed else "TN"
         name = dtype_name(rows.dtype)
         grad_rows = kernel("grouped_gemm")(
-            [grad], [weights], ctx.splits, layout, "dgrad", name, True, ""
+            [grad], [weights], ctx.splits, layout, "dgrad", name, False, ""
         )
         grad_weights = torch.empty(weights.shape, dtype=weights.dtype, device=weights.device)
         first, second = (grad, rows) if ctx.transposed else (rows, grad)
         kernel("grouped_gemm_into")(
-            [first], [second], [grad_weights], ctx.splits, "NT", "wgrad", False, True, ""
+            [first], [second], [grad_weights], ctx.splits, "NT", "wgrad", False, False, ""
         )
         return grad_rows, grad_weights, None, None
 

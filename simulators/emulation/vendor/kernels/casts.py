@@ -35,10 +35,10 @@ def _quantized(
     if recipe == "mxfp8":
         scale = torch.uint8
         if rowwise:
-            blocks = (_padded(rows, _MX_ROWS), _padded(columns // MX_BLOCK, _MX_COLUMNS))
+            blocks = (_padded(rows, _MX_ROWS), _padded(math.ceil(columns / MX_BLOCK), _MX_COLUMNS))
             made += [empty(like, shape, eight), empty(like, blocks, scale)]
         if columnwise:
-            blocks = (_padded(rows // MX_BLOCK, _MX_COLUMNS), _padded(columns, _MX_ROWS))
+            blocks = (_padded(math.ceil(rows / MX_BLOCK), _MX_COLUMNS), _padded(columns, _MX_ROWS))
             made += [empty(like, shape, eight), empty(like, blocks, scale)]
         return made
     if recipe == "blockwise":

@@ -19,6 +19,9 @@ cast_master_weights_to_fp8 = refused("cast_master_weights_to_fp8", "parameters i
 replace_raw_data = refused("replace_raw_data", "parameters in 8 bits")
 post_all_gather_processing = refused("post_all_gather_processing", "parameters in 8 bits")
 
+TransformerLayer = refused("TransformerLayer", "whole layers; their parts are")
+MultiheadAttention = refused("MultiheadAttention", "whole attention layers; their parts are")
+
 # torch's types by themselves: what names the library's types is only looked up.
 TE_DType = {
     dtype: dtype
