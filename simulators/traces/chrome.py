@@ -1,4 +1,5 @@
-"""Chrome trace events, which Perfetto and chrome://tracing open: JSON, written as it comes.
+"""Chrome trace events, which Perfetto and chrome://tracing open: JSON, written as it comes, and
+read.
 
 Times are microseconds, the unit of the format; a ``pid`` is a rank or stage, a ``tid`` a stream.
 (Trace Event Format, the Chromium project; events X, M, C, s and f.)
@@ -9,15 +10,18 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from simulators.errors import InputError
 from simulators.output import replacing, replacing_bytes, unwritable
 
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
 FLOW_CATEGORY = "communication"
+MAX_BYTES = 4 << 30
 
 
 class ChromeTrace:
@@ -127,3 +131,37 @@ def _text_file(path: Path) -> Iterator[TextIO]:
 
 def _microseconds(seconds: float) -> float:
     return round(seconds * 1e6, 3)
+
+
+def read_chrome(field: str, path: Path) -> dict[str, Any]:
+    """The object of a Chrome trace, ``.json`` or ``.json.gz``; its ``traceEvents`` are a list.
+
+    Raises:
+        InputError: naming ``field``, when it cannot be read, holds more than ``MAX_BYTES``, or is
+            no Chrome trace.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if packed else path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(field, path, f"cannot be read: {error.strerror or error}") from error
+    except (EOFError, zlib.error):
+        raise InputError(field, path, "was cut short or damaged") from None
+    if len(text) > MAX_BYTES:
+        raise InputError(field, path, f"holds more than {MAX_BYTES} bytes")
+    try:
+        top = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(field, path, f"is not JSON: {error}") from None
+    if type(top) is not dict or type(top.get("traceEvents")) is not list:
+        raise InputError(field, path, "has no list of traceEvents")
+    return top
+
+
+def slices(top: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The complete events (``X``) of what ``read_chrome`` read."""
+    return [
+        event for event in top["traceEvents"] if type(event) is dict and event.get("ph") == "X"
+    ]

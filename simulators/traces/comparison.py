@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from simulators.errors import InputError
+from simulators.traces.chrome import read_chrome, slices
 from simulators.traces.events import Collective, Op, PointToPoint, Trace
 from simulators.traces.kernel_classes import CLASSES, COMMUNICATION, class_of_operation
 from simulators.traces.kineto import KinetoTrace
-from simulators.traces.perfetto import EventTimes
+from simulators.traces.perfetto import (
+    FIRST_COMMUNICATOR_THREAD,
+    FIRST_STREAM_THREAD,
+    PHASE_THREAD,
+    STEP_WORDS,
+    EventTimes,
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,36 @@ def predicted_times(trace: Trace, times: EventTimes) -> dict[str, ClassTime]:
                 yield found, seconds
 
     return _summed(classed())
+
+
+def read_predicted(field: str, path: Path, rank: int) -> tuple[dict[str, ClassTime], int]:
+    """Time by class of one rank in a file of ``write_perfetto`` with times, and its steps.
+
+    Raises:
+        InputError: naming ``field``, as ``read_chrome`` and when the file shows no such rank.
+    """
+    shown = [event for event in slices(read_chrome(field, path)) if event.get("pid") == rank]
+    if not shown:
+        raise InputError(field, path, f"shows no rank {rank}")
+    classed: list[tuple[str, float]] = []
+    steps: set[str] = set()
+    for event in shown:
+        name: object = event.get("name")
+        thread: object = event.get("tid")
+        micros: object = event.get("dur")
+        if not (
+            isinstance(name, str) and isinstance(thread, int) and isinstance(micros, int | float)
+        ):
+            problem = f"has a slice without name, thread or duration: {name!r}"
+            raise InputError(field, path, problem)
+        if thread == PHASE_THREAD:
+            steps.add(name.partition(STEP_WORDS)[2])
+        elif thread >= FIRST_COMMUNICATOR_THREAD:
+            transfer = name.startswith(("send ", "recv "))
+            classed.append(("point_to_point" if transfer else "collective", micros * 1e-6))
+        elif thread >= FIRST_STREAM_THREAD:
+            classed.append((class_of_operation(name) or _unnamed(name), micros * 1e-6))
+    return _summed(classed), max(len(steps), 1)
 
 
 def busy(profile: KinetoTrace) -> Busy:

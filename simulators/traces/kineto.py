@@ -9,20 +9,18 @@ knew: the collective, its sizes in elements, dtype and group.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from simulators.errors import InputError
+from simulators.traces.chrome import read_chrome, slices
 from simulators.traces.kernel_classes import class_of_kernel
 
 FIELD = "kineto"
-MAX_BYTES = 4 << 30
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 STEP_PREFIX = "ProfilerStep#"
@@ -99,14 +97,10 @@ def read_kineto(path: Path) -> KinetoTrace:
     """Read a profile, ``.json`` or ``.json.gz``.
 
     Raises:
-        InputError: when it cannot be read, is larger than ``MAX_BYTES``, is no Chrome trace, or an
-            event lacks what its category has.
+        InputError: as ``read_chrome``, and when an event lacks what its category has.
     """
-    top = _parsed(path)
-    recorded = top.get("traceEvents") if type(top) is dict else None
-    if type(recorded) is not list:
-        raise InputError(FIELD, path, "has no list of traceEvents")
-    events = [event for event in recorded if type(event) is dict and event.get("ph") == "X"]
+    top = read_chrome(FIELD, path)
+    events = slices(top)
     operations = _operations(path, events)
     launched_by = _launches(events)
     work = [event for event in events if event.get("cat") in DEVICE_WORK]
@@ -125,24 +119,6 @@ def read_kineto(path: Path) -> KinetoTrace:
         len({event["name"] for event in events if _is_step(event)}),
         tuple(sorted(kernels, key=lambda kernel: kernel.start_s)),
     )
-
-
-def _parsed(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if packed else path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError(FIELD, path, f"cannot be read: {error.strerror or error}") from error
-    except (EOFError, zlib.error):
-        raise InputError(FIELD, path, "was cut short or damaged") from None
-    if len(text) > MAX_BYTES:
-        raise InputError(FIELD, path, f"holds more than {MAX_BYTES} bytes")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(FIELD, path, f"is not JSON: {error}") from None
 
 
 def _is_step(event: Mapping[str, Any]) -> bool:

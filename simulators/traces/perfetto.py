@@ -44,6 +44,7 @@ Floats = npt.NDArray[np.float64]
 SLOT_S = 1e-6
 HOST_THREAD, PHASE_THREAD, RANGE_THREAD, FIRST_STREAM_THREAD = 0, 1, 2, 10
 FIRST_COMMUNICATOR_THREAD = 1000
+STEP_WORDS = " of step "
 MEMORY_COUNTER = "device memory (bytes)"
 MAX_ARGUMENTS = 8
 
@@ -186,7 +187,7 @@ class _Rank:
             if type(event) is Phase:
                 if phase is not None:
                     yield phase[0], PHASE_THREAD, phase[1], now
-                phase = f"{event.phase} of step {event.step}", now
+                phase = f"{event.phase}{STEP_WORDS}{event.step}", now
             elif type(event) is Begin:
                 ranges.append((event.kind, event.name, now))
             elif type(event) is End:
