@@ -147,7 +147,11 @@ class Store:
         return isinstance(self._entries.get(tensor.untyped_storage()._cdata), _Mirror)
 
     def _write(self, mirror: _Mirror, tensor: torch.Tensor, known: Known) -> None:
-        mirror.window(tensor).copy_(known.value)
+        value = known.value
+        if value.untyped_storage()._cdata == mirror.memory._cdata:
+            # Part of a tensor gathered into the whole of it: the two overlap.
+            value = value.clone()
+        mirror.window(tensor).copy_(value)
         mirror.set_grade(tensor, known.grade)
 
     def _mirrored(self, entry: dict[_Geometry, Shadow], nbytes: int) -> _Mirror | None:

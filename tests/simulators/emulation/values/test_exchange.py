@@ -59,6 +59,16 @@ def test_gathering_and_scattering_in_both_forms() -> None:
         assert [rank.read(output) for output in outputs] == [[1]] * 4
 
 
+def test_a_part_may_be_gathered_into_the_whole_it_is_of() -> None:
+    """As Megatron-core's timers do with their own row."""
+    rank = FakeRank()
+    rows = rank.enter(torch.zeros(4, 3))
+    with rank:
+        rows[1].copy_(torch.tensor([1.0, 2.0, 3.0]))
+        communicate(rank, "all_gather", [rows[1].view(-1)], [rows.view(-1)])
+    assert rank.read(rows) == [[1.0, 2.0, 3.0]] * 4
+
+
 def test_what_a_collective_overwrites_is_forgotten() -> None:
     rank = FakeRank()
     flag = rank.enter(torch.tensor([3.0]))
