@@ -43,7 +43,7 @@ _TELLING = (
 )
 # Operations, by their name without namespace and overload.
 _OPERATIONS = (
-    ("attention", r".*(flash|efficient|cudnn)_attention.*|.*scaled_dot_product.*"),
+    ("attention", r".*(flash|flex|efficient|cudnn)_attention.*|.*scaled_dot_product.*"),
     (
         "gemm",
         r"(add|b|badd|baddb|_scaled_|_grouped_|_scaled_grouped_)?mm|(addm|m)v"

@@ -61,12 +61,13 @@ def test_summaries_count_by_phase_name_and_communicator() -> None:
     tensor = TensorSpec("bfloat16", (8, 4), 1)
     group = Group("g", "TENSOR_MODEL_PARALLEL_GROUP", (0, 1))
     reduce = Collective("all_reduce", "g", 0, 64, 64, "bfloat16", 0, 1)
+    product = Op("aten.mul.Tensor", (tensor,), (tensor,), 0)
     events: tuple[Event, ...] = (
-        group, Alloc(1, 512, 0), Phase("forward", 0),
-        Op("aten.mul.Tensor", (tensor,), (tensor,), 0), HostGap(0.25), reduce, Alloc(2, 100, 0), Free(2), Phase("optimizer", 0),
-        ValueRead("item", 1.0, "invented", 0), dataclasses.replace(reduce, sequence=1),
+        *(group, Alloc(1, 512, 0), Phase("forward", 0), product, HostGap(0.25), reduce),
+        *(Alloc(2, 100, 0), Free(2), Phase("optimizer", 0)),
+        *(ValueRead("item", 1.0, "invented", 0), dataclasses.replace(reduce, sequence=1)),
         Violation("wrong stream", "read before it was written"),
-    )  # fmt: skip
+    )
     found = summarise(Trace(Header(2, 0, 8, "h100", 1, (), {}), events))
     assert found.phases == {
         ("setup", 0): PhaseSummary(peak_bytes=512),

@@ -183,6 +183,7 @@ def test_kernels_are_classed(kernel: str, operation: str | None, kernel_class: s
         ("aten.addmm.default", "gemm"),
         ("aten::addmm", "gemm"),
         ("aten._scaled_dot_product_flash_attention_backward.default", "attention"),
+        ("higher_order.flex_attention", "attention"),
         ("aten.convolution_backward.default", "convolution"),
         ("aten.native_layer_norm_backward.default", "norm"),
         ("aten._foreach_add_.List", "optimizer"),
