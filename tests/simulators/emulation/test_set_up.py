@@ -54,6 +54,6 @@ def test_a_script_is_set_up_and_not_run(tmp_path: Path) -> None:
 
     chosen = choose_ranks(64, lambda rank: groups_of(options(rank)))
     assert chosen.ranks == (0, 16, 32, 48)
-    with pytest.raises(InputError, match="rank 0 fails while it is set up.*no such data set"):
+    with pytest.raises(InputError, match=r"rank 0 fails while it is set up.*no such data set"):
         groups_of(options(0, "fail"))
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
