@@ -307,11 +307,6 @@ _QUANTISE = (
         (),
         note="delayed scaling: once per step for all tensors of a pass",
     ),
-    Kernel(
-        "dequantize(Tensor input, str recipe, str out_dtype) -> Tensor",
-        "cast",
-        ("out",),
-    ),
 )
 
 _OPTIMIZERS = (

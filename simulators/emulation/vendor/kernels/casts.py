@@ -131,8 +131,3 @@ def update_amax_and_scale(
     reduced: Tensor, histories: Sequence[Tensor], scales: Sequence[Tensor]
 ) -> None:
     return None
-
-
-@shapes_of
-def dequantize(input: Tensor, recipe: str, out_dtype: str) -> Tensor:
-    return empty(input, input.shape, torch_dtype(out_dtype))

@@ -30,11 +30,6 @@ def get_dummy_wgrad(shape: Sequence[int], dtype: torch.dtype, zero: bool = False
     return _dummy_gradients[key].detach()
 
 
-def forget_dummy_gradients() -> None:
-    """Free them: the next device starts without."""
-    _dummy_gradients.clear()
-
-
 def cast_if_needed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """The tensor in ``dtype``, itself if it is."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)

@@ -36,11 +36,6 @@ def get_workspace(streams: int = 1) -> Tensor:
     return _workspaces[device, 0]
 
 
-def forget_workspaces() -> None:
-    """Free the scratch memory: the next device starts without."""
-    _workspaces.clear()
-
-
 def operands(left: Operand, right: Operand, use: str) -> tuple[Tensor, Tensor, str, str]:
     """The tensors to multiply, the layout of the call, and the recipe of 8-bit ones.
 
