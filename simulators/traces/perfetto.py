@@ -38,6 +38,7 @@ from simulators.traces.events import (
     ValueRead,
     WorkWait,
 )
+from simulators.traces.fused import storages_within_fusions
 
 Floats = npt.NDArray[np.float64]
 # What an event without times takes, and the grid that sequences are shown on.
@@ -201,7 +202,10 @@ class _Rank:
     def _write_memory(self) -> None:
         held: dict[int, int] = {}
         total = 0
+        nowhere = storages_within_fusions(self._trace.events)
         for index, event in enumerate(self._trace.events):
+            if getattr(event, "storage", None) in nowhere:
+                continue
             if type(event) is Alloc or type(event) is Resize:
                 size = event.bytes
             elif type(event) is Free:

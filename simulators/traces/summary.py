@@ -21,6 +21,7 @@ from simulators.traces.events import (
     ValueRead,
     Violation,
 )
+from simulators.traces.fused import storages_within_fusions
 from simulators.traces.vocabulary import tensor_bytes, tensors
 
 Key = TypeVar("Key")
@@ -69,6 +70,7 @@ def summarise(trace: Trace) -> TraceSummary:
     groups: dict[str, Group] = {}
     held: dict[int, int] = {}
     total = 0
+    nowhere = storages_within_fusions(trace.events)
     now = (SETUP, 0)
     for event in trace.events:
         if isinstance(event, Phase):
@@ -90,7 +92,7 @@ def summarise(trace: Trace) -> TraceSummary:
         elif isinstance(event, HostGap):
             phases[now].host_cpu_s += event.cpu_s
         elif isinstance(event, Alloc | Resize | Free):
-            size = 0 if isinstance(event, Free) else event.bytes
+            size = 0 if isinstance(event, Free) or event.storage in nowhere else event.bytes
             total += size - held.get(event.storage, 0)
             held[event.storage] = size
             phases[now].peak_bytes = max(phases[now].peak_bytes, total)
