@@ -97,7 +97,10 @@ def trace_of(*events: Event) -> Trace:
 
 
 def test_memory_is_counted_over_time(tmp_path: Path) -> None:
-    trace = trace_of(Alloc(1, 100, 0), Alloc(2, 50, 0), Resize(1, 10), Free(2), Free(1), Free(1))
+    fused = Begin("fused", "gelu"), Alloc(3, 999, 0), Free(3), End("fused")
+    trace = trace_of(
+        *(Alloc(1, 100, 0), Alloc(2, 50, 0), *fused, Resize(1, 10), Free(2), Free(1), Free(1))
+    )
     write_perfetto(tmp_path / "t.json.gz", [trace])
     counts = [
         event["args"][MEMORY_COUNTER]
