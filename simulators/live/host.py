@@ -14,6 +14,8 @@ from simulators.live.prices import KernelPrice, Prices
 from simulators.live.said import AskElapsed, Finish, Said, Sleep
 from simulators.live.tasks import Frontier, Step, Task, Wait
 from simulators.traces.events import (
+    FORWARD,
+    OPTIMIZER,
     SETUP,
     Collective,
     EventRecord,
@@ -64,6 +66,7 @@ class Host:
         self.sites: dict[int, Site] = {}
         # What comes before the first step counts as step -1.
         self.steps = [Step(-1)]
+        self._was = SETUP
         self._prices = prices
         self._meetings = meetings
         self._launch = launch
@@ -211,9 +214,15 @@ class Host:
         self.wait = Wait(self.rank, f"value read {event.operation}", event.site, tasks=tasks)
 
     def _phase(self, event: Phase) -> None:
-        if event.phase != SETUP and event.step > self.steps[-1].number:
+        """A step begins with its first forward, or with what follows the optimizer before it."""
+        left_optimizer = self._was == OPTIMIZER and event.phase != OPTIMIZER
+        self._was = event.phase
+        begun = event.step + 1 if left_optimizer and event.phase != FORWARD else event.step
+        if event.phase != SETUP and begun > self.steps[-1].number:
             self._end_step()
-            self.steps.append(Step(event.step, self.clock.now_ps))
+            self.steps.append(Step(begun, self.clock.now_ps))
+        if event.phase == FORWARD:
+            self.steps[-1].trains = True
 
     def _site(self, event: Site) -> None:
         self.sites[event.number] = event

@@ -136,6 +136,7 @@ def _live(given: argparse.Namespace) -> int:
 
     # These load numba and what prices are made of.
     from simulators.live.launches import LoweredLaunches
+    from simulators.live.processes import start_ranks
     from simulators.live.report import show_report, write_timeline
     from simulators.live.server import LiveError, LiveServer
     from simulators.live.simulation import Simulation
@@ -154,7 +155,7 @@ def _live(given: argparse.Namespace) -> int:
     _banner(given, who)
     server = LiveServer(
         simulation,
-        options,
+        lambda address: start_ranks(options(address)),
         cores=given.cores or len(os.sched_getaffinity(0)),
         timeout_s=given.timeout,
         show=_printer(who),

@@ -17,6 +17,8 @@ from simulators.traces.chrome import chrome_file
 
 _GIB = 2**30
 _MOST_INVENTIONS = 12
+# Room for every column where output is no terminal.
+_TABLE_WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,15 @@ class StepTimes:
 
     @property
     def idle_s(self) -> float:
-        return self.seconds - self.kernels_s - self.transfers_s - self.peers_s
+        busy_s = self.kernels_s + self.transfers_s + self.peers_s
+        return max(0.0, self.seconds - busy_s)
 
 
 def step_times(steps: Sequence[Step]) -> list[StepTimes]:
-    """A rank's training steps; what comes before the first is left out."""
+    """A rank's training steps; what comes before the first and after the last is left out."""
     found = []
     for before, step in itertools.pairwise(steps):
-        if step.end_ps is None:
+        if step.end_ps is None or not step.trains:
             continue
         begin_ps = step.start_ps if before.number < 0 else before.end_ps or step.start_ps
         parts = (step.end_ps - begin_ps, step.kernels_ps, step.transfers_ps, step.peers_ps)
@@ -55,7 +58,8 @@ def show_report(simulation: Simulation, measured: Measured) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.width = max(console.width, _TABLE_WIDTH)
     table = Table(title="last step by rank, simulated", box=None)
     columns = "rank|steps|step ms|kernels|exposed comm|peers|host|peak GiB|reserved|CPU s|own MiB"
     for name in columns.split("|"):

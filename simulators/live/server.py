@@ -7,13 +7,9 @@ stretched by crowding and time can pass soonest.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import selectors
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +19,7 @@ from typing import TextIO
 
 from simulators.live.host import UseError
 from simulators.live.meeting import MismatchError
-from simulators.live.rank_process import PROCESS, RankOptions
+from simulators.live.processes import end_all
 from simulators.live.said import Finish, Said, blocks
 from simulators.live.simulation import DeadlockError, Release, Simulation
 from simulators.live.wire import (
@@ -87,7 +83,8 @@ class LiveServer:
 
     Args:
         simulation: with a host for every rank of the options.
-        options: for the prepared process; the address is filled in here.
+        start: starts the ranks' processes, given the address to call; the one returned tells
+            how each has ended (``rank_process.main``).
         cores: how many ranks run at the same time.
         timeout_s: longest wall time without a word from any rank that runs.
         show: takes each line a rank prints.
@@ -96,14 +93,14 @@ class LiveServer:
     def __init__(
         self,
         simulation: Simulation,
-        options: Callable[[str], RankOptions],
+        start: Callable[[str], subprocess.Popen[str]],
         *,
         cores: int,
         timeout_s: float,
         show: Callable[[int, str], None],
     ) -> None:
         self._simulation = simulation
-        self._options = options
+        self._start = start
         self._cores = cores
         self._timeout_s = timeout_s
         self._show = show
@@ -127,14 +124,14 @@ class LiveServer:
             listener.bind(address)
             listener.listen(2 * len(self._ranks))
             self._selector.register(listener, selectors.EVENT_READ, self._accept)
-            process = _start(self._options(address))
+            process = self._start(address)
             try:
                 assert process.stdout is not None
                 self._selector.register(process.stdout, selectors.EVENT_READ, self._child_told)
                 self._heard_s = time.monotonic()
                 self._serve(process)
             finally:
-                _end(process)
+                end_all(process)
                 self._selector.close()
                 listener.close()
         figures = {rank: each.figures for rank, each in self._ranks.items() if each.figures}
@@ -288,33 +285,3 @@ class _Lines:
             lines.append(self._rest)
         for line in lines:
             self._show(self._rank, line.decode(errors="replace"))
-
-
-def _start(options: RankOptions) -> subprocess.Popen[str]:
-    """The prepared process, in a group of its own, one thread to a rank."""
-    root = str(Path(__file__).parents[2])
-    path = os.environ.get("PYTHONPATH")
-    threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    environment = {
-        "PYTHONHASHSEED": "0",
-        **dict.fromkeys(threads, "1"),
-        "TOKENIZERS_PARALLELISM": "false",
-        **os.environ,
-        "PYTHONPATH": root if not path else f"{root}{os.pathsep}{path}",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", PROCESS, options.to_json()],
-        stdout=subprocess.PIPE,
-        env=environment,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End the prepared process and the ranks it forked."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()

@@ -18,7 +18,8 @@ from simulators.live.said import AskElapsed
 class Step:
     """A rank's training step, by the work launched in it.
 
-    ``start_ps`` is the host's, ``end_ps`` is when all of it had run. Of the device's time,
+    ``start_ps`` is the host's, ``end_ps`` is when all of it had run; it ``trains`` when a forward
+    pass was in it. Of the device's time,
     ``kernels_ps`` it ran kernels, ``transfers_ps`` only communication, ``peers_ps`` nothing but
     communication that waited for other ranks.
     """
@@ -26,6 +27,7 @@ class Step:
     number: int
     start_ps: int = 0
     end_ps: int | None = None
+    trains: bool = False
     kernels_ps: int = 0
     transfers_ps: int = 0
     peers_ps: int = 0
