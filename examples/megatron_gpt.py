@@ -158,7 +158,7 @@ def main() -> None:
     local_rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local_rank)
     torch.distributed.init_process_group("nccl")
-    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    world_size = torch.distributed.get_world_size()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=args.tensor_model_parallel_size,
         pipeline_model_parallel_size=args.pipeline_model_parallel_size,
@@ -187,6 +187,12 @@ def main() -> None:
     replicas = parallel_state.get_data_parallel_world_size()
     micro_batches = args.global_batch_size // (args.micro_batch_size * replicas)
     run = get_forward_backward_func()
+    # Losses are on the last stage; one of its ranks speaks.
+    here = (
+        parallel_state.get_tensor_model_parallel_rank(),
+        parallel_state.get_data_parallel_rank(),
+    )
+    speaks = parallel_state.is_pipeline_last_stage() and here == (0, 0)
 
     for iteration in range(1, args.train_iters + 1):
         torch.cuda.synchronize()
@@ -206,7 +212,7 @@ def main() -> None:
         _, norm, _ = optimizer.step()
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
-        if rank == world_size - 1:
+        if speaks:
             loss = torch.stack([step["lm loss"] for step in losses]).mean().item()
             print(
                 f"iteration {iteration}: {1e3 * seconds:.1f} ms, "

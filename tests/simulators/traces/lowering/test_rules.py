@@ -317,7 +317,7 @@ HALF, SINGLE = 256 * 12288 * 2, 256 * 12288 * 4
                 (BIG, None, None, None, None, True, 0.1, 1e-5),
                 BIG,
             ),
-            "norm_fwd_plain",
+            "elementwise",
             3 * HALF,
         ),
         (
