@@ -17,6 +17,7 @@ from simulators.replay.ranks.program import NO_CONTENT
 from simulators.traces.collate import Collated
 from simulators.traces.events import Op
 from simulators.traces.lowering import Lowered
+from simulators.traces.lowering.pointwise import UNKNOWN_RULE
 
 COMMUNICATION_RULE = "communication"
 
@@ -86,6 +87,7 @@ def shares_of(replay: Replay) -> Shares:
             if isinstance(item, Lowered):
                 rule = item.rule
                 if item.estimated:
+                    estimated |= {kernel.name for kernel in item.kernels}
                     # However well bytes are priced, that they are all it costs is a guess.
                     each = np.zeros(len(EVIDENCE))
                     each[-1] = seconds
@@ -94,7 +96,6 @@ def shares_of(replay: Replay) -> Shares:
             estimated |= replay.priced.estimated[number]
         for name, seconds in _unknown(replay, rank, issued).items():
             unknown[name] += seconds * weight
-            estimated.add(name)
     total = float(grades.sum()) or 1.0
     evidence = {str(grade): float(s) / total for grade, s in zip(EVIDENCE, grades, strict=True)}
     coverage = {name: s / total for name, s in sorted(rules.items(), key=lambda each: -each[1])}
@@ -113,6 +114,6 @@ def _unknown(replay: Replay, rank: int, issued: Issued) -> dict[str, float]:
             continue
         content = int(replay.played.content[task])
         item = replay.contents.items[content]
-        if isinstance(item, Lowered) and item.estimated:
+        if isinstance(item, Lowered) and item.rule == UNKNOWN_RULE:
             found[event.name] += float(replay.priced.seconds[content])
     return found

@@ -66,7 +66,8 @@ def replay_ranks(
 
     Raises:
         InputError: as ``collate``, ``windows`` and ``lower_events``; for a job that does not fit
-            on the cluster, kernels the GPU has not, and ranks that wait for each other.
+            on the cluster or runs nothing, kernels the GPU has not, and ranks that wait for each
+            other.
     """
     require_choice("host", host, HOSTS)
     if calibration is not None:
@@ -84,6 +85,8 @@ def replay_ranks(
         issue = RankIssue(rank, place, program, meetings, contents, speed)
         issued[rank] = issue.play(trace.events, lowered, window)
     meetings.set_contents()
+    if not contents.items:
+        raise InputError("traces.steps", "the last", "runs nothing on the device")
     pricer = Pricer(gpu, cluster, framework, meetings.communicators, calibration, measured)
     priced = contents.price(pricer)
     tasks = program.freeze(priced)
