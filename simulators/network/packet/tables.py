@@ -1,0 +1,77 @@
+"""The engine's state: a few tables of whole numbers, one row a port, a flow, a packet.
+
+A port is the sending end of a directed link, so ports are numbered as links are. Times are
+picoseconds; -1 is no time, no packet, no flow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+PICOSECONDS = 1e12
+# The last time there is, 53 days: sums of times cannot overflow.
+CLOCK_END = 1 << 62
+NONE = -1
+
+# Columns of ports. Packets wait in a queue (head, tail, bytes), then fly (head, tail) until they
+# arrive. TX and ARRIVES say that such an event is due, WAKE when the next wake-up is. INGRESS are
+# the bytes that came over this link and wait behind it. RING is a flow that starts here, of a ring
+# of such; LAST_OWN: the last packet sent was one of theirs.
+(DELAY, FREE_AT, QUEUE_HEAD, QUEUE_TAIL, QUEUE_BYTES, FLY_HEAD, FLY_TAIL, TX, ARRIVES,
+ PAUSED, INGRESS, ASKED, RING, WAKE, LAST_OWN,
+ MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_SINCE, PAUSED_FOR) = range(21)  # fmt: skip
+PORT_COLUMNS = 21
+PORT_STARTS_AT_ZERO = (
+    *(FREE_AT, QUEUE_BYTES, TX, ARRIVES, PAUSED, INGRESS, ASKED, LAST_OWN),
+    *(MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR),
+)
+
+# Columns of flows. Payload bytes: SIZE, SENT, DELIVERED; OPEN are those unacknowledged. BACK is
+# the time of an acknowledgement's way, PACE when the next packet may go. WAITS for so many
+# others, EARLIEST start, LAG after the last of them; FIRST_TIE its list of followers.
+(SIZE, SENT, DELIVERED, OPEN, WINDOW, FIRST, HOPS, BACK, EARLIEST, LAG, BEGAN, DONE, NEXT, BEFORE,
+ ACK_HEAD, ACK_TAIL, PACE, WAITS, FIRST_TIE, LAST_NOTICE, ALPHA_AT, RISE_AT, RISES
+) = range(23)  # fmt: skip
+FLOW_COLUMNS = 23
+
+# Columns of flows' rates, bytes per picosecond: now, the one to recover, the most, and alpha.
+RATE, TARGET, LINE, ALPHA = range(4)
+
+# Columns of packets: TIME it arrives, or is acknowledged; CAME_BY the link it came over.
+FLOW, HOP, BYTES, TIME, LINK_NEXT, MARKED, CAME_BY = range(7)
+PACKET_COLUMNS = 7
+
+# Counters.
+(NOW, EVENTS_DUE, ORDER, FREE_PACKET, PACKETS_OUT, RANDOM, HOPS_DONE, MOST_FOLLOWERS, BROKE_AT,
+ UNFINISHED) = range(10)  # fmt: skip
+COUNTERS = 10
+
+# Kinds of events; an event's code is its subject times 8 plus its kind.
+TX_EVENT, ARRIVE_EVENT, WAKE_EVENT, START_EVENT, PAUSE_EVENT, RESUME_EVENT = range(6)
+
+# What playing ended with.
+REACHED, NO_PACKETS, NO_EVENTS, DROPPED = range(4)
+
+
+def blank(rows: int, columns: int) -> Ints:
+    """A table of nothing."""
+    return np.full((rows, columns), NONE, dtype=np.int64)
+
+
+def grown(table: NDArray[Any], rows: int) -> NDArray[Any]:
+    """The table with room for at least ``rows`` rows; new ones are blank."""
+    if rows <= len(table):
+        return table
+    larger = np.full((max(rows, 2 * len(table)), *table.shape[1:]), NONE, dtype=table.dtype)
+    larger[: len(table)] = table
+    return larger
+
+
+def to_picoseconds(seconds: Floats) -> Ints:
+    return np.rint(np.asarray(seconds, dtype=np.float64) * PICOSECONDS).astype(np.int64)
