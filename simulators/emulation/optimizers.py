@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import optimizer as torch_optimizer
 from torch.utils import _foreach_utils
 
+from simulators.emulation.parameters import held_parameters
 from simulators.emulation.rank_state import RankState
 
 
@@ -34,12 +35,20 @@ def install_phases(state: RankState) -> None:
         if getattr(inside, "depth", 0):
             return call(self, *args, **kwargs)
         inside.depth = 1
+        recorder.modules.add(self)
         recorder.forward_begins()
         try:
             return call(self, *args, **kwargs)
         finally:
             inside.depth = 0
 
+    def step_begins(*_: Any) -> None:
+        if not recorder.finished_steps:
+            parameters = held_parameters(recorder.modules, state.memory)
+            if parameters is not None:
+                recorder.emit(parameters)
+        recorder.optimizer_begins()
+
     torch.nn.Module.__call__ = called
-    torch_optimizer.register_optimizer_step_pre_hook(lambda *_: recorder.optimizer_begins())
+    torch_optimizer.register_optimizer_step_pre_hook(step_begins)
     torch_optimizer.register_optimizer_step_post_hook(lambda *_: recorder.optimizer_ended())

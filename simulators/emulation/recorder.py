@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 # Live mode replaces the clocks of ``time``; this one stays real.
 from time import thread_time_ns as _thread_time_ns
+from typing import Any
 
 from simulators.emulation.sink import Sink
 from simulators.emulation.sites import Sites
@@ -47,6 +49,8 @@ class Recorder:
         self.violation_texts: list[str] = []
         # Values nobody could know, by place: how often, the last one, what to do about it.
         self.inventions: dict[tuple[str, int | None], tuple[int, object, str | None]] = {}
+        # Modules that the script itself calls: the models, seen from outside.
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
         self._gap_ns = 0
         self._left = threading.local()
         self._optimizer_steps = 0
@@ -62,6 +66,7 @@ class Recorder:
         self._flagged.clear()
         self.violation_texts.clear()
         self.inventions.clear()
+        self.modules.clear()
         self.leave()
 
     def enter(self) -> None:
