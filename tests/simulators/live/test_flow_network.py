@@ -114,7 +114,7 @@ def test_a_collective_of_one_rank_and_those_like_it_has_no_one_to_wait_for():
     assert ends == pytest.approx([1e12 * (LAUNCH_S + LATENCY_S + 1e-3)] * 2)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.randoms(use_true_random=False), st.sampled_from([1.0, 1.3]))
 def test_times_over_shared_links_are_those_of_any_other_interleaving(scripts, random, slowdown):
     def at_random(ranks):

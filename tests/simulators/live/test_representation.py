@@ -1,0 +1,52 @@
+"""Which rank stands for which, and where groups repeat."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.errors import InputError
+from simulators.live.representation import Representation
+
+STAGES = Representation.nearest_below(96, [0, 24, 48, 72])
+
+
+def test_each_rank_is_stood_for_by_the_nearest_below():
+    assert STAGES.stand_in[0] == STAGES.stand_in[23] == 0
+    assert STAGES.stand_in[24] == 24
+    assert STAGES.stand_in[95] == 72
+    assert Representation.nearest_below(4, [2]).stand_in == (2, 2, 2, 2)
+
+
+def test_classes_can_be_told():
+    who = Representation.of_classes(4, {0: [2], 1: [3]})
+    assert who.stand_in == (0, 1, 0, 1)
+    assert not who.everybody
+    for wrong in ({0: [1, 2]}, {0: [1, 2], 3: [2]}, {0: [1, 2, 3, 4]}):
+        with pytest.raises(InputError):
+            Representation.of_classes(4, wrong)
+
+
+@pytest.mark.parametrize("ranks", [[], [0, 0], [-1], [8]])
+def test_impossible_ranks_are_refused(ranks):
+    with pytest.raises(InputError, match="--ranks"):
+        Representation.nearest_below(8, ranks)
+
+
+def test_members_are_those_that_are_simulated():
+    assert STAGES.simulated_members((0, 8, 16)) == (0,)
+    assert STAGES.simulated_members((0, 24, 48, 72)) == (0, 24, 48, 72)
+    assert STAGES.simulated_members((7, 31)) == (0, 24)
+
+
+def test_tensor_parallel_groups_repeat_on_the_other_nodes_of_a_stage():
+    eight = tuple(range(8))
+    assert STAGES.copies(eight) == (tuple(range(8, 16)), tuple(range(16, 24)))
+
+
+def test_data_parallel_groups_repeat_for_every_place_in_the_node():
+    assert STAGES.copies((0, 8, 16)) == tuple((k, k + 8, k + 16) for k in range(1, 8))
+
+
+def test_transfers_between_stages_repeat_for_every_rank_of_the_stage():
+    assert STAGES.copies((0, 24)) == tuple((k, k + 24) for k in range(1, 24))
+    assert STAGES.copies((48, 24)) == tuple((48 + k, 24 + k) for k in range(1, 24))
