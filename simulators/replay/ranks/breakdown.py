@@ -39,10 +39,10 @@ def breakdown(played: Played, rank: int, start_s: float, end_s: float, excess: f
     kernels = _kernels(played, rank, start_s, end_s)
     starts = np.maximum(played.times.start[kernels], start_s)
     ends = np.minimum(played.times.end[kernels], end_s)
-    # A kernel beside an earlier one counts from where that ends.
     covered = np.maximum.accumulate(np.concatenate(([start_s], ends)))
-    counted = np.maximum(0.0, ends - np.maximum(starts, covered[:-1]))
-    _add_kernels(parts, played, kernels, counted, excess)
+    # Kernels side by side take their time once.
+    busy_s = float(np.maximum(0.0, ends - np.maximum(starts, covered[:-1])).sum())
+    _add_kernels(parts, played, kernels, ends - starts, busy_s, excess)
     gaps = np.flatnonzero(starts > covered[:-1])
     walk = _Walk(played, rank)
     for at in gaps:
@@ -64,13 +64,15 @@ def _kernels(played: Played, rank: int, start_s: float, end_s: float) -> Ints:
 
 
 def _add_kernels(
-    parts: Floats, played: Played, kernels: Ints, counted: Floats, excess: float
+    parts: Floats, played: Played, kernels: Ints, ran: Floats, busy_s: float, excess: float
 ) -> None:
+    """Kernels by what they take alone; what they were busy longer they lost to others."""
     took = played.times.end[kernels] - played.times.start[kernels]
-    work = played.tasks.work[kernels]
-    share = np.divide(work, took, out=np.ones_like(took), where=took > 0)
-    own = counted * np.minimum(share, 1.0)
-    parts[PART_INDEX[OVERLAP_SLOWDOWN]] += float((counted - own).sum())
+    share = np.divide(ran, took, out=np.zeros_like(took), where=took > 0)
+    own = played.tasks.work[kernels] * share
+    # Two that share the GPU are no faster together than one after the other, but for rounding.
+    own *= min(1.0, busy_s / max(float(own.sum()), np.finfo(np.float64).tiny))
+    parts[PART_INDEX[OVERLAP_SLOWDOWN]] += busy_s - float(own.sum())
     slowest = own * excess / (1 + excess)
     parts[PART_INDEX[STRAGGLERS]] += float(slowest.sum())
     np.add.at(parts, played.part[kernels], own - slowest)

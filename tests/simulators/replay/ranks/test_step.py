@@ -58,8 +58,9 @@ def test_streams_run_side_by_side_and_share_the_gpu() -> None:
     script.gemm(BIG, stream=0)
     script.gemm(BIG, stream=1)
     step = play(script)
-    # Two kernels at half speed each.
+    # Two kernels at half speed each, which is no slowdown.
     assert step.step_time_s == pytest.approx(2 * gemm_s(BIG, 1))
+    assert step.breakdown_s == {"compute": pytest.approx(step.step_time_s)}
 
 
 def test_an_event_orders_two_streams() -> None:
