@@ -19,11 +19,12 @@ from simulators.traces.invariants import Expected, check_traces
 from tests.e2e.commands import ROOT, environment
 
 WORLD, EXPERTS, TOKENS, TOP_K, HIDDEN = 8, 16, 128, 2, 64
+VOCABULARY = 512
 HOT = f"num_experts={EXPERTS},hot_ratio=0.125,hot_weight=0.5"
 MOE = (
     ROOT / "examples" / "megatron_gpt.py",
     *("--num-layers", 2, "--hidden-size", HIDDEN, "--num-attention-heads", 4),
-    *("--seq-length", TOKENS, "--vocab-size", 512, "--num-experts", EXPERTS),
+    *("--seq-length", TOKENS, "--vocab-size", VOCABULARY, "--num-experts", EXPERTS),
     *("--micro-batch-size", 1, "--global-batch-size", 16, "--train-iters", 2),
     *("--expert-model-parallel-size", WORLD, "--transformer-impl", "local"),
 )
@@ -110,7 +111,15 @@ def test_ranks_traced_apart_agree_on_who_sends_what(skewed: Mapping[int, Trace])
 def test_sound_runs_break_no_invariant(
     even: tuple[Trace, ...], skewed: Mapping[int, Trace]
 ) -> None:
-    assert check_traces(even, {0: Expected(steps=2)}) == ()
+    norm, ffn = 2 * HIDDEN, 4 * HIDDEN
+    attention = HIDDEN * 3 * HIDDEN + HIDDEN * HIDDEN
+    experts = EXPERTS // WORLD * 2 * HIDDEN * ffn + HIDDEN * EXPERTS
+    layers = 2 * (2 * norm + attention + experts)
+    words = 2 * VOCABULARY * HIDDEN + TOKENS * HIDDEN
+    held = layers + words + norm
+    assert check_traces(even, {0: Expected(held, 2 * held, steps=2)}) == ()
+    (finding,) = check_traces(even, {0: Expected(held - 1)})
+    assert finding.invariant == "parameters"
     assert check_traces(list(skewed.values())) == ()
 
 
