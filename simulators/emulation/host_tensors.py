@@ -62,6 +62,8 @@ def _patch_reads(state: RankState) -> None:
         return real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
 
     torch.Tensor.tolist = tolist
+    # Its own reads element by element.
+    FakeTensor.tolist = tolist
     torch.Tensor.numpy = numpy
     torch.Tensor.__array__ = lambda self, dtype=None, copy=None: (
         numpy(self, force=True) if dtype is None else numpy(self, force=True).astype(dtype)

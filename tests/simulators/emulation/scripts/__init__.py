@@ -1,0 +1,1 @@
+"""Training scripts that tests run as emulated ranks. They know nothing of the emulator."""

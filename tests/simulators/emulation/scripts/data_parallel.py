@@ -1,0 +1,43 @@
+"""DistributedDataParallel, then FullyShardedDataParallel 2, of a small model."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+push, pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+WIDTH = 1024
+
+
+def blocks() -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        *(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(8)), torch.nn.ReLU()
+    ).cuda()
+
+
+def train(model: torch.nn.Module, steps: int) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        push(f"step {step}")
+        model(torch.randn(4, WIDTH, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        pop()
+
+
+push("ddp")
+train(torch.nn.parallel.DistributedDataParallel(blocks(), bucket_cap_mb=8), 3)
+pop()
+torch.cuda.synchronize()
+push("fsdp")
+model = blocks()
+for block in model:
+    if list(block.parameters()):
+        fully_shard(block)
+fully_shard(model)
+train(model, 2)
+pop()
+dist.destroy_process_group()

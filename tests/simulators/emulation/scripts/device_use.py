@@ -1,0 +1,181 @@
+"""Uses the device in many ways, each inside an NVTX range that names it."""
+
+import os
+
+import torch
+import torch.distributed as dist
+
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+push, pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+side = torch.cuda.Stream()
+
+push("properties")
+assert torch.cuda.is_available()
+assert torch.cuda.device_count() == 4
+assert torch.cuda.get_device_name() == "NVIDIA H800"
+assert torch.cuda.get_device_capability() == (9, 0)
+assert torch.cuda.is_bf16_supported()
+assert torch.cuda.mem_get_info()[1] == 8 * 2**30
+assert torch.cuda.current_device() == 1
+assert isinstance(torch.ones(1, device="cuda"), torch.cuda.FloatTensor)
+pop()
+
+push("streams")
+data = torch.ones(1024, device="cuda")
+event = torch.cuda.Event(enable_timing=True)
+event.record()
+with torch.cuda.stream(side):
+    assert torch.cuda.current_stream() == side
+    side.wait_event(event)
+    data.mul_(2)
+torch.cuda.current_stream().wait_stream(side)
+data.add_(1)
+end = torch.cuda.Event(enable_timing=True)
+end.record()
+end.synchronize()
+assert event.elapsed_time(end) > 0
+pop()
+
+push("wrong stream")
+data.add_(1)
+with torch.cuda.stream(side):
+    data.mul_(3)
+pop()
+
+push("recorded")
+torch.cuda.synchronize()
+lent = torch.ones(4096, device="cuda")
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    lent.mul(2)
+lent.record_stream(side)
+del lent
+reused = torch.zeros(4096, device="cuda")
+pop()
+
+push("freed in use")
+torch.cuda.synchronize()
+lent = torch.ones(2**20, device="cuda")
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    lent.mul_(2)
+del lent
+reused = torch.zeros(2**20, device="cuda")
+pop()
+
+push("parts")
+torch.cuda.synchronize()
+buffer = torch.zeros(2, 512, device="cuda")
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    buffer[0].add_(1)
+buffer[1].add_(1)
+pop()
+
+push("collective in flight")
+torch.cuda.synchronize()
+work = dist.all_reduce(data, async_op=True)
+data.add_(1)
+work.wait()
+pop()
+
+push("collectives")
+group = dist.new_group([1, 5, 7, 9], group_desc="ODD")
+assert dist.new_group([0, 2]) == dist.GroupMember.NON_GROUP_MEMBER
+gathered = torch.empty(4 * 1024, device="cuda")
+dist.all_gather_into_tensor(gathered, data, group=group)
+dist.reduce_scatter_tensor(data, gathered, group=group)
+dist.all_to_all_single(gathered[:1024], data, [512, 256, 128, 128], [256, 256, 256, 256], group)
+dist.broadcast(data, src=5, group=group)
+dist.barrier()
+pop()
+
+push("transfers")
+sends = [dist.P2POp(dist.isend, data, 1, group), dist.P2POp(dist.irecv, gathered, 7, group)]
+for request in dist.batch_isend_irecv(sends):
+    request.wait()
+dist.send(data, 5, group)
+dist.send(data, 5, group)
+try:
+    dist.send(data, group=group, group_dst=6)
+except (ValueError, RuntimeError):
+    print("no such member")
+pop()
+
+push("host")
+flag = torch.tensor([3, 5], device="cuda")
+assert (flag * 2).tolist() == [6, 10]
+assert int(flag.sum()) == 8
+on_host = torch.tensor([2.0])
+dist.all_reduce(on_host)
+assert on_host.item() == 2.0 * dist.get_world_size()
+everyone = [None] * dist.get_world_size()
+dist.all_gather_object(everyone, {"rank": dist.get_rank()})
+assert everyone[0] == {"rank": 9}
+pop()
+
+push("random state")
+torch.cuda.manual_seed(7)
+state = torch.cuda.get_rng_state()
+assert state.numel() == 16
+torch.cuda.set_rng_state(state, device="cuda:1")
+assert torch.cuda.initial_seed() == 7
+pop()
+
+push("memory")
+torch.cuda.synchronize()
+before = torch.cuda.memory_allocated()
+big = torch.empty(2**30, dtype=torch.uint8, device="cuda")
+assert torch.cuda.memory_allocated() == before + 2**30
+assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated()
+assert torch.cuda.memory_reserved() >= torch.cuda.memory_allocated()
+big.untyped_storage().resize_(0)
+assert torch.cuda.memory_allocated() == before
+del big
+torch.cuda.empty_cache()
+pop()
+
+push("out of memory")
+try:
+    torch.empty(9 * 2**30, dtype=torch.uint8, device="cuda")
+except torch.cuda.OutOfMemoryError as error:
+    print(error)
+assert torch.cuda.memory_stats()["num_ooms"] == 1
+pop()
+
+push("compiled")
+
+
+@torch.compile
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+before = torch.cuda.max_memory_allocated()
+torch.cuda.reset_peak_memory_stats()
+live = torch.cuda.memory_allocated()
+activated = gelu(torch.ones(2**20, device="cuda"))
+# Input and result; what the compiled kernel keeps in registers is nowhere.
+assert torch.cuda.max_memory_allocated() == live + 2 * 4 * 2**20
+pop()
+
+push("attention")
+q = torch.randn(2, 8, 256, 64, dtype=torch.bfloat16, device="cuda")
+torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
+torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+pop()
+
+push("training")
+model = torch.nn.Linear(512, 512, device="cuda")
+ordinary = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.randn(8, 512, device="cuda")).sum().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    ordinary.step()
+    ordinary.zero_grad()
+pop()
+
+dist.destroy_process_group()
+raise SystemExit(7)

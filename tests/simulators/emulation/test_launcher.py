@@ -1,0 +1,108 @@
+"""The command's door: options, scripts and the native part's compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulators.emulation.__main__ import main as command
+from simulators.emulation.launcher import main, ranks_of
+from simulators.errors import InputError
+from simulators.traces.files import read_directory
+from tests.simulators.emulation.sections import ROOT
+
+PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_count())\n"
+
+
+def test_ranks_are_numbers_and_ranges() -> None:
+    assert ranks_of("0,37", 96) == [0, 37]
+    assert ranks_of("8-11,9", 96) == [8, 9, 10, 11]
+    with pytest.raises(InputError, match="--rank=first"):
+        ranks_of("first", 96)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--world-size", "8", "--rank", "8"], "--rank=8: is not in the world (allowed: 0..7)"),
+        (["--world-size", "0"], "--world-size=0"),
+        (["--world-size", "8", "--gpu", "h80"], "did you mean 'h800'"),
+        (["--world-size", "8", "--local-world-size", "0"], "--local-world-size=0"),
+        (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
+        (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
+        (["--world-size", "8", "--without", "apx"], "did you mean 'apex'"),
+        (["--world-size", "8", "--rank", "0,1", "--trace", "t.gz"], "--output DIR"),
+        (["--world-size", "8", "--", "no_such_script.py"], "no_such_script.py: is no file"),
+        (["--world-size", "8", "--", "-m"], "names no module"),
+        (["--world-size", "8", "--"], "script=: is missing"),
+    ],
+)
+def test_wrong_options_are_refused_at_the_door(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(PLAIN)
+    if "--" not in arguments:
+        arguments = [*arguments, "--", "script.py"]
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["walk"]) == 2
+    assert "command=walk" in capsys.readouterr().err
+    assert command(["--help"]) == 0
+
+
+def test_ranks_run_side_by_side_and_share_one_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "script.py").write_text(PLAIN)
+    # Both compile at once; neither may see the other's half.
+    options = ["--world-size", "16", "--rank", "0,9", "--jobs", "2", "--no-check"]
+    assert main([*options, "--", "script.py"]) == 0
+    assert [trace.header.rank for trace in read_directory(tmp_path / "traces")] == [0, 9]
+    (library,) = (tmp_path / "cache" / "trainscout" / "native").iterdir()
+    assert library.suffix == ".so"
+
+
+def test_a_machine_without_a_compiler_is_told_so(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(PLAIN)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "simulators.emulation", "run", "--world-size", "1"),
+            *("--trace", str(tmp_path / "t.gz"), "--", str(tmp_path / "script.py")),
+        ],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "CXX"},
+            "PATH": str(tmp_path),
+            "XDG_CACHE_HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no C++ compiler was found" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "t.gz").exists()
+
+
+def test_a_run_that_trained_nothing_breaks_an_invariant(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(PLAIN)
+    options = ["--world-size", "8", "--trace", str(tmp_path / "t.gz")]
+    assert main([*options, "--", str(tmp_path / "script.py")]) == 4
