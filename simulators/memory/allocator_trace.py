@@ -27,6 +27,7 @@ from simulators.traces.events import (
     Synchronise,
     ValueRead,
 )
+from simulators.traces.fused import storages_within_fusions
 
 Ints = NDArray[np.int64]
 
@@ -100,7 +101,7 @@ def memory_over_time(
     Raises:
         InputError: when the trace frees, resizes or records what it never allocated.
     """
-    player = _Player(Allocator(capacity_bytes, settings, outside_bytes), clock)
+    player = _Player(events, Allocator(capacity_bytes, settings, outside_bytes), clock)
     rows: list[tuple[int, int, int, int, int]] = []
     allocator, out_of_memory = player.allocator, None
     last = (0, 0, 0, 0)
@@ -138,7 +139,7 @@ def snapshot_at(
     clock: Clock | None = None,
 ) -> list[BlockState]:
     """Every block after the event ``index`` of a trace that got so far."""
-    player = _Player(Allocator(capacity_bytes, settings, outside_bytes), clock)
+    player = _Player(events, Allocator(capacity_bytes, settings, outside_bytes), clock)
     for at in range(index + 1):
         handle = player.handlers.get(type(events[at]))
         if handle is not None:
@@ -149,8 +150,10 @@ def snapshot_at(
 class _Player:
     """Turns events into calls of the allocator."""
 
-    def __init__(self, allocator: Allocator, clock: Clock | None) -> None:
+    def __init__(self, events: Sequence[Event], allocator: Allocator, clock: Clock | None) -> None:
         self.allocator = allocator
+        # What only lives inside of a fused kernel takes no memory.
+        self.fused_away = storages_within_fusions(events)
         self.clock = clock
         self.blocks: dict[int, Block | None] = {}
         self.stream_of: dict[int, int] = {}
@@ -171,7 +174,8 @@ class _Player:
 
     def alloc(self, index: int, event: Alloc) -> None:
         self.stream_of[event.storage] = event.stream
-        self.blocks[event.storage] = self.take(index, event.bytes, event.stream)
+        size = 0 if event.storage in self.fused_away else event.bytes
+        self.blocks[event.storage] = self.take(index, size, event.stream)
 
     def free(self, index: int, event: Free) -> None:
         self.release(index, self.block(index, event.storage))

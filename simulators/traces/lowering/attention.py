@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from simulators.errors import InputError
-from simulators.traces.events import Op, TensorSpec
+from simulators.traces.events import Argument, Op, TensorSpec
 from simulators.traces.lowering.lowered import FREE, Lowered
 from simulators.traces.lowering.tensors import flag, precision, short_name, tensor
 from simulators.workload.ir import Attention
@@ -49,9 +49,7 @@ def attention(
     return Lowered((made,), RULE, estimated)
 
 
-def scaled_dot_product(
-    kernel: str, pass_: str, causal_at: int, estimated: bool = False
-) -> Callable[[Op], Lowered]:
+def scaled_dot_product(kernel: str, pass_: str, causal_at: int) -> Callable[[Op], Lowered]:
     """A rule for operations on ``[sequences, heads, tokens, width]``; backward ones begin with the
     output's gradient."""
     first = 0 if pass_ == "fwd" else 1
@@ -60,7 +58,7 @@ def scaled_dot_product(
         query, key, value = (tensor(op, first + each) for each in range(3))
         shapes = _four(op, query), _four(op, key), _four(op, value)
         causal = flag(op, causal_at)
-        return attention(op, shapes, causal, pass_, precision(query), kernel, estimated)
+        return attention(op, shapes, causal, pass_, precision(query), kernel)
 
     return rule
 
@@ -100,6 +98,28 @@ def packed(
     return rule
 
 
+def flex(pass_: str) -> Callable[[Op], Lowered]:
+    """A rule for FlexAttention: ``query, key, value, ..., block mask, ...``.
+
+    A Triton kernel that comes near FlashAttention-2. What its mask leaves out only the device
+    knows; one other than the empty mask is taken to be causal, which is an estimate.
+    """
+
+    def rule(op: Op) -> Lowered:
+        query, key, value = (tensor(op, each) for each in range(3))
+        shapes = _four(op, query), _four(op, key), _four(op, value)
+        masks = [each[-1] for each in op.inputs if isinstance(each, tuple) and _is_mask(each)]
+        causal = any("noop" not in str(mask) for mask in masks)
+        return attention(op, shapes, causal, pass_, precision(query), FLASH, estimated=True)
+
+    return rule
+
+
+def _is_mask(argument: tuple[Argument, ...]) -> bool:
+    """Lengths of queries and keys first, the name of the mask's function last."""
+    return len(argument) > 3 and isinstance(argument[0], int) and isinstance(argument[-1], str)
+
+
 def _four(op: Op, spec: TensorSpec) -> tuple[int, ...]:
     if len(spec.shape) != 4:
         problem = "is no attention operand"
@@ -118,6 +138,8 @@ TABLE = {
     f"{_SDP}_cudnn_attention": scaled_dot_product(CUDNN, "fwd", 6),
     f"{_SDP}_cudnn_attention_backward": scaled_dot_product(CUDNN, "bwd", 14),
     "aten.scaled_dot_product_attention": scaled_dot_product(FLASH, "fwd", 5),
+    "higher_order.flex_attention": flex("fwd"),
+    "higher_order.flex_attention_backward": flex("bwd"),
     "aten._flash_attention_forward": packed(FLASH, "fwd", 3, 5, 8),
     "aten._flash_attention_backward": packed(FLASH, "bwd", 6, 8, 11),
     "aten._efficient_attention_forward": packed(EFFICIENT, "fwd", 4, 6, 9),

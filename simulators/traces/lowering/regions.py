@@ -21,6 +21,7 @@ from simulators.traces.events import (
     Site,
     TensorSpec,
 )
+from simulators.traces.fused import FUSED
 from simulators.traces.lowering.lowered import FREE, Lowered
 from simulators.traces.lowering.rules import lower
 from simulators.traces.lowering.tensors import in_place, touched_bytes
@@ -28,7 +29,6 @@ from simulators.traces.vocabulary import tensors
 from simulators.workload.ir import Streaming
 
 RULE = "fused region"
-FUSED = "fused"
 # Of the classes in a region, the one whose kernel the whole becomes: the slowest per byte first.
 _CLASSES = (
     "embedding_bwd",

@@ -7,7 +7,9 @@ from simulators.errors import InputError
 from simulators.memory.allocator_trace import Clock, memory_over_time, snapshot_at
 from simulators.traces.events import (
     Alloc,
+    Begin,
     EmptyCache,
+    End,
     EventRecord,
     Free,
     HostGap,
@@ -109,3 +111,15 @@ def test_what_was_never_allocated_is_refused(event: object) -> None:
 def test_storages_without_bytes_take_no_memory() -> None:
     memory = memory_over_time((Alloc(1, 0, 0), RecordStream(1, 2), Free(1)), GIB)
     assert memory.peak_reserved_bytes == 0
+
+
+def test_what_only_lives_in_a_fused_kernel_takes_no_memory() -> None:
+    events = (
+        Begin("fused", "f"),
+        Alloc(1, 40 * MIB, 0),
+        Alloc(2, 30 * MIB, 0),
+        Free(1),
+        End("fused"),
+        Free(2),
+    )
+    assert memory_over_time(events, GIB).peak_reserved_bytes == 30 * MIB

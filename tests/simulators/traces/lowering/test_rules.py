@@ -206,6 +206,19 @@ def test_attention(name: str, inputs: tuple, expected: Attention) -> None:  # ty
     assert _fields(found) == wanted
 
 
+@pytest.mark.parametrize(("mask", "causal"), [("causal_mask", True), ("noop_mask", False)])
+@pytest.mark.parametrize(("name", "pass_"), [("", "fwd"), ("_backward", "bwd")])
+def test_flex_attention(mask: str, causal: bool, name: str, pass_: str) -> None:
+    blocks = (1024, 2048, t(2, 1, 8, dtype="int32"), None, 128, 128, mask)
+    options = (("BACKEND", "AUTO"), ("OUTPUT_LOGSUMEXP", True))
+    inputs = (Q, K, V, "_identity", blocks, 0.1, options, (), ())
+    lowered = lower(op(f"higher_order.flex_attention{name}", inputs, Q))
+    assert lowered.estimated
+    made = f"flex_attention{name}"
+    expected = Attention(made, 2, 32, 8, 1024, 2048, 128, 64, causal, pass_, "bf16", "flash2")
+    assert lowered.kernels == (expected,)
+
+
 def _fields(kernel: Attention) -> dict[str, object]:
     return {name: getattr(kernel, name) for name in kernel.__slots__}
 
