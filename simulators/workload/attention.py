@@ -281,7 +281,7 @@ def _unfused_core(shard: Shard) -> Part:
         Streaming("softmax_fwd", "softmax_fwd", 2 * scores * size),
     ]
     backward: list[Op] = [
-        Gemm("values_dgrad", s, s, dv, dtype, batch=groups, layout="NN"),
+        Gemm("values_dgrad", s, s, dv, dtype, batch=groups),
         Gemm("values_wgrad", s, dv, s, dtype, batch=groups, layout="NT"),
     ]
     saved = [Alloc("softmax", scores * size)]
@@ -289,11 +289,12 @@ def _unfused_core(shard: Shard) -> Part:
         forward.append(Streaming("attention_dropout", "dropout", scores * (2 * size + 1)))
         backward.append(Streaming("attention_dropout_bwd", "dropout", scores * (2 * size + 1)))
         saved += [Alloc("dropout_mask", scores), Alloc("dropout", scores * size)]
-    forward.append(Gemm("values", s, dv, s, dtype, batch=groups))
+    forward.append(Gemm("values", s, dv, s, dtype, batch=groups, layout="NN"))
     backward += [
         Streaming("softmax_bwd", "softmax_bwd", 3 * scores * size),
         Gemm("scores_dgrad", s, d, s, dtype, batch=groups, layout="NN"),
-        Gemm("scores_wgrad", s, d, s, dtype, batch=groups, layout="NT"),
+        # The keys' gradient, transposed as they were.
+        Gemm("scores_wgrad", d, s, s, dtype, batch=groups, layout="NT"),
     ]
     return Part(
         tuple(forward),

@@ -127,11 +127,14 @@ def linear(
 
 def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
     """Adding a 16-bit weight gradient to the main gradient where the GEMM does not."""
-    if shard.fused_wgrad:
-        return []
+    return [] if shard.fused_wgrad else [accumulation(shard, name, elements)]
+
+
+def accumulation(shard: Shard, name: str, elements: int) -> Streaming:
+    """Reading a 16-bit weight gradient, and the main gradient, which is written."""
     main = 4 if shard.accumulate_grads_fp32 else shard.element_bytes
     moved = elements * (shard.element_bytes + 2 * main)
-    return [Streaming(f"{name}_accumulate", "elementwise", moved)]
+    return Streaming(f"{name}_accumulate", "elementwise", moved)
 
 
 def _beside_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:

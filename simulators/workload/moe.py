@@ -25,7 +25,7 @@ from simulators.workload.ir import (
     Op,
     Streaming,
 )
-from simulators.workload.linear import separate_accumulation
+from simulators.workload.linear import accumulation, separate_accumulation
 from simulators.workload.mlp import mlp_part
 from simulators.workload.part import Part
 from simulators.workload.quantise import quantise
@@ -111,16 +111,9 @@ def _router(shard: Shard) -> Part:
                 "router_scores_bwd", "softmax_bwd", 3 if shard.fused_router else 14, score_bytes
             ),
             Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
-            Gemm(
-                "router_wgrad",
-                experts,
-                hidden,
-                tokens,
-                dtype,
-                layout="NT",
-                accumulate=shard.fused_wgrad,
-            ),
-            *separate_accumulation(shard, "router", experts * hidden),
+            # Its gradient is added by a kernel of its own in Megatron-Core too.
+            Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT"),
+            accumulation(shard, "router", experts * hidden),
         ),
         (Alloc("router_scores", 2 * score_bytes),),
         forward_peak_bytes=2 * score_bytes,
@@ -147,7 +140,7 @@ def _counts(shard: Shard) -> Part:
     if shard.ep * shard.etp > 1:
         table = 8 * moe.num_experts * shard.ep * shard.etp
         forward.append(Collective(_COUNTS, "all_gather", table, "etp_ep", "fp32"))
-    return Part((*forward, HostSync("expert_counts")), ())
+    return Part((*forward, HostSync("expert_counts")), (), module="moe")
 
 
 def _experts(shard: Shard) -> Part:
@@ -200,7 +193,8 @@ def _experts(shard: Shard) -> Part:
             Alloc("expert_input", rows_in * hidden * shard.linear_input_bytes),
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
             Alloc("expert_activation", rows_in * width * shard.linear_input_bytes),
-            Alloc("expert_output", sent),
+            # Where an expert's activation applies its weight, nothing else needs its output.
+            *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
         ),
         forward_peak_bytes=received + sent,
         backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
@@ -232,6 +226,8 @@ def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[
         ops.append(
             Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
         )
+        if moe.dispatcher == "alltoall" and not suffix:
+            ops.append(_gathered_weights(shard, "all_gather"))
     return ops
 
 
@@ -246,6 +242,8 @@ def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[O
         ops.append(
             Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
         )
+        if moe.dispatcher == "alltoall" and suffix:
+            ops.append(_gathered_weights(shard, "reduce_scatter"))
     if moe.dispatcher == "deepep" and shard.ep > 1:
         copies, traffic = _received_once(shard), _sent_once(shard)
         arrived = _busiest(shard, sent)
@@ -264,6 +262,12 @@ def _weights(shard: Shard, suffix: str) -> Collective:
     """The router's weight of every token copy travels with it (backward: its gradient, back)."""
     size = routed_rows(shard) * shard.element_bytes
     return Collective(f"{_WEIGHTS}{suffix}", "all_to_all", size, "ep", shard.dtype)
+
+
+def _gathered_weights(shard: Shard, kind: str) -> Collective:
+    """The weights of all token copies that an expert's ranks share (backward: their gradients)."""
+    size = _busiest(shard, routed_rows(shard) * shard.etp) * shard.element_bytes
+    return Collective(f"{_WEIGHTS}_shared", kind, size, "etp", shard.dtype)
 
 
 def _sort(shard: Shard, name: str, sent: int) -> list[Op]:

@@ -33,7 +33,17 @@ def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]
     if "moe" in modules:
         # Megatron checkpoints the layer's experts, routed and shared, as one.
         modules |= {"shared_experts"}
+    if "layernorm" in modules and shard.fusion == "fused" and shard.attention != "unfused":
+        parts = [_inside_projection(part, parts) for part in parts]
     return [_by_module(shard, part, modules) for part in parts]
+
+
+def _inside_projection(part: Part, parts: Sequence[Part]) -> Part:
+    """A norm that Transformer Engine's layer makes as part of the projection that follows (in
+    front of experts and latent projections there is none): no module that could run again."""
+    before = {"attention_norm_input": "qkv", "mlp_norm_input": "mlp"}
+    follows = {before[tensor.tag] for tensor in part.saved if tensor.tag in before}
+    return replace(part, module="") if follows & {each.module for each in parts} else part
 
 
 def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:

@@ -202,8 +202,8 @@ def test_expert_tensor_parallelism_gathers_the_tokens_of_its_group() -> None:
     forward, _ = layer_blocks(shard, True, "none")
     sent = 32 * 2 * 256 * 2
     assert wire_bytes(forward, "ep") == 2 * sent + 32 * 2 * 2
-    # Gathered before the experts, scattered after them.
-    assert wire_bytes(forward, "etp") == 2 * (2 * sent)
+    # Gathered before the experts, with the copies' weights, scattered after them.
+    assert wire_bytes(forward, "etp") == 2 * (2 * sent) + 2 * (32 * 2 * 2)
 
 
 def test_all_gather_dispatcher_gathers_all_tokens_once() -> None:

@@ -65,7 +65,8 @@ def test_per_operation_policy_recomputes_a_layer_at_once() -> None:
     ("modules", "dropped"),
     [
         ("mlp", {"fc1_output", "activation"}),
-        ("layernorm", {"attention_norm_output", "mlp_norm_output"}),
+        # Transformer Engine's projections make their norms themselves.
+        ("layernorm", set()),
         ("core_attn", {"logsumexp"}),
         ("attn_out", {"attention_output_input"}),
         ("mlp+core_attn", {"fc1_output", "activation", "logsumexp"}),
@@ -79,6 +80,22 @@ def test_modules_drop_their_tensors(modules: str, dropped: set[str]) -> None:
     recomputed = kept(blocks(LLAMA, modules)[0])
     assert plain.keys() - recomputed.keys() == dropped
     assert all(plain[tag] == size for tag, size in recomputed.items())
+
+
+def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
+    def dropped(model: Model, **software: str) -> set[str]:
+        shard = Shard.of(make_job(model, training=software))
+        is_moe = model.moe is not None
+        plain, again = (
+            {op.tag for op in layer_blocks(shard, is_moe, *mode)[0].ops if isinstance(op, Alloc)}
+            for mode in (("none",), ("selective", "layernorm"))
+        )
+        return plain - again
+
+    both = {"attention_norm_output", "mlp_norm_output"}
+    assert dropped(LLAMA, attention="unfused") == dropped(LLAMA, fusion="compiled") == both
+    assert dropped(MOE) == {"mlp_norm_output"}
+    assert dropped(MLA_MOE) >= both
 
 
 def test_recomputed_experts_dispatch_again_and_their_activation_alone_does_not() -> None:
