@@ -1,9 +1,10 @@
 """Which traced ranks do the same work, phase by phase.
 
-The forward and backward schedule must be the same, launch by launch. What surrounds it may differ
-a little between ranks of one kind: a distributed optimizer cuts every rank's shard out of other
-parameters, a gradient norm counts replicated parameters on one tensor-parallel rank only, one
-rank prints. Such differences are reported, and tolerated while the work differs by little.
+The forward and backward schedule must be the same, launch by launch; only sizes may differ a
+little, as they do where shards are uneven. What surrounds it may differ more between ranks of one
+kind: a distributed optimizer cuts every rank's shard out of other parameters, a gradient norm
+counts replicated parameters on one tensor-parallel rank only, one rank prints. Such differences
+are reported, and tolerated while the work differs by little.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Difference:
     ``operations``: (name, launches of ``like``, launches of ``rank``) of those launched another
     number of times; empty when only sizes or order differ. ``work`` and ``communicated`` are
     differences of elements touched and bytes communicated, relative to the phase's; ``of_step``
-    is the larger of the two relative to the whole step's.
+    is the larger of the two relative to the whole step's. ``same_schedule``: the same is launched
+    and waited for in the same order.
     """
 
     rank: int
@@ -40,6 +42,7 @@ class Difference:
     work: float
     communicated: float
     of_step: float
+    same_schedule: bool
 
     def __str__(self) -> str:
         shown = [f"{name} {theirs}->{ours}" for name, theirs, ours in self.operations[:4]]
@@ -47,7 +50,7 @@ class Difference:
             shown.append(f"{len(self.operations) - len(shown)} more")
         return (
             f"rank {self.rank} is not rank {self.like} in {self.phase} of step {self.step}: "
-            f"{', '.join(shown) or 'same operations, other sizes or order'} "
+            f"{', '.join(shown) or ('other sizes' if self.same_schedule else 'another order')} "
             f"(work {self.work:.2%}, communicated {self.communicated:.2%}; "
             f"{self.of_step:.2%} of the step)"
         )
@@ -69,9 +72,13 @@ class Classes:
 @dataclass(frozen=True)
 class _Phase:
     digests: tuple[str, ...]
+    schedules: tuple[str, ...]
     operations: Counter[str]
     elements: int
     communicated_bytes: int
+
+
+_NOTHING = _Phase((), (), Counter(), 0, 0)
 
 
 def classes(contents: Sequence[Content], tolerance: float = TOLERANCE) -> Classes:
@@ -106,11 +113,11 @@ def classes(contents: Sequence[Content], tolerance: float = TOLERANCE) -> Classe
 def _phases(one: Content) -> dict[tuple[str, int], _Phase]:
     """All parts of each phase of each step, together."""
     phases: dict[tuple[str, int], _Phase] = {}
-    nothing = _Phase((), Counter(), 0, 0)
     for part in one.phases:
-        so_far = phases.get((part.phase, part.step), nothing)
+        so_far = phases.get((part.phase, part.step), _NOTHING)
         phases[part.phase, part.step] = _Phase(
             (*so_far.digests, part.digest),
+            (*so_far.schedules, part.schedule),
             so_far.operations + part.operations,
             so_far.elements + part.elements,
             so_far.communicated_bytes + part.communicated_bytes,
@@ -124,9 +131,8 @@ def _differences(
     like: int,
     theirs: dict[tuple[str, int], _Phase],
 ) -> Iterator[Difference]:
-    nothing = _Phase((), Counter(), 0, 0)
     for phase, step in dict.fromkeys([*theirs, *ours]):
-        here, there = ours.get((phase, step), nothing), theirs.get((phase, step), nothing)
+        here, there = ours.get((phase, step), _NOTHING), theirs.get((phase, step), _NOTHING)
         if here.digests == there.digests:
             continue
         names = dict.fromkeys([*there.operations, *here.operations])
@@ -147,6 +153,7 @@ def _differences(
                 abs(here.elements - there.elements) / max(elements, 1),
                 abs(here.communicated_bytes - there.communicated_bytes) / max(communicated, 1),
             ),
+            here.schedules == there.schedules,
         )
 
 
@@ -157,7 +164,7 @@ def _of_step(phases: dict[tuple[str, int], _Phase], step: int) -> tuple[int, int
 
 
 def _tolerable(difference: Difference, tolerance: float) -> bool:
-    if difference.phase in EXACT_PHASES:
+    if difference.phase in EXACT_PHASES and not difference.same_schedule:
         return False
     of_phase = max(difference.work, difference.communicated)
     return of_phase <= tolerance or difference.of_step <= STEP_TOLERANCE

@@ -29,6 +29,9 @@ from simulators.traces.collate.order import OrderProblem, check_order
 from simulators.traces.collate.placement import place
 from simulators.traces.events import Collective, PointToPoint, Trace
 
+# Of what keeps classes apart, in an error.
+SHOWN_REASONS = 3
+
 
 @dataclass(frozen=True)
 class Collated:
@@ -101,7 +104,11 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     contents = [content(trace, communications[trace.header.rank]) for trace in traces]
     found = classes(contents, tolerance)
     seen = {rank: families(one.communicators.values()) for rank, one in communications.items()}
-    class_of_rank = place(world_size, found.first_of, seen)
+    try:
+        class_of_rank = place(world_size, found.first_of, seen)
+    except InputError as error:
+        why = "".join(f"; {each}" for each in found.separating[:SHOWN_REASONS])
+        raise InputError("traces", error.value, error.problem + why, error.allowed) from error
     groups = _groups(world_size, class_of_rank, communications, seen)
     names = {
         first: _names(communications[first], seen[first]) for first in sorted(set(class_of_rank))

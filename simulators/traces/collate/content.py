@@ -9,8 +9,8 @@ numbers and devices among the arguments of operations, and with communicators na
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -48,6 +48,8 @@ DEVICE_PREFIX = "cuda:"
 class PhaseContent:
     """One phase of one step: its digest, and what it amounts to.
 
+    ``schedule`` is a digest without the shapes and storages that operations work on, and without
+    memory: launches, communicated bytes and waits in order.
     ``operations`` counts launches by name, communications as ``kind role``; ``elements`` are those
     of all tensors that operations read and write; ``communicated_bytes`` those that communications
     read and write.
@@ -56,6 +58,7 @@ class PhaseContent:
     phase: str
     step: int
     digest: str
+    schedule: str
     operations: Counter[str]
     elements: int
     communicated_bytes: int
@@ -114,23 +117,28 @@ class _Role:
         return (self.ranks.index(peer) - self.position) % len(self.ranks)
 
 
+# What a line says of the schedule (launches and waits; nothing for memory), and the sizes and
+# storages that it is about.
+_Line = tuple[str, str]
+
+
 class _Gathering:
     """Collects one phase."""
 
     def __init__(self, roles: dict[str, _Role]) -> None:
-        self.lines: list[str] = []
+        self.lines: list[_Line] = []
         self.operations: Counter[str] = Counter()
         self._roles = roles
         self._elements = 0
         self._communicated_bytes = 0
-        self._numbers: dict[tuple[str, int], int] = {}
+        self._numbers: dict[str, dict[int, int]] = defaultdict(dict)
 
     def content(self, phase: Phase) -> PhaseContent:
-        digest = hashlib.blake2b("\n".join(self.lines).encode(), digest_size=16).hexdigest()
         return PhaseContent(
             phase.phase,
             phase.step,
-            digest,
+            _digest([f"{launched} {sizes}" for launched, sizes in self.lines]),
+            _digest([launched for launched, _ in self.lines if launched]),
             self.operations,
             self._elements,
             self._communicated_bytes,
@@ -138,20 +146,21 @@ class _Gathering:
 
     def add(self, event: Event) -> None:
         write = _WRITERS.get(type(event))
-        if write is not None:
-            for line in write(self, event):
-                self.lines.append(line)
+        line = None if write is None else write(self, event)
+        if line is not None:
+            self.lines.append(line)
 
-    def number(self, kind: str, number: int | None) -> object:
+    def number(self, kind: str, number: int | None) -> int | None:
         """The number anew: in order of first appearance within the phase."""
         if number is None:
             return None
-        return self._numbers.setdefault((kind, number), len(self._numbers))
+        numbers = self._numbers[kind]
+        return numbers.setdefault(number, len(numbers))
 
-    def storage(self, number: int | None) -> object:
+    def storage(self, number: int | None) -> int | None:
         return self.number("storage", number)
 
-    def stream(self, number: int | None) -> object:
+    def stream(self, number: int | None) -> int | None:
         return self.number("stream", number)
 
     def argument(self, argument: Argument) -> object:
@@ -169,70 +178,72 @@ class _Gathering:
             return DEVICE_PREFIX
         return argument
 
-    def op(self, op: Op) -> Iterator[str]:
+    def op(self, op: Op) -> _Line:
         self.operations[op.name] += 1
         inputs = [self.argument(argument) for argument in op.inputs]
         outputs = [self.argument(tensor) for tensor in op.outputs]
-        yield f"op {op.name} {inputs} {outputs} {self.stream(op.stream)}"
+        return f"op {op.name} {self.stream(op.stream)}", f"{inputs} {outputs}"
 
-    def collective(self, event: Collective) -> Iterator[str]:
+    def collective(self, event: Collective) -> _Line:
         role = self._roles[event.group]
         self.operations[f"{event.kind} {role.text}"] += 1
         self._communicated_bytes += event.bytes_in + event.bytes_out
         storages = [self.storage(number) for number in (*event.inputs, *event.outputs)]
-        yield (
+        return (
             f"{event.kind} {role.text} {event.bytes_in} {event.bytes_out} {event.dtype} "
             f"{self.stream(event.stream)} {self.number('work', event.work)} {event.splits_in} "
-            f"{event.splits_out} {storages}"
+            f"{event.splits_out}",
+            str(storages),
         )
 
-    def point_to_point(self, event: PointToPoint) -> Iterator[str]:
+    def point_to_point(self, event: PointToPoint) -> _Line:
         role = self._roles[event.group]
         self.operations[f"{event.kind} {role.text}"] += 1
         self._communicated_bytes += event.bytes
-        yield (
+        return (
             f"{event.kind} {role.text} {role.offset(event.peer)} {event.bytes} {event.dtype} "
             f"{self.stream(event.stream)} {self.number('work', event.work)} "
-            f"{self.number('batch', event.batch)} {self.storage(event.storage)}"
+            f"{self.number('batch', event.batch)}",
+            str(self.storage(event.storage)),
         )
 
-    def begin(self, event: Begin) -> Iterator[str]:
+    def begin(self, event: Begin) -> _Line | None:
         # What users write into ranges may name the rank.
-        if event.kind != USER_RANGE:
-            yield f"begin {event.kind} {event.name}"
+        return None if event.kind == USER_RANGE else (f"begin {event.kind} {event.name}", "")
 
-    def end(self, event: End) -> Iterator[str]:
-        if event.kind != USER_RANGE:
-            yield f"end {event.kind}"
+    def end(self, event: End) -> _Line | None:
+        return None if event.kind == USER_RANGE else (f"end {event.kind}", "")
 
-    def synchronise(self, event: Synchronise) -> Iterator[str]:
-        yield f"synchronise {event.scope} {self.number(event.scope, event.number)}"
+
+def _digest(lines: list[str]) -> str:
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 
 # Events without an entry (sites, gaps, communicators' making, violations) are no content.
-_WRITERS: dict[type, Callable[[_Gathering, Any], Iterator[str]]] = {
+_WRITERS: dict[type, Callable[[_Gathering, Any], _Line | None]] = {
     Op: _Gathering.op,
     Collective: _Gathering.collective,
     PointToPoint: _Gathering.point_to_point,
     Begin: _Gathering.begin,
     End: _Gathering.end,
-    Synchronise: _Gathering.synchronise,
-    WorkWait: lambda g, e: iter(
-        [f"work_wait {g.number('work', e.work)} {g.stream(e.stream)} {e.blocks_host}"]
+    Synchronise: lambda g, e: (f"synchronise {e.scope} {g.number(e.scope, e.number)}", ""),
+    WorkWait: lambda g, e: (
+        f"work_wait {g.number('work', e.work)} {g.stream(e.stream)} {e.blocks_host}",
+        "",
     ),
-    EventRecord: lambda g, e: iter(
-        [f"event_record {g.number('event', e.event)} {g.stream(e.stream)} {e.timing}"]
+    EventRecord: lambda g, e: (
+        f"event_record {g.number('event', e.event)} {g.stream(e.stream)} {e.timing}",
+        "",
     ),
-    EventWait: lambda g, e: iter(
-        [f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}"]
+    EventWait: lambda g, e: (
+        f"event_wait {g.number('event', e.event)} {g.stream(e.stream)}",
+        "",
     ),
     # What a value was may differ (a rank that knows it, one that invents it); reading it counts.
-    ValueRead: lambda g, e: iter([f"value_read {e.operation} {g.stream(e.stream)}"]),
-    Alloc: lambda g, e: iter([f"alloc {g.storage(e.storage)} {e.bytes} {g.stream(e.stream)}"]),
-    Free: lambda g, e: iter([f"free {g.storage(e.storage)}"]),
-    Resize: lambda g, e: iter([f"resize {g.storage(e.storage)} {e.bytes}"]),
-    RecordStream: lambda g, e: iter(
-        [f"record_stream {g.storage(e.storage)} {g.stream(e.stream)}"]
-    ),
-    EmptyCache: lambda g, e: iter(["empty_cache"]),
+    ValueRead: lambda g, e: (f"value_read {e.operation} {g.stream(e.stream)}", ""),
+    Alloc: lambda g, e: ("", f"alloc {g.storage(e.storage)} {e.bytes} {g.stream(e.stream)}"),
+    Free: lambda g, e: ("", f"free {g.storage(e.storage)}"),
+    Resize: lambda g, e: ("", f"resize {g.storage(e.storage)} {e.bytes}"),
+    RecordStream: lambda g, e: ("", f"record_stream {g.storage(e.storage)} {g.stream(e.stream)}"),
+    EmptyCache: lambda g, e: ("", "empty_cache"),
 }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from simulators.errors import InputError
 from simulators.traces.collate import (
+    Classes,
     Communicator,
     Mismatch,
     check_order,
@@ -323,6 +324,41 @@ def test_differences_in_the_optimizer_are_tolerated_within_the_bound(
     assert first_of(1.5, tolerance=0.5) == {0: 0, 1: 0}
 
 
+def test_within_the_schedule_sizes_may_differ_a_little_and_launches_not(
+    everybody: list[Trace],
+) -> None:
+    def resized(tokens: int) -> Trace:
+        def edit(event: Event) -> Event:
+            if isinstance(event, Op) and event.name == "aten.mm.default":
+                larger = dataclasses.replace(event.outputs[0], shape=(tokens, 1024))
+                return dataclasses.replace(event, outputs=(larger,))
+            return event
+
+        return edited(everybody[0], edit)
+
+    def compared(one: Trace, other: Trace) -> Classes:
+        renamed = dataclasses.replace(other.header, rank=1)
+        other = Trace(renamed, other.events)
+        return classes([content(one), content(other, communication(one))])
+
+    little = compared(resized(512), resized(514))
+    assert little.first_of == {0: 0, 1: 0}
+    assert {one.phase for one in little.tolerated} == {"forward", "backward"}
+    assert all(one.same_schedule for one in little.tolerated)
+    assert "other sizes" in str(little.tolerated[0])
+    assert compared(resized(512), resized(2048)).first_of == {0: 0, 1: 1}
+
+    def one_more(event: Event) -> bool:
+        return isinstance(event, Phase) and event.phase == "forward"
+
+    place = next(i for i, event in enumerate(everybody[0].events) if one_more(event))
+    events = list(everybody[0].events)
+    events.insert(place + 1, Op("aten.mul.Tensor", (), (), 0))
+    longer = compared(everybody[0], Trace(everybody[0].header, tuple(events)))
+    assert longer.first_of == {0: 0, 1: 1}
+    assert longer.separating[0].operations == (("aten.mul.Tensor", 0, 1),)
+
+
 def test_a_phase_that_is_hardly_any_work_may_differ(everybody: list[Trace]) -> None:
     small = TensorSpec("float32", (1,), 1)
     printing = Phase("other", 0), Op("aten._local_scalar_dense.default", (small,), (), 0)
@@ -410,7 +446,7 @@ def test_a_pipeline_of_which_one_stage_was_traced_is_no_sound_job() -> None:
 
 
 def test_positions_that_do_not_tell_are_refused(everybody: list[Trace]) -> None:
-    with pytest.raises(InputError, match="do not tell what the others do"):
+    with pytest.raises(InputError, match="do not tell what the others do; rank 6 is not rank 0"):
         collate([everybody[rank] for rank in STAGES[:3]])
     with pytest.raises(InputError, match="rank twice"):
         collate([everybody[0], everybody[0]])
