@@ -181,6 +181,7 @@ def _weight_gradients(
     ctx: Any, gradients: Sequence[Operand], lefts: Sequence[Operand], rows: Tensor
 ) -> list[Tensor | None]:
     plan: LinearPlan = ctx.plan
+    splits: list[int] = ctx.splits
     main_gradients: list[MainGradient] = ctx.main_gradients
     targets = [main_gradient.target() for main_gradient in main_gradients]
     out = [
@@ -190,10 +191,23 @@ def _weight_gradients(
         for target in targets
     ]
     accumulate = main_gradients[0].accumulates(plan.is_first_microbatch)
-    grouped_weight_gradient(gradients, lefts, out, ctx.splits, accumulate)
+    made = [
+        None if target is not None else tensor for target, tensor in zip(targets, out, strict=True)
+    ]
+
+    def compute() -> tuple[list[Tensor | None], Tensor | None]:
+        grouped_weight_gradient(gradients, lefts, out, splits, accumulate)
+        return made, None
+
+    if plan.delayed is None:
+        compute()
+        answers = made
+    else:
+        plan.delayed.append(compute)
+        answers = [None] * len(made)
     return [
-        main_gradient.answer(None if target is not None else made)
-        for main_gradient, target, made in zip(main_gradients, targets, out, strict=True)
+        main_gradient.answer(answer)
+        for main_gradient, answer in zip(main_gradients, answers, strict=True)
     ]
 
 
@@ -246,23 +260,25 @@ class GroupedLinear(LinearModule):
             self._add_parameter(f"weight{index}", weight, initialise)
         self.reset_parameters(defer_init=device == "meta")
 
-    @property
-    def weights(self) -> list[Tensor]:
+    def weight_parameters(self) -> list[Tensor]:
         return [getattr(self, f"weight{index}") for index in range(self.num_gemms)]
 
     def reset_parameters(self, defer_init: bool = False) -> None:
         super().reset_parameters(defer_init)
         if not defer_init:
-            for weight in self.weights:
+            for weight in self.weight_parameters():
                 mark_parallel(weight, 1 if self.parallel_mode == "row" else 0)
+                if self._delayed is not None:
+                    weight.skip_backward_post_hook = True
 
     def forward(
         self, inp: Tensor, m_splits: Sequence[int], is_first_microbatch: bool | None = None
     ) -> Any:
         """Rows of each group through its own weight."""
-        plan = self.plan(inp, self.weights[0], is_first_microbatch, self.num_gemms)
+        weights = self.weight_parameters()
+        plan = self.plan(inp, weights[0], is_first_microbatch, self.num_gemms)
         splits = [int(count) for count in m_splits]
-        return self.finish(_GroupedLinear.apply(inp, splits, plan, *self.weights))
+        return self.finish(_GroupedLinear.apply(inp, splits, plan, *weights))
 
 
 class _Pad(torch.autograd.Function):

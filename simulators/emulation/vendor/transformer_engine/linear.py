@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,8 @@ class LinearModule(TransformerEngineBaseModule):
         self.rng_tracker_name = rng_tracker_name
         self.ub_name = others.get("ub_name")
         self.save_original_input = bool(others.get("save_original_input", False))
+        if others.get("delay_wgrad_compute"):
+            self._delayed = deque()
         self._join_group(tp_group, tp_size)
         self.parallel_mode = parallel_mode
         if parallel_mode == "column":
@@ -138,8 +141,6 @@ class LinearModule(TransformerEngineBaseModule):
                 raise refusal(
                     name, "tensor-parallel overlap with user buffers", "tp_comm_overlap off"
                 )
-        if others.get("delay_wgrad_compute"):
-            raise refusal("delay_wgrad_compute", "weight gradients computed later", "False")
         if others.get("symmetric_ar_type") is not None:
             raise refusal("symmetric_ar_type", "all-reduce over symmetric memory", "None")
         if others.get("parameters_split") is not None:
@@ -157,7 +158,10 @@ class LinearModule(TransformerEngineBaseModule):
             self.bias = torch.empty(0, dtype=self.dtype, device=device)
 
     def _mark_parallel(self) -> None:
-        """Attributes frameworks know sharded parameters by."""
+        """Attributes frameworks know sharded parameters by, and those whose gradients wait."""
+        if self._delayed is not None:
+            for parameter in self.weight_parameters() + ([self.bias] if self.use_bias else []):
+                parameter.skip_backward_post_hook = True
         mark_parallel(self.weight, 1 if self.parallel_mode == "row" else 0)
         if self.use_bias and self.parallel_mode == "row":
             self.bias.sequence_parallel = self.sequence_parallel
@@ -188,6 +192,7 @@ class LinearModule(TransformerEngineBaseModule):
             save_original_input=self.save_original_input,
             grad_enabled=grad_enabled,
             updates_scales=self.fp8 and trains and FP8GlobalStateManager.is_first_fp8_module(),
+            delayed=self._delayed,
         )
 
     def finish(self, out: Tensor) -> Any:

@@ -8,9 +8,11 @@ weight-gradient product. Row-parallel layers reduce their output and gather the 
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -35,13 +37,17 @@ from simulators.emulation.vendor.transformer_engine.products import (
 from simulators.emulation.vendor.transformer_engine.quantized import Quantized
 from simulators.emulation.vendor.transformer_engine.state import FP8GlobalStateManager
 
+# Computes gradients of a module's weights (None: they went into the main gradients) and bias.
+DelayedGradient: TypeAlias = Callable[[], tuple[list[Tensor | None], Tensor | None]]
+
 
 @dataclass
 class LinearPlan:
     """How one call of a linear layer runs; everything but its tensors.
 
     ``weight_cache`` keeps the 8-bit weight between micro-batches when ``is_first_microbatch`` is
-    given. ``updates_scales``: this backward pass is the last of an 8-bit region.
+    given. ``updates_scales``: this backward pass is the last of an 8-bit region. ``delayed`` takes
+    weight gradients that are computed later, as functions that return them.
     """
 
     parallel_mode: str | None
@@ -56,6 +62,7 @@ class LinearPlan:
     save_original_input: bool
     grad_enabled: bool
     updates_scales: bool
+    delayed: deque[DelayedGradient] | None
 
     @property
     def gathers_input(self) -> bool:
@@ -218,27 +225,38 @@ def backward(
     if needs_dgrad:
         if isinstance(weight, Quantized):
             weight = weight.with_columns()
-        partial = product(gradient, weight, "dgrad", plan.dtype)
+        whole_dgrad = product(gradient, weight, "dgrad", plan.dtype)
         if plan.parallel_mode == "column" and plan.tp_size > 1:
             start = start_reduce_scatter if plan.sequence_parallel else start_all_reduce
-            dgrad = start(partial, plan.tp_group, asynchronous=True)
+            dgrad = start(whole_dgrad, plan.tp_group, asynchronous=True)
         else:
-            dgrad = Pending(None, lambda: partial)
+            dgrad = Pending(None, lambda: whole_dgrad)
     wgrad = None
     if coming is not None:
         whole = coming.wait()
         if isinstance(whole, Quantized):
             whole = whole.with_columns()
-        target = main_gradient.target()
-        wgrad, fused_bias_grad = weight_gradient(
+        compute = partial(
+            weight_gradient,
             gradient,
             whole,
             plan.dtype,
-            target,
+            main_gradient.target(),
             main_gradient.accumulates(plan.is_first_microbatch),
             needs_bias and bias_grad is None and plan.quantizers is None,
         )
-        bias_grad = fused_bias_grad if bias_grad is None else bias_grad
+        if plan.delayed is None:
+            wgrad, fused_bias_grad = compute()
+            bias_grad = fused_bias_grad if bias_grad is None else bias_grad
+        else:
+            plan.delayed.append(partial(_as_list, compute))
         wgrad = main_gradient.answer(wgrad)
-        del whole
+        del whole, compute
     return (None if dgrad is None else dgrad.wait()), wgrad, bias_grad
+
+
+def _as_list(
+    compute: Callable[[], tuple[Tensor | None, Tensor | None]],
+) -> tuple[list[Tensor | None], Tensor | None]:
+    wgrad, bias_grad = compute()
+    return [wgrad], bias_grad

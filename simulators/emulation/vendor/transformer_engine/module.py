@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from simulators.emulation.vendor.refuse import refusal
 from simulators.emulation.vendor.transformer_engine.quantized import Quantized, Quantizer
 from simulators.emulation.vendor.transformer_engine.recipes import DelayedScaling
 from simulators.emulation.vendor.transformer_engine.state import FP8GlobalStateManager
@@ -81,6 +80,9 @@ class TransformerEngineBaseModule(nn.Module):
         self._first_runs: deque[tuple[Tensor, Tensor]] = deque()
         self._latest: tuple[Tensor, Tensor] | None = None
         self._initialisers: dict[str, Callable[[Tensor], Any]] = {}
+        # Weight gradients that wait, when they are to; see ``need_backward_dw``.
+        self._delayed: deque[Callable[[], Any]] | None = None
+        self._gradient_hooks: list[Callable[[], Any]] = []
 
     def set_tensor_parallel_group(self, tp_group: Any) -> None:
         """The ranks that share this module's weights."""
@@ -183,13 +185,27 @@ class TransformerEngineBaseModule(nn.Module):
     def set_extra_state(self, state: Any) -> None:
         """Nothing to restore."""
 
-    def register_wgrad_accumulation_and_reduce_hooks(self, hook: Any) -> None:
-        """Belongs to delayed weight gradients, which are refused."""
-        raise refusal("delay_wgrad_compute", "weight gradients computed later", "False")
+    def register_wgrad_accumulation_and_reduce_hooks(self, hook: Callable[[], Any]) -> None:
+        """What to call when a delayed weight gradient has been computed."""
+        self._gradient_hooks.append(hook)
 
     def need_backward_dw(self) -> bool:
-        """Whether weight gradients wait to be computed."""
-        return False
+        """Whether weight gradients are computed by ``backward_dw``."""
+        return self._delayed is not None
 
     def backward_dw(self) -> None:
-        """Compute weight gradients that wait: none do."""
+        """Compute the weight gradient that has waited longest."""
+        if not self._delayed:
+            return
+        wgrads, bias_grad = self._delayed.popleft()()
+        for weight, wgrad in zip(self.weight_parameters(), wgrads, strict=True):
+            if wgrad is not None:
+                weight.grad = wgrad
+        if bias_grad is not None and self.bias.grad is None:
+            self.bias.grad = bias_grad
+        for hook in self._gradient_hooks:
+            hook()
+
+    def weight_parameters(self) -> list[Tensor]:
+        """The weights that products take, in order."""
+        return [self.weight]

@@ -43,6 +43,7 @@ MIXTRAL = {
     "moe_token_dispatcher_type": "alltoall",
     "moe_grouped_gemm": True,
     "moe_permute_fusion": True,
+    "moe_router_fusion": True,
 }
 FULL = {
     "recompute_granularity": "full",

@@ -130,7 +130,6 @@ def refused() -> dict[str, str]:
     calls: dict[str, Callable[[], Any]] = {
         "graphs": lambda: te.make_graphed_callables(None),
         "user buffers": lambda: te.Linear(8, 8, ub_overlap_ag=True),
-        "late gradients": lambda: te.Linear(8, 8, delay_wgrad_compute=True),
         "4 bits": NVFP4BlockScaling,
         "8-bit attention": lambda: Float8CurrentScaling(fp8_dpa=True),
         "8-bit parameters": lambda: te.fp8_model_init(enabled=True).__enter__(),
@@ -147,6 +146,27 @@ def refused() -> dict[str, str]:
         except InputError as error:
             found[name] = str(error)
     return found
+
+
+def late_gradients() -> list[bool]:
+    """Whether weights have gradients after the backward pass, and after they were asked for."""
+    import torch
+    import transformer_engine.pytorch as te
+
+    options = {"params_dtype": torch.bfloat16, "delay_wgrad_compute": True}
+    linear = te.Linear(WIDTH, WIDTH, **options)
+    experts = te.GroupedLinear(2, WIDTH, WIDTH, bias=False, **options)
+    called: list[str] = []
+    linear.register_wgrad_accumulation_and_reduce_hooks(lambda: called.append("hook"))
+    inputs = torch.randn(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    outputs = experts(linear(inputs), [100, 28])
+    outputs.backward(torch.empty_like(outputs))
+    parameters = [linear.weight, linear.bias, experts.weight0, experts.weight1]
+    found = [parameter.grad is not None for parameter in parameters]
+    for module in (experts, linear):
+        module.backward_dw()
+    found += [parameter.grad is not None for parameter in parameters]
+    return [*found, called == ["hook"]]
 
 
 def optimizer_lists() -> dict[str, Any]:
@@ -190,7 +210,12 @@ def main(directory: Path) -> None:
     states = optimizer_lists()
     header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("optimizers",), {})
     write_trace(directory / "optimizers.trace", Trace(header, tuple(sink.events)))
-    figures = {"refused": refused(), "states": states}
+    sink = ListSink()
+    virtual.restart(sink, world_size=1, rank=0)
+    late = late_gradients()
+    header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("late",), {})
+    write_trace(directory / "late.trace", Trace(header, tuple(sink.events)))
+    figures = {"refused": refused(), "states": states, "late": late}
     (directory / "figures.json").write_text(json.dumps(figures))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from conf.catalogue import load_catalogue
-from simulators.traces.events import Op, PointToPoint
+from simulators.traces.events import Collective, Op, PointToPoint, WorkWait
 from simulators.traces.vocabulary import arguments
 from simulators.workload.ir import Block, Streaming
 from simulators.workload.ir import Collective as BuiltCollective
@@ -105,6 +105,21 @@ def test_collectives_are_the_built_in_workloads(
         assert sum(size for kind, size in extra if kind == "all_reduce") <= 48
 
 
+def test_sums_in_full_without_sequence_parallelism(layers: dict[str, Layer]) -> None:
+    layer = layers["gpt_no_sp"]
+    assert layer.forward.collectives() == [("all_reduce", 2 * MATRIX)] * 2
+    assert layer.backward.collectives() == [("all_reduce", 2 * MATRIX)] * 2
+    # The sum of an input gradient runs beside the weight gradient's product.
+    events = [
+        event
+        for event in layer.backward.events
+        if isinstance(event, Collective | WorkWait)
+        or (isinstance(event, Op) and event.name.startswith("emulated.gemm"))
+    ]
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == ["Op", "Op", "Op", "Collective", "Op", "WorkWait"] * 2
+
+
 def test_kept_bytes_follow_the_published_formula(layers: dict[str, Layer]) -> None:
     # Korthikanti et al. 2022, eqs. 2 and 4 and section 5: sequences in parallel. Attention in
     # one kernel keeps no scores, as selective recomputation, but one number for each row.
@@ -196,6 +211,7 @@ def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
     assert sizes == [rows * 4096 * 2, rows * 2, rows * 4096 * 2]
     names = [op.name.split(".")[1] for op in layer.forward.kernels() if "moe" in op.name]
     assert names == [
+        "moe_router_fwd",
         "moe_row_id_map",
         "moe_permute",
         "moe_chunk_row_id_map",

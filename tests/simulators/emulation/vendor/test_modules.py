@@ -131,6 +131,20 @@ def test_groups_are_filled_up_and_cut_again(modules: Modules) -> None:
     assert [each.shape[0] for each in tensors(cut.inputs)] == [112 + 32, 128]
 
 
+def test_weight_gradients_can_wait(modules: Modules) -> None:
+    assert modules.figures["late"] == [False] * 4 + [True] * 4 + [True]
+    events = read_trace(modules.folder / "late.trace").events
+    kernels = [event for event in events if isinstance(event, Op) and kernel_of(event) is not None]
+    assert [(kernel_name(op), arguments(op)["use"]) for op in kernels] == [
+        ("gemm", "forward"),
+        ("grouped_gemm", "forward"),
+        ("grouped_gemm", "dgrad"),
+        ("gemm", "dgrad"),
+        ("grouped_gemm_into", "wgrad"),
+        ("gemm_bias_grad", "wgrad"),
+    ]
+
+
 def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None:
     events = read_trace(modules.folder / "optimizers.trace").events
     steps = [event for event in events if isinstance(event, Op) and kernel_of(event) is not None]
@@ -163,7 +177,6 @@ def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None
     [
         ("graphs", "make_graphed_callables"),
         ("user buffers", "tp_comm_overlap off"),
-        ("late gradients", "delay_wgrad_compute"),
         ("4 bits", "NVFP4BlockScaling"),
         ("8-bit attention", "fp8_dot_product_attention"),
         ("8-bit parameters", "fp8_param_gather off"),
