@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copyreg
 import datetime
+import importlib
+import importlib.util
 import threading
 import time
 from typing import Any, Protocol
@@ -15,6 +17,8 @@ from typing import Any, Protocol
 _NANOSECONDS = 1_000_000_000
 _REAL_SLEEP = time.sleep
 _RealDatetime = datetime.datetime
+# Compiled against the class they find in datetime when first imported, and broken by another.
+_COMPILED_WITH_DATETIME = ("pandas",)
 
 
 class Timekeeper(Protocol):
@@ -74,15 +78,26 @@ def install_clocks() -> None:
     }
     for name, function in replaced.items():
         setattr(time, name, function)
+    for package in _COMPILED_WITH_DATETIME:
+        if importlib.util.find_spec(package) is not None:
+            importlib.import_module(package)
     datetime.datetime = _SimulatedDatetime  # type: ignore[misc]
     # A value's own class is no longer found under its name, by which it would be pickled.
     copyreg.pickle(_RealDatetime, _reduce)
 
 
 def keep_time(keeper: Timekeeper) -> None:
-    """From now on simulated time passes, from what the clocks show at this moment."""
+    """From now on simulated time passes, from what the clocks show at this moment.
+
+    In processes that this one forks (a data loader's) it is real again.
+    """
     _Clocks.epoch_s, _Clocks.counter_s = time.time(), time.perf_counter()
     _Clocks.keeper = keeper
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    _Clocks.keeper = None
 
 
 def _reduce(value: datetime.datetime) -> tuple[Any, tuple[Any, ...]]:
