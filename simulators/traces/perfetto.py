@@ -62,15 +62,26 @@ class EventTimes:
     end_s: Floats
 
 
+@dataclass(frozen=True)
+class Counter:
+    """A value over time: ``values`` hold from ``time_s`` on (equal lengths; NaN is left out)."""
+
+    name: str
+    time_s: Floats
+    values: npt.NDArray[np.int64]
+
+
 def write_perfetto(
     path: Path,
     traces: Sequence[Trace],
     times: Mapping[int, EventTimes] | None = None,
     option: str = "output",
+    counters: Mapping[int, Sequence[Counter]] | None = None,
 ) -> None:
     """Write ``traces`` as Chrome JSON, compressed when ``path`` ends in ``.gz``.
 
-    ``times``, by rank, come from a replay; without them events are shown by sequence.
+    ``times`` and further ``counters``, by rank, come from a replay; without times events are shown
+    by sequence.
 
     Raises:
         InputError: when ``path`` (named as ``option``) cannot be written, for times that are not
@@ -81,7 +92,15 @@ def write_perfetto(
     with chrome_file(option, path) as chrome:
         for trace, one in zip(traces, communications, strict=True):
             _Rank(chrome, trace, one, timed[trace.header.rank]).write()
+            for counter in (counters or {}).get(trace.header.rank, ()):
+                _write_counter(chrome, trace.header.rank, counter)
         _write_arrows(chrome, communications, timed)
+
+
+def _write_counter(chrome: ChromeTrace, rank: int, counter: Counter) -> None:
+    for at_s, value in zip(counter.time_s.tolist(), counter.values.tolist(), strict=True):
+        if math.isfinite(at_s):
+            chrome.counter(counter.name, rank, at_s, value)
 
 
 def _times(trace: Trace, times: Mapping[int, EventTimes] | None) -> EventTimes:

@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> str:
     from simulators.calibration import read_calibration
     from simulators.kernels.measured import load_measured
     from simulators.memory.allocator import AllocatorSettings
-    from simulators.replay.ranks.report import report, show, to_dict
+    from simulators.replay.ranks.report import memory_counters, report, show, to_dict
     from simulators.replay.ranks.step import replay_ranks
     from simulators.traces.files import read_directory
     from simulators.traces.perfetto import write_perfetto
@@ -73,7 +73,8 @@ def run(given: argparse.Namespace) -> str:
     if given.perfetto is not None:
         times = {rank.rank: rank.times for rank in step.ranks}
         played = [trace for trace in traces if trace.header.rank in times]
-        write_perfetto(given.perfetto, played, times, "--perfetto")
+        counters = {rank.rank: memory_counters(rank) for rank in step.ranks}
+        write_perfetto(given.perfetto, played, times, "--perfetto", counters)
     return show(report(step))
 
 

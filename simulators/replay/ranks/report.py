@@ -12,6 +12,7 @@ from rich.text import Text
 
 from simulators.replay.prices import PARTS
 from simulators.replay.ranks.answer import RankStep, TracedStep
+from simulators.traces.perfetto import Counter
 
 GIB = 2**30
 _WIDTH = 120
@@ -62,6 +63,19 @@ def memory_dict(rank: RankStep) -> dict[str, Any]:
         "allocation_retries": memory.over_time.retries,
         "runs_out": memory.runs_out,
     }
+
+
+def memory_counters(rank: RankStep) -> list[Counter]:
+    """What the allocator held over the step, for a timeline."""
+    over_time, time_s = rank.memory.over_time, rank.memory.time_s
+    shown = time_s >= 0
+    return [
+        Counter(f"{name} memory (bytes)", time_s[shown], values[shown])
+        for name, values in (
+            ("allocated", over_time.allocated_bytes),
+            ("reserved", over_time.reserved_bytes),
+        )
+    ]
 
 
 def fragmentation_at_peak(rank: RankStep) -> float:

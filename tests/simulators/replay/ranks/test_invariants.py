@@ -92,8 +92,10 @@ def test_a_step_is_at_least_every_round_of_its_slowest_rank(lengths: list[list[i
             script.gemm(SIZES[size])
             script.collective("TENSOR_MODEL_PARALLEL_GROUP", 1024)
     step = play(*scripts)
+    # Ranks that do the same work in another order may be played as one.
+    played = [lengths[rank.rank] for rank in step.ranks]
     bound_s = sum(
-        gemm_s(SIZES[max(each[number] for each in lengths)], 4) for number in range(rounds)
+        gemm_s(SIZES[max(each[number] for each in played)], 4) for number in range(rounds)
     )
     assert step.step_time_s >= bound_s * (1 - 1e-9)
     for rank in step.ranks:
