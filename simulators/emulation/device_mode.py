@@ -6,7 +6,6 @@ operation that touches the device is answered with the shapes of its results and
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
@@ -49,7 +48,6 @@ class DeviceMode(TorchDispatchMode):
         self.state = state
         self.answers = Answers(state.dataless)
         self._copies = DeviceCopies(state)
-        self._lock = threading.RLock()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -64,7 +62,7 @@ class DeviceMode(TorchDispatchMode):
             return args[0].fake_device
         state = self.state
         state.recorder.enter()
-        with self._lock:
+        with state.lock:
             try:
                 return self._dispatch(func, types, args, kwargs)
             finally:
@@ -108,7 +106,10 @@ class DeviceMode(TorchDispatchMode):
         if not tensors and describe(func).large_factory and _is_large(args[0], kwargs):
             kwargs.pop("pin_memory", None)
             return self.answers.fresh(func, (), args, {**kwargs, "device": torch.device("cpu")})
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            self.state.pinned.add(result.untyped_storage())
+        return result
 
     def _on_device(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
         state = self.state

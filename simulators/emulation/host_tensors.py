@@ -56,6 +56,8 @@ def _patch_reads(state: RankState) -> None:
         return value
 
     def tensor(data: Any, **kwargs: Any) -> torch.Tensor:
+        # Kept by each thread for itself, and the engine's threads begin without.
+        torch._C._set_only_lift_cpu_tensors(True)
         if isinstance(data, FakeTensor):
             return data.detach().clone().to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
         # Lists of device scalars are read below the dispatcher.
@@ -75,8 +77,6 @@ def _patch_memory(state: RankState) -> None:
     real_data = torch.Tensor.data
     real_data_ptr, real_storage_ptr = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
     real_resize = torch.UntypedStorage.resize_
-    # Pinned memory is ordinary memory here, but scripts ask whether they pinned it.
-    pinned: set[int] = set()
 
     def set_data(self: torch.Tensor, new: torch.Tensor) -> None:
         if isinstance(self, FakeTensor) and not isinstance(new, FakeTensor):
@@ -111,11 +111,11 @@ def _patch_memory(state: RankState) -> None:
 
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         copy = self.clone()
-        pinned.add(copy.untyped_storage()._cdata)
+        state.pinned.add(copy.untyped_storage())
         return copy
 
     def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
-        return self.untyped_storage()._cdata in pinned
+        return self.untyped_storage() in state.pinned
 
     torch.Tensor.data = property(real_data.__get__, set_data)
     torch.Tensor.data_ptr = data_ptr

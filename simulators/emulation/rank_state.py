@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import RLock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from simulators.emulation.memory import DeviceMemory
 from simulators.emulation.native import Shim
@@ -40,6 +42,8 @@ class Numbers:
 class RankState:
     """One emulated rank of this process.
 
+    ``lock`` is held while an operation is answered, as torch lets other threads run meanwhile.
+    ``pinned`` are the storages the script pinned: ordinary memory here, but scripts ask.
     ``notices`` hears what torch's engine waits for; ``functional`` answers functional
     collectives, which come through the dispatcher. Both are set while installing. While
     ``peers_agree``, what other ranks send is what this rank holds.
@@ -57,6 +61,8 @@ class RankState:
     dataless: DatalessMode
     values: Any
     numbers: Numbers
+    lock: Any = field(default_factory=RLock)
+    pinned: WeakSet[Any] = field(default_factory=WeakSet)
     notices: Any = None
     functional: Any = None
     peers_agree: bool = False

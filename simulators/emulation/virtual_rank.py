@@ -83,7 +83,9 @@ def emulate(
 
     import torch
 
+    from simulators.emulation.checkpoints import install_checkpoints
     from simulators.emulation.compiled import install_compiled
+    from simulators.emulation.cuda.accelerator import install_accelerator
     from simulators.emulation.cuda.install import install_cuda
     from simulators.emulation.cuda.streams import EngineNotices
     from simulators.emulation.device_mode import DeviceMode
@@ -97,6 +99,7 @@ def emulate(
     from simulators.emulation.memory import DeviceMemory
     from simulators.emulation.optimizers import install_foreach, install_phases
     from simulators.emulation.rank_state import Numbers, RankState
+    from simulators.emulation.threads import install_threads
     from simulators.emulation.values import Values
 
     recorder = Recorder(
@@ -124,11 +127,14 @@ def emulate(
     shim.configure(local_world_size, state.notices)
     prepare_fake_tensors()
     install_cuda(state)
+    install_accelerator()
     install_host_tensors(state)
     install_foreach()
     install_distributed(state)
     install_phases(state)
     install_compiled(state)
+    install_checkpoints(state)
+    install_threads(state)
     install_framework_patches()
     registration = record_stream_below_dispatch(state)
     mode = DeviceMode(state)

@@ -1,6 +1,7 @@
 """Uses the device in many ways, each inside an NVTX range that names it."""
 
 import os
+import threading
 
 import torch
 import torch.distributed as dist
@@ -113,6 +114,23 @@ assert on_host.item() == 2.0 * dist.get_world_size()
 everyone = [None] * dist.get_world_size()
 dist.all_gather_object(everyone, {"rank": dist.get_rank()})
 assert everyone[0] == {"rank": 9}
+pop()
+
+push("host memory")
+assert torch.empty(4, pin_memory=True).is_pinned()
+assert torch.ones(4).pin_memory().is_pinned()
+assert not torch.ones(4).is_pinned()
+found = []
+thread = threading.Thread(target=lambda: found.append(torch.ones(3, device="cuda") + 1))
+thread.start()
+thread.join()
+assert found[0].tolist() == [2, 2, 2]
+torch.save({"weights": torch.ones(512, 512, device="cuda")}, "checkpoint.pt")
+loaded = torch.load("checkpoint.pt", map_location="cuda")["weights"]
+assert loaded.is_cuda
+assert loaded.shape == (512, 512)
+assert os.path.getsize("checkpoint.pt") < 10_000
+assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
 pop()
 
 push("random state")
