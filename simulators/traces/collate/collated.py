@@ -26,7 +26,7 @@ from simulators.traces.collate.families import (
 )
 from simulators.traces.collate.matching import Matching, Mismatch, match
 from simulators.traces.collate.order import OrderProblem, check_order
-from simulators.traces.collate.placement import place
+from simulators.traces.collate.placement import is_pipeline, place
 from simulators.traces.events import Collective, PointToPoint, Trace
 
 # Of what keeps classes apart, in an error.
@@ -67,7 +67,8 @@ class Collated:
     def peer(self, rank: int, event: PointToPoint) -> int:
         """Whom ``rank`` sends to or receives from, by an event of its class's trace."""
         first = self.class_of_rank[rank]
-        return self.group(rank, event.group)[self.group(first, event.group).index(event.peer)]
+        theirs = self.group(first, event.group)
+        return _as_far(theirs, first, event.peer, self.group(rank, event.group), rank)
 
     def members_by_class(self, rank: int, name: str) -> dict[int, int]:
         """How many members of a communicator each class has: class's traced rank -> members."""
@@ -113,6 +114,8 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     names = {
         first: _names(communications[first], seen[first]) for first in sorted(set(class_of_rank))
     }
+    piped = _piped(communications, names)
+    _check_stages(class_of_rank, found.first_of, {family: groups[family] for family in piped})
     matching = match(list(communications.values()))
     mismatches = dict.fromkeys(matching.mismatches)
     problems = dict.fromkeys(check_order(list(communications.values())))
@@ -136,6 +139,13 @@ def collate(traces: Sequence[Trace], tolerance: float = TOLERANCE) -> Collated:
     )
 
 
+def _as_far(here: tuple[int, ...], one: int, peer: int, there: tuple[int, ...], other: int) -> int:
+    """The member of ``there`` that is as far from ``other`` as ``peer`` is from ``one``, round the
+    group: to the next in a ring, to the next stage."""
+    distance = here.index(peer) - here.index(one)
+    return there[(there.index(other) + distance) % len(there)]
+
+
 def _about(mismatch: Mismatch) -> tuple[str, int, str]:
     return (mismatch.communicator.description, mismatch.sequence, mismatch.field)
 
@@ -149,6 +159,39 @@ def _world_size(traces: Sequence[Trace]) -> int:
     if len(set(ranks)) != len(ranks):
         raise InputError("traces", sorted(ranks), "hold a rank twice")
     return sizes[0]
+
+
+def _piped(
+    communications: Mapping[int, Communication], names: Mapping[int, Mapping[str, Family]]
+) -> set[Family]:
+    """Pipelines: groups that join one with something else say so too, but transfer nothing."""
+    return {
+        family
+        for first, by_name in names.items()
+        for launch in communications[first].launches
+        if type(launch.event) is PointToPoint
+        and is_pipeline(family := by_name[launch.event.group])
+    }
+
+
+def _check_stages(
+    class_of_rank: Sequence[int], first_of: Mapping[int, int], groups: Mapping[Family, Groups]
+) -> None:
+    """Nobody stands for a stage of a pipeline but ranks that were traced there.
+
+    A middle stage sends to the next and receives from the one before, so traces of it alone would
+    fit each other as a ring.
+    """
+    for family, group_of in groups.items():
+        traced: dict[int, set[int]] = defaultdict(set)
+        for rank, first in first_of.items():
+            if rank in group_of:
+                traced[first].add(group_of[rank].index(rank))
+        for rank, members in group_of.items():
+            stage, first = members.index(rank), class_of_rank[rank]
+            if stage not in traced[first]:
+                problem = f"no rank of stage {stage} of {family} was traced; rank {rank} is one"
+                raise InputError("traces", sorted(first_of), problem, "one rank of each stage")
 
 
 def _names(one: Communication, by_family: Mapping[Family, Communicator]) -> dict[str, Family]:
@@ -242,7 +285,8 @@ def _moved(launch: Launch, rank: int, communicator: Communicator) -> Launch:
     here, there = launch.communicator.ranks, communicator.ranks
     moved: Collective | PointToPoint = event
     if type(event) is PointToPoint:
-        moved = dataclasses.replace(event, peer=there[here.index(event.peer)])
+        peer = _as_far(here, launch.rank, event.peer, there, rank)
+        moved = dataclasses.replace(event, peer=peer)
     elif type(event) is Collective and event.root is not None:
         moved = dataclasses.replace(event, root=there[here.index(event.root)])
     site = launch.site if rank == launch.rank else f"{launch.site} (as rank {launch.rank})"

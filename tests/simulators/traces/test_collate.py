@@ -407,6 +407,18 @@ def test_a_rank_of_each_stage_stands_for_the_job(everybody: list[Trace]) -> None
     assert len(few.ranks_of_class(STAGES[1])) == LAYOUT.tp * LAYOUT.dp
 
 
+def test_a_pipeline_joined_with_tensor_parallel_needs_no_rank_of_each_place(
+    everybody: list[Trace],
+) -> None:
+    def joined(event: Event) -> Event:
+        if isinstance(event, Group) and event.description == "MODEL_PARALLEL_GROUP":
+            return dataclasses.replace(event, description="TENSOR_PIPELINE_PARALLEL_GROUP")
+        return event
+
+    job = collate([edited(everybody[rank], joined) for rank in STAGES])
+    assert job.class_of_rank == collate(everybody).class_of_rank
+
+
 def test_16384_ranks_stand_on_eight_traces() -> None:
     layout = Layout(tp=8, dp=256, pp=8, micro_batches=8, layers=1)
     chosen = choose_ranks(layout.world_size, lambda rank: groups(layout, rank))
@@ -437,12 +449,27 @@ def test_ranks_that_others_stand_for_are_matched_too(everybody: list[Trace]) -> 
 def test_a_pipeline_of_which_one_stage_was_traced_is_no_sound_job() -> None:
     with pytest.raises(InputError, match="EMBEDDING_GROUP of 2: do not tile"):
         collate([megatron_trace(LAYOUT, 0)])
-    second = collate([megatron_trace(LAYOUT, STAGES[1])])
-    assert {found.field for found in second.mismatches} == {
-        "the other side of a send",
-        "the other side of a recv",
-    }
+    with pytest.raises(
+        InputError, match=r"no rank of stage 0 of PIPELINE.* was traced; rank 0 is"
+    ):
+        collate([megatron_trace(LAYOUT, STAGES[1])])
     assert not collate([megatron_trace(Layout(tp=2, dp=4, pp=1), 0)]).mismatches
+
+
+def test_rings_go_round_for_every_member() -> None:
+    group = Group("g", "CONTEXT_PARALLEL_GROUP", (0, 2, 4, 6))
+    send = PointToPoint("send", "g", 2, 0, 8, "bfloat16", 0, 1, batch=0)
+    receive = PointToPoint("recv", "g", 6, 0, 8, "bfloat16", 0, 2, batch=0)
+    ring = Trace(Header(8, 0, 8, "h800", 1, (), {}), (group, send, receive))
+    job = collate([ring])
+    assert not job.mismatches
+    assert not job.order_problems
+    assert [job.peer(rank, send) for rank in range(8)] == [2, 3, 4, 5, 6, 7, 0, 1]
+    assert [job.peer(rank, receive) for rank in range(8)] == [6, 7, 0, 1, 2, 3, 4, 5]
+    backwards = dataclasses.replace(receive, peer=2)
+    both_ways = Trace(ring.header, (group, send, backwards))
+    fields = {found.field for found in collate([both_ways]).mismatches}
+    assert fields == {"the other side of a send", "the other side of a recv"}
 
 
 def test_positions_that_do_not_tell_are_refused(everybody: list[Trace]) -> None:
