@@ -14,7 +14,6 @@ make_graphed_callables = refused("make_graphed_callables", "CUDA graphs are not 
 set_capture_start = refused("set_capture_start", "CUDA graphs are not captured")
 set_capture_end = refused("set_capture_end", "CUDA graphs are not captured")
 make_weak_ref = refused("make_weak_ref", "CUDA graphs are not captured")
-initialize_ub = refused("initialize_ub", "tensor-parallel overlap with user buffers")
 cast_master_weights_to_fp8 = refused("cast_master_weights_to_fp8", "parameters in 8 bits")
 replace_raw_data = refused("replace_raw_data", "parameters in 8 bits")
 post_all_gather_processing = refused("post_all_gather_processing", "parameters in 8 bits")
@@ -27,10 +26,6 @@ TE_DType = {
     dtype: dtype
     for dtype in (torch.uint8, torch.int32, torch.float32, torch.float16, torch.bfloat16)
 }
-
-
-def destroy_ub() -> None:
-    """No user buffers, nothing to free."""
 
 
 def get_cpu_offload_context(

@@ -26,6 +26,7 @@ from simulators.emulation.vendor.transformer_engine.module import (
 )
 from simulators.emulation.vendor.transformer_engine.quantized import Quantized
 from simulators.emulation.vendor.transformer_engine.state import FP8GlobalStateManager
+from simulators.emulation.vendor.transformer_engine.userbuffers import Overlap
 
 
 def flatten(operand: Tensor | Quantized | None) -> tuple[list[Tensor | None], Any]:
@@ -131,16 +132,12 @@ class LinearModule(TransformerEngineBaseModule):
         elif parallel_mode == "row":
             self.in_features //= self.tp_size
         self.sequence_parallel = self.tp_size > 1 and sequence_parallel
+        self.overlap = Overlap.of(others, parallel_mode, self.sequence_parallel)
         # A sum over ranks comes before the bias, which then is an addition of its own.
         self.gemm_bias_unfused_add = parallel_mode == "row" and self.apply_bias
 
     @staticmethod
     def _refuse_others(others: dict[str, Any]) -> None:
-        for name, value in others.items():
-            if name.startswith("ub_") and name != "ub_name" and value:
-                raise refusal(
-                    name, "tensor-parallel overlap with user buffers", "tp_comm_overlap off"
-                )
         if others.get("symmetric_ar_type") is not None:
             raise refusal("symmetric_ar_type", "all-reduce over symmetric memory", "None")
         if others.get("parameters_split") is not None:
@@ -177,6 +174,8 @@ class LinearModule(TransformerEngineBaseModule):
     ) -> LinearPlan:
         """How this call runs."""
         self.init_fp8_metadata(num_gemms)
+        if self.fp8 and self.overlap.is_on:
+            raise refusal("tp_comm_overlap", "user buffers in 8 bits", "False")
         grad_enabled = torch.is_grad_enabled()
         trains = grad_enabled and (inputs.requires_grad or weight.requires_grad)
         return LinearPlan(
@@ -193,6 +192,7 @@ class LinearModule(TransformerEngineBaseModule):
             grad_enabled=grad_enabled,
             updates_scales=self.fp8 and trains and FP8GlobalStateManager.is_first_fp8_module(),
             delayed=self._delayed,
+            overlap=self.overlap,
         )
 
     def finish(self, out: Tensor) -> Any:

@@ -36,6 +36,11 @@ from simulators.emulation.vendor.transformer_engine.products import (
 )
 from simulators.emulation.vendor.transformer_engine.quantized import Quantized
 from simulators.emulation.vendor.transformer_engine.state import FP8GlobalStateManager
+from simulators.emulation.vendor.transformer_engine.userbuffers import (
+    Overlap,
+    multiply_gathered,
+    multiply_scattered,
+)
 
 # Computes gradients of a module's weights (None: they went into the main gradients) and bias.
 DelayedGradient: TypeAlias = Callable[[], tuple[list[Tensor | None], Tensor | None]]
@@ -63,6 +68,7 @@ class LinearPlan:
     grad_enabled: bool
     updates_scales: bool
     delayed: deque[DelayedGradient] | None
+    overlap: Overlap
 
     @property
     def gathers_input(self) -> bool:
@@ -107,6 +113,14 @@ def forward_product(
     plan: LinearPlan, inputs: Operand, weight: Operand, bias: Tensor | None
 ) -> Tensor:
     """Gather, multiply, reduce: the layer's output from its share of the input."""
+    overlap = plan.overlap
+    if overlap.gather_forward or overlap.scatter_forward:
+        assert isinstance(inputs, Tensor)
+        assert isinstance(weight, Tensor)
+        given = (inputs, weight, overlap.name, "forward", plan.dtype, plan.tp_group)
+        return (
+            multiply_gathered(*given)[0] if overlap.gather_forward else multiply_scattered(*given)
+        )
     if plan.gathers_input:
         rows = inputs.for_rows() if isinstance(inputs, Quantized) else inputs
         whole = gather(rows, plan.tp_group)
@@ -176,7 +190,7 @@ def prepare_gradient(
     """The output gradient as products take it, gathered, and the bias gradient if made here."""
     grad_output = grad_output.reshape(-1, grad_output.shape[-1]).contiguous()
     if plan.quantizers is None:
-        if plan.gathers_gradient:
+        if plan.gathers_gradient and not plan.overlap.gather_gradient:
             return gather(grad_output, plan.tp_group), None
         return grad_output, None
     quantizer = plan.quantizers.grad_output
@@ -222,7 +236,17 @@ def backward(
     gradient, bias_grad = prepare_gradient(plan, grad_output, needs_bias, inputs is not None)
     coming = None if inputs is None else start_input(plan, inputs)
     dgrad: Pending | None = None
-    if needs_dgrad:
+    overlap = plan.overlap
+    if overlap.gather_gradient or overlap.scatter_gradient:
+        assert isinstance(gradient, Tensor)
+        assert isinstance(weight, Tensor)
+        given = (weight, overlap.name, "dgrad", plan.dtype, plan.tp_group)
+        if overlap.gather_gradient:
+            made, gradient = multiply_gathered(gradient, *given)
+        else:
+            made = multiply_scattered(gradient, *given)
+        dgrad = Pending(None, lambda: made)
+    elif needs_dgrad:
         if isinstance(weight, Quantized):
             weight = weight.with_columns()
         whole_dgrad = product(gradient, weight, "dgrad", plan.dtype)

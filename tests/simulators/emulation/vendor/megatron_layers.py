@@ -55,6 +55,7 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "gpt": (GPT, 2048, {"tp": 8}),
     "gpt_selective": (GPT, 2048, {"tp": 8, "recompute_granularity": "selective"}),
     "gpt_full": (GPT, 2048, {"tp": 8, **FULL}),
+    "gpt_user_buffers": (GPT, 2048, {"tp": 8, "tp_comm_overlap": True}),
     "gpt_no_sp": (GPT, 2048, {"tp": 8, "sequence_parallel": False}),
     "llama": (LLAMA, 8192, {"tp": 8}),
     "llama_ring": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "p2p"}),
@@ -80,6 +81,7 @@ def trace_case(
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     from megatron.core.transformer.transformer_block import TransformerBlock
     from megatron.core.transformer.transformer_config import TransformerConfig
+    from transformer_engine.pytorch.module.base import destroy_ub, initialize_ub
 
     recipe = dict(given)
     tp, cp, ep = (recipe.pop(name, 1) for name in ("tp", "cp", "ep"))
@@ -106,6 +108,8 @@ def trace_case(
     spec = get_gpt_layer_with_transformer_engine_spec(
         num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm
     )
+    if config.tp_comm_overlap:
+        initialize_ub((sequence, config.hidden_size), tp)
     block = TransformerBlock(config, spec, post_layer_norm=False).cuda()
     for parameter in block.parameters():
         parameter.main_grad = torch.zeros(parameter.shape, device="cuda")
@@ -123,6 +127,7 @@ def trace_case(
         block.zero_grad()
         del inputs, outputs
     parallel_state.destroy_model_parallel()
+    destroy_ub()
     return sink, saved
 
 

@@ -126,10 +126,11 @@ def refused() -> dict[str, str]:
     import torch
     import transformer_engine.pytorch as te
     from transformer_engine.common.recipe import Float8CurrentScaling, NVFP4BlockScaling
+    from transformer_engine.pytorch.module.base import initialize_ub
 
     calls: dict[str, Callable[[], Any]] = {
         "graphs": lambda: te.make_graphed_callables(None),
-        "user buffers": lambda: te.Linear(8, 8, ub_overlap_ag=True),
+        "user buffers in 8 bits": lambda: initialize_ub((8, 8), 1, use_fp8=True),
         "4 bits": NVFP4BlockScaling,
         "8-bit attention": lambda: Float8CurrentScaling(fp8_dpa=True),
         "8-bit parameters": lambda: te.fp8_model_init(enabled=True).__enter__(),

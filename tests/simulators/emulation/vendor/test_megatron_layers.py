@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -118,6 +120,41 @@ def test_sums_in_full_without_sequence_parallelism(layers: dict[str, Layer]) -> 
     ]
     kinds = [type(event).__name__ for event in events]
     assert kinds == ["Op", "Op", "Op", "Collective", "Op", "WorkWait"] * 2
+
+
+def test_user_buffers_cut_communication_in_pieces(layers: dict[str, Layer]) -> None:
+    plain, layer = layers["gpt"], layers["gpt_user_buffers"]
+    share = 2 * MATRIX // TP
+    # Gathers go around a ring, one rank's rows at a time, scatters run in four pieces.
+    sends = [each.bytes for each in layer.forward.of(PointToPoint) if each.kind == "send"]
+    assert sends == [share] * 2 * (TP - 1)
+    assert layer.forward.collectives() == [("reduce_scatter", 2 * MATRIX // 4)] * 2 * 4
+    shapes = Counter(layer.forward.gemms())
+    rows = TOKENS // TP
+    assert shapes == {
+        ("forward", "TN", (rows, 4608, HIDDEN)): TP,
+        ("forward", "TN", (rows, 6144, HIDDEN)): TP,
+        ("forward", "TN", (TOKENS // 4, HIDDEN, 1536)): 4,
+        ("forward", "TN", (TOKENS // 4, HIDDEN, 6144)): 4,
+    }
+    # Backward, output gradients go around a ring; the others run beside one product each.
+    sends = [each.bytes for each in layer.backward.of(PointToPoint) if each.kind == "send"]
+    assert sends == [share] * 2 * (TP - 1)
+    assert (
+        layer.backward.collectives()
+        == [
+            ("all_gather", 2 * MATRIX),
+            ("reduce_scatter", 2 * MATRIX),
+        ]
+        * 2
+    )
+
+    def work(found: list[tuple[str, str, tuple[int, int, int]]]) -> int:
+        return sum(math.prod(shape) for _, _, shape in found)
+
+    assert work(layer.forward.gemms()) == work(plain.forward.gemms())
+    assert work(layer.backward.gemms()) == work(plain.backward.gemms())
+    assert layer.saved_bytes == plain.saved_bytes
 
 
 def test_kept_bytes_follow_the_published_formula(layers: dict[str, Layer]) -> None:
