@@ -20,8 +20,11 @@ def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) ->
     elements = size = 0
     storages: dict[int, None] = {}
     for parameter in found.values():
-        # A DTensor's own data is its part on this rank.
+        # A DTensor's own data is its part on this rank; DeepSpeed keeps the part of a parameter
+        # that it has emptied beside it.
         part = getattr(parameter, "_local_tensor", parameter)
+        if not part.numel():
+            part = getattr(parameter, "ds_tensor", part)
         if not isinstance(part, FakeTensor) or part._fake_device.type != "cuda":
             continue
         known = memory.find(part.untyped_storage())

@@ -15,7 +15,14 @@ from torch._ops import OpOverload
 
 from simulators.emulation.values.defaults import FOLLOWED_ELEMENTS
 from simulators.emulation.values.host import CANNOT, name_of, run, signature, tensors_in
-from simulators.emulation.values.shadow import Categories, Grade, Kind, Known, Shadow
+from simulators.emulation.values.shadow import (
+    Categories,
+    Grade,
+    Kind,
+    Known,
+    Shadow,
+    multiplicity,
+)
 
 _BOTH = {"mul", "mul_", "logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__"}
 _EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__"}
@@ -44,6 +51,8 @@ def elementwise(
         return None
     grade = min((s.grade for s in known.values()), default=Grade.EXACT)
     soft = [s for s in known.values() if s.kind is not Kind.DEFINITE]
+    if any(s.kind is Kind.RANK for s in soft):
+        return _of_rank(func, args, known, grade, result)
     if any(s.kind is Kind.SUPPORT for s in soft):
         return _of_support(func, args, soft, list(known.values()), grade)
     values = {key: s.value for key, s in known.items()}
@@ -130,6 +139,27 @@ def _of_share(
     if result.dtype.is_floating_point:
         mean = mean.to(result.dtype)
     return Known(mean, grade, Kind.MEAN)
+
+
+def _of_rank(
+    func: OpOverload,
+    args: Sequence[Any],
+    known: Mapping[int, Known],
+    grade: Grade,
+    result: torch.Tensor,
+) -> Known | None:
+    """``rank <= limit``: the elements up to the ``limit``-th of those that are counted."""
+    rank, limit = (known.get(id(a)) for a in args[:2])
+    if name_of(func) != "le" or rank is None or limit is None:
+        return None
+    if rank.kind is not Kind.RANK or limit.kind is not Kind.DEFINITE:
+        return None
+    length = multiplicity(rank, result.shape)
+    if rank.value.shape != limit.value.shape:
+        return None
+    share = rank.as_mean()
+    beyond = torch.minimum(limit.as_mean() / length, share)
+    return Known((beyond / share).nan_to_num(1.0), grade, Kind.SHARE, beyond=beyond)
 
 
 def _of_support(

@@ -129,7 +129,7 @@ def _is_exact(shadow: Shadow | None) -> bool:
 
 def _lowered(shadow: Shadow | None) -> Known | Categories | None:
     if isinstance(shadow, Known):
-        return downgraded(shadow, Grade.EXPECTED)
+        return None if shadow.kind is Kind.RANK else downgraded(shadow, Grade.EXPECTED)
     return shadow if isinstance(shadow, Categories) else None
 
 

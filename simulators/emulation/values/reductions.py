@@ -31,6 +31,8 @@ def reduction(
     dims = _dims(func, args, kwargs, tensor.dim())
     if isinstance(shadow, Categories):
         return _of_categories(name, dims, tensor, shadow, result)
+    if shadow.kind is Kind.RANK:
+        return None
     folded = 1
     for dim in dims:
         if shadow.value.shape[dim] == 1:

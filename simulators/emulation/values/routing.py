@@ -125,7 +125,7 @@ def histogram(
 
 def ones_in(mask: Shadow | None, shape: torch.Size) -> tuple[int, Grade] | None:
     """How many elements of a mask are set, and what that is worth."""
-    if not isinstance(mask, Known) or mask.kind is Kind.MEAN:
+    if not isinstance(mask, Known) or mask.kind in (Kind.MEAN, Kind.RANK):
         return None
     if mask.kind is Kind.DEFINITE:
         return int((mask.value != 0).sum()) * multiplicity(mask, shape), mask.grade

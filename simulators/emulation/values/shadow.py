@@ -35,6 +35,7 @@ class Kind(enum.Enum):
     DEFINITE = "each element has this value"
     SHARE = "elements are 0 or 1, this share of them 1"
     MEAN = "elements have this mean"
+    RANK = "elements count, along the dimension, those so far that are in this share"
     SUPPORT = "this share of the elements is not 0; what else they are is unknown"
 
 
@@ -42,12 +43,14 @@ class Kind(enum.Enum):
 class Known:
     """Values or their expectation. ``value`` is of the tensor's dtype, float64 if a fraction of
     whole numbers. ``nested``: a share whose ones were chosen among another's first, so the
-    overlap of the two is the smaller one and not their product."""
+    overlap of the two is the smaller one and not their product. ``beyond``: of a mask up to so
+    many zeros of another, the share that it adds to that other."""
 
     value: torch.Tensor
     grade: Grade
     kind: Kind = Kind.DEFINITE
     nested: bool = False
+    beyond: torch.Tensor | None = None
 
     def as_mean(self) -> torch.Tensor:
         """The mean of each element, float64, compact."""

@@ -56,6 +56,8 @@ def of_view(
     """The shadows of views of ``source``, one per result."""
     if not isinstance(shadow, Known):
         return [shadow] * len(results)
+    if shadow.kind is Kind.RANK:
+        return [None] * len(results)
     if any(r.dtype is not source.dtype for r in results):
         return [None] * len(results)
     if shadow.value.numel() == 1:
@@ -108,7 +110,7 @@ def of_cat(
     if all(isinstance(s, Categories) for s in shadows):
         return _cat_categories(tensors, [s for s in shadows if isinstance(s, Categories)])
     known = [s for s in shadows if isinstance(s, Known)]
-    if len(known) < len(shadows) or any(s.kind is Kind.SUPPORT for s in known):
+    if len(known) < len(shadows) or any(s.kind in (Kind.SUPPORT, Kind.RANK) for s in known):
         return None
     grade = min(s.grade for s in known)
     kinds = {s.kind for s in known}

@@ -90,7 +90,8 @@ def decide_size(
         )
     if name in ("_unique2", "_unique") and isinstance(shadow, Categories):
         return _unique(func, tensor, shadow)
-    if name == "repeat_interleave" and isinstance(shadow, Known):
+    unsummable = isinstance(shadow, Known) and shadow.kind in (Kind.SUPPORT, Kind.RANK)
+    if name == "repeat_interleave" and isinstance(shadow, Known) and not unsummable:
         count = round(total(shadow, tensor.shape))
         return Decision(
             lambda: tensor.new_empty((count,), dtype=torch.int64), count, shadow.grade, [None]

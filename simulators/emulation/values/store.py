@@ -8,6 +8,7 @@ the geometry of the view they describe (large storages, and what is known only a
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -196,4 +197,4 @@ def _own(shadow: Shadow) -> Shadow:
     """With memory of its own: values may be views of mirrors or of the script's tensors."""
     if isinstance(shadow, (Categories, Missing)):
         return shadow
-    return Known(shadow.value.clone(), shadow.grade, shadow.kind, shadow.nested)
+    return replace(shadow, value=shadow.value.clone())

@@ -11,19 +11,15 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from simulators.emulation.values.call import Call, written_tensors
 from simulators.emulation.values.defaults import EXACT_ELEMENTS, INVENTED
 from simulators.emulation.values.exchange import Exchange, exchanged
 from simulators.emulation.values.host import on_host, signature, tensors_in
 from simulators.emulation.values.imbalance import Imbalance
 from simulators.emulation.values.payloads import Payloads
-from simulators.emulation.values.propagate import (
-    STARTS,
-    VENDOR_RULES,
-    Call,
-    propagate,
-    written_tensors,
-)
+from simulators.emulation.values.propagate import STARTS, propagate
 from simulators.emulation.values.routing import Routers
+from simulators.emulation.values.routing_rules import VENDOR_RULES
 from simulators.emulation.values.shadow import (
     Categories,
     Grade,
@@ -274,7 +270,7 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
 
 
 def _unreadable(shadow: Known | Categories) -> bool:
-    return isinstance(shadow, Known) and shadow.kind is Kind.SUPPORT
+    return isinstance(shadow, Known) and shadow.kind in (Kind.SUPPORT, Kind.RANK)
 
 
 def _number_kind(dtype: torch.dtype) -> str:

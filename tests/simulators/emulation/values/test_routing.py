@@ -165,6 +165,25 @@ def test_an_expert_keeps_no_more_than_its_capacity(capacity: int) -> None:
             assert rank.read(((weights * final) != 0).sum()) == 8 * min(capacity, 250)
 
 
+@pytest.mark.parametrize("imbalance", [None, HOT])
+def test_experts_are_padded_to_a_multiple(imbalance: Imbalance | None) -> None:
+    """As Megatron-core pads its map for FP8: the first zeros of each expert become ones."""
+    rank = FakeRank(Values(imbalance))
+    with rank:
+        logits = rank.unknown(1000, 64)
+        chosen = torch.topk(logits, 6, dim=1)[1]
+        mask = torch.zeros_like(logits).int().scatter(1, chosen, 1).bool()
+        loads = rank.read(mask.sum(dim=0))
+        by_expert = mask.transpose(0, 1)
+        missing = (-by_expert.sum(dim=1)) % 32
+        places = torch.cumsum((by_expert == 0).int(), dim=1)
+        by_expert[places <= missing.unsqueeze(1)] = 1
+        padded = by_expert.transpose(0, 1)
+        assert rank.read(padded.sum(dim=0)) == [-(-load // 32) * 32 for load in loads]
+        selected = logits.T.contiguous().masked_select(padded.bool().T.contiguous())
+        assert selected.shape == (sum(-(-load // 32) * 32 for load in loads),)
+
+
 def test_groups_of_experts_limit_no_experts_share() -> None:
     rank = FakeRank(Values(HOT))
     with rank:
