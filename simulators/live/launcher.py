@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulators.declared import declared_gpus
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.framework import UNDECLARED, Framework
 from simulators.job import Cluster, Gpu
-from simulators.live.declarations import declared
 from simulators.live.rank_process import RankOptions
 from simulators.live.representation import Representation
 from simulators.output import check_output
+from simulators.replay.ranks.declarations import load_cluster, load_framework
 
 if TYPE_CHECKING:
     from simulators.live.cluster_prices import ClusterPrices
@@ -59,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
         help="ranks to run; every other acts like the nearest of them below it (8-11 is a range)",
     )
     add("--all", action="store_true", help="run every rank")
-    add("--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)")
+    add("--gpu", metavar="NAME", help="a GPU in conf/gpu (default: the cluster's)")
     add(
         "--cluster",
         default="h800_96",
@@ -126,13 +125,10 @@ def main(arguments: Sequence[str]) -> int:
 def _live(given: argparse.Namespace) -> int:
     script = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
     _check(given, script)
-    gpu = declared_gpus()[given.gpu]
-    cluster = declared("--cluster", "cluster", given.cluster, Cluster)
-    framework = UNDECLARED
-    if given.framework is not None:
-        framework = declared("--framework", "framework", given.framework, Framework)
+    cluster, gpu = load_cluster(given.cluster, given.gpu)
+    framework = UNDECLARED if given.framework is None else load_framework(given.framework)
     who = Representation.nearest_below(given.world_size, _ranks(given))
-    options = _options(given, script, who, cluster, framework)
+    options = _options(given, script, who, (cluster, gpu), framework)
 
     # These load numba and what prices are made of.
     from simulators.live.launches import LoweredLaunches
@@ -152,7 +148,7 @@ def _live(given: argparse.Namespace) -> int:
         LoweredLaunches,
         record=given.perfetto is not None,
     )
-    _banner(given, who)
+    _banner(given, gpu, who)
     server = LiveServer(
         simulation,
         lambda address: start_ranks(options(address)),
@@ -179,11 +175,11 @@ def _network(
 
     if given.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
+    from simulators.live.declarations import load_fabric
     from simulators.live.flow_network import FlowNetwork
-    from simulators.network.topology import SwitchFabric, build_network
+    from simulators.network.topology import build_network
 
-    fabric = declared("--topology", "topology", given.topology, SwitchFabric)
-    network = FlowNetwork(build_network(cluster, gpu, fabric))
+    network = FlowNetwork(build_network(cluster, gpu, load_fabric(given.topology)))
     return ClusterPrices(gpu, cluster, framework, alone=True), network
 
 
@@ -203,14 +199,15 @@ def _options(
     given: argparse.Namespace,
     script: tuple[str, ...],
     who: Representation,
-    cluster: Cluster,
+    machine: tuple[Cluster, Gpu],
     framework: Framework,
 ) -> Callable[[str], RankOptions]:
     from simulators.replay.ranks.step import host_speed
     from simulators.traces.events import Header, HostGap, Trace
 
+    cluster, gpu = machine
     # The choice between traced and declared times is replay's; a trace with a gap stands for cpu.
-    header = Header(1, 0, 1, given.gpu, 1, (), {})
+    header = Header(1, 0, 1, gpu.name, 1, (), {})
     traced = [Trace(header, (HostGap(0.0),))] if given.host == "cpu" else []
     speed = host_speed(traced, framework, "traced" if given.host == "cpu" else "declared")
 
@@ -220,7 +217,7 @@ def _options(
             world_size=given.world_size,
             ranks=who.simulated,
             local_world_size=min(cluster.gpus_per_node, given.world_size),
-            gpu=given.gpu,
+            gpu=gpu.name,
             memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
             launch_s=speed.launch_s,
             forward_s=speed.forward_s,
@@ -241,7 +238,6 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _check(given: argparse.Namespace, script: tuple[str, ...]) -> None:
     require_positive("--world-size", given.world_size)
-    require_choice("--gpu", given.gpu, declared_gpus())
     require_choice("--network", given.network, NETWORKS)
     require_choice("--host", given.host, HOSTS)
     require_positive("--timeout", given.timeout)
@@ -258,10 +254,10 @@ def _check(given: argparse.Namespace, script: tuple[str, ...]) -> None:
         given.traces.mkdir(parents=True, exist_ok=True)
 
 
-def _banner(given: argparse.Namespace, who: Representation) -> None:
+def _banner(given: argparse.Namespace, gpu: Gpu, who: Representation) -> None:
     ranks = ", ".join(map(str, who.simulated[:16])) + (" ..." if len(who.simulated) > 16 else "")
     print(
-        f"live: {len(who.simulated)} of {who.world_size} ranks ({ranks}) on {given.gpu}, "
+        f"live: {len(who.simulated)} of {who.world_size} ranks ({ranks}) on {gpu.name}, "
         f"{given.cluster}, network {given.network}, host {given.host}\n"
         "live: times are simulated; losses and other computed values are inventions [*]",
         file=sys.stderr,

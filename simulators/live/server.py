@@ -7,6 +7,7 @@ stretched by crowding and time can pass soonest.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import subprocess
@@ -56,8 +57,8 @@ class _Rank:
 
     number: int
     connection: socket.socket | None = None
-    # Connections that have not been closed by the other side.
-    open: int = 0
+    # Its connections, and what takes the bytes that come on each.
+    receivers: dict[socket.socket, Callable[[bytes], None]] = field(default_factory=dict)
     frames: Frames = field(default_factory=Frames)
     running: bool = False
     figures: Figures | None = None
@@ -66,7 +67,7 @@ class _Rank:
     @property
     def ended(self) -> bool:
         """Whether its process has, and all that it said and printed has come."""
-        return self.exit_code is not None and not self.open
+        return self.exit_code is not None and not self.receivers
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class LiveServer:
         self._ranks = {rank: _Rank(rank) for rank in simulation.hosts}
         self._turns: list[Release] = [Release(rank, 0) for rank in simulation.hosts]
         self._selector = selectors.DefaultSelector()
-        self._heard_s = 0.0
+        # None: the ranks are still being prepared.
+        self._heard_s: float | None = None
         self._simulated_s = 0.0
 
     def run(self) -> Measured:
@@ -128,7 +130,6 @@ class LiveServer:
             try:
                 assert process.stdout is not None
                 self._selector.register(process.stdout, selectors.EVENT_READ, self._child_told)
-                self._heard_s = time.monotonic()
                 self._serve(process)
             finally:
                 end_all(process)
@@ -161,43 +162,50 @@ class LiveServer:
                 if not isinstance(hello, Hello) or hello.rank not in self._ranks:
                     raise LiveError("somebody else called", 1)
                 self._selector.unregister(one)
-                self._greet(hello, one)
+                self._greet(hello, one, frames.rest)
                 return
             if not data:
                 self._selector.unregister(one)
+                one.close()
 
         self._selector.register(connection, selectors.EVENT_READ, first)
 
-    def _greet(self, hello: Hello, connection: socket.socket) -> None:
+    def _greet(self, hello: Hello, connection: socket.socket, rest: bytes) -> None:
+        """Take on a connection; ``rest`` came right after its hello."""
+        self._heard_s = time.monotonic()
         rank = self._ranks[hello.rank]
-        rank.open += 1
         if hello.purpose == "output":
-            lines = _Lines(rank.number, self._show)
-            self._selector.register(
-                connection,
-                selectors.EVENT_READ,
-                lambda one: lines.take(self._receive(rank, one)),
-            )
-            return
-        rank.connection = connection
+            rank.receivers[connection] = _Lines(rank.number, self._show).take
+        else:
+            rank.connection = connection
+            rank.receivers[connection] = lambda data: self._hear(rank, data)
+        if rest:
+            rank.receivers[connection](rest)
         self._selector.register(
-            connection, selectors.EVENT_READ, lambda one: self._hear(rank, one)
+            connection, selectors.EVENT_READ, lambda one: self._receive(rank, one)
         )
 
-    def _receive(self, rank: _Rank, connection: socket.socket) -> bytes:
-        """What has come; nothing when the other side has closed, and then nothing more will."""
+    def _receive(self, rank: _Rank, connection: socket.socket) -> bool:
+        """Hand on what has come; False when there was nothing yet."""
+        if connection not in rank.receivers:
+            return False
         try:
-            data = connection.recv(_READ_BYTES)
+            data = connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
         except ConnectionResetError:
             data = b""
+        rank.receivers[connection](data)
         if not data:
-            self._selector.unregister(connection)
-            connection.close()
-            rank.open -= 1
-        return data
+            self._close(rank, connection)
+        return True
 
-    def _hear(self, rank: _Rank, connection: socket.socket) -> None:
-        data = self._receive(rank, connection)
+    def _close(self, rank: _Rank, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        del rank.receivers[connection]
+
+    def _hear(self, rank: _Rank, data: bytes) -> None:
         self._heard_s = time.monotonic()
         began_s = time.thread_time()
         try:
@@ -211,6 +219,10 @@ class LiveServer:
                         raise MalformedError("a second hello")
                     if isinstance(word, Figures):
                         rank.figures, word = word, Finish()
+                        if rank.figures.code:
+                            # Others may wait for it: they are to hear why, not of a deadlock.
+                            rank.exit_code = rank.figures.code
+                            return
                     said = [word]
                 rank.running = not any(blocks(each) or isinstance(each, Finish) for each in said)
                 self._simulation.hear(rank.number, said)
@@ -229,12 +241,25 @@ class LiveServer:
         rank.running = False
 
     def _check_ends(self) -> None:
+        """Take the last words of ranks that have ended.
+
+        A rank's own children may keep its connections open; all that it wrote has come by now.
+        """
         for rank in self._ranks.values():
+            if rank.exit_code is not None:
+                for connection in list(rank.receivers):
+                    while self._receive(rank, connection):
+                        pass
+                    if connection in rank.receivers:
+                        rank.receivers[connection](b"")
+                        self._close(rank, connection)
             if rank.ended and (rank.figures is None or rank.exit_code):
                 message = f"rank {rank.number} ended with code {rank.exit_code}"
                 raise LiveError(message, rank.exit_code or 1)
 
     def _check_silence(self) -> None:
+        if self._heard_s is None:
+            return
         silent_s = time.monotonic() - self._heard_s
         if silent_s > self._timeout_s:
             running = [str(rank.number) for rank in self._ranks.values() if rank.running]
@@ -262,7 +287,9 @@ class LiveServer:
             rank = self._ranks[release.rank]
             if free > 0 and rank.connection is not None:
                 rank.running = True
-                rank.connection.sendall(release_frame(release))
+                # One that has gone will be told as such.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    rank.connection.sendall(release_frame(release))
                 self._heard_s = time.monotonic()
                 free -= 1
             else:

@@ -10,6 +10,7 @@ import copyreg
 import datetime
 import importlib
 import importlib.util
+import os
 import threading
 import time
 from typing import Any, Protocol

@@ -90,6 +90,11 @@ class Frames:
     def __init__(self) -> None:
         self._bytes = bytearray()
 
+    @property
+    def rest(self) -> bytes:
+        """What has come after the last whole frame."""
+        return bytes(self._bytes)
+
     def take(self, data: bytes) -> Iterator[tuple[bytes, str]]:
         """Frames that are whole with ``data``.
 

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from simulators.declared import declared_gpus
-from simulators.job import Cluster
-from simulators.live.declarations import declared
 from simulators.live.launcher import main
 from simulators.replay.ranks import replay_ranks
+from simulators.replay.ranks.declarations import load_cluster
 from simulators.traces.files import read_directory
 
 pytest.importorskip("torch")
@@ -122,10 +120,10 @@ def test_the_script_prints_simulated_times_by_every_clock(ran):
 
 def test_the_times_are_those_of_the_replayed_traces(ran, folder):
     """Declared host times and the same prices: the same step to a hundredth of a per cent."""
-    cluster = declared("--cluster", "cluster", "h800_96", Cluster)
+    cluster, gpu = load_cluster("h800_96")
     traces = read_directory(folder / "traces")
     assert [trace.header.rank for trace in traces] == list(range(RANKS))
-    replayed = replay_ranks(traces, declared_gpus()["h800"], cluster, host="declared")
+    replayed = replay_ranks(traces, gpu, cluster, host="declared")
     for rank in range(RANKS):
         assert printed(ran, rank)[-1][0] == pytest.approx(1e3 * replayed.step_time_s, rel=1e-4)
 
@@ -162,6 +160,8 @@ def test_a_script_that_fails_ends_the_run_with_its_error(folder):
     [
         (["--ranks", "0,9"], "--ranks"),
         (["--gpu", "h8000"], "--gpu=h8000: .*did you mean 'h800'"),
+        (["--framework", "torch"], "--framework=torch"),
+        (["--network", "flow", "--topology", "torus"], "--topology=torus"),
         (["--cluster", "h800"], "--cluster"),
         (["--network", "packets"], "--network"),
         (["--host", "wall"], "--host"),

@@ -117,7 +117,7 @@ def test_a_rank_that_fails_ends_all_with_its_code():
 
 
 def test_silence_ends_all():
-    run = Run("hang", timeout_s=1.0)
+    run = Run("hang", timeout_s=2.0)
     with pytest.raises(LiveError, match=r"no word for \d+ s from ranks 1") as caught:
         run.run()
     assert caught.value.code == EXIT_TIMEOUT
