@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulators.output import show_text
-from simulators.traces.collate import Collated
+from simulators.traces.collate import Collated, Family
 from simulators.traces.collate.communication import ranks_text
 from simulators.traces.events import Collective, Header
 from simulators.traces.summary import LaunchSummary, TraceSummary
@@ -159,30 +159,23 @@ def _classes(job: Collated) -> Table:
 
 def _communicators(job: Collated) -> Table:
     """By description and size, over the whole job."""
-    groups: dict[tuple[str, int], set[int]] = defaultdict(set)
+    groups: dict[tuple[str, int], set[Family]] = defaultdict(set)
     collectives: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     sizes: Counter[tuple[str, int]] = Counter()
     for first, trace in job.traces.items():
-        families = job.group_names(first)
-        launches: Counter[tuple[str, str]] = Counter()
-        launched_bytes: Counter[str] = Counter()
+        keys = {}
+        for name, family in job.group_names(first).items():
+            keys[name] = family.description, len(family.offsets)
+            groups[keys[name]].add(family)
         for event in trace.events:
             if isinstance(event, Collective):
-                launches[event.group, event.kind] += 1
-                launched_bytes[event.group] += max(event.bytes_in, event.bytes_out)
-        for name, family in families.items():
-            key = family.description, len(family.offsets)
-            groups[key] |= {min(job.group(rank, name)) for rank in job.ranks_of_class(first)}
-            sizes[key] += launched_bytes[name]
-            for (group, kind), count in launches.items():
-                if group == name:
-                    collectives[key][kind] += count
+                collectives[keys[event.group]][event.kind] += 1
+                sizes[keys[event.group]] += max(event.bytes_in, event.bytes_out)
     table = _table("communicator", "ranks", "groups", "collectives", "bytes")
-    for key, lowest in groups.items():
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in collectives[key].items())
-        table.add_row(
-            key[0], str(key[1]), f"{len(lowest):,}", kinds or "none", bytes_text(sizes[key])
-        )
+    for key, families in groups.items():
+        count = sum(len(job.groups_of(family)) for family in families)
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in collectives[key].items())
+        table.add_row(key[0], str(key[1]), f"{count:,}", kinds or "none", bytes_text(sizes[key]))
     return table
 
 

@@ -81,6 +81,10 @@ class Collated:
         """All ranks that a traced rank stands for, itself included."""
         return tuple([rank for rank, of in enumerate(self.class_of_rank) if of == first])
 
+    def groups_of(self, family: Family) -> list[tuple[int, ...]]:
+        """All groups of the job that are of ``family``, each once."""
+        return distinct(self._groups[family])
+
     def group_names(self, rank: int) -> dict[str, Family]:
         """The communicators that ``rank``'s class communicates on, by name in its trace."""
         return {
