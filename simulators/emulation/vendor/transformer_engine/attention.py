@@ -208,7 +208,7 @@ class DotProductAttention(nn.Module):
 
 def _group_size(group: Any) -> int:
     if isinstance(group, list):
-        raise refusal("cp_comm_type", "context parallelism on two levels", "p2p, a2a")
+        raise refusal("cp_comm_type", "context parallelism on two levels", "p2p, a2a, all_gather")
     return int(torch.distributed.get_world_size(group))
 
 

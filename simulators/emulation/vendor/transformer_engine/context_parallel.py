@@ -24,6 +24,7 @@ from simulators.emulation.vendor.fused_attention import (
 )
 from simulators.emulation.vendor.kernels import kernel
 from simulators.emulation.vendor.refuse import refusal
+from simulators.emulation.vendor.transformer_engine.gathered_keys import GatheredKeys
 
 
 def context_parallel_attention(
@@ -45,7 +46,9 @@ def context_parallel_attention(
         if form.layout == "thd":
             raise refusal("cp_comm_type", "a2a for packed sequences", "p2p")
         return _AllToAll.apply(query, key, value, form, group, stream)
-    raise refusal("cp_comm_type", f"context parallelism by {how}", "p2p, a2a")
+    if how == "all_gather" and form.layout != "thd":
+        return GatheredKeys.apply(query, key, value, form, group, stream)
+    raise refusal("cp_comm_type", f"context parallelism by {how}", "p2p, a2a, all_gather")
 
 
 def _exchange(

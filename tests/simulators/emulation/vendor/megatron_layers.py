@@ -60,6 +60,7 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "llama": (LLAMA, 8192, {"tp": 8}),
     "llama_ring": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "p2p"}),
     "llama_a2a": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "a2a"}),
+    "llama_gathered": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "all_gather"}),
     "mixtral": (MIXTRAL, 4096, {"ep": 4}),
     "gpt_delayed": (GPT, 2048, {"tp": 8, "fp8": "hybrid", "fp8_recipe": "delayed"}),
     "gpt_current": (GPT, 2048, {"tp": 8, "fp8": "hybrid", "fp8_recipe": "tensorwise"}),

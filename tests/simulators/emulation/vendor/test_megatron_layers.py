@@ -232,6 +232,26 @@ def test_all_to_all_exchanges_heads_for_tokens(layers: dict[str, Layer]) -> None
     assert exchanged == [queries, queries, keys, keys]
 
 
+def test_gathered_keys_are_seen_up_to_each_chunk(layers: dict[str, Layer]) -> None:
+    layer = layers["llama_gathered"]
+    steps = [arguments(op) for op in layer.forward.kernels("attention_fwd")]
+    # Rank 0 of 4 holds the first and the last of eight chunks.
+    assert [given["query"].shape[0] for given in steps] == [1024, 1024]  # type: ignore[union-attr]
+    assert [given["key"].shape[0] for given in steps] == [1024, 8192]  # type: ignore[union-attr]
+    assert {given["mask"] for given in steps} == {"causal_bottom_right"}
+    whole = 8192 * 4 * 128 * 2
+    tensor = 2 * 8192 // 4 * 8192
+
+    def of_keys(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        return [each for each in found if each[1] != tensor]
+
+    assert of_keys(layer.forward.collectives()) == [("all_gather", whole)] * 2
+    assert of_keys(layer.backward.collectives()) == [
+        *[("all_gather", whole)] * 2,
+        *[("reduce_scatter", whole)] * 2,
+    ]
+
+
 def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
     layer = layers["mixtral"]
     rows = 4096 * 2
