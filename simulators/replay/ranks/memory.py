@@ -10,8 +10,8 @@ import numpy as np
 
 from simulators.collectives import price_collective
 from simulators.job import Cluster, Gpu
-from simulators.memory.allocator import AllocatorSettings
-from simulators.memory.allocator_trace import Clock, MemoryOverTime, memory_over_time
+from simulators.memory.allocator import AllocatorSettings, BlockState
+from simulators.memory.allocator_trace import Clock, MemoryOverTime, memory_over_time, snapshot_at
 from simulators.memory.footprint import WORKSPACE_BYTES, process_bytes
 from simulators.replay.engine import Floats, Times
 from simulators.replay.ranks.issue import Issued
@@ -32,7 +32,9 @@ class RankMemory:
     ran out of memory. ``time_s``: of each row, from the beginning of the step (NaN before).
     ``outside_bytes``: by kind, what the allocator does not see. ``headroom_bytes``: what is left
     of ``capacity_bytes`` at the peak, negative by how much it misses. ``runs_out``: even after
-    the allocator has given back what it cached.
+    the allocator has given back what it cached. ``at_peak``: when most was reserved, the bytes of
+    blocks that were ``allocated``, ``deferred`` (freed, but another stream had not passed) and
+    ``free``, and of the ``largest_free`` one.
     """
 
     over_time: MemoryOverTime
@@ -41,6 +43,7 @@ class RankMemory:
     capacity_bytes: int
     headroom_bytes: int
     runs_out: bool
+    at_peak: dict[str, int]
 
     @property
     def peak_allocated_bytes(self) -> int:
@@ -69,15 +72,27 @@ def rank_memory(
     host_s = _host_s(issued, times)
     clock = Clock(host_s, _Passing(issued, times))
     used = sum(outside.values())
-    memory = memory_over_time(events, gpu.memory_bytes, settings, used, clock)
+    device = gpu.memory_bytes
+    memory = memory_over_time(events, device, settings, used, clock)
     runs_out = memory.out_of_memory is not None
     if runs_out:
-        memory = memory_over_time(events, _AMPLE * gpu.memory_bytes, settings, used, clock)
+        device *= _AMPLE
+        memory = memory_over_time(events, device, settings, used, clock)
+    at_peak = snapshot_at(events, memory.peak_event, device, settings, used, clock)
     capacity = int(gpu.memory_bytes * (1 - cluster.memory_reserve))
     played = np.array(issued.host)[memory.event] >= 0
     time_s = np.where(played, host_s[memory.event] - begin_s, np.nan)
     headroom = capacity - used - memory.peak_reserved_bytes
-    return RankMemory(memory, time_s, outside, capacity, headroom, runs_out)
+    return RankMemory(memory, time_s, outside, capacity, headroom, runs_out, _by_state(at_peak))
+
+
+def _by_state(blocks: Sequence[BlockState]) -> dict[str, int]:
+    found = {"allocated": 0, "deferred": 0, "free": 0, "largest_free": 0}
+    for block in blocks:
+        found[block.state] += block.bytes
+        if block.state == "free":
+            found["largest_free"] = max(found["largest_free"], block.bytes)
+    return found
 
 
 def outside_of(gpu: Gpu, cluster: Cluster, groups: Sequence[Communicator]) -> dict[str, int]:

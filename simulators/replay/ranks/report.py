@@ -56,7 +56,7 @@ def memory_dict(rank: RankStep) -> dict[str, Any]:
     return {
         "peak_allocated_bytes": memory.peak_allocated_bytes,
         "peak_reserved_bytes": memory.peak_reserved_bytes,
-        "fragmentation_at_peak": fragmentation_at_peak(rank),
+        "at_peak_bytes": memory.at_peak,
         "outside_bytes": memory.outside_bytes,
         "capacity_bytes": memory.capacity_bytes,
         "headroom_bytes": memory.headroom_bytes,
@@ -76,14 +76,6 @@ def memory_counters(rank: RankStep) -> list[Counter]:
             ("reserved", over_time.reserved_bytes),
         )
     ]
-
-
-def fragmentation_at_peak(rank: RankStep) -> float:
-    """Share of the reserved bytes that was unused when most was reserved."""
-    over_time = rank.memory.over_time
-    if not len(over_time.event):
-        return 0.0
-    return float(over_time.fragmentation[over_time.event == over_time.peak_event][0])
 
 
 def report(step: TracedStep) -> RenderableType:
@@ -148,7 +140,7 @@ def _memory_table(step: TracedStep) -> Table:
             f"{rank.ranks} ranks",
             f"{memory.peak_allocated_bytes / GIB:.2f}",
             f"{memory.peak_reserved_bytes / GIB:.2f}",
-            f"{fragmentation_at_peak(rank):.1%}",
+            f"{1 - memory.at_peak['allocated'] / max(1, memory.peak_reserved_bytes):.1%}",
             f"{sum(memory.outside_bytes.values()) / GIB:.2f}",
             f"{memory.headroom_bytes / GIB:.2f}",
         )
