@@ -125,21 +125,6 @@ def _patch_memory(state: RankState) -> None:
     torch.Tensor.is_pinned = is_pinned
 
 
-def record_stream_below_dispatch(state: RankState) -> Any:
-    """FSDP1 records streams with dispatch modes off, which a CUDA kernel of torch's must serve.
-
-    Returns:
-        The registration, which lives as long as it is held.
-    """
-    library = torch.library.Library("aten", "IMPL")
-
-    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
-        state.memory.record_stream(tensor.untyped_storage(), int(stream.stream_id))
-
-    library.impl("record_stream", record_stream, "CUDA")
-    return library
-
-
 def _patch_modules(state: RankState) -> None:
     parameter_new = torch.nn.Parameter.__new__
     register_buffer = torch.nn.Module.register_buffer

@@ -19,6 +19,7 @@ from simulators.emulation.vendor import PACKAGES
 from simulators.emulation.virtual_rank import check_ranks
 from simulators.errors import InputError, require_choice, require_positive
 
+AUTO = "auto"
 _EXAMPLES = """\
 examples:
   rank 37 of a job of 96 GPUs
@@ -27,6 +28,8 @@ examples:
   the first rank of each of four stages, two at a time, traces into traces/
     python -m simulators.emulation run --world-size 96 --rank 0,24,48,72 --jobs 2 \\
         --output traces -- pretrain_gpt.py ...
+  the ranks that all others do the same as, found by setting two ranks up
+    python -m simulators.emulation run --world-size 16384 --rank auto -- pretrain_gpt.py ...
   a module
     python -m simulators.emulation run --world-size 16 --rank 0 -- -m torchtitan.train ...
 
@@ -46,7 +49,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
     made.add_argument(
-        "--rank", default="0", metavar="R[,R...]", help="ranks to run (default 0); 8-11 is a range"
+        "--rank",
+        default="0",
+        metavar="R[,R...]",
+        help="ranks to run (default 0); 8-11 is a range, auto those that all others do the same as",
     )
     made.add_argument(
         "--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)"
@@ -98,7 +104,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the ranks; the first exit code that is not 0."""
     given = parser().parse_args(arguments)
     try:
-        options = [_options(given, rank) for rank in ranks_of(given.rank, given.world_size)]
+        if given.rank == AUTO:
+            _check(given, [_options(given, 0)])
+            ranks = _chosen(given)
+        else:
+            ranks = ranks_of(given.rank, given.world_size)
+        options = [_options(given, rank) for rank in ranks]
         _check(given, options)
     except InputError as error:
         print(error, file=sys.stderr)
@@ -106,6 +117,17 @@ def main(arguments: Sequence[str]) -> int:
     with ThreadPoolExecutor(max_workers=given.jobs) as pool:
         codes = list(pool.map(_run, options))
     return next((code for code in codes if code), 0)
+
+
+def _chosen(given: argparse.Namespace) -> list[int]:
+    """The ranks that stand for the job, by what the script sets up on two of them."""
+    from simulators.emulation.set_up import groups_of
+    from simulators.traces.collate import choose_ranks
+
+    chosen = choose_ranks(given.world_size, lambda rank: groups_of(_options(given, rank)))
+    named = ", ".join(str(rank) for rank in chosen.ranks)
+    print(f"ranks {named}: {chosen.why}", file=sys.stderr)
+    return list(chosen.ranks)
 
 
 def ranks_of(text: str, world_size: int) -> list[int]:

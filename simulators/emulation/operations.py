@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from simulators.emulation.cuda.kernels import KERNELS_OF_CUDA
+
 aten = torch.ops.aten
 
 VIEW, WRITE, FRESH, RESHAPES, ALLOCATES, COMPOSITE = (
@@ -82,7 +84,7 @@ def _describe(func: Any) -> Operation:
         if name in sets
     ]
     name = str(schema.name)
-    if func._can_decompose():
+    if func._can_decompose() and name.partition("::")[2] not in KERNELS_OF_CUDA:
         kind = COMPOSITE
     elif torch.Tag.inplace_view in func.tags or name in ("aten::set_", "aten::resize_"):
         kind = RESHAPES

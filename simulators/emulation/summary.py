@@ -57,8 +57,10 @@ def show_summary(
         )[:12]:
             where = recorder.sites.text(site)
             more = f"; {hint}" if hint else ""
-            console.print(f"  {count} x {operation} = {str(value)[:40]} at {where}{more}")
+            console.print(
+                f"  {count} x {operation} = {str(value)[:40]} at {where}{more}", soft_wrap=True
+            )
     for message in recorder.violation_texts[:12]:
-        console.print(f"violation: {message}", style="yellow")
+        console.print(f"violation: {message}", style="yellow", soft_wrap=True)
     for finding in findings:
-        console.print(f"broken invariant: {finding}", style="red")
+        console.print(f"broken invariant: {finding}", style="red", soft_wrap=True)

@@ -87,15 +87,13 @@ def emulate(
     from simulators.emulation.compiled import install_compiled
     from simulators.emulation.cuda.accelerator import install_accelerator
     from simulators.emulation.cuda.install import install_cuda
+    from simulators.emulation.cuda.kernels import register_kernels
     from simulators.emulation.cuda.streams import EngineNotices
     from simulators.emulation.device_mode import DeviceMode
     from simulators.emulation.distributed.install import install_distributed
     from simulators.emulation.fake_tensors import DatalessMode, prepare_fake_tensors
     from simulators.emulation.framework_patches import install_framework_patches
-    from simulators.emulation.host_tensors import (
-        install_host_tensors,
-        record_stream_below_dispatch,
-    )
+    from simulators.emulation.host_tensors import install_host_tensors
     from simulators.emulation.memory import DeviceMemory
     from simulators.emulation.optimizers import install_foreach, install_phases
     from simulators.emulation.rank_state import Numbers, RankState
@@ -136,7 +134,7 @@ def emulate(
     install_checkpoints(state)
     install_threads(state)
     install_framework_patches()
-    registration = record_stream_below_dispatch(state)
+    registration = register_kernels(state)
     mode = DeviceMode(state)
     mode.__enter__()
     recorder.leave()

@@ -156,6 +156,18 @@ def test_attention_takes_the_kernel_a_gpu_takes(run: Run) -> None:
     ]
 
 
+def test_what_is_one_kernel_on_a_gpu_is_one_operation(run: Run) -> None:
+    names = [
+        op.name.removeprefix("aten.").removesuffix(".default") for op in run.of("kernels", Op)
+    ]
+    assert [name for name in names if name not in ("randn", "ones", "fill_.Scalar")] == [
+        "_fused_rms_norm",
+        "silu",
+        "silu_backward",
+        "_fused_rms_norm_backward",
+    ]
+
+
 def test_steps_have_phases_and_optimizers_use_multi_tensor_kernels(run: Run) -> None:
     phases = [(phase.phase, phase.step) for phase in run.of("training", Phase)]
     step = ["forward", "backward", "other", "optimizer", "other"]

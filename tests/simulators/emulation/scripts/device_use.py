@@ -185,6 +185,12 @@ mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
 torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 pop()
 
+push("kernels")
+hidden = torch.randn(8, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+norm = torch.nn.RMSNorm(64, dtype=torch.bfloat16, device="cuda")
+torch.nn.functional.silu(norm(hidden)).backward(torch.empty_like(hidden))
+pop()
+
 push("training")
 model = torch.nn.Linear(512, 512, device="cuda")
 ordinary = torch.optim.AdamW(model.parameters())
