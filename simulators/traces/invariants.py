@@ -40,12 +40,12 @@ GROWTH_BYTES = 1 << 20
 GROWTH_SHARE = 0.001
 # As many equal small kernels in an optimizer step are a loop over parameters.
 LOOP_LENGTH = 100
-# What optimizers and gradient clipping do to each parameter, unless to all at once.
+# What optimizers do to each parameter, unless to all at once. Norms are not among them: some
+# frameworks clip gradients one by one on a GPU too.
 _PER_PARAMETER = frozenset(
     f"aten.{name}"
     for name in (
         *("add_", "addcdiv_", "addcmul_", "div_", "lerp_", "mul", "mul_", "sqrt", "sub_"),
-        *("linalg_vector_norm", "norm"),
     )
 )
 
@@ -212,14 +212,14 @@ def _follow(live: dict[int, int], event: Event) -> None:
 
 
 def _loops(trace: Trace, wanted: Expected) -> Iterator[Finding]:
-    """Optimizers and clipping handle all parameters at once, as on a GPU."""
+    """Optimizers handle all parameters at once, as on a GPU."""
     del wanted
     counts: dict[int, Counter[str]] = {}
     phase, step = "setup", 0
     for event in trace.events:
         if isinstance(event, Phase):
             phase, step = event.phase, event.step
-        elif phase in (FORWARD, BACKWARD) or not isinstance(event, Op):
+        elif phase != OPTIMIZER or not isinstance(event, Op):
             continue
         elif event.name.rpartition(".")[0] in _PER_PARAMETER:
             counts.setdefault(step, Counter())[event.name] += 1

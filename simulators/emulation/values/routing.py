@@ -39,6 +39,12 @@ class Routers:
         self._modules: weakref.WeakKeyDictionary[torch.nn.Module, int] = (
             weakref.WeakKeyDictionary()
         )
+        self._next = 0
+
+    def restart(self) -> None:
+        """Number from the first again: another model is built."""
+        self._modules.clear()
+        self._next = 0
 
     def choose(self, scores: torch.Tensor, dim: int, number: int, nested: bool) -> Categories:
         """Each row's ``number`` best along ``dim``."""
@@ -58,7 +64,10 @@ class Routers:
         while frame is not None:
             module = frame.f_locals.get("self")
             if isinstance(module, torch.nn.Module):
-                return self._modules.setdefault(module, len(self._modules))
+                if module not in self._modules:
+                    self._modules[module] = self._next
+                    self._next += 1
+                return self._modules[module]
             frame = frame.f_back  # type: ignore[assignment]
         return 0
 

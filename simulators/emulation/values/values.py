@@ -66,6 +66,11 @@ class Values:
         self._payloads = payloads
         self._lock = threading.RLock()
 
+    def restart(self) -> None:
+        """Another trace begins: routers are numbered anew; tensors that live keep their values."""
+        with self._lock:
+            self._routers.restart()
+
     def observe(
         self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:

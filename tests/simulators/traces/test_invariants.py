@@ -140,10 +140,11 @@ def test_a_loop_over_parameters_is_found_and_foreach_is_not() -> None:
     assert check_trace(trace(*step(0, [op("aten._foreach_addcdiv_.Scalar")] * 200))) == ()
 
 
-def test_a_loop_in_the_backward_pass_is_the_models_own() -> None:
+def test_loops_elsewhere_are_the_models_and_the_frameworks_own() -> None:
     events = step(0)
     events[4:4] = [op("aten.mul.Tensor")] * LOOP_LENGTH
-    assert check_trace(trace(*events)) == ()
+    norms = [op("aten.linalg_vector_norm.default")] * LOOP_LENGTH
+    assert check_trace(trace(*events, *norms)) == ()
 
 
 def test_communication_that_nobody_waits_for_is_found() -> None:

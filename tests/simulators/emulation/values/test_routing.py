@@ -207,6 +207,9 @@ def test_layers_have_favourites_of_their_own_and_keep_them() -> None:
     with rank:
         first = [rank.read(layer(rank.unknown(1000, 64))) for layer in layers]
         again = [rank.read(layer(rank.unknown(1000, 64))) for layer in reversed(layers)]
+        rank.values.restart()
+        another = rank.read(Layer()(rank.unknown(1000, 64)))
+    assert another == first[0]
     assert first == again[::-1]
     assert first == [expected_loads(HOT, 64, 2, 1000, layer).tolist() for layer in range(3)]
     assert first[0] != first[1]
