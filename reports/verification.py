@@ -23,7 +23,8 @@ def verification_json(checks: Sequence[Verification]) -> str:
 
 
 def verification_report(checks: Sequence[Verification], job_of: JobOf) -> RenderableType:
-    """A table a recipe: step time, then memory, parameters, products and communication by rank."""
+    """A table a recipe: step time, then memory, parameters, products and communication of ranks
+    of the first, a middle and the last stage."""
     parts: list[RenderableType] = []
     for number, check in enumerate(checks, start=1):
         parts += [_one(number, check, job_of), Text()]
@@ -45,10 +46,17 @@ def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
         if check.micro_batches < check.step_micro_batches:
             what += f" (of {check.step_micro_batches})"
         table.add_row(what, *map(seconds_words, both), _percent(*both))
-    for rank in check.ranks:
+    for rank in _shown(check.ranks):
         _add_rank(table, rank)
-    notes = [Text(f"  {note}") for note in (*check.notes, *_differences(check.ranks))]
+    notes = [Text(f"  {note}") for note in (*check.notes, *_differences(_shown(check.ranks)))]
     return Group(table, *notes)
+
+
+def _shown(ranks: Sequence[RankCheck]) -> list[RankCheck]:
+    """The first stage's rank, a middle one's and the last's; the file has them all."""
+    return (
+        [ranks[index] for index in sorted({0, len(ranks) // 2, len(ranks) - 1})] if ranks else []
+    )
 
 
 def _add_rank(table: Table, check: RankCheck) -> None:

@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 from simulators.traces.events import Group
 
+# A group of one rank, which costs nothing (NCCL returns at once).
+ALONE = "alone"
+# Every rank: the gradient norm under a distributed optimizer.
+WORLD = "world"
 # ``group_desc`` in ``megatron/core/parallel_state.py``.
 _DIMENSIONS = {
     "TENSOR_MODEL_PARALLEL_GROUP": "tp",
@@ -17,21 +21,20 @@ _DIMENSIONS = {
     "DATA_PARALLEL_GROUP": "dp",
     "DATA_PARALLEL_GROUP_WITH_CP": "dp",
     "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": "dp",
-    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "world",
+    "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": WORLD,
     "EXPERT_DATA_PARALLEL_GROUP": "expert_dp",
     "MODEL_PARALLEL_GROUP": "model",
     "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "expert_model",
     "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
     "EMBEDDING_GROUP": "embedding",
 }
-# A group of one rank, which costs nothing (NCCL returns at once).
-ALONE = "alone"
 
 
 def dimensions_of(groups: Iterable[Group]) -> dict[str, str]:
-    """Group name -> communicator, for the groups that the workload knows."""
+    """Group name -> communicator; a group that no workload knows keeps its description."""
     return {
-        group.name: _DIMENSIONS[group.description] if len(group.ranks) > 1 else ALONE
+        group.name: ALONE
+        if len(group.ranks) == 1
+        else _DIMENSIONS.get(group.description, group.description or WORLD)
         for group in groups
-        if group.description in _DIMENSIONS
     }

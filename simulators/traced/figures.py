@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from simulators.job import Job
+from simulators.traced.communicators import ALONE, dimensions_of
 from simulators.traced.compare import Shape, shape_of
+from simulators.traces.events import OPTIMIZER, Event, Group, Phase, PointToPoint, Trace
+from simulators.traces.lowering.block import block_ops
 from simulators.workload.data_parallel import (
     Transfer,
     gather_parameters,
@@ -49,6 +53,38 @@ def work_of(ops: Iterable[tuple[Op, int]], parameter_bytes: int) -> Work:
         if shape is not None:
             shapes[shape] += count
     return Work(parameter_bytes, flops, dict(communicated), shapes)
+
+
+def traced_work(trace: Trace, parameter_bytes: int) -> Work:
+    """What a traced rank, which holds ``parameter_bytes``, does in its last step.
+
+    Messages of the pipeline count when they are sent, as in the built-in source; between two
+    stages Megatron-Core sends them over the group of all ranks.
+    """
+    events = trace.events[_last_step(trace.events) :]
+    groups = dimensions_of(event for event in trace.events if isinstance(event, Group))
+    ops: list[tuple[Op, int]] = []
+    for _, op in block_ops(events, groups):
+        own = isinstance(op, Collective | SendRecv) and op.communicator == ALONE
+        message = isinstance(op, SendRecv) and op.communicator != "cp"
+        if not own and not message:
+            ops.append((op, 1))
+    for event in events:
+        if isinstance(event, PointToPoint) and event.kind == "send":
+            if groups[event.group] != "cp":
+                ops.append((SendRecv("boundary", event.bytes, "pp"), 1))
+    return work_of(ops, parameter_bytes)
+
+
+def _last_step(events: Sequence[Event]) -> int:
+    """Where the last step begins: when the optimizer of the one before has run."""
+    phases = [(index, event) for index, event in enumerate(events) if isinstance(event, Phase)]
+    last = max(phase.step for _, phase in phases)
+    begin = 0
+    for (_, phase), (after, _) in itertools.pairwise(phases):
+        if phase.phase == OPTIMIZER and phase.step < last:
+            begin = after
+    return begin
 
 
 def builtin_work(job: Job, workload: Workload, index: int) -> Work:

@@ -1,7 +1,7 @@
 """Traces whole ranks of a job on an emulated GPU: ``python -m simulators.traced.rank_recorder``.
 
-The first line of standard input is ``{"job": ..., "micro_batches": ..., "steps": ...}``, each that
-follows ``{"rank": ..., "file": ...}``; every rank is answered with a line, ``{"done": rank}`` or
+The first line of standard input is ``{"job": ..., "micro_batches": [...]}``, each that follows
+``{"rank": ..., "file": ...}``; every rank is answered with a line, ``{"parameter_bytes": ...}`` or
 ``{"failed": reason}``.
 """
 
@@ -11,6 +11,7 @@ import gc
 import json
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from simulators.traces.files import write_trace
 def main() -> int:
     answers = own_stdout()
     asked = json.loads(sys.stdin.readline())
-    tracer = RankTracer(read_job(asked["job"]), asked["micro_batches"], asked["steps"])
+    tracer = RankTracer(read_job(asked["job"]), asked["micro_batches"])
     for line in sys.stdin:
         given = json.loads(line)
         answers.write(json.dumps(tracer.answer(given["rank"], Path(given["file"]))) + "\n")
@@ -35,11 +36,14 @@ def main() -> int:
 
 
 class RankTracer:
-    """The one that makes this process emulated ranks of a job, one after another."""
+    """The one that makes this process emulated ranks of a job, one after another.
 
-    def __init__(self, job: Job, micro_batches: int, steps: int) -> None:
+    ``micro_batches``: of every step.
+    """
+
+    def __init__(self, job: Job, micro_batches: Sequence[int]) -> None:
         self._job = job
-        self._amount = (micro_batches, steps)
+        self._micro_batches = micro_batches
         self._rank = emulate(
             ListSink(),
             world_size=job.world_size,
@@ -53,19 +57,19 @@ class RankTracer:
 
     def answer(self, rank: int, file: Path) -> dict[str, Any]:
         """Trace one rank into ``file``, or say why not, as it is sent."""
+        # The last rank's model goes in cycles: what it holds must be gone before this one.
+        gc.collect()
         sink = ListSink()
         self._rank.restart(sink, world_size=self._job.world_size, rank=rank)
         try:
             from simulators.traced.train_rank import train
 
-            train(self._job, *self._amount)
+            held = train(self._job, self._micro_batches)
         except Exception as error:  # what Megatron refuses or the device lacks is a finding
             traceback.print_exc()
             return {"failed": f"{type(error).__name__}: {error}"}
         write_trace(file, Trace(self._header(rank), tuple(sink.events)))
-        # The model's tensors go in cycles; the next rank's must not meet them.
-        gc.collect()
-        return {"done": rank}
+        return {"parameter_bytes": held}
 
     def _header(self, rank: int) -> Header:
         job = self._job

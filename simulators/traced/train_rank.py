@@ -1,7 +1,7 @@
 """Trains a declared job on Megatron-Core, as one rank of it: a script like any other.
 
-``train_rank.py FILE`` with torchrun's environment variables; the file holds a job, the number of
-micro-batches and of steps. The loop is Megatron-LM's (``training.py``: ``train``, ``train_step``).
+``train_rank.py FILE`` with torchrun's environment variables; the file holds a job and the number
+of micro-batches of each step. The loop is Megatron-LM's (``training.py: train, train_step``).
 Every rank makes its own tokens: nothing is read or broadcast.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,14 @@ from simulators.workload.megatron import layers_by_stage
 
 def main(path: str) -> None:
     asked = json.loads(Path(path).read_text(encoding="utf-8"))
-    train(read_job(asked["job"]), asked["micro_batches"], asked["steps"])
+    train(read_job(asked["job"]), asked["micro_batches"])
 
 
-def train(job: Job, micro_batches: int, steps: int) -> None:
-    """Run ``steps`` steps of ``micro_batches`` micro-batches."""
+def train(job: Job, micro_batches: Sequence[int]) -> int:
+    """Run steps of so many micro-batches each.
+
+    Returns the bytes of this rank's parameters.
+    """
     piece, recipe = whole_piece(job), job.recipe
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     megatron_job.join_ranks(
@@ -55,7 +58,7 @@ def train(job: Job, micro_batches: int, steps: int) -> None:
             chunk.disable_forward_pre_hook(param_sync=False)
     data: Any = [_micro_batches(piece) for _ in chunks]
     run = get_forward_backward_func()
-    for step in range(steps):
+    for step, count in enumerate(micro_batches):
         for chunk in chunks:
             chunk.zero_grad_buffer()
         optimizer.zero_grad()
@@ -63,7 +66,7 @@ def train(job: Job, micro_batches: int, steps: int) -> None:
             forward_step_func=_forward_step,
             data_iterator=data if len(chunks) > 1 else data[0],
             model=chunks if len(chunks) > 1 else chunks[0],
-            num_microbatches=micro_batches,
+            num_microbatches=count,
             seq_length=job.sequence_length,
             micro_batch_size=recipe.micro_batch,
             forward_only=False,
@@ -73,6 +76,7 @@ def train(job: Job, micro_batches: int, steps: int) -> None:
             config.param_sync_func = gather
             for chunk in chunks:
                 chunk.enable_forward_pre_hook()
+    return sum(each.nbytes for chunk in chunks for each in chunk.parameters())
 
 
 def _pipeline(job: Job) -> dict[str, Any]:

@@ -2,7 +2,173 @@
 
 from __future__ import annotations
 
-# Adam's state comes into being in the first step; the second is like all that follow.
-STEPS = 2
-# Rounds of the pipeline that are traced: one to fill it, one to show its period.
-ROUNDS = 2
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulators.errors import InputError
+from simulators.job import Job
+from simulators.prediction import Prediction
+from simulators.replay.ranks import TracedStep, replay_ranks
+from simulators.replay.simulator import ReplaySimulator
+from simulators.traced.answers import ask
+from simulators.traced.compare import Difference
+from simulators.traced.figures import Work, builtin_work, traced_work
+from simulators.traced.job_file import job_json
+from simulators.traced.piece import check_traceable
+from simulators.traced.verification import RankCheck, RankFigures, Verification
+from simulators.traces.events import Trace
+from simulators.traces.files import read_trace, trace_path
+from simulators.workload.megatron import build_workload
+
+# Micro-batches beyond those that fill a plain pipeline.
+BEYOND_WARMUP = 2
+
+
+@dataclass(frozen=True)
+class TracedRank:
+    """A rank's trace, and the bytes of its parameters."""
+
+    trace: Trace
+    parameter_bytes: int
+
+
+def verify(job: Job) -> Verification:
+    """Trace one rank of every pipeline stage of a valid job, and replay them together.
+
+    Whatever keeps it from being traced or replayed is the ``problem`` of the answer.
+    """
+    micro_batches = traced_micro_batches(job)
+    empty = Verification(job.recipe, micro_batches, job.num_micro_batches)
+    try:
+        check_verifiable(job)
+        # As many sequences as the traced micro-batches hold.
+        sequences = job.dp * job.recipe.micro_batch * micro_batches
+        shorter = replace(job, training=replace(job.training, global_batch_size=sequences))
+        with tempfile.TemporaryDirectory(prefix="trainscout-ranks-") as directory:
+            traces = trace_ranks(shorter, Path(directory))
+        step = replay_ranks(
+            [each.trace for each in traces], job.gpu, job.cluster, job.framework, host="declared"
+        )
+    except (InputError, RuntimeError) as error:
+        return replace(empty, problem=str(error))
+    return _compared(empty, shorter, traces, step)
+
+
+def check_verifiable(job: Job) -> None:
+    """Refuse what no rank of Megatron-Core can be traced for.
+
+    Raises:
+        InputError: naming the field.
+    """
+    check_traceable(job)
+    recipe = job.recipe
+    if recipe.schedule != "1f1b":
+        problem = "is not a schedule of Megatron-Core"
+        raise InputError("recipe.schedule", recipe.schedule, problem, "1f1b")
+    if recipe.tp_comm_overlap:
+        problem = "happens inside Transformer Engine's kernels, where no trace looks"
+        raise InputError("recipe.tp_comm_overlap", True, problem, "false")
+
+
+def traced_micro_batches(job: Job) -> int:
+    """As few as show each stage's most in flight and its period, which the others repeat."""
+    stages = job.recipe.pp
+    # The interleaved schedule goes by rounds of the pipeline, and its first takes two to fill.
+    wanted = 2 * stages if job.recipe.vpp > 1 else stages + BEYOND_WARMUP
+    return min(job.num_micro_batches, wanted)
+
+
+def traced_ranks(job: Job) -> list[int]:
+    """The first rank of every stage: first of its tensor, context and data-parallel peers."""
+    replica = job.world_size // job.recipe.pp
+    return [stage * replica for stage in range(job.recipe.pp)]
+
+
+def trace_ranks(job: Job, directory: Path) -> list[TracedRank]:
+    """Trace one rank of every stage, in as many processes as there are cores for.
+
+    Raises:
+        RuntimeError: for what a rank raised, or when a process ends early.
+    """
+    ranks = traced_ranks(job)
+    count = min(os.cpu_count() or 1, len(ranks))
+    shares = [ranks[first::count] for first in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        answers = pool.map(partial(_trace_share, job, directory), shares)
+        held = {rank: size for share in answers for rank, size in share.items()}
+    return [TracedRank(read_trace(trace_path(directory, rank)), held[rank]) for rank in ranks]
+
+
+def _trace_share(job: Job, directory: Path, ranks: Sequence[int]) -> dict[int, int]:
+    """Trace ranks in one process of their own; the bytes of each one's parameters."""
+    recipe = job.recipe
+    # Adam's state comes into being in a first step, as short as the schedule can be; the second
+    # is like all that follow.
+    steps = [recipe.pp if recipe.vpp > 1 else 1, job.num_micro_batches]
+    about: dict[str, Any] = {"job": job_json(job), "micro_batches": steps}
+    questions = [{"rank": rank, "file": str(trace_path(directory, rank))} for rank in ranks]
+    answers = ask("simulators.traced.rank_recorder", about, questions)
+    for rank, answer in zip(ranks, answers, strict=True):
+        if "failed" in answer:
+            raise RuntimeError(f"rank {rank}: {answer['failed']}")
+    return {rank: answer["parameter_bytes"] for rank, answer in zip(ranks, answers, strict=True)}
+
+
+def _compared(
+    empty: Verification, job: Job, traces: Sequence[TracedRank], step: TracedStep
+) -> Verification:
+    prediction = ReplaySimulator().without_error_bar(job)
+    workload = build_workload(job)
+    peaks = {rank.rank: rank.memory for rank in step.ranks}
+    checks = []
+    for stage, each in enumerate(traces):
+        rank = each.trace.header.rank
+        ours = builtin_work(job, workload, stage)
+        theirs = traced_work(each.trace, each.parameter_bytes)
+        memory = prediction.memory.per_stage[stage]
+        traced = peaks[rank]
+        checks.append(
+            RankCheck(
+                rank,
+                stage,
+                _figures(ours, memory.peak_allocated_bytes, memory.peak_reserved_bytes),
+                _figures(theirs, traced.peak_allocated_bytes, traced.peak_reserved_bytes),
+                tuple(map(str, _differences(ours, theirs))),
+            )
+        )
+    return replace(
+        empty,
+        builtin_step_s=prediction.step_time_s,
+        traced_step_s=step.step_time_s,
+        ranks=tuple(checks),
+        notes=_notes(prediction, step),
+    )
+
+
+def _figures(work: Work, allocated: int, reserved: int) -> RankFigures:
+    return RankFigures(
+        allocated, reserved, work.parameter_bytes, work.gemm_flops, work.communicated_bytes
+    )
+
+
+def _differences(builtin: Work, traced: Work) -> list[Difference]:
+    """What only one of them does in a step, most frequent first."""
+    both: list[tuple[str, Counter[tuple[object, ...]]]] = [
+        ("builtin", builtin.shapes - traced.shapes),
+        ("traced", traced.shapes - builtin.shapes),
+    ]
+    found = [Difference(source, what, n) for source, rest in both for what, n in rest.items()]
+    return sorted(found, key=lambda each: (-each.count, str(each)))
+
+
+def _notes(prediction: Prediction, step: TracedStep) -> tuple[str, ...]:
+    fits = "fits" if step.fits else "does not fit"
+    agrees = "" if step.fits == prediction.fits else ", unlike predicted"
+    return (f"traced, it {fits} in memory{agrees}", *map(str, step.mismatches))
