@@ -28,7 +28,7 @@ examples:
   the first rank of each of four stages, two at a time, traces into traces/
     python -m simulators.emulation run --world-size 96 --rank 0,24,48,72 --jobs 2 \\
         --output traces -- pretrain_gpt.py ...
-  the ranks that all others do the same as, found by setting two ranks up
+  the ranks that stand for all others, found by setting two ranks up
     python -m simulators.emulation run --world-size 16384 --rank auto -- pretrain_gpt.py ...
   a module
     python -m simulators.emulation run --world-size 16 --rank 0 -- -m torchtitan.train ...
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         "--rank",
         default="0",
         metavar="R[,R...]",
-        help="ranks to run (default 0); 8-11 is a range, auto those that all others do the same as",
+        help="ranks to run (default 0); 8-11 is a range, auto those that stand for all",
     )
     made.add_argument(
         "--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)"

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from simulators.errors import InputError
-from simulators.traces.collate import choose_ranks
-
 pytest.importorskip("torch")
 
 SCRIPT = """
@@ -30,30 +27,24 @@ raise RuntimeError("trained")
 """
 
 
-def test_a_script_is_set_up_and_not_run(tmp_path: Path) -> None:
+def test_the_ranks_to_trace_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from simulators.emulation import launcher
     from simulators.emulation.rank_process import RankOptions
-    from simulators.emulation.set_up import groups_of
 
-    script = tmp_path / "train.py"
+    script, run = tmp_path / "train.py", []
+
+    def only_noted(options: RankOptions) -> int:
+        run.append(options.rank)
+        return 0
+
+    monkeypatch.setattr(launcher, "_run", only_noted)
     script.write_text(SCRIPT)
-
-    def options(rank: int, *arguments: str) -> RankOptions:
-        return RankOptions(
-            world_size=64,
-            rank=rank,
-            local_world_size=8,
-            gpu="h800",
-            memory_bytes=None,
-            trace=tmp_path / "unused.trace.gz",
-            check=False,
-            moe_imbalance="",
-            payloads=None,
-            without=(),
-            script=(str(script), *arguments),
-        )
-
-    chosen = choose_ranks(64, lambda rank: groups_of(options(rank)))
-    assert chosen.ranks == (0, 16, 32, 48)
-    with pytest.raises(InputError, match=r"rank 0 fails while it is set up.*no such data set"):
-        groups_of(options(0, "fail"))
-    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    told = ["--world-size", "64", "--rank", "auto", "--output", str(tmp_path / "traces")]
+    assert launcher.main([*told, "--", str(script)]) == 0
+    assert sorted(run) == [0, 16, 32, 48]
+    assert "ranks 0, 16, 32, 48: PIPELINE of 4" in capsys.readouterr().err
+    assert launcher.main([*told, "--", str(script), "fail"]) == 2
+    assert "rank 0 fails while it is set up: RuntimeError: no such data" in capsys.readouterr().err
+    assert sorted(run) == [0, 16, 32, 48]
