@@ -1,6 +1,8 @@
 """Fused regions and blocks."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulators.errors import InputError
 from simulators.traces.events import (
@@ -156,3 +158,32 @@ def test_blocks_count_what_runs_beside_communication() -> None:
 def test_groups_have_to_be_named() -> None:
     with pytest.raises(InputError, match=r"group=g: is not known"):
         block_ops([collective(1)], {"h": "tp"})
+
+
+_NAMES = st.sampled_from(["add.Tensor", "tanh.default", "mul.Tensor", "clone.default"])
+
+
+@given(
+    st.lists(st.tuples(_NAMES, st.integers(0, 9), st.integers(0, 9), st.booleans()), max_size=8)
+)
+def test_fusing_never_moves_more_than_one_by_one(
+    calls: list[tuple[str, int, int, bool]],
+) -> None:
+    """Each call reads two tensors there are, makes one, and may free it before the region ends."""
+    inside: list[Event] = []
+    there = [100, 101]
+    gone: set[int] = set()
+    read: set[int] = set()
+    for number, (name, first, second, frees) in enumerate(calls):
+        sources = [there[first % len(there)], there[second % len(there)]]
+        read |= {source for source in sources if source >= 100}
+        inside += [alloc(number), op(f"aten.{name}", tuple(map(x, sources)), x(number))]  # type: ignore[arg-type]
+        there.append(number)
+        if frees:
+            gone.add(number)
+    inside += [Free(number) for number in sorted(gone)]
+    alone = sum(size for _, _, size in kernels(inside))
+    fused = sum(size for _, _, size in kernels([Begin("fused", ""), *inside, End("fused")]))
+    assert fused <= alone
+    if len(calls) > 1:
+        assert fused == SIZE * (len(read) + len(calls) - len(gone))
