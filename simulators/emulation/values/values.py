@@ -271,7 +271,12 @@ def _host_data(tensor: torch.Tensor) -> Known | None:
         return Known(tensor, Grade.EXACT)
     # Masks of whole batches are often all ones; what is alike is known at any size.
     first = tensor[(slice(0, 1),) * tensor.dim()]
-    return Known(first, Grade.EXACT) if bool((tensor == first).all()) else None
+    if bool((tensor == first).all()):
+        return Known(first, Grade.EXACT)
+    if tensor.dtype.is_floating_point or not bool(((tensor == 0) | (tensor == 1)).all()):
+        return None
+    # Of other masks, how many are set in each row: how long a padded sequence is.
+    return Known(tensor.double().mean(-1, keepdim=True), Grade.EXPECTED, Kind.SHARE)
 
 
 def _unreadable(shadow: Known | Categories) -> bool:

@@ -160,6 +160,20 @@ def test_host_masks_that_are_alike_are_known_at_any_size() -> None:
         assert rank.grade(device.sum()) == "invented"
 
 
+def test_padded_sequences_are_as_long_as_their_masks_say() -> None:
+    rank = FakeRank()
+    lengths = [4096, 17, 2048, 1]
+    mask = (torch.arange(4096) < torch.tensor(lengths)[:, None]).long()
+    with rank:
+        device = rank.unknown(4, 4096, dtype=torch.int64)
+        rank.values.observe(aten.copy_.default, (device, mask), {}, device)
+        assert rank.read(device.sum(dim=-1)) == lengths
+        assert rank.read(device.sum(dim=-1).cumsum(0)) == [4096, 4113, 6161, 6162]
+        assert rank.read(device.bool().all()) is False
+        assert device.flatten().nonzero().shape == (sum(lengths), 1)
+        assert rank.grade(device.sum()) == "expected"
+
+
 def test_random_numbers_are_not_known() -> None:
     rank = FakeRank()
     with rank:
