@@ -6,8 +6,9 @@ communicator and number (MAYA §4.1). Ranks that were not traced are not missed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from simulators.traces.collate.communication import Communication, Communicator, Launch
@@ -141,8 +142,9 @@ def _unlike(meeting: Meeting) -> Iterator[Mismatch]:
 def _field(event: Collective | PointToPoint, field: str) -> object:
     if field == "buffer":
         # Frameworks name the buffer of a broadcast as input on one rank and as output on others.
-        return max(event.bytes_in, event.bytes_out) if type(event) is Collective else None
-    return getattr(event, field, None)
+        assert isinstance(event, Collective)
+        return max(event.bytes_in, event.bytes_out)
+    return getattr(event, field)
 
 
 def _unlike_splits(meeting: Meeting, first: Launch, second: Launch) -> Iterator[Mismatch]:
@@ -255,17 +257,9 @@ def _mismatch(
 
 
 def _first_of_each(found: Iterable[Mismatch]) -> Iterator[Mismatch]:
-    key: Callable[[Mismatch], object] = lambda each: (each.communicator, each.field)  # noqa: E731
-    groups: dict[object, list[Mismatch]] = defaultdict(list)
+    groups: dict[tuple[Communicator, str], list[Mismatch]] = defaultdict(list)
     for each in found:
-        groups[key(each)].append(each)
+        groups[each.communicator, each.field].append(each)
     for same in groups.values():
         first = min(same, key=lambda each: each.sequence)
-        yield Mismatch(
-            first.communicator,
-            first.sequence,
-            first.field,
-            first.first,
-            first.second,
-            len(same) - 1,
-        )
+        yield dataclasses.replace(first, further=len(same) - 1)
