@@ -12,7 +12,7 @@ from torch import Tensor
 from simulators.emulation.vendor.kernels import kernel
 
 # FlashAttention-2 pads its scratch memory to whole blocks of rows and of head width.
-_ROWS, _WIDTH = 128, 32
+_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,11 @@ def attention_backward(
     that share one.
     """
     heads, width = query.shape[-2:]
-    rows = form.sequences * math.ceil(form.max_q / _ROWS) * _ROWS
-    sums = torch.empty(rows * heads, dtype=torch.float32, device=query.device)
-    scratch = torch.empty(
-        rows * heads * math.ceil(width / _WIDTH) * _WIDTH,
-        dtype=torch.float32,
-        device=query.device,
-    )
+    rows = _padded_rows(query, form) * heads
+    block = 32 if width <= 128 else 64
+    padded_width = math.ceil(width / block) * block
+    sums = torch.empty(rows, dtype=torch.float32, device=query.device)
+    scratch = torch.empty(rows * padded_width, dtype=torch.float32, device=query.device)
     targets = grads
     repeats = heads // key.shape[-2]
     expanded = form.kernel == "flash2" and repeats > 1
@@ -94,6 +92,13 @@ def attention_backward(
         for made, grad in zip(targets[1:], grads[1:], strict=True):
             shape = (*grad.shape[:-1], repeats, grad.shape[-1])
             torch.sum(made.view(shape), -2, out=grad)
+
+
+def _padded_rows(query: Tensor, form: AttentionForm) -> int:
+    """Rows of scratch memory: each sequence in whole blocks, packed ones with a block to spare."""
+    if form.layout == "thd":
+        return int(query.shape[0]) + _ROWS * form.sequences
+    return form.sequences * math.ceil(form.max_q / _ROWS) * _ROWS
 
 
 def _per_query_head(tensor: Tensor, heads: int) -> Tensor:

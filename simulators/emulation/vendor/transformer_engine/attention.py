@@ -138,6 +138,9 @@ class DotProductAttention(nn.Module):
         """Attention over this rank's heads, ``[..., heads * width]``."""
         if core_attention_bias_type != "no_bias" or core_attention_bias is not None:
             raise refusal("core_attention_bias", "attention with a bias", "no_bias")
+        query_layer, key_layer, value_layer = _in_known_layout(
+            query_layer, key_layer, value_layer
+        )
         layout = qkv_format or self.qkv_format
         mask_type = attn_mask_type or self.attn_mask_type
         if mask_type not in _MASKS:
@@ -204,6 +207,14 @@ class DotProductAttention(nn.Module):
             *longest,
             choose_kernel(),
         )
+
+
+def _in_known_layout(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Copies of all three where keys and values are not laid out alike (``get_qkv_layout``): of a
+    packed projection whose keys were rotated, values are a slice and keys are not."""
+    if key.stride()[:-1] == value.stride()[:-1] or key.shape != value.shape:
+        return query, key, value
+    return query.contiguous(), key.contiguous(), value.contiguous()
 
 
 def _group_size(group: Any) -> int:

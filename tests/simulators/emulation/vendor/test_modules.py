@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from simulators.traces.events import Op, TensorSpec
+from simulators.traces.events import Alloc, Free, Op, TensorSpec
 from simulators.traces.files import read_trace
 from simulators.traces.vocabulary import arguments, kernel_of, launches, tensors
 from tests.simulators.emulation.vendor.layer_traces import (
@@ -105,6 +105,15 @@ def test_flash_attention_2_sums_gradients_of_shared_keys(modules: Modules) -> No
     assert (key.shape[2], gradient.shape[2]) == (2, 4)
     sums = [op for op in layer.backward.of(Op) if op.name.startswith("aten.sum")]
     assert len(sums) == 2
+
+
+def test_scratch_memory_of_attention_is_allocated_and_freed(modules: Modules) -> None:
+    events = modules["flash"].backward.events
+    freed = {event.storage for event in events if isinstance(event, Free)}
+    # In fp32: rows in blocks of 128 (2 x 64 tokens, 4 heads), 64 wide, and a sum for each row.
+    rows = 2 * 128 * 4
+    found = {event.bytes: event.storage for event in events if isinstance(event, Alloc)}
+    assert {found[rows * 64 * 4], found[rows * 4]} <= freed
 
 
 def test_packed_sequences(modules: Modules) -> None:
