@@ -11,9 +11,7 @@ from simulators.interference import overlap_slowdowns
 from simulators.job import Cluster, Gpu
 from simulators.live.prices import CommunicationPrice, KernelPrice
 from simulators.replay.prices import Pricer
-from simulators.replay.ranks.contents import SHARED_GPU
-from simulators.replay.ranks.contents import _mix as mix_of
-from simulators.replay.ranks.contents import _on as on_gpu
+from simulators.replay.ranks.contents import SHARED_GPU, mix_of, on_gpu
 from simulators.replay.ranks.groups import communicator_of, crosses_domains
 from simulators.traces.lowering import Lowered
 from simulators.traces.lowering.block import wire_dtype

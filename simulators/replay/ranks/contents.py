@@ -93,7 +93,7 @@ class Contents:
         """
         ops: list[Kernel | Collective | SendRecv] = []
         for item in self.items:
-            ops += _on(pricer.gpu, item.kernels) if isinstance(item, Lowered) else [item]
+            ops += on_gpu(pricer.gpu, item.kernels) if isinstance(item, Lowered) else [item]
         found = iter(pricer.operations(Block("contents", tuple(ops))))
         count = len(self.items)
         seconds, kind = np.zeros(count), np.full(count, NEUTRAL_KIND, dtype=np.int64)
@@ -108,7 +108,7 @@ class Contents:
                 seconds[number] = sum(each.seconds for each in priced) + crossing_s
                 evidence_s[number, EVIDENCE.index(Evidence.ESTIMATED)] = crossing_s
                 if priced:
-                    kind[number] = kinds.compute(1.0, _mix(priced))
+                    kind[number] = kinds.compute(1.0, mix_of(priced))
                     computes.add(int(kind[number]))
             else:
                 priced = [next(found)]
@@ -130,7 +130,7 @@ class Contents:
         return Priced(seconds, kind, evidence_s, flops, tuple(estimated), slowdown)
 
 
-def _on(gpu: Gpu, kernels: Iterable[Kernel]) -> list[Kernel]:
+def on_gpu(gpu: Gpu, kernels: Iterable[Kernel]) -> list[Kernel]:
     """Kernels in the arithmetic a GPU has: without tf32, fp32 operands are not rounded to it."""
     if "tf32" in gpu.peak_flops:
         return list(kernels)
@@ -142,7 +142,7 @@ def _on(gpu: Gpu, kernels: Iterable[Kernel]) -> list[Kernel]:
     ]
 
 
-def _mix(priced: list[PricedOp]) -> Floats:
+def mix_of(priced: list[PricedOp]) -> Floats:
     """One second of the class most of the time goes to, as memory-bound as the whole is."""
     seconds, bound_s = kernel_seconds(priced)
     mix = np.zeros((2, len(KERNEL_CLASSES)))
