@@ -182,15 +182,7 @@ class PacketEngine:
             RuntimeError: when flows wait for each other and none can arrive.
         """
         until = t.CLOCK_END if until_s is None else int(to_picoseconds(np.array([until_s]))[0])
-        while (outcome := self._play(until)) != t.REACHED:
-            if outcome == t.NO_PACKETS:
-                self._grow_packets()
-            elif outcome == t.NO_EVENTS:
-                self._heap = t.grown(self._heap, 2 * len(self._heap))
-            else:
-                port = int(self._count[t.BROKE_AT])
-                size = self._ports[port, t.QUEUE_BYTES]
-                raise DroppedPacketError(f"link {port}: {size:,} bytes wait and do not fit")
+        self._run(until)
         if until_s is None and self._count[t.UNFINISHED]:
             raise RuntimeError(f"{self._count[t.UNFINISHED]} flows never arrive: they are stuck")
         done = self._flows[: self._used, t.DONE]
@@ -219,7 +211,26 @@ class PacketEngine:
             ports[:, t.PAUSED_FOR] / t.PICOSECONDS,
         )
 
-    def _play(self, until: int) -> int:
+    def _run(self, until: int) -> None:
+        """Play up to and including ``until``."""
+        self._play(until)
+
+    def _play(self, until: int) -> bool:
+        """Play up to ``until``; False when a flow would start over a parked port before."""
+        while (outcome := self._play_some(until)) != t.REACHED:
+            if outcome == t.TOUCHES_PARKED:
+                return False
+            if outcome == t.NO_PACKETS:
+                self._grow_packets()
+            elif outcome == t.NO_EVENTS:
+                self._heap = t.grown(self._heap, 2 * len(self._heap))
+            else:
+                port = int(self._count[t.BROKE_AT])
+                size = self._ports[port, t.QUEUE_BYTES]
+                raise DroppedPacketError(f"link {port}: {size:,} bytes wait and do not fit")
+        return True
+
+    def _play_some(self, until: int) -> int:
         return int(
             kernel.play(
                 until,

@@ -58,6 +58,7 @@ from simulators.network.packet.tables import (
     ORDER,
     PACE,
     PACKETS_OUT,
+    PARKED,
     PAUSE_EVENT,
     PAUSED,
     PAUSED_FOR,
@@ -75,6 +76,7 @@ from simulators.network.packet.tables import (
     SIZE,
     START_EVENT,
     TIME,
+    TOUCHES_PARKED,
     TX,
     TX_EVENT,
     UNFINISHED,
@@ -111,8 +113,7 @@ def push(heap, count, time, code):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def pop(heap, count):  # type: ignore[no-untyped-def]
-    """Take the first event out of the heap; returns its code."""
-    code = heap[0, 2]
+    """Take the first event out of the heap."""
     count[EVENTS_DUE] -= 1
     last = count[EVENTS_DUE]
     time, order, moved = heap[last, 0], heap[last, 1], heap[last, 2]
@@ -136,7 +137,6 @@ def pop(heap, count):  # type: ignore[no-untyped-def]
     heap[at, 0] = time
     heap[at, 1] = order
     heap[at, 2] = moved
-    return code
 
 
 @njit(cache=True)
@@ -381,17 +381,24 @@ def play(  # type: ignore[no-untyped-def]
     """Play all events up to and including ``until``.
 
     Returns ``REACHED``; or, with the event still to be played, ``NO_PACKETS`` or ``NO_EVENTS``
-    when a table has to grow first; or ``DROPPED`` when a queue overflowed at ``count[BROKE_AT]``.
+    when a table has to grow first, or ``TOUCHES_PARKED`` when flow ``count[BROKE_AT]`` would start
+    over a parked port; or ``DROPPED`` when a queue overflowed at ``count[BROKE_AT]``.
     """
     while count[EVENTS_DUE] > 0 and heap[0, 0] <= until:
         if count[FREE_PACKET] == NONE:
             return NO_PACKETS
         if count[EVENTS_DUE] + count[MOST_FOLLOWERS] + 8 > len(heap):
             return NO_EVENTS
+        code = heap[0, 2]
+        kind, subject = code & 7, code >> 3
+        if kind == START_EVENT:
+            for hop in range(flows[subject, HOPS]):
+                if ports[paths[subject, hop], PARKED] == 1:
+                    count[BROKE_AT] = subject
+                    return TOUCHES_PARKED
         now = heap[0, 0]
         count[NOW] = now
-        code = pop(heap, count)
-        kind, subject = code & 7, code >> 3
+        pop(heap, count)
         if kind == ARRIVE_EVENT:
             packet = ports[subject, FLY_HEAD]
             following = packets[packet, LINK_NEXT]

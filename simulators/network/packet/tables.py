@@ -22,14 +22,16 @@ NONE = -1
 # Columns of ports. Packets wait in a queue (head, tail, bytes), then fly (head, tail) until they
 # arrive. TX and ARRIVES say that such an event is due, WAKE when the next wake-up is. INGRESS are
 # the bytes that came over this link and wait behind it. RING is a flow that starts here, of a ring
-# of such; LAST_OWN: the last packet sent was one of theirs.
+# of such; LAST_OWN: the last packet sent was one of theirs. PARKED ports stand still: a hybrid
+# engine skips their time.
 (DELAY, FREE_AT, QUEUE_HEAD, QUEUE_TAIL, QUEUE_BYTES, FLY_HEAD, FLY_TAIL, TX, ARRIVES,
  PAUSED, INGRESS, ASKED, RING, WAKE, LAST_OWN,
- MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_SINCE, PAUSED_FOR) = range(21)  # fmt: skip
-PORT_COLUMNS = 21
+ MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_SINCE, PAUSED_FOR,
+ PARKED) = range(22)  # fmt: skip
+PORT_COLUMNS = 22
 PORT_STARTS_AT_ZERO = (
     *(FREE_AT, QUEUE_BYTES, TX, ARRIVES, PAUSED, INGRESS, ASKED, LAST_OWN),
-    *(MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR),
+    *(MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR, PARKED),
 )
 
 # Columns of flows. Payload bytes: SIZE, SENT, DELIVERED; OPEN are those unacknowledged. BACK is
@@ -56,7 +58,7 @@ COUNTERS = 10
 TX_EVENT, ARRIVE_EVENT, WAKE_EVENT, START_EVENT, PAUSE_EVENT, RESUME_EVENT = range(6)
 
 # What playing ended with.
-REACHED, NO_PACKETS, NO_EVENTS, DROPPED = range(4)
+REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_PARKED = range(5)
 
 
 def blank(rows: int, columns: int) -> Ints:

@@ -1,0 +1,43 @@
+"""When a hybrid engine may skip: how accurate, how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulators.errors import InputError, require_choice, require_positive
+from simulators.network.hybrid.predictors import PREDICTORS
+
+
+@dataclass(frozen=True)
+class HybridSettings:
+    """What counts as steady.
+
+    Rates and queues are sampled every ``sample_s``, and judged over the last ``samples``. A flow
+    is steady when what it delivered a sample varies by at most ``rate_tolerance`` of its mean (and
+    two packets), a queue when the means of both halves differ by at most ``queue_bytes``: smaller
+    is more accurate and slower. Every flow must run at its NIC's rate or cross a link that is
+    ``used`` full: rates that recover slowly also look steady. ``predictor`` says how deep queues
+    are after a skip.
+    """
+
+    sample_s: float = 20e-6
+    samples: int = 10
+    rate_tolerance: float = 0.05
+    queue_bytes: int = 100_000
+    used: float = 0.95
+    predictor: str = "frozen"
+
+    def check(self) -> None:
+        """Refuse settings that mean nothing.
+
+        Raises:
+            InputError: naming the field.
+        """
+        require_positive("hybrid.sample_s", self.sample_s)
+        require_positive("hybrid.rate_tolerance", self.rate_tolerance)
+        require_positive("hybrid.queue_bytes", self.queue_bytes)
+        require_choice("hybrid.predictor", self.predictor, PREDICTORS)
+        if not isinstance(self.samples, int) or self.samples < 4 or self.samples % 2:
+            raise InputError("hybrid.samples", self.samples, "has no halves", "4, 6, 8, ...")
+        if not 0 < self.used <= 1:
+            raise InputError("hybrid.used", self.used, "is no share", "0 < used <= 1")
