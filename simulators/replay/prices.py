@@ -45,6 +45,8 @@ OPTIMIZER = "optimizer"
 # The part of the step that a communicator's time is shown under.
 COMMUNICATION = {
     "tp": "tp_communication",
+    "tp_cp": "tp_communication",
+    "stage": "dp_communication",
     "etp": "tp_communication",
     "cp": "cp_communication",
     "ep": "ep_communication",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from simulators.job import Job
 from simulators.traces.events import Group
+from simulators.workload.communicators import place
+from simulators.workload.ir import Communicator
 
 # A group of one rank, which costs nothing (NCCL returns at once).
 ALONE = "alone"
@@ -18,6 +21,8 @@ _DIMENSIONS = {
     "EXPERT_MODEL_PARALLEL_GROUP": "ep",
     "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
     "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
+    "TENSOR_AND_DATA_PARALLEL_GROUP": "stage",
+    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "stage",
     "DATA_PARALLEL_GROUP": "dp",
     "DATA_PARALLEL_GROUP_WITH_CP": "dp",
     "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": "dp",
@@ -37,4 +42,14 @@ def dimensions_of(groups: Iterable[Group]) -> dict[str, str]:
         if len(group.ranks) == 1
         else _DIMENSIONS.get(group.description, group.description or WORLD)
         for group in groups
+    }
+
+
+def further_communicators(job: Job) -> dict[str, Communicator]:
+    """What Megatron-Core's layers use besides ``workload.communicators``: the ranks that share a
+    sequence (statistics of a router), and all of a stage (the largest values of 8-bit tensors)."""
+    sharing = job.recipe.tp * job.recipe.cp
+    return {
+        "tp_cp": place("tp_cp", sharing, 1, job),
+        "stage": place("stage", sharing * job.dp, 1, job),
     }

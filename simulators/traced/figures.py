@@ -69,10 +69,11 @@ def traced_work(trace: Trace, parameter_bytes: int) -> Work:
         message = isinstance(op, SendRecv) and op.communicator != "cp"
         if not own and not message:
             ops.append((op, 1))
-    for event in events:
-        if isinstance(event, PointToPoint) and event.kind == "send":
-            if groups[event.group] != "cp":
-                ops.append((SendRecv("boundary", event.bytes, "pp"), 1))
+    ops += [
+        (SendRecv("boundary", event.bytes, "pp"), 1)
+        for event in events
+        if isinstance(event, PointToPoint) and event.kind == "send" and groups[event.group] != "cp"
+    ]
     return work_of(ops, parameter_bytes)
 
 

@@ -7,7 +7,7 @@ backward pass needs it, and never its output, which the next piece counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulators.traced.communicators import ALONE
 from simulators.traces.events import Alloc, Begin, End, Event, Free, Resize
@@ -92,11 +92,27 @@ def _operations(
     events: Sequence[Event], communicators: Mapping[str, str]
 ) -> list[tuple[int, ir.Op]]:
     """What costs something, with the index of the event it came from."""
-    return [
-        (index, op)
-        for index, op in block_ops(events, communicators)
-        if getattr(op, "communicator", None) != ALONE
-    ]
+    placed: list[tuple[int, ir.Op]] = []
+    for index, op in block_ops(events, communicators):
+        if getattr(op, "communicator", None) == ALONE:
+            continue
+        both = _exchange(placed[-1][1], op) if placed else None
+        if both is None:
+            placed.append((index, op))
+        else:
+            placed[-1] = (placed[-1][0], both)
+    return placed
+
+
+def _exchange(first: ir.Op, second: ir.Op) -> ir.SendRecv | None:
+    """A message that is sent while as much is received, as the one exchange that it is."""
+    if not isinstance(first, ir.SendRecv) or not isinstance(second, ir.SendRecv):
+        return None
+    if {first.name, second.name} != {"send", "recv"}:
+        return None
+    if (first.bytes, first.communicator) != (second.bytes, second.communicator):
+        return None
+    return replace(first, name="exchange", overlaps=max(first.overlaps, second.overlaps))
 
 
 def _waits(op: ir.Op) -> bool:

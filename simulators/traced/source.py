@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from simulators.job import Job
 from simulators.traced.cache import TracedPiece
+from simulators.traced.communicators import further_communicators
 from simulators.traced.piece import Piece, embedding_piece, head_piece, layer_piece
 from simulators.traced.userbuffers import beside_products
-from simulators.workload.ir import Attention, Block
+from simulators.workload.ir import Attention, Block, Collective
 from simulators.workload.megatron import ChunkShape, compose_workload, layer_runs
 from simulators.workload.parameters import LocalParameters
 from simulators.workload.program import Chunk, Run, Workload
@@ -42,7 +43,16 @@ def traced_workload(job: Job, traced: Mapping[Piece, TracedPiece]) -> Workload:
             runs.append(_head(run(head_piece(job)), job))
         return Chunk(tuple(runs))
 
-    return compose_workload(job, chunk)
+    workload = compose_workload(job, chunk)
+    used = {
+        op.communicator
+        for run in known.values()
+        for block in (run.forward, run.backward)
+        for op in block.ops
+        if isinstance(op, Collective)
+    }
+    more = {name: each for name, each in further_communicators(job).items() if name in used}
+    return replace(workload, communicators=workload.communicators | more)
 
 
 def _head(run: Run, job: Job) -> Run:

@@ -93,7 +93,9 @@ def _pipeline(job: Job) -> dict[str, Any]:
         "account_for_loss_in_pipeline_split": recipe.loss_as_layer,
     }
     if recipe.recompute == "full":
-        settings["recompute_num_layers"] = recipe.recompute_layers or job.largest_chunk
+        stage = torch.distributed.get_rank() // (job.world_size // recipe.pp)
+        layers = job.recomputed_layers(stage)
+        settings["recompute_num_layers"] = job.largest_chunk if layers is None else layers
     return settings
 
 

@@ -23,6 +23,9 @@ _WHOLE_MODULES = frozenset(
 )
 # Products of projections kept apart, by their place: query, key, value; gate, up.
 _APART = re.compile(r"(?:qkv|fc1)_(\d)_fwd")
+# A norm by its input: its name where the projection after it makes it, and whose module runs it.
+_INNER_NORMS = {"attention_norm_input": "norm in qkv", "mlp_norm_input": "norm in mlp"}
+_HOLDERS = {"norm in qkv": "qkv", "norm in mlp": "mlp", "layernorm": "layernorm"}
 _KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "q", "v", "logsumexp", "core_output"))
 
 
@@ -33,17 +36,27 @@ def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]
     if "moe" in modules:
         # Megatron checkpoints the layer's experts, routed and shared, as one.
         modules |= {"shared_experts"}
-    if "layernorm" in modules and shard.fusion == "fused" and shard.attention != "unfused":
-        parts = [_inside_projection(part, parts) for part in parts]
+    if shard.fusion == "fused" and shard.attention != "unfused":
+        parts = _with_inner_norms(parts)
     return [_by_module(shard, part, modules) for part in parts]
 
 
-def _inside_projection(part: Part, parts: Sequence[Part]) -> Part:
-    """A norm that Transformer Engine's layer makes as part of the projection that follows (in
-    front of experts and latent projections there is none): no module that could run again."""
-    before = {"attention_norm_input": "qkv", "mlp_norm_input": "mlp"}
-    follows = {before[tensor.tag] for tensor in part.saved if tensor.tag in before}
-    return replace(part, module="") if follows & {each.module for each in parts} else part
+def _with_inner_norms(parts: Sequence[Part]) -> list[Part]:
+    """Norms that Transformer Engine's layers make inside the projection that follows.
+
+    They are no modules of their own, and run again with the one that they are in. In front of
+    experts and of latent projections there are none.
+    """
+    modules = {part.module for part in parts}
+
+    def renamed(part: Part) -> Part:
+        for tensor in part.saved:
+            name = _INNER_NORMS.get(tensor.tag)
+            if name is not None and _HOLDERS[name] in modules:
+                return replace(part, module=name)
+        return part
+
+    return [renamed(part) for part in parts]
 
 
 def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
@@ -51,7 +64,7 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
         last = part.module in ("mlp", "moe") and shard.recompute_stops_early
         rerun = until_needed(part.forward) if last else part.forward
         return _drop(part, [tensor.tag for tensor in part.saved], rerun)
-    if part.module == "layernorm" and "layernorm" in modules:
+    if _HOLDERS.get(part.module) in modules:
         # A norm's input is the residual stream and stays.
         outputs = [tensor.tag for tensor in part.saved if tensor.tag.endswith("_output")]
         return _drop(part, outputs, part.forward)

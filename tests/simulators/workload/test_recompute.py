@@ -64,12 +64,12 @@ def test_per_operation_policy_recomputes_a_layer_at_once() -> None:
 @pytest.mark.parametrize(
     ("modules", "dropped"),
     [
-        ("mlp", {"fc1_output", "activation"}),
+        ("mlp", {"mlp_norm_output", "fc1_output", "activation"}),
         # Transformer Engine's projections make their norms themselves.
         ("layernorm", set()),
         ("core_attn", {"logsumexp"}),
         ("attn_out", {"attention_output_input"}),
-        ("mlp+core_attn", {"fc1_output", "activation", "logsumexp"}),
+        ("mlp+core_attn", {"mlp_norm_output", "fc1_output", "activation", "logsumexp"}),
     ],
 )
 def test_modules_drop_their_tensors(modules: str, dropped: set[str]) -> None:
