@@ -50,6 +50,8 @@ FULL = {
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
 }
+# Megatron's own layers, with Apex's norms and weight gradients and its own scaled softmax.
+LOCAL = {"local": True, "masked_softmax_fusion": True}
 # Name: model, sequence length, layout and recipe.
 CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "gpt": (GPT, 2048, {"tp": 8}),
@@ -57,6 +59,10 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "gpt_full": (GPT, 2048, {"tp": 8, **FULL}),
     "gpt_user_buffers": (GPT, 2048, {"tp": 8, "tp_comm_overlap": True}),
     "gpt_no_sp": (GPT, 2048, {"tp": 8, "sequence_parallel": False}),
+    "local": (GPT, 2048, {"tp": 8, **LOCAL}),
+    "local_selective": (GPT, 2048, {"tp": 8, **LOCAL, "recompute_granularity": "selective"}),
+    "local_full": (GPT, 2048, {"tp": 8, **LOCAL, **FULL}),
+    "local_wide": (GPT, 2048, {"tp": 2, "micro_batch": 4, **LOCAL}),
     "llama": (LLAMA, 8192, {"tp": 8}),
     "llama_ring": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "p2p"}),
     "llama_a2a": (LLAMA, 8192, {"tp": 2, "cp": 4, "cp_comm_type": "a2a"}),
@@ -77,6 +83,7 @@ def trace_case(
     from megatron.core import parallel_state
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_layer_local_spec,
         get_gpt_layer_with_transformer_engine_spec,
     )
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -85,7 +92,8 @@ def trace_case(
     from transformer_engine.pytorch.module.base import destroy_ub, initialize_ub
 
     recipe = dict(given)
-    tp, cp, ep = (recipe.pop(name, 1) for name in ("tp", "cp", "ep"))
+    tp, cp, ep, batch = (recipe.pop(name, 1) for name in ("tp", "cp", "ep", "micro_batch"))
+    local = recipe.pop("local", False)
     sink = ListSink()
     virtual.restart(sink, world_size=max(tp * cp, ep), rank=0)
     torch.distributed.init_process_group("nccl")
@@ -106,9 +114,8 @@ def trace_case(
         gradient_accumulation_fusion=True,
         **{"sequence_parallel": tp > 1, **model, **gated, **recipe},
     )
-    spec = get_gpt_layer_with_transformer_engine_spec(
-        num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm
-    )
+    make = get_gpt_layer_local_spec if local else get_gpt_layer_with_transformer_engine_spec
+    spec = make(num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm)
     if config.tp_comm_overlap:
         initialize_ub((sequence, config.hidden_size), tp)
     block = TransformerBlock(config, spec, post_layer_norm=False).cuda()
@@ -119,7 +126,7 @@ def trace_case(
     tokens = sequence // cp // (tp if config.sequence_parallel else 1)
     saved = 0
     for _ in range(2):
-        shape = (tokens, 1, config.hidden_size)
+        shape = (tokens, batch, config.hidden_size)
         inputs = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         before = torch.cuda.memory_allocated()
         outputs = block(inputs, None, rotary_pos_emb=rope)

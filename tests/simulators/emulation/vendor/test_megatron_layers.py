@@ -171,6 +171,28 @@ def test_kept_bytes_follow_the_published_formula(layers: dict[str, Layer]) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("case", "tp", "batch", "per_token"),
+    [
+        # 34 and 5 a s / h for each of the tokens' hidden units: the scores of 96 heads.
+        ("local", 8, 1, 34 + 5 * 96 * TOKENS / HIDDEN),
+        ("local_wide", 2, 4, 34 + 5 * 96 * TOKENS / HIDDEN),
+        ("local_selective", 8, 1, 34),
+        ("local_full", 8, 1, 2),
+    ],
+)
+def test_megatrons_own_layers_keep_what_the_formula_says(
+    layers: dict[str, Layer], case: str, tp: int, batch: int, per_token: float
+) -> None:
+    # Korthikanti et al. 2022, table 2, sequences in parallel; with Apex's norms, its weight
+    # gradients and Megatron's scaled softmax.
+    expected = per_token * MATRIX * batch / tp
+    assert layers[case].saved_bytes == pytest.approx(expected, rel=0.005)
+    names = {op.name.split(".")[1] for op in layers[case].forward.kernels()}
+    assert {"layer_norm_fwd", "fused_softmax_fwd"} <= names
+    assert len(layers[case].backward.kernels("gemm_into")) == 4
+
+
 def test_full_recomputation_runs_the_forward_pass_again(layers: dict[str, Layer]) -> None:
     full, plain = layers["gpt_full"], layers["gpt"]
     assert full.forward.gemms() == plain.forward.gemms()
