@@ -1,8 +1,8 @@
 """``torch.compile`` marks what it would compile, and attention picks the kernel a GPU would.
 
 The eager function runs between ``Begin("fused")`` and ``End("fused")``, so that a cost model may
-fuse what is inside; tensors made and dropped inside take no memory. Only forward is bracketed:
-autograd makes the backward.
+fuse what is inside; what only passes between fused operations takes no memory. The backward pass
+is bracketed likewise, ``name.backward``.
 """
 
 from __future__ import annotations
@@ -38,22 +38,44 @@ def install_compiled(state: RankState) -> None:
 
     torch.compile = compile
     torch.jit.script = jit_script
+    _patch_nested_backward(state)
     attention = _attention(torch._C._nn.scaled_dot_product_attention)
     torch.nn.functional.scaled_dot_product_attention = attention
     torch._C._nn.scaled_dot_product_attention = attention
+
+
+def _patch_nested_backward(state: RankState) -> None:
+    """Recomputation runs a backward pass within the backward pass, on the engine's thread."""
+    backward = torch.autograd.backward
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:
+            backward(*args, **kwargs)
+            return
+        state.backward.nested_begins()
+        try:
+            backward(*args, **kwargs)
+        finally:
+            state.backward.nested_ends()
+
+    torch.autograd.backward = functools.wraps(backward)(run)
 
 
 def _marker(state: RankState) -> Callable[[Any, str], Any]:
     def marked(function: Any, name: str) -> Any:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
+            first = torch.autograd._get_sequence_nr()
+            state.recorder.enter()
             state.recorder.emit(Begin("fused", name))
+            state.recorder.leave()
             state.memory.enter_region()
             try:
                 return function(*args, **kwargs)
             finally:
                 state.memory.leave_region()
                 state.recorder.emit(End("fused"))
+                state.backward.made(first, torch.autograd._get_sequence_nr(), name)
 
         return run
 

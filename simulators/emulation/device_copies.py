@@ -107,6 +107,7 @@ class DeviceCopies:
 
     def _launch(self, func: Any, source: Any, result: Any, args: Any, kwargs: Any) -> None:
         state = self._state
+        state.recorder.launching()
         stream = state.shim.stream()
         part = state.memory.part(source)
         state.memory.used([part] if part is not None else [], [], stream)

@@ -23,6 +23,7 @@ from simulators.emulation.rank_state import RankState
 from simulators.emulation.stream_uses import Extent, extent_of
 from simulators.emulation.tensor_specs import as_argument, spec_of
 from simulators.traces.events import Op, TensorSpec
+from simulators.traces.fused import is_kernel_of_its_own
 
 aten = torch.ops.aten
 _FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
@@ -159,6 +160,7 @@ class DeviceMode(TorchDispatchMode):
         if operation.kind == operations.VIEW:
             return
         state = self.state
+        state.recorder.launching()
         stream = state.shim.stream()
         memory = state.memory
         outputs: list[TensorSpec] = []
@@ -182,6 +184,9 @@ class DeviceMode(TorchDispatchMode):
                     part = _part(memory, tensor)
                     if part is not None:
                         written.append(part)
+        if is_kernel_of_its_own(operation.name):
+            memory.materialise(read)
+            memory.materialise(written)
         memory.used(read, written, stream)
         inputs = [as_argument(value, memory) for value in args]
         for name, value in kwargs.items():

@@ -27,6 +27,7 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
         raise InputError(
             "operation", func.name(), "cannot be emulated", registered_hop_fake_fns_names()
         )
+    state.recorder.launching()
     with state.dataless:
         result = rule(*args, **kwargs)
     stream = state.shim.stream()
@@ -38,6 +39,8 @@ def higher_order(state: RankState, func: Any, args: Any, kwargs: Any) -> Any:
             storage = state.memory.track(tensor.untyped_storage(), stream)
             written.append((storage, extent_of(tensor)))
             outputs.append(spec_of(tensor, storage.number))
+    for parts in (read, written):
+        state.memory.materialise(parts)
     state.memory.used(read, written, stream)
     inputs = [_argument(value, state) for value in args]
     inputs += [(name, _argument(value, state)) for name, value in kwargs.items()]

@@ -24,8 +24,8 @@ class DeviceStorage:
     """A live storage: its number in the trace, its memory, and who used it last."""
 
     __slots__ = (
-        *("block", "bytes", "former", "home", "memory", "number", "recorded"),
-        *("reference", "uses"),
+        *("block", "bytes", "former", "home", "key", "memory", "number"),
+        *("recorded", "reference", "uses"),
     )
 
     def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
@@ -39,7 +39,8 @@ class DeviceStorage:
         self.reference: object = None
         # Uses of the same memory by storages freed before, that nothing was ordered after then.
         self.former: dict[StreamKey, int] | None = None
-        self.memory = 0
+        # How torch names it while it lives: the storage, and its memory.
+        self.key = self.memory = 0
 
 
 Parts = list[tuple[DeviceStorage, Extent]]
@@ -99,6 +100,7 @@ class DeviceMemory:
         made = DeviceStorage(self._next, size, stream, block)
         self._next += 1
         self._live[key] = made
+        made.key = key
         made.memory = self._memory_of(key)
         self._by_memory[made.memory] = made
         if self._loose and block is not None:
@@ -156,6 +158,22 @@ class DeviceMemory:
         """A compiled region begins: what it makes and drops again never is in device memory."""
         self._region_depth += 1
 
+    def materialise(self, parts: Parts) -> None:
+        """A kernel of its own uses these: they are in memory, region or not.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for them.
+        """
+        if self._region:
+            for known, _ in parts:
+                if self._region.pop(known.key, None) is not None:
+                    self._settle(known)
+
+    def _settle(self, made: DeviceStorage) -> None:
+        made.block = self._allocate(made.bytes, made.home)
+        if self._loose and made.block is not None:
+            made.former = self._former_uses(made.block)
+
     def leave_region(self) -> None:
         """A compiled region ends: what it made and kept takes memory now.
 
@@ -166,9 +184,7 @@ class DeviceMemory:
         if not self._region_depth:
             kept, self._region = self._region, {}
             for made in kept.values():
-                made.block = self._allocate(made.bytes, made.home)
-                if self._loose and made.block is not None:
-                    made.former = self._former_uses(made.block)
+                self._settle(made)
 
     def empty_cache(self) -> None:
         """Give cached segments back to the device."""

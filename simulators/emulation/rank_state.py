@@ -44,9 +44,10 @@ class RankState:
 
     ``lock`` is held while an operation is answered, as torch lets other threads run meanwhile.
     ``pinned`` are the storages the script pinned: ordinary memory here, but scripts ask.
-    ``notices`` hears what torch's engine waits for; ``functional`` answers functional
-    collectives, which come through the dispatcher. Both are set while installing. While
-    ``peers_agree``, what other ranks send is what this rank holds.
+    ``backward`` follows compiled regions through the backward pass. ``notices`` hears what torch's
+    engine waits for; ``functional`` answers functional collectives, which come through the
+    dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
+    this rank holds.
     """
 
     rank: int
@@ -63,6 +64,7 @@ class RankState:
     numbers: Numbers
     lock: Any = field(default_factory=RLock)
     pinned: WeakSet[Any] = field(default_factory=WeakSet)
+    backward: Any = None
     notices: Any = None
     functional: Any = None
     peers_agree: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 # Live mode replaces the clocks of ``time``; this one stays real.
 from time import thread_time_ns as _thread_time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from simulators.emulation.sink import Sink
 from simulators.emulation.sites import Sites
@@ -23,6 +23,9 @@ from simulators.traces.events import (
     Phase,
     Violation,
 )
+
+if TYPE_CHECKING:
+    from simulators.emulation.compiled_backward import CompiledBackward
 
 # Shorter gaps are carried over to the next event.
 _SHORTEST_GAP_NS = 1000
@@ -41,6 +44,8 @@ class Recorder:
         self.sink = sink
         # The autograd engine's task this thread works on, -1 outside of backward.
         self._graph_task = graph_task
+        # Follows compiled regions through backward; set while installing.
+        self.backward: CompiledBackward | None = None
         self.sites = Sites(skipped, self.emit)
         self.step = 0
         self.phase = SETUP
@@ -78,11 +83,18 @@ class Recorder:
             if self.phase != BACKWARD:
                 self.enter_phase(BACKWARD)
         elif self.phase == BACKWARD:
+            if self.backward is not None:
+                self.backward.close()
             self.enter_phase(OTHER)
 
     def leave(self) -> None:
         """Control returns to the script."""
         self._left.ns = _thread_time_ns()
+
+    def launching(self) -> None:
+        """The device is about to get something to do: is it part of a compiled backward?"""
+        if self.backward is not None and self._graph_task() != -1:
+            self.backward.follow()
 
     def emit(self, event: Event) -> None:
         """Hand an event on, after the host time before it."""
@@ -104,10 +116,15 @@ class Recorder:
     def forward_begins(self) -> None:
         """A module is called from outside of any."""
         if self._graph_task() == -1:
+            if self.backward is not None:
+                self.backward.close()
             self.enter_phase(FORWARD)
 
     def optimizer_begins(self) -> None:
         """An optimizer's step begins."""
+        if self.backward is not None:
+            self.backward.close()
+            self.backward.clear()
         self.enter_phase(OPTIMIZER)
 
     def optimizer_ended(self) -> None:

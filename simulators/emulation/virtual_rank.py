@@ -85,6 +85,7 @@ def emulate(
 
     from simulators.emulation.checkpoints import install_checkpoints
     from simulators.emulation.compiled import install_compiled
+    from simulators.emulation.compiled_backward import CompiledBackward
     from simulators.emulation.cuda.accelerator import install_accelerator
     from simulators.emulation.cuda.install import install_cuda
     from simulators.emulation.cuda.kernels import register_kernels
@@ -122,6 +123,12 @@ def emulate(
         numbers=Numbers(),
     )
     state.notices = EngineNotices(state)
+    state.backward = recorder.backward = CompiledBackward(
+        recorder.emit,
+        memory,
+        torch._C._current_autograd_node,
+        torch._C._current_graph_task_id,
+    )
     shim.configure(local_world_size, state.notices)
     prepare_fake_tensors()
     install_cuda(state)

@@ -15,13 +15,17 @@ def range_functions(state: RankState) -> dict[str, Callable[..., Any]]:
     depth = [0]
 
     def range_push(msg: object) -> int:
+        state.recorder.enter()
         state.recorder.emit(Begin("user", str(msg)))
+        state.recorder.leave()
         depth[0] += 1
         return depth[0] - 1
 
     def range_pop() -> int:
         if depth[0]:
+            state.recorder.enter()
             state.recorder.emit(End("user"))
+            state.recorder.leave()
             depth[0] -= 1
         return depth[0]
 

@@ -167,9 +167,12 @@ class Launches:
         self, inputs: Tensors, outputs: Tensors, result: Tensors, blocks_host: bool, pair: str = ""
     ) -> tuple[VirtualWork, list[DeviceStorage], list[DeviceStorage], int]:
         state = self._state
+        state.recorder.launching()
         stream = state.shim.stream()
         own_stream = self._name + pair
         state.order.wait_point(own_stream, state.order.point(stream))
+        for parts in (self._parts(inputs), self._parts(outputs)):
+            state.memory.materialise(parts)
         state.memory.used(self._parts(inputs), self._parts(outputs), own_stream)
         reads, writes = self._storages(inputs), self._storages(outputs)
         point = state.order.point(own_stream)

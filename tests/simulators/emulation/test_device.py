@@ -148,6 +148,22 @@ def test_a_compiled_function_is_marked(run: Run) -> None:
     assert inside == ["aten.mul.Tensor", "aten.sigmoid.default", "aten.mul.Tensor"]
 
 
+def test_the_backward_of_compiled_functions_is_marked_recomputation_included(run: Run) -> None:
+    section = run.section("compiled backward")
+    opened = [event.name for event in section if isinstance(event, Begin)]
+    # Both forward; recomputed; then backward, the recomputed one within its own pass.
+    assert opened == ["gelu", "gelu", "gelu", "gelu.backward", "gelu.backward"]
+    assert sum(isinstance(event, End) for event in section) == 5
+    outside, depth = [], 0
+    for event in section:
+        depth += isinstance(event, Begin) - isinstance(event, End)
+        if isinstance(event, Op) and not depth:
+            outside.append(event.name)
+    products = [name for name in outside if name == "aten.mm.default"]
+    assert len(products) == 3
+    assert not any("sigmoid" in name for name in outside)
+
+
 def test_attention_takes_the_kernel_a_gpu_takes(run: Run) -> None:
     names = [op.name for op in run.of("attention", Op) if "attention" in op.name]
     assert names == [

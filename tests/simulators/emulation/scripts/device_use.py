@@ -178,17 +178,16 @@ activated = gelu(torch.ones(2**20, device="cuda"))
 assert torch.cuda.max_memory_allocated() == live + 2 * 4 * 2**20
 pop()
 
+push("compiled backward")
+source = torch.ones(64, 64, device="cuda", requires_grad=True)
+torch.utils.checkpoint.checkpoint(gelu, gelu(source) @ source, use_reentrant=True).sum().backward()
+pop()
+
 push("attention")
 q = torch.randn(2, 8, 256, 64, dtype=torch.bfloat16, device="cuda")
 torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
 mask = torch.ones(256, 256, dtype=torch.bool, device="cuda")
 torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-pop()
-
-push("kernels")
-hidden = torch.randn(8, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-norm = torch.nn.RMSNorm(64, dtype=torch.bfloat16, device="cuda")
-torch.nn.functional.silu(norm(hidden)).backward(torch.empty_like(hidden))
 pop()
 
 push("training")
@@ -199,6 +198,12 @@ for _ in range(2):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     ordinary.step()
     ordinary.zero_grad()
+pop()
+
+push("kernels")
+hidden = torch.randn(8, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+norm = torch.nn.RMSNorm(64, dtype=torch.bfloat16, device="cuda")
+torch.nn.functional.silu(norm(hidden)).backward(torch.empty_like(hidden))
 pop()
 
 dist.destroy_process_group()
