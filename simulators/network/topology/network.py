@@ -67,6 +67,13 @@ class Network:
         return len(self.rate_bytes_per_s)
 
     @property
+    def delay_s(self) -> Floats:
+        """What each link's cable and the switch behind it take, shape (links,)."""
+        delays = np.full(self.num_links, self.fabric.hop_latency_s)
+        delays[: self.first["nic"]] = 0.0
+        return delays
+
+    @property
     def pods(self) -> int:
         return -(-self.leaves // self.leaves_per_pod)
 
