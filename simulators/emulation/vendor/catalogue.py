@@ -182,7 +182,11 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
     "transformer_engine.pytorch.module.base": {
         f"{_TE}module": ("TransformerEngineBaseModule", "get_dummy_wgrad"),
         f"{_TE}products": ("get_workspace",),
-        f"{_TE}userbuffers": ("destroy_ub", "initialize_ub"),
+        f"{_TE}userbuffers": (
+            "UserBufferQuantizationMode",
+            "destroy_ub",
+            "initialize_ub",
+        ),
     },
     "transformer_engine.pytorch.ops": {
         f"{_TE}activations": (

@@ -138,9 +138,7 @@ class DotProductAttention(nn.Module):
         """Attention over this rank's heads, ``[..., heads * width]``."""
         if core_attention_bias_type != "no_bias" or core_attention_bias is not None:
             raise refusal("core_attention_bias", "attention with a bias", "no_bias")
-        query_layer, key_layer, value_layer = _in_known_layout(
-            query_layer, key_layer, value_layer
-        )
+        query_layer, key_layer, value_layer = _in_known_layout(query_layer, key_layer, value_layer)
         layout = qkv_format or self.qkv_format
         mask_type = attn_mask_type or self.attn_mask_type
         if mask_type not in _MASKS:

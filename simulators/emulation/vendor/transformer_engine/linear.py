@@ -24,7 +24,7 @@ from simulators.emulation.vendor.transformer_engine.module import (
     activation_dtype,
     cast_if_needed,
 )
-from simulators.emulation.vendor.transformer_engine.quantized import Quantized
+from simulators.emulation.vendor.transformer_engine.quantized import PER_TENSOR, Quantized
 from simulators.emulation.vendor.transformer_engine.state import FP8GlobalStateManager
 from simulators.emulation.vendor.transformer_engine.userbuffers import Overlap
 
@@ -174,8 +174,8 @@ class LinearModule(TransformerEngineBaseModule):
     ) -> LinearPlan:
         """How this call runs."""
         self.init_fp8_metadata(num_gemms)
-        if self.fp8 and self.overlap.is_on:
-            raise refusal("tp_comm_overlap", "user buffers in 8 bits", "False")
+        if self.fp8 and self.overlap.is_on and self.fp8_meta["recipe"].kind not in PER_TENSOR:
+            raise refusal("tp_comm_overlap", "user buffers for blocks of scales", "False")
         grad_enabled = torch.is_grad_enabled()
         trains = grad_enabled and (inputs.requires_grad or weight.requires_grad)
         return LinearPlan(

@@ -115,8 +115,6 @@ def forward_product(
     """Gather, multiply, reduce: the layer's output from its share of the input."""
     overlap = plan.overlap
     if overlap.gather_forward or overlap.scatter_forward:
-        assert isinstance(inputs, Tensor)
-        assert isinstance(weight, Tensor)
         given = (inputs, weight, overlap.name, "forward", plan.dtype, plan.tp_group)
         return (
             multiply_gathered(*given)[0] if overlap.gather_forward else multiply_scattered(*given)
@@ -199,6 +197,8 @@ def prepare_gradient(
         share = quantizer(
             grad_output, columnwise=not quantizer.gathers_rows_only, group=plan.tp_group
         )
+        if plan.overlap.gather_gradient:
+            return share, bias_grad
         whole = gather(share, plan.tp_group)
         assert isinstance(whole, Quantized)
         return (whole.with_columns() if needs_wgrad else whole), bias_grad
@@ -238,11 +238,13 @@ def backward(
     dgrad: Pending | None = None
     overlap = plan.overlap
     if overlap.gather_gradient or overlap.scatter_gradient:
-        assert isinstance(gradient, Tensor)
-        assert isinstance(weight, Tensor)
+        if isinstance(weight, Quantized):
+            weight = weight.with_columns()
         given = (weight, overlap.name, "dgrad", plan.dtype, plan.tp_group)
         if overlap.gather_gradient:
             made, gradient = multiply_gathered(gradient, *given)
+            if isinstance(gradient, Quantized) and inputs is not None:
+                gradient = gradient.with_columns()
         else:
             made = multiply_scattered(gradient, *given)
         dgrad = Pending(None, lambda: made)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -19,13 +20,19 @@ from torch import Tensor
 
 from simulators.emulation.vendor.kernels import kernel
 from simulators.emulation.vendor.refuse import refusal
-from simulators.emulation.vendor.transformer_engine.products import get_workspace, operands
+from simulators.emulation.vendor.transformer_engine.products import (
+    Operand,
+    get_workspace,
+    operands,
+)
+from simulators.emulation.vendor.transformer_engine.quantized import Quantized
 
 # The products that have a buffer, and in how many pieces a scatter runs.
 _GATHERS = ("qkv_fprop", "qkv_dgrad", "proj_dgrad", "fc1_fprop", "fc1_dgrad", "fc2_dgrad")
 _SCATTERS = ("proj_fprop", "fc2_fprop", "qkv_wgrad", "fc1_wgrad")
 _PIECES = 4
-_buffers: dict[str, Tensor] = {}
+# By product, and whether in 8 bits.
+_buffers: dict[tuple[str, bool], Tensor] = {}
 
 
 @dataclass(frozen=True)
@@ -70,29 +77,41 @@ class Overlap:
         return made
 
 
+class UserBufferQuantizationMode(Enum):
+    """What buffers of gathers hold."""
+
+    NONE = "none"
+    FP8 = "fp8"
+
+
 def initialize_ub(
     shape: Sequence[int],
     tp_size: int,
     use_fp8: bool = False,
-    quantization_modes: Any = None,
+    quantization_modes: Sequence[UserBufferQuantizationMode] | None = None,
     dtype: torch.dtype = torch.bfloat16,
     ub_cfgs: Any = None,
     bootstrap_backend: Any = None,
 ) -> None:
-    """Allocate a buffer of ``shape`` (tokens, width) for each product that has one.
+    """Allocate buffers of ``shape`` (tokens, width) for each product that has one.
 
     Raises:
-        InputError: for 8 bits, or another method than the default for a product.
+        InputError: for another method than the default for a product.
     """
-    if use_fp8 or any(getattr(mode, "value", mode) != "none" for mode in quantization_modes or ()):
-        raise refusal("initialize_ub.use_fp8", "user buffers in 8 bits", "False")
-    for name, options in (ub_cfgs or {}).items():
-        if "method" in (options or {}):
-            raise refusal(f"ub_cfgs.{name}.method", "another method", "the default")
+    for configuration in ub_cfgs if isinstance(ub_cfgs, list) else [ub_cfgs]:
+        for name, options in (configuration or {}).items():
+            if "method" in (options or {}):
+                raise refusal(f"ub_cfgs.{name}.method", "another method", "the default")
     if _buffers:
         raise RuntimeError("UB communicators are already initialized.")
-    for name in (*_GATHERS, *_SCATTERS):
-        _buffers[name] = torch.empty(tuple(shape), dtype=dtype, device="cuda")
+    default = UserBufferQuantizationMode.FP8 if use_fp8 else UserBufferQuantizationMode.NONE
+    for mode in quantization_modes or [default]:
+        quantized = mode is UserBufferQuantizationMode.FP8
+        for name in _GATHERS:
+            held = torch.uint8 if quantized else dtype
+            _buffers[name, quantized] = torch.empty(tuple(shape), dtype=held, device="cuda")
+        for name in _SCATTERS:
+            _buffers[name, quantized] = torch.empty(tuple(shape), dtype=dtype, device="cuda")
 
 
 def destroy_ub() -> None:
@@ -100,20 +119,27 @@ def destroy_ub() -> None:
     _buffers.clear()
 
 
+def _buffer(
+    name: str, use: str, quantized: bool, shape: tuple[int, int], dtype: torch.dtype
+) -> Tensor:
+    key = f"{name}_{'fprop' if use == 'forward' else use}", quantized
+    assert key in _buffers, f"UB manager for {key[0]} is not initialized."
+    return _buffers[key].view(-1)[: shape[0] * shape[1]].view(dtype).view(shape)
+
+
 def multiply_gathered(
-    share: Tensor, weight: Tensor, name: str, use: str, dtype: torch.dtype, group: Any
-) -> tuple[Tensor, Tensor]:
+    share: Operand, weight: Operand, name: str, use: str, dtype: torch.dtype, group: Any
+) -> tuple[Tensor, Operand]:
     """Product of the rows of all ranks, and those rows, which stay in the buffer."""
     get_workspace()
     size, rank = dist.get_world_size(group), dist.get_rank(group)
     ranks = dist.get_process_group_ranks(group)
-    rows = share.shape[0]
-    whole = _buffers[f"{name}_{_pass_name(use)}"].view(-1)[: size * share.numel()]
-    whole = whole.view(size * rows, share.shape[1])
-    _, factor, layout, _ = operands(share, weight, use)
+    data, factor, layout, recipe = operands(share, weight, use)
+    rows, inner = data.shape
+    whole = _buffer(name, use, bool(recipe), (size * rows, inner), data.dtype)
     width = factor.shape[0] if layout == "TN" else factor.shape[1]
-    out = torch.empty((size * rows, width), dtype=dtype, device=share.device)
-    whole[rank * rows : (rank + 1) * rows].copy_(share)
+    out = torch.empty((size * rows, width), dtype=dtype, device=data.device)
+    whole[rank * rows : (rank + 1) * rows].copy_(data)
     for step in range(size):
         piece = (rank - step) % size
         here = slice(piece * rows, (piece + 1) * rows)
@@ -127,33 +153,32 @@ def multiply_gathered(
                     dist.P2POp(dist.irecv, coming, ranks[(rank - 1) % size], group),
                 ]
             )
-        kernel("gemm_into")(whole[here], factor, out[here], layout, use, False, "")
+        kernel("gemm_into")(whole[here], factor, out[here], layout, use, False, recipe)
         for request in requests:
             request.wait()
+    if isinstance(share, Quantized):
+        gathered = Quantized(share.recipe, share.dtype, tuple(whole.shape), rowwise=whole)
+        return out, gathered
     return out, whole
 
 
 def multiply_scattered(
-    rows: Tensor, weight: Tensor, name: str, use: str, dtype: torch.dtype, group: Any
+    rows: Operand, weight: Operand, name: str, use: str, dtype: torch.dtype, group: Any
 ) -> Tensor:
     """Product of all rows, summed over ranks, of which each keeps its share."""
     get_workspace()
     size = dist.get_world_size(group)
-    _, factor, layout, _ = operands(rows, weight, use)
+    data, factor, layout, recipe = operands(rows, weight, use)
     width = factor.shape[0] if layout == "TN" else factor.shape[1]
-    count = rows.shape[0]
-    buffer = _buffers[f"{name}_{_pass_name(use)}"].view(-1)[: count * width].view(count, width)
-    out = torch.empty((count // size, width), dtype=dtype, device=rows.device)
+    count = data.shape[0]
+    buffer = _buffer(name, use, bool(recipe), (count, width), dtype)
+    out = torch.empty((count // size, width), dtype=dtype, device=data.device)
     works = []
     for part, product, share in zip(
-        rows.chunk(_PIECES), buffer.chunk(_PIECES), out.chunk(_PIECES), strict=True
+        data.chunk(_PIECES), buffer.chunk(_PIECES), out.chunk(_PIECES), strict=True
     ):
-        kernel("gemm_into")(part, factor, product, layout, use, False, "")
+        kernel("gemm_into")(part, factor, product, layout, use, False, recipe)
         works.append(dist.reduce_scatter_tensor(share, product, group=group, async_op=True))
     for work in works:
         work.wait()
     return out
-
-
-def _pass_name(use: str) -> str:
-    return "fprop" if use == "forward" else use

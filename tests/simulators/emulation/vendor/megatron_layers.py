@@ -58,6 +58,11 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "gpt_selective": (GPT, 2048, {"tp": 8, "recompute_granularity": "selective"}),
     "gpt_full": (GPT, 2048, {"tp": 8, **FULL}),
     "gpt_user_buffers": (GPT, 2048, {"tp": 8, "tp_comm_overlap": True}),
+    "gpt_delayed_user_buffers": (
+        GPT,
+        2048,
+        {"tp": 8, "tp_comm_overlap": True, "fp8": "hybrid", "fp8_recipe": "delayed"},
+    ),
     "gpt_no_sp": (GPT, 2048, {"tp": 8, "sequence_parallel": False}),
     "local": (GPT, 2048, {"tp": 8, **LOCAL}),
     "local_selective": (GPT, 2048, {"tp": 8, **LOCAL, "recompute_granularity": "selective"}),
@@ -117,7 +122,7 @@ def trace_case(
     make = get_gpt_layer_local_spec if local else get_gpt_layer_with_transformer_engine_spec
     spec = make(num_experts=config.num_moe_experts, moe_grouped_gemm=config.moe_grouped_gemm)
     if config.tp_comm_overlap:
-        initialize_ub((sequence, config.hidden_size), tp)
+        initialize_ub((sequence, config.hidden_size), tp, use_fp8=bool(config.fp8))
     block = TransformerBlock(config, spec, post_layer_norm=False).cuda()
     for parameter in block.parameters():
         parameter.main_grad = torch.zeros(parameter.shape, device="cuda")

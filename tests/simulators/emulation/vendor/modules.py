@@ -130,7 +130,7 @@ def refused() -> dict[str, str]:
 
     calls: dict[str, Callable[[], Any]] = {
         "graphs": lambda: te.make_graphed_callables(None),
-        "user buffers in 8 bits": lambda: initialize_ub((8, 8), 1, use_fp8=True),
+        "user buffers": lambda: initialize_ub((8, 8), 1, ub_cfgs={"qkv_dgrad": {"method": "x"}}),
         "4 bits": NVFP4BlockScaling,
         "8-bit attention": lambda: Float8CurrentScaling(fp8_dpa=True),
         "8-bit parameters": lambda: te.fp8_model_init(enabled=True).__enter__(),

@@ -157,6 +157,16 @@ def test_user_buffers_cut_communication_in_pieces(layers: dict[str, Layer]) -> N
     assert layer.saved_bytes == plain.saved_bytes
 
 
+def test_user_buffers_in_8_bits_carry_bytes(layers: dict[str, Layer]) -> None:
+    plain, layer = layers["gpt_delayed"], layers["gpt_delayed_user_buffers"]
+    for found, without in ((layer.forward, plain.forward), (layer.backward, plain.backward)):
+        sends = [each.bytes for each in found.of(PointToPoint) if each.kind == "send"]
+        assert sends == [MATRIX // TP] * 2 * (TP - 1)
+        quantised = sorted(found.bytes_of("quantize", "fp8_transpose"))
+        assert quantised == sorted(without.bytes_of("quantize", "fp8_transpose"))
+    assert layer.saved_bytes == plain.saved_bytes
+
+
 def test_kept_bytes_follow_the_published_formula(layers: dict[str, Layer]) -> None:
     # Korthikanti et al. 2022, eqs. 2 and 4 and section 5: sequences in parallel. Attention in
     # one kernel keeps no scores, as selective recomputation, but one number for each row.

@@ -185,7 +185,7 @@ def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None
     ("use", "words"),
     [
         ("graphs", "make_graphed_callables"),
-        ("user buffers in 8 bits", "use_fp8"),
+        ("user buffers", "qkv_dgrad"),
         ("4 bits", "NVFP4BlockScaling"),
         ("8-bit attention", "fp8_dot_product_attention"),
         ("8-bit parameters", "fp8_param_gather off"),
