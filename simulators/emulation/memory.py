@@ -220,6 +220,9 @@ class DeviceMemory:
         self._next = 0
         for known in self._live.values():
             known.number = self._next
+            known.uses.clear()
+            known.recorded.clear()
+            known.former = None
             self._next += 1
             known.block = allocator.allocate(known.bytes, known.home) if known.bytes else None
             self._recorder.emit(Alloc(known.number, known.bytes, known.home))

@@ -32,7 +32,8 @@ class VirtualRank:
     def restart(self, sink: Sink, *, world_size: int, rank: int) -> None:
         """Begin a new trace, as another rank of another job, with everything still installed.
 
-        Process groups must have been destroyed and may be initialised again.
+        Process groups are destroyed, to be initialised again. Tensors that still live keep their
+        memory and are announced as the trace's first allocations.
         """
         import torch
 
@@ -44,9 +45,13 @@ class VirtualRank:
         state.recorder.restart(sink)
         state.order.restart()
         state.numbers.restart()
+        state.values.restart()
+        state.functional.restart()
+        state.backward.clear()
         state.shim.restart()
         state.memory.restart(state.capacity_bytes)
-        torch.cuda.set_device(rank % state.local_world_size)
+        torch.cuda.set_device(0)
+        state.shim.set_stream(0)
 
     def close(self) -> None:
         """No more events: leave the mode and close the sink."""

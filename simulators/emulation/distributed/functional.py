@@ -58,6 +58,10 @@ class FunctionalCollectives:
             self._launch(base, group, given, made, args)
         return result
 
+    def restart(self) -> None:
+        """A new trace begins: nothing is under way."""
+        self._pending.clear()
+
     def _launch(self, base: str, group: VirtualGroup, given: Any, made: Any, args: Any) -> None:
         splits_in = splits_out = None
         root = None
