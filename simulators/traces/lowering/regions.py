@@ -1,7 +1,8 @@
 """Fused regions: what a compiler makes of the operations between ``Begin`` and ``End``.
 
 Memory-bound operations between two products become one kernel that reads what comes from outside
-and writes what is still there afterwards; products, attention and convolutions stay as they are.
+and writes what is still there afterwards; products, attention, convolutions and vendors' kernels
+stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from simulators.traces.events import (
     Site,
     TensorSpec,
 )
-from simulators.traces.fused import FUSED
+from simulators.traces.fused import FUSED, is_kernel_of_its_own
 from simulators.traces.lowering.lowered import FREE, Lowered
 from simulators.traces.lowering.rules import lower
 from simulators.traces.lowering.tensors import in_place, touched_bytes
@@ -81,9 +82,10 @@ def lower_events(
             alone = lower(event)
             lowered[index] = alone
             if depth and alone is not FREE:
-                if not _fuses(alone) or run.stream not in (None, event.stream):
+                fuses = _fuses(event, alone)
+                if not fuses or run.stream not in (None, event.stream):
                     _close(run, lowered, sizes)
-                if _fuses(alone):
+                if fuses:
                     run.operations.append((index, event, alone))
         elif isinstance(event, Alloc | Resize):
             sizes[event.storage] = event.bytes
@@ -104,9 +106,10 @@ def lower_events(
     return lowered
 
 
-def _fuses(alone: Lowered) -> bool:
-    memory_bound = all(isinstance(kernel, Streaming) for kernel in alone.kernels)
-    return memory_bound and not alone.transfer_bytes and not alone.estimated
+def _fuses(op: Op, alone: Lowered) -> bool:
+    if is_kernel_of_its_own(op.name) or alone.transfer_bytes or alone.estimated:
+        return False
+    return all(isinstance(kernel, Streaming) for kernel in alone.kernels)
 
 
 def _close(run: _Run, lowered: list[Lowered | None], sizes: dict[int, int]) -> None:
