@@ -100,7 +100,7 @@ def prepare_weight(
     if plan.is_first_microbatch is None:
         return quantizer(weight, columnwise=columnwise)
     cached = plan.weight_cache.get(name)
-    if cached is not None and columnwise and cached.with_columns() is not cached:
+    if cached is not None and columnwise and cached.must_be_made_again:
         cached = None
     if cached is None:
         cached = plan.weight_cache[name] = quantizer(weight, columnwise=columnwise)

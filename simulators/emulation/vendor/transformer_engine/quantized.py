@@ -71,10 +71,28 @@ class Quantized:
         return made.filled((None, None, made.columnwise, made.columnwise_scales))
 
     def with_columns(self) -> Quantized:
-        """Ready for column use: transposes per-tensor scaled data where that needs a copy."""
-        if self.columnwise is not None or self.recipe not in PER_TENSOR or takes_any_layout():
+        """Ready for column use: transposes data where that needs a copy.
+
+        With square blocks (weights) the scales are transposed too; MXFP8 data for one use cannot
+        be turned into data for the other.
+        """
+        if self.columnwise is not None or self.recipe == "mxfp8":
+            return self
+        if self.recipe == "blockwise":
+            assert self.rowwise_scales is not None
+            scales = self.rowwise_scales.t().contiguous()
+            data = kernel("fp8_transpose")(self.rowwise)
+            return replace(self, columnwise=data, columnwise_scales=scales)
+        if takes_any_layout():
             return self
         return replace(self, columnwise=kernel("fp8_transpose")(self.rowwise))
+
+    @property
+    def must_be_made_again(self) -> bool:
+        """Whether a kept weight is quantised anew when column use is asked for."""
+        if self.columnwise is not None or self.recipe == "blockwise":
+            return False
+        return self.recipe == "mxfp8" or not takes_any_layout()
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,17 @@ CASES: dict[str, tuple[dict[str, Any], int, dict[str, Any]]] = {
     "mixtral": (MIXTRAL, 4096, {"ep": 4}),
     "gpt_delayed": (GPT, 2048, {"tp": 8, "fp8": "hybrid", "fp8_recipe": "delayed"}),
     "gpt_current": (GPT, 2048, {"tp": 8, "fp8": "hybrid", "fp8_recipe": "tensorwise"}),
+    "gpt_current_full": (
+        GPT,
+        2048,
+        {"tp": 8, "fp8": "hybrid", "fp8_recipe": "tensorwise", **FULL},
+    ),
+    "gpt_mxfp8_full": (GPT, 2048, {"tp": 8, "fp8": "e4m3", "fp8_recipe": "mxfp8", **FULL}),
+    "gpt_blockwise_full": (
+        GPT,
+        2048,
+        {"tp": 8, "fp8": "e4m3", "fp8_recipe": "blockwise", **FULL},
+    ),
     "gpt_mxfp8": (GPT, 2048, {"tp": 8, "fp8": "e4m3", "fp8_recipe": "mxfp8"}),
     "gpt_blockwise": (GPT, 2048, {"tp": 8, "fp8": "e4m3", "fp8_recipe": "blockwise"}),
 }

@@ -325,6 +325,27 @@ def test_weights_are_quantised_once_a_step(layers: dict[str, Layer]) -> None:
     assert {cast(op) for op in blockwise} == weights
 
 
+@pytest.mark.parametrize("recipe", ["current", "mxfp8", "blockwise"])
+def test_weights_kept_by_a_checkpoint_gain_their_other_use(
+    layers: dict[str, Layer], recipe: str
+) -> None:
+    # The first run of a checkpoint makes no gradients, so quantises weights for one use; the
+    # backward pass then makes them again, or transposes those with square blocks.
+    full, plain = layers[f"gpt_{recipe}_full"], layers[f"gpt_{recipe}"]
+    assert full.forward.gemms() == plain.forward.gemms()
+    assert full.backward.gemms() == plain.forward.gemms() + plain.backward.gemms()
+    name = "quantize_weight" if recipe == "blockwise" else "quantize"
+    flags = {
+        bool(arguments(op)["columnwise"])
+        for op in full.first_forward.kernels(name)
+        if arguments(op)["input"].shape[0] != TOKENS // TP  # type: ignore[union-attr]
+    }
+    assert flags == {False}
+    again = [op for op in full.backward.kernels(name) if arguments(op)["columnwise"]]
+    assert bool(again) is (recipe != "blockwise")
+    assert full.saved_bytes == 2 * MATRIX // TP
+
+
 def test_delayed_scaling_casts_what_the_built_in_workload_does(layers: dict[str, Layer]) -> None:
     layer, (forward, backward) = layers["gpt_delayed"], built("fp8")
     # But that the norms in front of the column-parallel layers write 8 bits themselves, and one
