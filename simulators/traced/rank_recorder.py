@@ -1,8 +1,8 @@
 """Traces whole ranks of a job on an emulated GPU: ``python -m simulators.traced.rank_recorder``.
 
-The first line of standard input is ``{"job": ..., "micro_batches": [...]}``, each that follows
-``{"rank": ..., "file": ...}``; every rank is answered with a line, ``{"parameter_bytes": ...}`` or
-``{"failed": reason}``.
+The first line of standard input is ``{"gpu": ..., "local_world_size": ...}``, each that follows
+``{"job": ..., "micro_batches": [...], "rank": ..., "file": ...}``; every rank is answered with a
+line, ``{"parameter_bytes": ...}`` or ``{"failed": reason}``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from simulators.emulation import ListSink, emulate
-from simulators.job import Job
+from simulators.job import Gpu, Job
 from simulators.traced.answers import own_stdout
 from simulators.traced.cache import installed_versions
 from simulators.traced.job_file import read_job
@@ -26,62 +26,62 @@ from simulators.traces.files import write_trace
 
 def main() -> int:
     answers = own_stdout()
-    asked = json.loads(sys.stdin.readline())
-    tracer = RankTracer(read_job(asked["job"]), asked["micro_batches"])
+    about = json.loads(sys.stdin.readline())
+    tracer = RankTracer(Gpu(**about["gpu"]), about["local_world_size"])
     for line in sys.stdin:
-        given = json.loads(line)
-        answers.write(json.dumps(tracer.answer(given["rank"], Path(given["file"]))) + "\n")
+        asked = json.loads(line)
+        job, file = read_job(asked["job"]), Path(asked["file"])
+        answer = tracer.answer(job, asked["micro_batches"], asked["rank"], file)
+        answers.write(json.dumps(answer) + "\n")
         answers.flush()
     return 0
 
 
 class RankTracer:
-    """The one that makes this process emulated ranks of a job, one after another.
+    """The one that makes this process emulated ranks of jobs on one GPU, one after another."""
 
-    ``micro_batches``: of every step.
-    """
-
-    def __init__(self, job: Job, micro_batches: Sequence[int]) -> None:
-        self._job = job
-        self._micro_batches = micro_batches
+    def __init__(self, gpu: Gpu, local_world_size: int) -> None:
         self._rank = emulate(
             ListSink(),
-            world_size=job.world_size,
+            world_size=local_world_size,
             rank=0,
-            gpu=job.gpu,
-            local_world_size=job.cluster.gpus_per_node,
+            gpu=gpu,
+            local_world_size=local_world_size,
         )
         from simulators.emulation.vendor import install_vendor
 
         install_vendor()
 
-    def answer(self, rank: int, file: Path) -> dict[str, Any]:
-        """Trace one rank into ``file``, or say why not, as it is sent."""
+    def answer(
+        self, job: Job, micro_batches: Sequence[int], rank: int, file: Path
+    ) -> dict[str, Any]:
+        """Trace one rank's steps of so many micro-batches into ``file``, or say why not, as it is
+        sent."""
         # The last rank's model goes in cycles: what it holds must be gone before this one.
         gc.collect()
         sink = ListSink()
-        self._rank.restart(sink, world_size=self._job.world_size, rank=rank)
+        self._rank.restart(sink, world_size=job.world_size, rank=rank)
         try:
             from simulators.traced.train_rank import train
 
-            held = train(self._job, self._micro_batches)
+            held = train(job, micro_batches)
         except Exception as error:  # what Megatron refuses or the device lacks is a finding
             traceback.print_exc()
             return {"failed": f"{type(error).__name__}: {error}"}
-        write_trace(file, Trace(self._header(rank), tuple(sink.events)))
+        write_trace(file, Trace(_header(job, rank), tuple(sink.events)))
         return {"parameter_bytes": held}
 
-    def _header(self, rank: int) -> Header:
-        job = self._job
-        return Header(
-            world_size=job.world_size,
-            rank=rank,
-            local_world_size=job.cluster.gpus_per_node,
-            gpu=job.gpu.name,
-            memory_bytes=job.gpu.memory_bytes,
-            command=("train_rank.py",),
-            versions=installed_versions() or {},
-        )
+
+def _header(job: Job, rank: int) -> Header:
+    return Header(
+        world_size=job.world_size,
+        rank=rank,
+        local_world_size=job.cluster.gpus_per_node,
+        gpu=job.gpu.name,
+        memory_bytes=job.gpu.memory_bytes,
+        command=("train_rank.py",),
+        versions=installed_versions() or {},
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections import Counter
@@ -97,35 +98,59 @@ def trace_ranks(job: Job, directory: Path) -> list[TracedRank]:
     Raises:
         RuntimeError: for what a rank raised, or when a process ends early.
     """
-    ranks = traced_ranks(job)
-    count = min(os.cpu_count() or 1, len(ranks))
-    shares = [ranks[first::count] for first in range(count)]
+    questions = rank_questions(job, directory)
+    count = min(os.cpu_count() or 1, len(questions))
+    shares = [questions[first::count] for first in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        answers = pool.map(partial(_trace_share, job, directory), shares)
-        held = {rank: size for share in answers for rank, size in share.items()}
-    return [TracedRank(read_trace(trace_path(directory, rank)), held[rank]) for rank in ranks]
+        traced = [
+            each for share in pool.map(partial(ask_for_ranks, job), shares) for each in share
+        ]
+    return sorted(traced, key=lambda each: each.trace.header.rank)
 
 
-def _trace_share(job: Job, directory: Path, ranks: Sequence[int]) -> dict[int, int]:
-    """Trace ranks in one process of their own; the bytes of each one's parameters."""
+def rank_questions(job: Job, directory: Path) -> list[dict[str, Any]]:
+    """What a tracing process is asked for: two steps of one rank of every stage.
+
+    Adam's state comes into being in the first, as short as the schedule can be; the second is
+    like all that follow.
+    """
     recipe = job.recipe
-    # Adam's state comes into being in a first step, as short as the schedule can be; the second
-    # is like all that follow.
     steps = [recipe.pp if recipe.vpp > 1 else 1, job.num_micro_batches]
-    about: dict[str, Any] = {"job": job_json(job), "micro_batches": steps}
-    questions = [{"rank": rank, "file": str(trace_path(directory, rank))} for rank in ranks]
+    return [
+        {
+            "job": job_json(job),
+            "micro_batches": steps,
+            "rank": rank,
+            "file": str(trace_path(directory, rank)),
+        }
+        for rank in traced_ranks(job)
+    ]
+
+
+def ask_for_ranks(job: Job, questions: Sequence[dict[str, Any]]) -> list[TracedRank]:
+    """Trace ranks of jobs on the GPUs and nodes of ``job`` in one process.
+
+    Raises:
+        RuntimeError: for what a rank raised, or when the process ends early.
+    """
+    about = {
+        "gpu": dataclasses.asdict(job.gpu),
+        "local_world_size": job.cluster.gpus_per_node,
+    }
+    traced = []
     answers = ask("simulators.traced.rank_recorder", about, questions)
-    for rank, answer in zip(ranks, answers, strict=True):
+    for question, answer in zip(questions, answers, strict=True):
         if "failed" in answer:
-            raise RuntimeError(f"rank {rank}: {answer['failed']}")
-    return {rank: answer["parameter_bytes"] for rank, answer in zip(ranks, answers, strict=True)}
+            raise RuntimeError(f"rank {question['rank']}: {answer['failed']}")
+        trace = read_trace(Path(question["file"]))
+        traced.append(TracedRank(trace, answer["parameter_bytes"]))
+    return traced
 
 
 def _compared(
     empty: Verification, job: Job, traces: Sequence[TracedRank], step: TracedStep
 ) -> Verification:
-    prediction = ReplaySimulator().without_error_bar(job)
-    workload = build_workload(job)
+    prediction, workload = ReplaySimulator().without_error_bar(job), build_workload(job)
     peaks = {rank.rank: rank.memory for rank in step.ranks}
     checks = []
     for stage, each in enumerate(traces):
