@@ -20,6 +20,8 @@ from pathlib import Path
 
 from simulators.errors import InputError
 
+# Emulation uses torch's internal interfaces of this version.
+OLDEST_TORCH = (2, 13)
 SOURCE = Path(__file__).with_name("shim.cpp")
 # What the guard tells: see Notice in shim.cpp.
 RECORD, BLOCK, SYNCHRONISE_EVENT, SYNCHRONISE_STREAM, SYNCHRONISE_DEVICE, RECORD_STREAM = range(6)
@@ -93,11 +95,15 @@ def _torch_folder() -> Path:
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise InputError("torch", "missing", "emulation needs it: pip install 'trainscout[trace]'")
+    version = importlib.metadata.version("torch")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
+        oldest = ".".join(str(part) for part in OLDEST_TORCH)
+        raise InputError("torch", version, "is older than emulation is made for", f">= {oldest}")
     folder = Path(spec.origin).parent
     if (folder / "lib" / "libtorch_cuda.so").exists():
         raise InputError(
             "torch",
-            importlib.metadata.version("torch"),
+            version,
             "was built with CUDA; emulation needs a build for CPU only",
             "torch from https://download.pytorch.org/whl/cpu",
         )
@@ -122,9 +128,14 @@ def _compile(torch_folder: Path, library: Path) -> None:
             "no C++ compiler was found; emulation compiles a small library once per torch version",
             "g++ (or another compiler named by CXX) on PATH, e.g. apt install g++",
         )
-    library.parent.mkdir(parents=True, exist_ok=True)
-    # Two processes may compile at once: each its own file, the last to finish wins.
-    descriptor, partial = tempfile.mkstemp(suffix=".so", dir=library.parent)
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        # Two processes may compile at once: each its own file, the last to finish wins.
+        descriptor, partial = tempfile.mkstemp(suffix=".so", dir=library.parent)
+    except OSError as error:
+        folder = library.parent
+        problem = f"cannot be written ({error.strerror})"
+        raise InputError("XDG_CACHE_HOME", folder, problem, "a folder of yours") from error
     os.close(descriptor)
     command = [
         *(compiler, "-O1", "-shared", "-fPIC", "-std=c++20", f"-I{torch_folder / 'include'}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import runpy
@@ -147,12 +148,19 @@ def main(arguments: list[str]) -> int:
             command=options.script,
             versions=_versions(),
         )
-        sink = FileSink(TraceWriter(options.trace, header))
-        virtual = start(options, sink)
+        writer = TraceWriter(options.trace, header)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    try:
+        virtual = start(options, FileSink(writer))
+    except InputError as error:
+        writer.abandon()
+        print(error, file=sys.stderr)
+        return 2
     code = run_script(options.script)
+    # What the script left to be done when Python ends: it may use the device.
+    atexit._run_exitfuncs()
     state = virtual.state
     virtual.close()
     findings: tuple[Any, ...] = ()

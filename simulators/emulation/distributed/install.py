@@ -33,6 +33,7 @@ def install_distributed(state: RankState) -> None:
         "_new_group_with_tag": _members_only(distributed_c10d._new_group_with_tag),
         "_process_group_name": _group_names(),
         "batch_isend_irecv": _batch_isend_irecv,
+        "split_group": _split_group,
         "is_nccl_available": lambda: True,
         "is_gloo_available": lambda: True,
         "is_backend_available": lambda backend: True,
@@ -184,6 +185,25 @@ def _members_only(original: Any) -> Any:
         return original(ranks, given or DEFAULT_TIMEOUT, *args[1:], **kwargs)
 
     return new_group_with_tag
+
+
+def _split_group(
+    parent_pg: Any = None,
+    split_ranks: list[list[int]] | None = None,
+    timeout: Any = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    **_: Any,
+) -> Any:
+    """Groups cut from a group, by positions in it; the one this rank belongs to, or None."""
+    members = dist.get_process_group_ranks(parent_pg)
+    own = None
+    for positions in split_ranks or []:
+        ranks = [members[position] for position in positions]
+        made = dist.new_group(ranks, group_desc=group_desc, use_local_synchronization=True)
+        if dist.get_rank() in ranks:
+            own = made
+    return own
 
 
 def _group_names() -> Any:
