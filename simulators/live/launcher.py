@@ -55,7 +55,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--ranks",
         metavar="R[,R...]",
-        help="ranks to run; every other acts like the nearest of them below it (8-11 is a range)",
+        help="ranks to run; every other acts like the one of its block, where equal blocks have "
+        "one each, or like the nearest below (8-11 is a range)",
     )
     add("--all", action="store_true", help="run every rank")
     add("--gpu", metavar="NAME", help="a GPU in conf/gpu (default: the cluster's)")
@@ -127,7 +128,7 @@ def _live(given: argparse.Namespace) -> int:
     _check(given, script)
     cluster, gpu = load_cluster(given.cluster, given.gpu)
     framework = UNDECLARED if given.framework is None else load_framework(given.framework)
-    who = Representation.nearest_below(given.world_size, _ranks(given))
+    who = Representation.by_neighbours(given.world_size, _ranks(given))
     options = _options(given, script, who, (cluster, gpu), framework)
 
     # These load numba and what prices are made of.

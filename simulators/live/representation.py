@@ -22,11 +22,12 @@ class Representation:
     stand_in: tuple[int, ...]
 
     @classmethod
-    def nearest_below(cls, world_size: int, ranks: Iterable[int]) -> Representation:
-        """Every rank acts like the nearest simulated one below it; below the first, like that.
+    def by_neighbours(cls, world_size: int, ranks: Iterable[int]) -> Representation:
+        """Every rank acts like a simulated one near it.
 
-        Right where equal ranks are neighbours, as the replicas of a pipeline stage are in
-        Megatron's order.
+        Where blocks of equal size have one simulated rank each, that is the one of its block;
+        else the nearest below; below the first, the first. Right where equal ranks are
+        neighbours, as the replicas of a pipeline stage are in Megatron's order.
 
         Raises:
             InputError: for no ranks, one twice, or one outside the world.
@@ -39,8 +40,13 @@ class Representation:
         for rank in simulated:
             if not 0 <= rank < world_size:
                 raise InputError("--ranks", rank, "is no rank", f"0..{world_size - 1}")
-        places = (bisect.bisect_right(simulated, rank) - 1 for rank in range(world_size))
-        return cls(world_size, simulated, tuple(simulated[max(0, place)] for place in places))
+        block, rest = divmod(world_size, len(simulated))
+        if not rest and all(rank // block == at for at, rank in enumerate(simulated)):
+            nearest = [simulated[rank // block] for rank in range(world_size)]
+        else:
+            places = (bisect.bisect_right(simulated, rank) - 1 for rank in range(world_size))
+            nearest = [simulated[max(0, place)] for place in places]
+        return cls(world_size, simulated, tuple(nearest))
 
     @classmethod
     def of_classes(cls, world_size: int, classes: Mapping[int, Iterable[int]]) -> Representation:

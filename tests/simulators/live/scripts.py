@@ -114,7 +114,7 @@ def play(
     heard next, and how many of its events at once. Between any two hearings all is played that
     can be.
     """
-    who = representation or Representation.nearest_below(len(scripts), list(scripts))
+    who = representation or Representation.by_neighbours(len(scripts), list(scripts))
     simulation = Simulation(
         who,
         prices or ScriptedPrices(),

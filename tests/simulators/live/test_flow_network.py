@@ -92,7 +92,7 @@ def test_ranks_not_run_take_their_share_of_links():
         0: [group(0, 2), send("0-2", 2, 0, size, work=0), WorkWait(0, 0), Synchronise("device")],
         2: [group(0, 2), receive("0-2", 0, 0, size, work=0), WorkWait(0, 0)],
     }
-    who = Representation.nearest_below(4, [0, 2])
+    who = Representation.by_neighbours(4, [0, 2])
     simulation, _ = play(scripts, network=network(), representation=who)
     expected = LAUNCH_S + LATENCY_S + 2 * 1e-3
     assert simulation.hosts[0].clock.now_s == pytest.approx(expected)
@@ -107,7 +107,7 @@ def test_a_collective_of_one_rank_and_those_like_it_has_no_one_to_wait_for():
         ]
         for rank in (0, 2)
     }
-    who = Representation.nearest_below(4, [0, 2])
+    who = Representation.by_neighbours(4, [0, 2])
     simulation, _ = play(scripts, network=network(), representation=who)
     assert simulation.finished
     ends = [each.end_ps for each in simulation.slices]

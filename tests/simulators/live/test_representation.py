@@ -7,14 +7,26 @@ import pytest
 from simulators.errors import InputError
 from simulators.live.representation import Representation
 
-STAGES = Representation.nearest_below(96, [0, 24, 48, 72])
+STAGES = Representation.by_neighbours(96, [0, 24, 48, 72])
 
 
-def test_each_rank_is_stood_for_by_the_nearest_below():
+def test_each_rank_is_stood_for_by_the_by_neighbours():
     assert STAGES.stand_in[0] == STAGES.stand_in[23] == 0
     assert STAGES.stand_in[24] == 24
     assert STAGES.stand_in[95] == 72
-    assert Representation.nearest_below(4, [2]).stand_in == (2, 2, 2, 2)
+    assert Representation.by_neighbours(8, [0, 2, 3]).stand_in == (0, 0, 2, 3, 3, 3, 3, 3)
+    assert Representation.by_neighbours(8, [1, 2, 3]).stand_in[0] == 1
+    assert Representation.by_neighbours(4, [2]).stand_in == (2, 2, 2, 2)
+
+
+def test_the_last_of_every_block_stand_for_it():
+    who = Representation.by_neighbours(512, range(63, 512, 64))
+    assert who.stand_in[0] == who.stand_in[63] == 63
+    assert who.stand_in[448] == 511
+    assert who.copies(tuple(range(56, 64))) == tuple(
+        tuple(range(first, first + 8)) for first in range(0, 56, 8)
+    )
+    assert set(who.copies((63, 511))) == {(k, k + 448) for k in range(63)}
 
 
 def test_classes_can_be_told():
@@ -29,7 +41,7 @@ def test_classes_can_be_told():
 @pytest.mark.parametrize("ranks", [[], [0, 0], [-1], [8]])
 def test_impossible_ranks_are_refused(ranks):
     with pytest.raises(InputError, match="--ranks"):
-        Representation.nearest_below(8, ranks)
+        Representation.by_neighbours(8, ranks)
 
 
 def test_members_are_those_that_are_simulated():

@@ -28,7 +28,7 @@ class Run:
     def __init__(self, behaviour: str, ranks: int = 3, cores: int = 2, timeout_s: float = 30.0):
         self.lines: list[tuple[int, str]] = []
         self.process: subprocess.Popen[str] | None = None
-        who = Representation.nearest_below(ranks, range(ranks))
+        who = Representation.by_neighbours(ranks, range(ranks))
         self.simulation = Simulation(
             who, ScriptedPrices(), WhiteBoxNetwork(), HostCost(LAUNCH_S), LoweredLaunches
         )
