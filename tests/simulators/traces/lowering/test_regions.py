@@ -40,11 +40,13 @@ def alloc(storage: int) -> Event:
 
 
 def kernels(events: list[Event]) -> list[tuple[int, str, int]]:
+    """Memory-bound kernels: where, name and bytes."""
     return [
-        (index, kernel.name, kernel.bytes)  # type: ignore[union-attr]
+        (index, kernel.name, kernel.bytes)
         for index, lowered in enumerate(lower_events(events))
         if lowered is not None
         for kernel in lowered.kernels
+        if isinstance(kernel, ir.Streaming)
     ]
 
 
@@ -78,21 +80,64 @@ def test_what_is_saved_for_later_is_written() -> None:
     assert kernels(events) == [(4, "fused_add_tanh", 4 * SIZE)]
 
 
-def test_products_stay_and_cut_a_region() -> None:
-    square = t(32, 32, storage=9)
-    product = op("aten.mm.default", (square, square), t(32, 32, storage=10))
+def product(source: int, out: int) -> Event:
+    square = t(32, 32, storage=source)
+    return op("aten.mm.default", (square, t(32, 32, storage=9)), t(32, 32, storage=out))
+
+
+def test_products_stay_and_come_after_what_they_read() -> None:
     events: list[Event] = [
         Begin("fused", ""),
         add(1, 2, 3),
         add(3, 2, 4),
-        product,
+        product(4, 10),
         add(4, 2, 5),
-        add(5, 2, 6),
+        add(5, 10, 6),
         End("fused"),
     ]
     found = lower_events(events)
     assert [len(each.kernels) if each else 0 for each in found] == [0, 0, 1, 1, 0, 1, 0]
     assert isinstance(found[3].kernels[0], ir.Gemm)  # type: ignore[union-attr]
+
+
+def test_a_gated_activation_fuses_across_the_product_of_its_gate() -> None:
+    events: list[Event] = [
+        Begin("fused", ""),
+        product(8, 10),
+        alloc(11),
+        op("aten.silu.default", (x(10),), x(11)),  # type: ignore[arg-type]
+        product(8, 12),
+        op("aten.mul.Tensor", (x(11), x(12)), x(13)),  # type: ignore[arg-type]
+        Free(11),
+        product(13, 14),
+        End("fused"),
+    ]
+    found = lower_events(events)
+    assert [len(each.kernels) if each else 0 for each in found] == [0, 1, 0, 0, 1, 1, 0, 1, 0]
+    # Two products are read and the gated one is written; the activation itself is not.
+    assert found[5].kernels == (ir.Streaming("fused_silu_mul", "elementwise", 3 * SIZE),)  # type: ignore[union-attr]
+
+
+def test_what_others_still_read_is_written() -> None:
+    events: list[Event] = [
+        Begin("fused", ""),
+        alloc(3),
+        add(1, 2, 3),
+        alloc(4),
+        add(3, 2, 4),
+        add(3, 1, 5),
+        Free(3),
+        product(4, 10),
+        add(5, 6, 7),
+        End("fused"),
+    ]
+    # Storages 1 and 2 are read, 3 and 4 written; then 3, 1 and 6 are read, 5 and 7 written.
+    assert [size for _, _, size in kernels(events)] == [4 * SIZE, 5 * SIZE]
+
+
+def test_operations_that_share_nothing_stay_apart() -> None:
+    events = [Begin("fused", ""), add(1, 2, 3), add(4, 5, 6), add(3, 2, 7), End("fused")]
+    assert [index for index, _, _ in kernels(events)] == [2, 3]
 
 
 def test_nested_regions_are_one_and_communication_cuts() -> None:
@@ -160,7 +205,7 @@ def test_groups_have_to_be_named() -> None:
         block_ops([collective(1)], {"h": "tp"})
 
 
-_NAMES = st.sampled_from(["add.Tensor", "tanh.default", "mul.Tensor", "clone.default"])
+_NAMES = st.sampled_from(["add.Tensor", "maximum.default", "mul.Tensor", "sub.Tensor"])
 
 
 @given(
@@ -185,5 +230,4 @@ def test_fusing_never_moves_more_than_one_by_one(
     alone = sum(size for _, _, size in kernels(inside))
     fused = sum(size for _, _, size in kernels([Begin("fused", ""), *inside, End("fused")]))
     assert fused <= alone
-    if len(calls) > 1:
-        assert fused == SIZE * (len(read) + len(calls) - len(gone))
+    assert fused >= SIZE * (len(read) + len(calls) - len(gone))
