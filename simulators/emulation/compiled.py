@@ -27,6 +27,10 @@ def install_compiled(state: RankState) -> None:
         if isinstance(model, torch.nn.Module):
             model.forward = marked(model.forward, type(model).__name__)
             return model
+        owner = getattr(model, "__self__", None)
+        if isinstance(owner, torch.nn.Module):
+            # Module.compile() compiles its call.
+            return marked(model, type(owner).__name__)
         return marked(model, getattr(model, "__qualname__", "compiled"))
 
     script = torch.jit.script
