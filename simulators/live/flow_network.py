@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from simulators.live.clock import PICOSECONDS
 from simulators.live.network import Ends
+from simulators.live.representation import Representation
 from simulators.live.tasks import Transfer
 from simulators.network.flow import FlowEngine
 from simulators.network.topology import Network, Routes, find_routes
@@ -52,10 +53,14 @@ class FlowNetwork:
 
     Args:
         network: the cluster's links; ranks are its GPUs, in order.
+        representation: which ranks are not simulated. Their transfers are flows too, equal to
+            those of who stands for them, at the same time.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, representation: Representation) -> None:
         self._network = network
+        self._who = representation
+        self._copies: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
         self._engine = self._new_engine()
         self._patterns: dict[tuple[str, tuple[int, ...]], _Pattern] = {}
         self._flying: dict[Transfer, _Flying] = {}
@@ -105,9 +110,16 @@ class FlowNetwork:
         for flow in self._engine.add(pattern.routes, size * pattern.shares, start_s):
             flying.arrivals_ps[int(flow)] = 0
             self._of_flow[int(flow)] = transfer
-        for ranks in transfer.copies:
+        for ranks in self._copies_of(transfer.ranks):
             copy = self._pattern(transfer.kind, ranks)
             self._engine.add(copy.routes, size * copy.shares, start_s)
+
+    def _copies_of(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        if self._who.everybody:
+            return ()
+        if ranks not in self._copies:
+            self._copies[ranks] = self._who.copies(ranks)
+        return self._copies[ranks]
 
     def _play(self) -> dict[Transfer, int]:
         """Ends of transfers that are new or not what was announced before."""

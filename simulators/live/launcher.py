@@ -140,7 +140,7 @@ def _live(given: argparse.Namespace) -> int:
     from simulators.replay.ranks.step import used_part
 
     cluster = used_part(cluster, given.world_size)
-    prices, network = _network(given, gpu, cluster, framework)
+    prices, network = _network(given, (cluster, gpu), framework, who)
     simulation = Simulation(
         who,
         prices,
@@ -169,18 +169,22 @@ def _live(given: argparse.Namespace) -> int:
 
 
 def _network(
-    given: argparse.Namespace, gpu: Gpu, cluster: Cluster, framework: Framework
+    given: argparse.Namespace,
+    machine: tuple[Cluster, Gpu],
+    framework: Framework,
+    who: Representation,
 ) -> tuple[ClusterPrices, Network]:
     from simulators.live.cluster_prices import ClusterPrices
     from simulators.live.network import WhiteBoxNetwork
 
+    cluster, gpu = machine
     if given.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
     from simulators.live.declarations import load_fabric
     from simulators.live.flow_network import FlowNetwork
     from simulators.network.topology import build_network
 
-    network = FlowNetwork(build_network(cluster, gpu, load_fabric(given.topology)))
+    network = FlowNetwork(build_network(cluster, gpu, load_fabric(given.topology)), who)
     return ClusterPrices(gpu, cluster, framework, alone=True), network
 
 

@@ -42,7 +42,6 @@ class Meetings:
         self._who = representation
         self._prices = prices
         self._open: dict[tuple[object, ...], _Open] = {}
-        self._copies: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
 
     def join(self, rank: int, group: Group, known: dict[str, Membership]) -> Membership:
         """How ``rank`` takes part in a communicator that came into being.
@@ -115,17 +114,13 @@ class Meetings:
         kind, size, dtype = what
         entry = self._open.get(key)
         if entry is None:
-            ranks = group.ranks
-            if ranks not in self._copies:
-                self._copies[ranks] = () if self._who.everybody else self._who.copies(ranks)
             transfer = Transfer(
                 kind=kind,
                 bytes=size,
                 dtype=dtype,
-                ranks=ranks,
+                ranks=group.ranks,
                 expected=len(group.simulated),
                 price=price,
-                copies=self._copies[ranks],
             )
             entry = _Open(transfer, said, kind, size, set(group.simulated))
             self._open[key] = entry

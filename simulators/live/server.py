@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from simulators.errors import InputError
 from simulators.live.host import UseError
 from simulators.live.meeting import MismatchError
 from simulators.live.processes import end_all
@@ -47,6 +48,7 @@ class LiveError(RuntimeError):
         self.code = code
 
 
+EXIT_INPUT = 2
 EXIT_DEADLOCK = 4
 EXIT_TIMEOUT = 5
 
@@ -228,6 +230,8 @@ class LiveServer:
                 self._simulation.hear(rank.number, said)
         except (MalformedError, UseError, MismatchError) as error:
             raise LiveError(str(error), EXIT_DEADLOCK) from error
+        except InputError as error:
+            raise LiveError(str(error), EXIT_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
     def _child_told(self, stream: TextIO) -> None:
@@ -276,6 +280,8 @@ class LiveServer:
             self._turns += self._simulation.advance()
         except DeadlockError as error:
             raise LiveError(str(error), EXIT_DEADLOCK) from error
+        except InputError as error:
+            raise LiveError(str(error), EXIT_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
     def _give_turns(self) -> None:

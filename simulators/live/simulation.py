@@ -100,7 +100,7 @@ class Simulation:
         self._heap: list[tuple[int, int, int, int, int, Task | Transfer | Host]] = []
         self._to_start: list[Task] = []
         self._dirty: set[int] = set()
-        self._now_ps = 0.0
+        self._now_ps = 0
         self._releases: list[Release] = []
         self.slices: list[Slice] | None = [] if record else None
 
@@ -125,12 +125,15 @@ class Simulation:
         Raises:
             DeadlockError: when nothing can happen any more and not every rank has finished.
         """
-        while self._heap and self._heap[0][0] < self._horizon_ps():
+        horizon_ps, released = self._horizon_ps(), len(self._releases)
+        while self._heap and self._heap[0][0] < horizon_ps:
             self._play_instant()
+            if len(self._releases) > released:
+                horizon_ps, released = self._horizon_ps(), len(self._releases)
         if not self._heap and not self._releases:
             self._refuse_deadlock()
-        released, self._releases = self._releases, []
-        return released
+        releases, self._releases = self._releases, []
+        return releases
 
     @property
     def finished(self) -> bool:

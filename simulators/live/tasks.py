@@ -73,8 +73,7 @@ class Transfer:
     """A collective, or a send with its receive: starts when every simulated member has arrived.
 
     ``ranks`` are the real members that meet, ``kind`` and ``bytes`` as the price needs them,
-    ``expected`` how many of the simulated ranks have to arrive. ``copies`` are the members of
-    equal transfers between ranks that are not simulated, at the same time.
+    ``expected`` how many of the simulated ranks have to arrive.
     """
 
     kind: str
@@ -83,7 +82,6 @@ class Transfer:
     ranks: tuple[int, ...]
     expected: int
     price: CommunicationPrice
-    copies: tuple[tuple[int, ...], ...] = ()
     members: list[Task] = field(default_factory=list)
     arrived: int = 0
     start_ps: int | None = None

@@ -30,11 +30,13 @@ MS = 10**9
 NODES, GPUS = 4, 2
 
 
-def network() -> FlowNetwork:
-    """Two GPUs a node and one NIC for both, under one switch."""
+def network(*ranks: int) -> FlowNetwork:
+    """Two GPUs a node and one NIC for both, under one switch; ``ranks`` run, by default all."""
     cluster = Cluster("small", NODES, GPUS, 1, 100, "infiniband", "test")
     fabric = SwitchFabric("one", "test", tiers=1, nics_per_leaf=NODES, hop_latency_s=0.0)
-    return FlowNetwork(build_network(cluster, declared_gpus()["h800"], fabric))
+    wired = build_network(cluster, declared_gpus()["h800"], fabric)
+    world = NODES * GPUS
+    return FlowNetwork(wired, Representation.by_neighbours(world, ranks or range(world)))
 
 
 def transfer(source: int, destination: int, seconds: float, latency_s: float = 0.0) -> Transfer:
@@ -92,8 +94,9 @@ def test_ranks_not_run_take_their_share_of_links():
         0: [group(0, 2), send("0-2", 2, 0, size, work=0), WorkWait(0, 0), Synchronise("device")],
         2: [group(0, 2), receive("0-2", 0, 0, size, work=0), WorkWait(0, 0)],
     }
-    who = Representation.by_neighbours(4, [0, 2])
-    simulation, _ = play(scripts, network=network(), representation=who)
+    who = Representation.by_neighbours(8, [0, 2, 4, 6])
+    scripts |= {4: [], 6: []}
+    simulation, _ = play(scripts, network=network(0, 2, 4, 6), representation=who)
     expected = LAUNCH_S + LATENCY_S + 2 * 1e-3
     assert simulation.hosts[0].clock.now_s == pytest.approx(expected)
 
@@ -107,8 +110,9 @@ def test_a_collective_of_one_rank_and_those_like_it_has_no_one_to_wait_for():
         ]
         for rank in (0, 2)
     }
-    who = Representation.by_neighbours(4, [0, 2])
-    simulation, _ = play(scripts, network=network(), representation=who)
+    who = Representation.by_neighbours(8, [0, 2, 4, 6])
+    scripts |= {4: [], 6: []}
+    simulation, _ = play(scripts, network=network(0, 2, 4, 6), representation=who)
     assert simulation.finished
     ends = [each.end_ps for each in simulation.slices]
     assert ends == pytest.approx([1e12 * (LAUNCH_S + LATENCY_S + 1e-3)] * 2)
