@@ -62,30 +62,35 @@ class DeviceMode(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return args[0].fake_device
         state = self.state
+        tensors = tensors_in(args, kwargs)
+        if self._is_real(func, tensors, kwargs):
+            return self._on_host(func, tensors, args, kwargs)
         state.recorder.enter()
-        with state.lock:
-            try:
-                return self._dispatch(func, types, args, kwargs)
-            finally:
-                state.recorder.leave()
+        try:
+            with state.lock:
+                return self._dispatch(func, types, tensors, args, kwargs)
+        finally:
+            state.recorder.leave()
 
-    def _dispatch(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _is_real(self, func: Any, tensors: Any, kwargs: Any) -> bool:
+        """Whether this is an operation on host data, to be computed."""
+        if isinstance(func, HigherOrderOperator) or func.namespace in operations.COMMUNICATION:
+            return False
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor):
+                return False
+        device = kwargs.get("device")
+        return device is None or device.type != "cuda"
+
+    def _dispatch(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
         state = self.state
         if isinstance(func, HigherOrderOperator):
             return higher_order(state, func, args, kwargs)
         if func.namespace in operations.COMMUNICATION:
             return state.functional(func, types, args, kwargs)
-        tensors = tensors_in(args, kwargs)
         device = kwargs.get("device")
-        fake = False
-        for tensor in tensors:
-            if isinstance(tensor, FakeTensor):
-                fake = True
-                break
         if device is not None and device.type == "cuda" and device.index is None:
-            device = kwargs["device"] = torch.device("cuda", state.shim.device())
-        if not fake and (device is None or device.type != "cuda"):
-            return self._on_host(func, tensors, args, kwargs)
+            kwargs["device"] = torch.device("cuda", state.shim.device())
         if func is aten.record_stream.default:
             state.memory.record_stream(args[0].untyped_storage(), int(args[1].stream_id))
             return None

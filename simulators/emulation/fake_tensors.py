@@ -92,7 +92,9 @@ class Answers:
     def fresh(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of an operation whose outputs are new tensors."""
         try:
-            key = (func, signature(args), signature(tuple(kwargs.items())))
+            # The default type is what new tensors have and what whole numbers divide into.
+            default = torch.get_default_dtype()
+            key = (func, default, signature(args), signature(tuple(kwargs.items())))
             known = self._known.get(key)
         except (TypeError, _Unkeyed):
             return self._mode.dispatch(func, types, args, kwargs)

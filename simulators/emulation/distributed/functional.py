@@ -12,6 +12,7 @@ from simulators.emulation.distributed.group import VirtualGroup
 from simulators.emulation.distributed.work import VirtualWork
 from simulators.emulation.fake_tensors import without_data
 from simulators.emulation.rank_state import RankState
+from simulators.errors import InputError
 
 _KINDS = {
     "all_reduce": "all_reduce",
@@ -45,6 +46,8 @@ class FunctionalCollectives:
             return self._transfer(name, *args)
         in_place = name.endswith("_")
         base = name.removesuffix("_").removesuffix("_out").removesuffix("_coalesced")
+        if base not in _KINDS:
+            raise InputError("operation", str(func), "is no collective that is emulated", _KINDS)
         group = _group(args[-1])
         inputs = list(args[0]) if isinstance(args[0], (list, tuple)) else [args[0]]
         if in_place:

@@ -133,6 +133,14 @@ assert os.path.getsize("checkpoint.pt") < 10_000
 assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated()
 pop()
 
+push("default type")
+assert torch.zeros(3, device="cuda").dtype == torch.float32
+torch.set_default_dtype(torch.bfloat16)
+assert torch.zeros(3, device="cuda").dtype == torch.bfloat16
+torch.set_default_dtype(torch.float32)
+assert torch.zeros(3, device="cuda").dtype == torch.float32
+pop()
+
 push("random state")
 torch.cuda.manual_seed(7)
 state = torch.cuda.get_rng_state()
