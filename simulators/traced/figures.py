@@ -61,7 +61,7 @@ def traced_work(trace: Trace, parameter_bytes: int) -> Work:
     Messages of the pipeline count when they are sent, as in the built-in source; between two
     stages Megatron-Core sends them over the group of all ranks.
     """
-    events = trace.events[_last_step(trace.events) :]
+    events = _last_step(trace.events)
     groups = dimensions_of(event for event in trace.events if isinstance(event, Group))
     ops: list[tuple[Op, int]] = []
     for _, op in block_ops(events, groups):
@@ -77,22 +77,27 @@ def traced_work(trace: Trace, parameter_bytes: int) -> Work:
     return work_of(ops, parameter_bytes)
 
 
-def _last_step(events: Sequence[Event]) -> int:
-    """Where the last step begins: when the optimizer of the one before has run."""
+def _last_step(events: Sequence[Event]) -> Sequence[Event]:
+    """From the end of the optimizer before to the end of the last: what is gathered between two
+    steps is so once, after the one or beside the other."""
     phases = [(index, event) for index, event in enumerate(events) if isinstance(event, Phase)]
-    last = max(phase.step for _, phase in phases)
-    begin = 0
-    for (_, phase), (after, _) in itertools.pairwise(phases):
-        if phase.phase == OPTIMIZER and phase.step < last:
-            begin = after
-    return begin
+    ends = [
+        after for (_, phase), (after, _) in itertools.pairwise(phases) if phase.phase == OPTIMIZER
+    ]
+    return events[ends[-2] : ends[-1]]
 
 
 def builtin_work(job: Job, workload: Workload, index: int) -> Work:
     """What the built-in source has stage ``index`` do in a step."""
     stage = workload.stages[index]
     held = stage.parameters.total * parameter_bytes(job)
-    return work_of(_step_ops(job, workload, stage, index), held)
+    groups = workload.communicators
+    ops = (
+        (op, count)
+        for op, count in _step_ops(job, workload, stage, index)
+        if not isinstance(op, Collective | SendRecv) or groups[op.communicator].size > 1
+    )
+    return work_of(ops, held)
 
 
 def _step_ops(job: Job, workload: Workload, stage: Stage, index: int) -> Iterable[tuple[Op, int]]:

@@ -52,6 +52,14 @@ class PieceTracer:
             traceback.print_exc()
             return {"failed": f"{type(error).__name__}: {error}"}
 
+    def restart(self, world_size: int) -> EventList:
+        """Become the first of so many ranks; what it does from now on."""
+        # The last piece's modules go in cycles: what they hold must be gone before this one.
+        gc.collect()
+        events = EventList()
+        self._rank.restart(events, world_size=world_size, rank=0)
+        return events
+
     def trace(self, piece: Piece) -> TracedPiece:
         """Trace one piece; raises what Megatron-Core raises."""
         from simulators.traced.piece_run import record
@@ -60,10 +68,7 @@ class PieceTracer:
             # Modules and functions stay: no collection need look at them again.
             gc.freeze()
             self._traced = True
-        # The last piece's modules go in cycles: what they hold must be gone before this one.
-        gc.collect()
-        events = EventList()
-        self._rank.restart(events, world_size=piece.world_size, rank=0)
+        events = self.restart(piece.world_size)
         recording, parameters = record(piece, events)
         versions = installed_versions()
         assert versions is not None

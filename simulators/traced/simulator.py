@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simulators.calibration import Calibration
 from simulators.errors import InputError
 from simulators.job import Gpu, Job
+from simulators.network.choice import CongestedNetwork
 from simulators.prediction import Prediction
 from simulators.replay.simulator import ReplaySimulator
 from simulators.traced.cache import PieceCache, TracedPiece
@@ -33,9 +34,10 @@ class TracedSimulator(ReplaySimulator):
         self,
         calibration: Calibration | None = None,
         measured: MeasuredTable | None = None,
+        network: CongestedNetwork | None = None,
         cache: PieceCache | None = None,
     ) -> None:
-        super().__init__(calibration, measured)
+        super().__init__(calibration, measured, network)
         self._cache = cache or PieceCache()
         self._known: dict[Piece, TracedPiece | Refused] = {}
 

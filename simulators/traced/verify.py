@@ -59,7 +59,7 @@ def verify(job: Job) -> Verification:
         )
     except (InputError, RuntimeError) as error:
         return replace(empty, problem=str(error))
-    return _compared(empty, shorter, traces, step)
+    return compared(empty, shorter, traces, step)
 
 
 def check_verifiable(job: Job) -> None:
@@ -147,7 +147,7 @@ def ask_for_ranks(job: Job, questions: Sequence[dict[str, Any]]) -> list[TracedR
     return traced
 
 
-def _compared(
+def compared(
     empty: Verification, job: Job, traces: Sequence[TracedRank], step: TracedStep
 ) -> Verification:
     prediction, workload = ReplaySimulator().without_error_bar(job), build_workload(job)
