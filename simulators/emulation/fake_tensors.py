@@ -95,6 +95,8 @@ class Answers:
             # The default type is what new tensors have and what whole numbers divide into.
             default = torch.get_default_dtype()
             key = (func, default, signature(args), signature(tuple(kwargs.items())))
+            if func._schema.name in _RANGES:
+                key = (*key, tuple([arg for arg in args if isinstance(arg, float)]))
             known = self._known.get(key)
         except (TypeError, _Unkeyed):
             return self._mode.dispatch(func, types, args, kwargs)
@@ -136,6 +138,8 @@ class _Unkeyed(Exception):  # noqa: N818 - no error: an argument that has no sho
 
 
 _PLAIN = (int, float, bool, str, type(None))
+# Their sizes follow from numbers that need not be whole.
+_RANGES = ("aten::arange", "aten::range")
 
 
 def signature(value: Any) -> Any:
@@ -143,6 +147,9 @@ def signature(value: Any) -> Any:
     kind = type(value)
     if kind is FakeTensor:
         return (value.dtype, value.shape, value.stride(), value._fake_device)
+    if kind is float:
+        # Learning rates and the like change every step and decide no shape.
+        return float
     if kind in _PLAIN:
         # 1, 1.0 and True hash alike but promote differently.
         return (kind, value)
