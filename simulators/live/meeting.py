@@ -26,13 +26,13 @@ class Membership:
 
 @dataclass
 class _Open:
-    """A transfer that not every simulated member has launched yet."""
+    """A transfer that not every simulated member has launched yet, ``missing`` those."""
 
     transfer: Transfer
     first: str
     kind: str
     size: int
-    ranks_in: set[int] = field(default_factory=set)
+    missing: set[int] = field(default_factory=set)
 
 
 class Meetings:
@@ -97,8 +97,7 @@ class Meetings:
     def unfinished(self) -> list[str]:
         """What was launched by some but not by all who have to."""
         return [
-            f"{entry.first}; not yet there: "
-            + ", ".join(str(rank) for rank in sorted(set(entry.ranks_in)))
+            f"{entry.first}; not yet there: " + ", ".join(map(str, sorted(entry.missing)))
             for entry in self._open.values()
         ]
 
@@ -130,13 +129,13 @@ class Meetings:
                 f"{entry.first} ({entry.kind}, {entry.size} bytes), but {said} "
                 f"({kind}, {size} bytes)"
             )
-        if task.rank not in entry.ranks_in:
+        if task.rank not in entry.missing:
             raise MismatchError(f"{said} a second time, or without belonging to it")
         if size > transfer.bytes:
             transfer.bytes, transfer.price = size, price
-        entry.ranks_in.remove(task.rank)
+        entry.missing.remove(task.rank)
         transfer.members.append(task)
-        if not entry.ranks_in:
+        if not entry.missing:
             del self._open[key]
         return transfer
 

@@ -212,20 +212,9 @@ class LiveServer:
         began_s = time.thread_time()
         try:
             for kind, text in rank.frames.take(data):
-                said: list[Said]
-                if kind == EVENTS:
-                    said = list(read_events(text))
-                else:
-                    word = read_question(text)
-                    if isinstance(word, Hello):
-                        raise MalformedError("a second hello")
-                    if isinstance(word, Figures):
-                        rank.figures, word = word, Finish()
-                        if rank.figures.code:
-                            # Others may wait for it: they are to hear why, not of a deadlock.
-                            rank.exit_code = rank.figures.code
-                            return
-                    said = [word]
+                said = self._words(rank, kind, text)
+                if said is None:
+                    return
                 rank.running = not any(blocks(each) or isinstance(each, Finish) for each in said)
                 self._simulation.hear(rank.number, said)
         except (MalformedError, UseError, MismatchError) as error:
@@ -233,6 +222,22 @@ class LiveServer:
         except InputError as error:
             raise LiveError(str(error), EXIT_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
+
+    def _words(self, rank: _Rank, kind: bytes, text: str) -> list[Said] | None:
+        """What a frame of a rank says; None: that its script has failed."""
+        if kind == EVENTS:
+            return list(read_events(text))
+        word = read_question(text)
+        if isinstance(word, Hello):
+            raise MalformedError("a second hello")
+        if not isinstance(word, Figures):
+            return [word]
+        rank.figures = word
+        if word.code:
+            # Others may wait for it: they are to hear why, not of a deadlock.
+            rank.exit_code = word.code
+            return None
+        return [Finish()]
 
     def _child_told(self, stream: TextIO) -> None:
         line = stream.readline()

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from simulators.live.said import AskElapsed, Finish, Said, Sleep
+from simulators.live.said import AskElapsed, Sleep
 from simulators.live.simulation import Release
 from simulators.traces.codec import MalformedError, decode_event, encode_event
 from simulators.traces.events import Event
@@ -155,7 +155,7 @@ def read_events(text: str) -> list[Event]:
     return [decode_event(line) for line in text.split("\n")]
 
 
-def read_question(text: str) -> Said | Hello | Figures:
+def read_question(text: str) -> Sleep | AskElapsed | Hello | Figures:
     """A word of a ``Q`` frame; ``Figures`` stand for the finish.
 
     Raises:
@@ -194,23 +194,3 @@ def _array(text: str) -> list[Any]:
     if not isinstance(content, list):
         raise MalformedError(f"no array: {text[:80]}")
     return content
-
-
-__all__ = [
-    "EVENTS",
-    "QUESTION",
-    "RELEASE",
-    "Figures",
-    "Finish",
-    "Frames",
-    "Hello",
-    "Invention",
-    "events_frame",
-    "frame",
-    "question_frame",
-    "read_events",
-    "read_frame",
-    "read_question",
-    "read_release",
-    "release_frame",
-]
