@@ -92,7 +92,7 @@ class HybridEngine(PacketEngine):
                     self._step
                 )
             target = min(until, end, self._next_sample)
-            if not self._play(target):
+            if self._play(target) != t.REACHED:
                 start = int(self._heap[0, 0])
                 flow = int(self._count[t.BROKE_AT])
                 links = self._paths[flow, : self._flows[flow, t.HOPS]]
@@ -214,7 +214,7 @@ class HybridEngine(PacketEngine):
         """Take the events of some ports out of the heap."""
         due = int(self._count[t.EVENTS_DUE])
         events = self._heap[:due]
-        kind, subject = events[:, 2] & 7, events[:, 2] >> 3
+        kind, subject = events[:, 1] >> t.KIND_SHIFT, events[:, 1] & t.SUBJECT
         mine = kind != t.START_EVENT
         mine[mine] = np.isin(subject[mine], links)
         taken: Ints = events[mine]

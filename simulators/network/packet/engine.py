@@ -97,13 +97,13 @@ class PacketEngine:
         self._paths = np.full((64, max_hops), NO_LINK, dtype=np.int64)
         self._ties = t.blank(64, 2)
         self._packets = np.empty((0, t.PACKET_COLUMNS), dtype=np.int64)
-        self._heap = np.zeros((1024, 3), dtype=np.int64)
+        self._heap = np.zeros((1024, 2), dtype=np.int64)
         self._count = np.zeros(t.COUNTERS, dtype=np.int64)
         self._count[t.FREE_PACKET] = t.NONE
-        self._count[t.RANDOM] = (2 * self.settings.seed + 1) * 0x9E3779B97F4A7C1 & t.CLOCK_END - 1
         self._whole, self._part = _constants(self.settings)
-        self._used = self._tied = 0
-        self._reported = np.zeros(64, dtype=np.bool_)
+        self._used = self._tied = self._reported = 0
+        self._episodes = t.blank(1, t.EPISODE_COLUMNS)
+        self._arrived = t.blank(64, 1)
 
     @property
     def next_flow(self) -> int:
@@ -163,13 +163,12 @@ class PacketEngine:
         self._reserve(first + count, self._tied + len(pairs))
         new = slice(first, first + count)
         self._fill(new, links, sizes, earliest, to_picoseconds(delays))
+        self._tie(pairs)
         self._used += count
         self._count[t.UNFINISHED] += count
-        self._tie(pairs)
-        ready = first + np.flatnonzero(self._flows[new, t.WAITS] == 0)
-        for flow in ready.tolist():
-            start = max(int(self._flows[flow, t.EARLIEST]), int(self._count[t.NOW]))
-            self._push(start, 8 * flow + t.START_EVENT)
+        self._tell(first, pairs)
+        self._heap = t.grown(self._heap, int(self._count[t.EVENTS_DUE]) + count)
+        kernel.schedule(first, first + count, self._flows, self._heap, self._count)
         return np.arange(first, first + count)
 
     def advance(self, until_s: float | None = None) -> Arrivals:
@@ -185,10 +184,10 @@ class PacketEngine:
         self._run(until)
         if until_s is None and self._count[t.UNFINISHED]:
             raise RuntimeError(f"{self._count[t.UNFINISHED]} flows never arrive: they are stuck")
-        done = self._flows[: self._used, t.DONE]
-        fresh = np.flatnonzero((done != t.NONE) & ~self._reported[: self._used])
-        self._reported[fresh] = True
-        return Arrivals(self.now_s, fresh, done[fresh] / t.PICOSECONDS)
+        arrived = int(self._count[t.ARRIVED])
+        fresh = np.sort(self._arrived[self._reported : arrived, 0])
+        self._reported = arrived
+        return Arrivals(self.now_s, fresh, self._flows[fresh, t.DONE] / t.PICOSECONDS)
 
     def completion_s(self, flows: ArrayLike) -> Floats:
         """When flows' last bytes arrive; infinite for those that have not by now, shape (n,)."""
@@ -215,25 +214,29 @@ class PacketEngine:
         """Play up to and including ``until``."""
         self._play(until)
 
-    def _play(self, until: int) -> bool:
-        """Play up to ``until``; False when a flow would start over a parked port before."""
-        while (outcome := self._play_some(until)) != t.REACHED:
-            if outcome == t.TOUCHES_PARKED:
-                return False
+    def _tell(self, first: int, pairs: Ints) -> None:
+        """Flows from ``first`` on were announced; engines that remember look at them."""
+
+    def _play(self, until: int, last_code: int = t.LAST_CODE) -> int:
+        """Play up to ``until``, or to what only engines that rest some links have to see to."""
+        while True:
+            outcome = self._play_some(until, last_code)
             if outcome == t.NO_PACKETS:
                 self._grow_packets()
             elif outcome == t.NO_EVENTS:
                 self._heap = t.grown(self._heap, 2 * len(self._heap))
-            else:
+            elif outcome == t.DROPPED:
                 port = int(self._count[t.BROKE_AT])
                 size = self._ports[port, t.QUEUE_BYTES]
                 raise DroppedPacketError(f"link {port}: {size:,} bytes wait and do not fit")
-        return True
+            else:
+                return outcome
 
-    def _play_some(self, until: int) -> int:
+    def _play_some(self, until: int, last_code: int) -> int:
         return int(
             kernel.play(
                 until,
+                last_code,
                 self._ports,
                 self._ps_per_byte,
                 self._mark_from,
@@ -247,6 +250,8 @@ class PacketEngine:
                 self._count,
                 self._whole,
                 self._part,
+                self._episodes,
+                self._arrived[:, 0],
             )
         )
 
@@ -275,9 +280,7 @@ class PacketEngine:
         self._flow_rates = t.grown(self._flow_rates, flows)
         self._paths = t.grown(self._paths, flows)
         self._ties = t.grown(self._ties, ties)
-        if flows > len(self._reported):
-            more = np.zeros(len(self._flows) - len(self._reported), dtype=np.bool_)
-            self._reported = np.concatenate([self._reported, more])
+        self._arrived = t.grown(self._arrived, flows)
 
     def _fill(self, new: slice, links: Ints, sizes: Floats, earliest: Ints, delays: Ints) -> None:
         flows, settings = self._flows, self.settings
@@ -301,33 +304,17 @@ class PacketEngine:
         flows[new, t.HOPS] = crossed.sum(axis=1)
         flows[new, t.BACK] = back
         flows[new, t.EARLIEST], flows[new, t.LAG] = earliest, delays
-        flows[new, t.WAITS] = flows[new, t.RISES] = 0
-        flows[new, t.ALPHA_AT] = flows[new, t.RISE_AT] = 0
+        flows[new, t.WAITS] = flows[new, t.RISES] = flows[new, t.RESTING] = 0
         line = (self._rates[links[:, 0]] / t.PICOSECONDS)[:, None]
         self._flow_rates[new, : t.ALPHA] = line
         self._flow_rates[new, t.ALPHA] = 1.0
 
     def _tie(self, pairs: Ints) -> None:
-        """Let each flow wait for those that have not arrived, and start after those that have."""
-        flows = self._flows
-        for child, parent in pairs.tolist():
-            if flows[parent, t.DONE] != t.NONE:
-                after = flows[parent, t.DONE] + flows[child, t.LAG]
-                flows[child, t.EARLIEST] = max(flows[child, t.EARLIEST], after)
-                continue
-            flows[child, t.WAITS] += 1
-            self._ties[self._tied] = child, flows[parent, t.FIRST_TIE]
-            flows[parent, t.FIRST_TIE] = self._tied
-            self._tied += 1
-        if len(pairs):
-            most = int(np.bincount(pairs[:, 1]).max())
-            # Earlier announcements may already follow the same flow.
-            self._count[t.MOST_FOLLOWERS] += most
-
-    def _push(self, time: int, code: int) -> None:
-        if self._count[t.EVENTS_DUE] + 1 > len(self._heap):
-            self._heap = t.grown(self._heap, len(self._heap) + 1)
-        kernel.push(self._heap, self._count, time, code)
+        if not len(pairs):
+            return
+        self._tied = kernel.tie(pairs, self._used, self._flows, self._ties, self._tied)
+        # Earlier announcements may already follow the same flow.
+        self._count[t.MOST_FOLLOWERS] += int(np.bincount(pairs[:, 1] - pairs[:, 1].min()).max())
 
     def _grow_packets(self) -> None:
         before = len(self._packets)
@@ -347,13 +334,15 @@ def _constants(settings: PacketSettings) -> tuple[Ints, NDArray[np.float64]]:
     gaps = to_picoseconds(
         np.array([dcqcn.cnp_interval_s, dcqcn.alpha_interval_s, dcqcn.increase_interval_s])
     )
-    whole = np.zeros(10, dtype=np.int64)
+    whole = np.zeros(11, dtype=np.int64)
     whole[kernel.PACKET], whole[kernel.HEADER] = settings.packet_bytes, settings.header_bytes
     whole[kernel.PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
     whole[kernel.RESUME], whole[kernel.LIMIT] = settings.resume_bytes, settings.queue_bytes
     whole[kernel.PACED] = settings.congestion == "dcqcn"
     whole[[kernel.NOTICE_GAP, kernel.ALPHA_GAP, kernel.RISE_GAP]] = gaps
     whole[kernel.FAST] = dcqcn.fast_recoveries
+    # Far apart, so that one seed's ports are not the next one's neighbours.
+    whole[kernel.SEED] = (settings.seed * 0x9E3779B1) & 0xFFFFFFFF
     part = np.zeros(5)
     part[kernel.GAIN] = dcqcn.g
     part[kernel.ADDITIVE] = dcqcn.additive_bytes_per_s / t.PICOSECONDS

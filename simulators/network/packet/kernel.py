@@ -14,7 +14,9 @@ from simulators.network.packet.dcqcn import catch_up, notified
 from simulators.network.packet.tables import (
     ACK_HEAD,
     ACK_TAIL,
+    ALPHA_AT,
     ARRIVE_EVENT,
+    ARRIVED,
     ARRIVES,
     ASKED,
     BACK,
@@ -24,14 +26,22 @@ from simulators.network.packet.tables import (
     BYTES,
     BYTES_SENT,
     CAME_BY,
+    CLAIMED,
+    CLOSES,
     DELAY,
     DELIVERED,
     DONE,
+    DRAWS,
     DROPPED,
     EARLIEST,
+    EPISODE,
     EVENTS_DUE,
+    FINISH_EVENT,
     FIRST,
+    FIRST_LATER,
     FIRST_TIE,
+    FLIP_EVENT,
+    FLIPS_AT,
     FLOW,
     FLY_HEAD,
     FLY_TAIL,
@@ -41,9 +51,11 @@ from simulators.network.packet.tables import (
     HOPS,
     HOPS_DONE,
     INGRESS,
+    KIND_SHIFT,
     LAG,
     LAST_NOTICE,
     LAST_OWN,
+    LEFT,
     LINK_NEXT,
     MARKED,
     MARKS,
@@ -55,11 +67,11 @@ from simulators.network.packet.tables import (
     NONE,
     NOW,
     OPEN,
-    ORDER,
+    OPENS,
+    OWNER,
     PACE,
     PACKETS_OUT,
     PARKED,
-    PAUSE_EVENT,
     PAUSED,
     PAUSED_FOR,
     PAUSED_SINCE,
@@ -67,19 +79,24 @@ from simulators.network.packet.tables import (
     QUEUE_BYTES,
     QUEUE_HEAD,
     QUEUE_TAIL,
-    RANDOM,
     RATE,
     REACHED,
-    RESUME_EVENT,
+    RECORDING,
     RING,
+    RISE_AT,
     SENT,
     SIZE,
+    SPOILED,
     START_EVENT,
+    STATE,
+    SUBJECT,
     TIME,
-    TOUCHES_PARKED,
+    TOUCHES_RESTING,
     TX,
     TX_EVENT,
     UNFINISHED,
+    USERS,
+    WAITING,
     WAITS,
     WAKE,
     WAKE_EVENT,
@@ -87,28 +104,26 @@ from simulators.network.packet.tables import (
 )
 
 # Entries of the settings' arrays.
-(PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST) = range(10)
+(PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST,
+ SEED) = range(11)  # fmt: skip
 (GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED) = range(5)
 
 
 @njit(cache=True)
-def push(heap, count, time, code):  # type: ignore[no-untyped-def]
-    """Put an event into the heap; events of one time keep the order they were put in."""
+def push(heap, count, time, kind, subject):  # type: ignore[no-untyped-def]
+    """Put an event into the heap, ordered by time and code."""
+    code = (kind << KIND_SHIFT) + subject
     at = count[EVENTS_DUE]
     count[EVENTS_DUE] += 1
-    order = count[ORDER]
-    count[ORDER] += 1
     while at > 0:
         parent = (at - 1) >> 2
-        if heap[parent, 0] <= time:
+        if heap[parent, 0] < time or (heap[parent, 0] == time and heap[parent, 1] <= code):
             break
         heap[at, 0] = heap[parent, 0]
         heap[at, 1] = heap[parent, 1]
-        heap[at, 2] = heap[parent, 2]
         at = parent
     heap[at, 0] = time
-    heap[at, 1] = order
-    heap[at, 2] = code
+    heap[at, 1] = code
 
 
 @njit(cache=True)
@@ -116,7 +131,7 @@ def pop(heap, count):  # type: ignore[no-untyped-def]
     """Take the first event out of the heap."""
     count[EVENTS_DUE] -= 1
     last = count[EVENTS_DUE]
-    time, order, moved = heap[last, 0], heap[last, 1], heap[last, 2]
+    time, moved = heap[last, 0], heap[last, 1]
     at = 0
     while True:
         child = 4 * at + 1
@@ -128,26 +143,29 @@ def pop(heap, count):  # type: ignore[no-untyped-def]
                 heap[other, 0] == heap[best, 0] and heap[other, 1] < heap[best, 1]
             ):
                 best = other
-        if time < heap[best, 0] or (time == heap[best, 0] and order < heap[best, 1]):
+        if time < heap[best, 0] or (time == heap[best, 0] and moved <= heap[best, 1]):
             break
         heap[at, 0] = heap[best, 0]
         heap[at, 1] = heap[best, 1]
-        heap[at, 2] = heap[best, 2]
         at = best
     heap[at, 0] = time
-    heap[at, 1] = order
-    heap[at, 2] = moved
+    heap[at, 1] = moved
 
 
 @njit(cache=True)
-def _random(count):  # type: ignore[no-untyped-def]
-    """A number in [0, 1): xorshift (Marsaglia 2003), 63 bits kept."""
-    x = count[RANDOM]
-    x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
-    x ^= x >> 7
-    x ^= (x << 17) & 0x7FFFFFFFFFFFFFFF
-    count[RANDOM] = x
-    return (x >> 10) / 9007199254740992.0
+def _mix(x):  # type: ignore[no-untyped-def]
+    """Spread 32 bits over 32 bits (multiply and fold, after Wang)."""
+    x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
+    return x ^ (x >> 16)
+
+
+@njit(cache=True)
+def draw(port, ports, seed):  # type: ignore[no-untyped-def]
+    """A number in [0, 1), a port's next: what other ports draw makes no difference."""
+    ports[port, DRAWS] += 1
+    x = _mix((_mix((seed + port) & 0xFFFFFFFF) + ports[port, DRAWS]) & 0xFFFFFFFF)
+    return x / 4294967296.0
 
 
 @njit(cache=True)
@@ -166,7 +184,7 @@ def _transmit(port, packet, now, ports, ps_per_byte, packets, heap, count, heade
     ports[port, FLY_TAIL] = packet
     if ports[port, ARRIVES] == 0:
         ports[port, ARRIVES] = 1
-        push(heap, count, packets[packet, TIME], 8 * port + ARRIVE_EVENT)
+        push(heap, count, packets[packet, TIME], ARRIVE_EVENT, port)
     count[HOPS_DONE] += 1
 
 
@@ -222,7 +240,7 @@ def _send_own(port, now, ports, ps_per_byte, flows, rates, packets, heap, count,
         if flow == first:
             if wake != NONE and (ports[port, WAKE] == NONE or wake < ports[port, WAKE]):
                 ports[port, WAKE] = wake
-                push(heap, count, wake, 8 * port + WAKE_EVENT)
+                push(heap, count, wake, WAKE_EVENT, port)
             return False
     packet = count[FREE_PACKET]
     count[FREE_PACKET] = packets[packet, LINK_NEXT]
@@ -256,7 +274,8 @@ def _send_queued(port, now, ports, ps_per_byte, packets, heap, count, whole):  #
     ports[link, INGRESS] -= size
     if ports[link, ASKED] == 1 and ports[link, INGRESS] <= whole[RESUME]:
         ports[link, ASKED] = 0
-        push(heap, count, now + ports[link, DELAY], 8 * link + RESUME_EVENT)
+        ports[link, FLIPS_AT] = now + ports[link, DELAY]
+        push(heap, count, ports[link, FLIPS_AT], FLIP_EVENT, link)
     _transmit(port, packet, now, ports, ps_per_byte, packets, heap, count, whole[HEADER])
 
 
@@ -280,7 +299,7 @@ def _send(port, now, ports, ps_per_byte, flows, rates, packets, heap, count, who
     more = ports[port, QUEUE_HEAD] != NONE or ports[port, RING] != NONE
     if sent and more and ports[port, TX] == 0:
         ports[port, TX] = 1
-        push(heap, count, ports[port, FREE_AT], 8 * port + TX_EVENT)
+        push(heap, count, ports[port, FREE_AT], TX_EVENT, port)
 
 
 @njit(cache=True)
@@ -300,7 +319,7 @@ def _wait(port, packet, link, now, ports, packets, heap, count, whole, part, mar
         ports[port, MOST_QUEUED] = depth
     if whole[PACED] and depth > mark_from[port]:
         share = (depth - mark_from[port]) / (mark_all[port] - mark_from[port])
-        if share >= 1 or _random(count) < share * part[MOST_MARKED]:
+        if share >= 1 or draw(port, ports, whole[SEED]) < share * part[MOST_MARKED]:
             packets[packet, MARKED] = 1
             ports[port, MARKS] += 1
     ports[link, INGRESS] += size
@@ -308,19 +327,20 @@ def _wait(port, packet, link, now, ports, packets, heap, count, whole, part, mar
         if ports[link, ASKED] == 0 and ports[link, INGRESS] > whole[PAUSE]:
             ports[link, ASKED] = 1
             ports[link, PAUSES] += 1
-            push(heap, count, now + ports[link, DELAY], 8 * link + PAUSE_EVENT)
+            ports[link, FLIPS_AT] = now + ports[link, DELAY]
+            push(heap, count, ports[link, FLIPS_AT], FLIP_EVENT, link)
     elif depth > whole[LIMIT]:
         count[BROKE_AT] = port
         return False
     if ports[port, TX] == 0 and ports[port, PAUSED] == 0:
         ports[port, TX] = 1
-        push(heap, count, max(now, ports[port, FREE_AT]), 8 * port + TX_EVENT)
+        push(heap, count, max(now, ports[port, FREE_AT]), TX_EVENT, port)
     return True
 
 
 @njit(cache=True)
-def _deliver(packet, now, ports, flows, ties, packets, heap, count, whole):  # type: ignore[no-untyped-def]
-    """A packet is there: its acknowledgement sets out, and those who waited for the flow start."""
+def _deliver(packet, now, ports, flows, packets, heap, count, whole):  # type: ignore[no-untyped-def]
+    """A packet is there: its acknowledgement sets out. True when it is the flow's last."""
     flow = packets[packet, FLOW]
     flows[flow, DELIVERED] += packets[packet, BYTES]
     packets[packet, TIME] = now + flows[flow, BACK]
@@ -344,20 +364,48 @@ def _deliver(packet, now, ports, flows, ties, packets, heap, count, whole):  # t
         and (ports[port, WAKE] == NONE or back < ports[port, WAKE])
     ):
         ports[port, WAKE] = back
-        push(heap, count, back, 8 * port + WAKE_EVENT)
-    if flows[flow, DELIVERED] < flows[flow, SIZE]:
-        return
-    flows[flow, DONE] = now
-    count[UNFINISHED] -= 1
-    tie = flows[flow, FIRST_TIE]
+        push(heap, count, back, WAKE_EVENT, port)
+    return flows[flow, DELIVERED] == flows[flow, SIZE]
+
+
+@njit(cache=True)
+def _release(tie, now, flows, ties, heap, count):  # type: ignore[no-untyped-def]
+    """Those in a list that waited for nothing else start."""
     while tie != NONE:
         follower = ties[tie, 0]
         flows[follower, WAITS] -= 1
         earliest = max(flows[follower, EARLIEST], now + flows[follower, LAG])
         flows[follower, EARLIEST] = earliest
         if flows[follower, WAITS] == 0:
-            push(heap, count, earliest, 8 * follower + START_EVENT)
+            push(heap, count, earliest, START_EVENT, follower)
         tie = ties[tie, 1]
+
+
+@njit(cache=True)
+def _finish(flow, now, flows, ties, heap, count, arrived):  # type: ignore[no-untyped-def]
+    """A flow has arrived: note it, and let those who were announced later follow."""
+    flows[flow, DONE] = now
+    count[UNFINISHED] -= 1
+    arrived[count[ARRIVED]] = flow
+    count[ARRIVED] += 1
+    _release(flows[flow, FIRST_LATER], now, flows, ties, heap, count)
+
+
+@njit(cache=True)
+def _join_ports(flow, now, ports, flows, paths, episodes):  # type: ignore[no-untyped-def]
+    """Note that a flow is under way over its ports, and which episodes meet there."""
+    episode = flows[flow, EPISODE]
+    for hop in range(flows[flow, HOPS]):
+        port = paths[flow, hop]
+        owner = ports[port, OWNER]
+        if owner != episode:
+            if ports[port, USERS] > 0:
+                episodes[owner, SPOILED] = episodes[episode, SPOILED] = 1
+            else:
+                ports[port, OWNER] = episode
+                if ports[port, FLIPS_AT] > now:
+                    episodes[episode, SPOILED] = 1
+        ports[port, USERS] += 1
 
 
 @njit(cache=True)
@@ -375,28 +423,35 @@ def _forget_acks(flow, flows, packets, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def play(  # type: ignore[no-untyped-def]
-    until, ports, ps_per_byte, mark_from, mark_all, flows, rates, paths, ties, packets,
-    heap, count, whole, part,
+    until, last_code, ports, ps_per_byte, mark_from, mark_all, flows, rates, paths, ties, packets,
+    heap, count, whole, part, episodes, arrived,
 ):  # fmt: skip
-    """Play all events up to and including ``until``.
+    """Play all events up to and including ``until``, of that very time up to ``last_code``.
 
     Returns ``REACHED``; or, with the event still to be played, ``NO_PACKETS`` or ``NO_EVENTS``
-    when a table has to grow first, or ``TOUCHES_PARKED`` when flow ``count[BROKE_AT]`` would start
-    over a parked port; or ``DROPPED`` when a queue overflowed at ``count[BROKE_AT]``.
+    when a table has to grow first, ``OPENS`` when flow ``count[BROKE_AT]`` is the first to start
+    of an episode that waits to be looked at, ``TOUCHES_RESTING`` when it would start over a port
+    that is parked or claimed; or ``CLOSES`` when episode ``count[BROKE_AT]``, which is being
+    recorded, is over; or ``DROPPED`` when a queue overflowed at port ``count[BROKE_AT]``.
     """
     while count[EVENTS_DUE] > 0 and heap[0, 0] <= until:
+        if heap[0, 0] == until and heap[0, 1] > last_code:
+            break
         if count[FREE_PACKET] == NONE:
             return NO_PACKETS
         if count[EVENTS_DUE] + count[MOST_FOLLOWERS] + 8 > len(heap):
             return NO_EVENTS
-        code = heap[0, 2]
-        kind, subject = code & 7, code >> 3
+        now, code = heap[0, 0], heap[0, 1]
+        kind, subject = code >> KIND_SHIFT, code & SUBJECT
         if kind == START_EVENT:
+            count[BROKE_AT] = subject
+            episode = flows[subject, EPISODE]
+            if episode != NONE and episodes[episode, STATE] == WAITING:
+                return OPENS
             for hop in range(flows[subject, HOPS]):
-                if ports[paths[subject, hop], PARKED] == 1:
-                    count[BROKE_AT] = subject
-                    return TOUCHES_PARKED
-        now = heap[0, 0]
+                port = paths[subject, hop]
+                if ports[port, PARKED] == 1 or ports[port, CLAIMED] > now:
+                    return TOUCHES_RESTING
         count[NOW] = now
         pop(heap, count)
         if kind == ARRIVE_EVENT:
@@ -407,13 +462,22 @@ def play(  # type: ignore[no-untyped-def]
                 ports[subject, FLY_TAIL] = NONE
                 ports[subject, ARRIVES] = 0
             else:
-                push(heap, count, packets[following, TIME], 8 * subject + ARRIVE_EVENT)
+                push(heap, count, packets[following, TIME], ARRIVE_EVENT, subject)
             flow = packets[packet, FLOW]
             hop = packets[packet, HOP] + 1
             if hop == flows[flow, HOPS]:
-                _deliver(packet, now, ports, flows, ties, packets, heap, count, whole)
-                if flows[flow, DONE] == now:
+                if _deliver(packet, now, ports, flows, packets, heap, count, whole):
                     _forget_acks(flow, flows, packets, count)
+                    _release(flows[flow, FIRST_TIE], now, flows, ties, heap, count)
+                    _finish(flow, now, flows, ties, heap, count, arrived)
+                    episode = flows[flow, EPISODE]
+                    if episode != NONE:
+                        for hop in range(flows[flow, HOPS]):
+                            ports[paths[flow, hop], USERS] -= 1
+                        episodes[episode, LEFT] -= 1
+                        if episodes[episode, LEFT] == 0 and episodes[episode, STATE] == RECORDING:
+                            count[BROKE_AT] = episode
+                            return CLOSES
                 continue
             packets[packet, HOP] = hop
             port = paths[flow, hop]
@@ -448,18 +512,26 @@ def play(  # type: ignore[no-untyped-def]
         elif kind == START_EVENT:
             port = flows[subject, FIRST]
             flows[subject, BEGAN] = flows[subject, PACE] = now
+            flows[subject, ALPHA_AT] = flows[subject, RISE_AT] = now
+            if flows[subject, EPISODE] != NONE:
+                _join_ports(subject, now, ports, flows, paths, episodes)
             head = ports[port, RING]
             if head == NONE:
                 flows[subject, NEXT] = flows[subject, BEFORE] = subject
                 ports[port, RING] = subject
+                # Whose turn it is does not depend on what was sent long ago.
+                ports[port, LAST_OWN] = 0
             else:
                 tail = flows[head, BEFORE]
                 flows[subject, NEXT], flows[subject, BEFORE] = head, tail
                 flows[tail, NEXT] = flows[head, BEFORE] = subject
             if ports[port, TX] == 0:
                 ports[port, TX] = 1
-                push(heap, count, max(now, ports[port, FREE_AT]), 8 * port + TX_EVENT)
-        elif kind == PAUSE_EVENT:
+                push(heap, count, max(now, ports[port, FREE_AT]), TX_EVENT, port)
+        elif kind == FINISH_EVENT:
+            flows[subject, DELIVERED] = flows[subject, SENT] = flows[subject, SIZE]
+            _finish(subject, now, flows, ties, heap, count, arrived)
+        elif ports[subject, PAUSED] == 0:
             ports[subject, PAUSED], ports[subject, PAUSED_SINCE] = 1, now
         else:
             ports[subject, PAUSED] = 0
@@ -467,5 +539,42 @@ def play(  # type: ignore[no-untyped-def]
             waits = ports[subject, QUEUE_HEAD] != NONE or ports[subject, RING] != NONE
             if waits and ports[subject, TX] == 0:
                 ports[subject, TX] = 1
-                push(heap, count, max(now, ports[subject, FREE_AT]), 8 * subject + TX_EVENT)
+                push(heap, count, max(now, ports[subject, FREE_AT]), TX_EVENT, subject)
     return REACHED
+
+
+@njit(cache=True)
+def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
+    """Let each flow wait for those that have not arrived, and start after those that have.
+
+    ``pairs``: (flow, earlier flow); flows from ``first`` on are announced together. Returns how
+    many rows of ``ties`` are in use.
+    """
+    for row in range(len(pairs)):
+        child, parent = pairs[row]
+        if flows[parent, DONE] != NONE:
+            after = flows[parent, DONE] + flows[child, LAG]
+            flows[child, EARLIEST] = max(flows[child, EARLIEST], after)
+            continue
+        flows[child, WAITS] += 1
+        column = FIRST_TIE if parent >= first else FIRST_LATER
+        ties[used, 0], ties[used, 1] = child, flows[parent, column]
+        flows[parent, column] = used
+        used += 1
+    return used
+
+
+@njit(cache=True)
+def schedule(first, last, flows, heap, count):  # type: ignore[no-untyped-def]
+    """Let the flows from ``first`` to before ``last`` that wait for nobody start."""
+    for flow in range(first, last):
+        flows[flow, EARLIEST] = max(flows[flow, EARLIEST], count[NOW])
+        if flows[flow, WAITS] == 0:
+            push(heap, count, flows[flow, EARLIEST], START_EVENT, flow)
+
+
+@njit(cache=True)
+def put(events, kind, heap, count):  # type: ignore[no-untyped-def]
+    """Put events of a kind, rows (time, subject), into the heap."""
+    for row in range(len(events)):
+        push(heap, count, events[row, 0], kind, events[row, 1])

@@ -22,25 +22,32 @@ NONE = -1
 # Columns of ports. Packets wait in a queue (head, tail, bytes), then fly (head, tail) until they
 # arrive. TX and ARRIVES say that such an event is due, WAKE when the next wake-up is. INGRESS are
 # the bytes that came over this link and wait behind it. RING is a flow that starts here, of a ring
-# of such; LAST_OWN: the last packet sent was one of theirs. PARKED ports stand still: a hybrid
-# engine skips their time.
+# of such; LAST_OWN: the last packet sent was one of theirs. FLIPS_AT: when the last pause or
+# resume is there; DRAWS counts random numbers. USERS are the flows under way over it, of episode
+# OWNER when the first of them began. PARKED ports stand still: a hybrid engine skips their time;
+# CLAIMED ones are played from memory until then.
 (DELAY, FREE_AT, QUEUE_HEAD, QUEUE_TAIL, QUEUE_BYTES, FLY_HEAD, FLY_TAIL, TX, ARRIVES,
  PAUSED, INGRESS, ASKED, RING, WAKE, LAST_OWN,
  MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_SINCE, PAUSED_FOR,
- PARKED) = range(22)  # fmt: skip
-PORT_COLUMNS = 22
+ FLIPS_AT, DRAWS, USERS, OWNER, PARKED, CLAIMED) = range(27)  # fmt: skip
+PORT_COLUMNS = 27
 PORT_STARTS_AT_ZERO = (
     *(FREE_AT, QUEUE_BYTES, TX, ARRIVES, PAUSED, INGRESS, ASKED, LAST_OWN),
-    *(MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR, PARKED),
+    *(MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR),
+    *(FLIPS_AT, DRAWS, USERS, PARKED, CLAIMED),
 )
+# What a port has done so far, not what it is doing.
+PORT_STATISTICS = (MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR, DRAWS)
 
 # Columns of flows. Payload bytes: SIZE, SENT, DELIVERED; OPEN are those unacknowledged. BACK is
 # the time of an acknowledgement's way, PACE when the next packet may go. WAITS for so many
-# others, EARLIEST start, LAG after the last of them; FIRST_TIE its list of followers.
+# others, EARLIEST start, LAG after the last of them; FIRST_TIE its list of followers announced
+# with it, FIRST_LATER of those announced later. EPISODE it belongs to; RESTING while it is played
+# from memory.
 (SIZE, SENT, DELIVERED, OPEN, WINDOW, FIRST, HOPS, BACK, EARLIEST, LAG, BEGAN, DONE, NEXT, BEFORE,
- ACK_HEAD, ACK_TAIL, PACE, WAITS, FIRST_TIE, LAST_NOTICE, ALPHA_AT, RISE_AT, RISES
-) = range(23)  # fmt: skip
-FLOW_COLUMNS = 23
+ ACK_HEAD, ACK_TAIL, PACE, WAITS, FIRST_TIE, FIRST_LATER, LAST_NOTICE, ALPHA_AT, RISE_AT, RISES,
+ EPISODE, RESTING) = range(26)  # fmt: skip
+FLOW_COLUMNS = 26
 
 # Columns of flows' rates, bytes per picosecond: now, the one to recover, the most, and alpha.
 RATE, TARGET, LINE, ALPHA = range(4)
@@ -49,16 +56,30 @@ RATE, TARGET, LINE, ALPHA = range(4)
 FLOW, HOP, BYTES, TIME, LINK_NEXT, MARKED, CAME_BY = range(7)
 PACKET_COLUMNS = 7
 
-# Counters.
-(NOW, EVENTS_DUE, ORDER, FREE_PACKET, PACKETS_OUT, RANDOM, HOPS_DONE, MOST_FOLLOWERS, BROKE_AT,
- UNFINISHED) = range(10)  # fmt: skip
-COUNTERS = 10
+# Columns of episodes, flows that were announced together and may meet. LEFT: flows that have not
+# arrived. SPOILED: others met them.
+STATE, LEFT, SPOILED = range(3)
+EPISODE_COLUMNS = 3
+# An episode's state: to be looked at when its first flow starts, played, played and noted.
+WAITING, PLAIN, RECORDING = range(3)
 
-# Kinds of events; an event's code is its subject times 8 plus its kind.
-TX_EVENT, ARRIVE_EVENT, WAKE_EVENT, START_EVENT, PAUSE_EVENT, RESUME_EVENT = range(6)
+# Counters.
+(NOW, EVENTS_DUE, FREE_PACKET, PACKETS_OUT, HOPS_DONE, MOST_FOLLOWERS, BROKE_AT, UNFINISHED,
+ ARRIVED) = range(9)  # fmt: skip
+COUNTERS = 9
+
+# Kinds of events, in the order in which those of one time are played; within a kind the lower
+# number goes first. So what happens depends on nothing but what meets. A FLIP pauses a link or
+# lets it go on; FINISH ends a flow played from memory. All that ends at a time has ended before
+# anything starts, and all that starts has before anything is sent.
+ARRIVE_EVENT, FLIP_EVENT, FINISH_EVENT, START_EVENT, WAKE_EVENT, TX_EVENT = range(6)
+# An event's code is its kind above its subject's number.
+KIND_SHIFT = 48
+SUBJECT = (1 << KIND_SHIFT) - 1
+LAST_CODE = 1 << 60
 
 # What playing ended with.
-REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_PARKED = range(5)
+REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, CLOSES = range(7)
 
 
 def blank(rows: int, columns: int) -> Ints:
