@@ -27,11 +27,11 @@ from simulators.workload.program import Workload
 def simulate(config: DictConfig) -> int:
     refuse_unknown(config, "simulation_schema")
     require_choice("format", config.format, ("json", "table"))
-    spec = build_simulator(config.simulator)
+    spec = build_simulator(config)
     simulator = get_simulator(spec)
     job = build_declared(config).job(build_recipe(config.recipe))
     check_job(job)
-    check_simulator(spec, job.gpu)
+    check_simulator(spec, job.gpu, job.cluster)
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
     if timeline.file is not None:
         workload = simulator.workload(job) if isinstance(simulator, ReplaySimulator) else None

@@ -14,6 +14,8 @@ from optimizer.tracking import TrackingSettings
 from simulators.errors import InputError, nearest_name
 from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
+from simulators.network.choice import NetworkChoice
+from simulators.network.topology import SwitchFabric
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,13 @@ class TimelineChoice:
 
     file: str | None = None
     micro_batches: int | None = None
+
+
+@dataclass(frozen=True)
+class HeatMapChoice:
+    """Where to write the heat map of the network's links (None: nowhere)."""
+
+    file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,8 @@ _SEARCH = {
     "search": SearchOptions,
     "objective": ObjectiveChoice,
     "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
     "executor": ExecutorOptions,
     "tracking": TrackingSettings,
     "verify": VerifyChoice,
@@ -76,6 +87,9 @@ _SIMULATION = {
     **_QUESTION,
     "recipe": Recipe,
     "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+    "heat_map": HeatMapChoice,
     "timeline": TimelineChoice,
 }
 

@@ -58,7 +58,7 @@ def build_plan(config: DictConfig) -> SearchPlan:
             tuple(build_value(ObjectiveChoice, "objective", config.objective).names)
         ),
         options=build_value(SearchOptions, "search", config.search),
-        simulator=build_simulator(config.simulator),
+        simulator=build_simulator(config),
         executor=build_value(ExecutorOptions, "executor", config.executor),
         tracking=build_value(TrackingSettings, "tracking", config.tracking),
         verified=_verified(build_value(VerifyChoice, "verify", config.verify)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -37,9 +38,12 @@ class BoundingSurvey:
         self._survey, self._objective = survey, objective
         declared = survey.space.declared
         self._job_of = declared.job
-        self._bounds = Bounds(
-            declared.job, spec.calibration, measured_table(spec.measured_kernels)
-        )
+        # What a network adds is left out of bounds: congestion factors are 1 or more, on prices
+        # of a fabric that is not oversubscribed.
+        bounded = declared
+        if spec.network is not None:
+            bounded = replace(declared, cluster=replace(declared.cluster, oversubscription=1.0))
+        self._bounds = Bounds(bounded.job, spec.calibration, measured_table(spec.measured_kernels))
         self.capacity_bytes = int(
             declared.gpu.memory_bytes * (1 - declared.cluster.memory_reserve)
         )

@@ -139,7 +139,7 @@ def prepare_search(
     options.check()
     known_recipes(options)
     executor.check()
-    check_simulator(simulator, declared.gpu)
+    check_simulator(simulator, declared.gpu, declared.cluster)
     if options.promote_to is not None:
         check_simulator(options.promote_to, declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:

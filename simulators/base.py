@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from simulators.calibration import Calibration
 from simulators.errors import InputError, require_choice
-from simulators.job import Gpu, Job
+from simulators.job import Cluster, Gpu, Job
+from simulators.network.choice import CongestedNetwork
 from simulators.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class SimulatorSpec:
     name: str = "replay"
     calibration: Calibration | None = None
     measured_kernels: MeasuredKernels | None = None
+    network: CongestedNetwork | None = None
 
     @staticmethod
     def of(given: SimulatorSpec | str) -> SimulatorSpec:
@@ -57,10 +59,13 @@ class SimulatorSpec:
 
     def identity(self) -> str | dict[str, Any]:
         """What must be equal for two searches to have asked the same simulator."""
-        if self.calibration is None and self.measured_kernels is None:
+        if self == SimulatorSpec(self.name):
             return self.name
         measured = None if self.measured_kernels is None else self.measured_kernels.digest
-        return {**dataclasses.asdict(self), "measured_kernels": measured}
+        stated = {**dataclasses.asdict(self), "measured_kernels": measured}
+        if self.network is None:
+            del stated["network"]
+        return stated
 
 
 # Imported only when asked for, so that `import simulators` stays light.
@@ -83,7 +88,7 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
 
     Raises:
         InputError: for an unknown name, a class that cannot be imported, a table that cannot be
-            read, or a calibration or a table for a simulator of your own.
+            read, or a calibration, a table or a network for a simulator of your own.
     """
     spec = SimulatorSpec.of(chosen)
     name = spec.name
@@ -99,13 +104,14 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
         raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
     simulator: Simulator
     if not colon:
-        simulator = found(spec.calibration, measured_table(spec.measured_kernels))
-    elif spec.calibration is None and spec.measured_kernels is None:
-        simulator = found()
+        simulator = found(spec.calibration, measured_table(spec.measured_kernels), spec.network)
     else:
-        given = "measured_kernels" if spec.calibration is None else "calibration"
-        allowed = "simulator.name=" + " or ".join(simulator_names())
-        raise InputError(f"simulator.{given}", name, f"takes no {given}", allowed)
+        for given in ("calibration", "measured_kernels", "network"):
+            if getattr(spec, given) is not None:
+                field = given if given == "network" else f"simulator.{given}"
+                allowed = "simulator.name=" + " or ".join(simulator_names())
+                raise InputError(field, name, f"takes no {given}", allowed)
+        simulator = found()
     return simulator
 
 
@@ -138,13 +144,15 @@ def measured_table(kernels: MeasuredKernels | None) -> MeasuredTable | None:
     return table
 
 
-def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu) -> None:
+def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu, cluster: Cluster | None = None) -> None:
     """Refuse a simulator that cannot predict for a GPU, importing as little as possible.
+
+    ``cluster``: what its network, if it has one, is wired to.
 
     Raises:
         InputError: for an unknown name, a class that cannot be imported, packages that are not
-            installed, or a calibration for another GPU, beside measured kernels, or for a
-            simulator of your own.
+            installed, a calibration for another GPU, beside measured kernels, or for a
+            simulator of your own, or a network that the cluster cannot have.
     """
     spec = SimulatorSpec.of(chosen)
     if spec.calibration is not None:
@@ -152,6 +160,8 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu) -> None:
         if spec.measured_kernels is not None:
             problem = "was fitted to prices without measured kernels"
             raise InputError("simulator.calibration", spec.calibration.gpu, problem, "one of both")
+    if spec.network is not None and cluster is not None:
+        spec.network.check(cluster, gpu)
     if ":" in spec.name:
         get_simulator(spec)
     else:

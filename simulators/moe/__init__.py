@@ -6,7 +6,7 @@ for a training recipe.
 
 from simulators.moe.communication import Communication, communicate, even_load_time_ms
 from simulators.moe.dispatch import copies_between, copies_by_expert, cut_to_capacity
-from simulators.moe.imbalance import dropped_share, rank_imbalance
+from simulators.moe.imbalance import dropped_share, rank_imbalance, rank_loads
 from simulators.moe.mesh import Mesh
 from simulators.moe.message import Message
 from simulators.moe.popularity import read_histograms
@@ -25,6 +25,7 @@ __all__ = [
     "even_load_time_ms",
     "expert_loads",
     "rank_imbalance",
+    "rank_loads",
     "read_histograms",
     "route",
 ]

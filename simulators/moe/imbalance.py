@@ -23,17 +23,24 @@ def rank_imbalance(router: Router, ep: int, num_layers: int = 1) -> float:
     Raises:
         InputError: for a router that cannot be, or an ``ep`` that does not divide its experts.
     """
+    require_whole("num_layers", num_layers)
+    return float(np.mean([ep * max(rank_loads(router, ep, n)) for n in range(num_layers)]))
+
+
+@lru_cache(maxsize=4096)
+def rank_loads(router: Router, ep: int, layer: int = 0) -> tuple[float, ...]:
+    """Share of a layer's routings that each of ``ep`` expert-parallel ranks receives.
+
+    Raises:
+        InputError: as ``rank_imbalance``.
+    """
     router.check()
     require_whole("ep", ep)
-    require_whole("num_layers", num_layers)
     if router.num_experts % ep:
         allowed = f"a divisor of num_experts={router.num_experts}"
         raise InputError("ep", ep, "does not divide the experts", allowed)
-    ratios = []
-    for layer in range(num_layers):
-        by_rank = expert_loads(router, layer).reshape(ep, -1).sum(axis=1)
-        ratios.append(by_rank.max() / by_rank.mean())
-    return float(np.mean(ratios))
+    by_rank = expert_loads(router, layer).reshape(ep, -1).sum(axis=1)
+    return tuple((by_rank / by_rank.sum()).tolist())
 
 
 @lru_cache(maxsize=4096)

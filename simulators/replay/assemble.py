@@ -9,6 +9,7 @@ dependency when they run beside compute (interleaved).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,9 +31,12 @@ from simulators.workload.data_parallel import (
     gather_parameters,
     reduce_gradients,
 )
-from simulators.workload.ir import Block
+from simulators.workload.ir import Block, SendRecv
 from simulators.workload.program import Workload
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
+
+if TYPE_CHECKING:
+    from simulators.replay.congestion import Congestion
 
 PP_PART = PART_INDEX["pp_communication"]
 # Gathers and reductions of one communicator run one after another in NCCL: one stream.
@@ -94,7 +98,7 @@ class Sharing:
         )
 
 
-def boundary_seconds(job: Job, workload: Workload) -> Floats:
+def boundary_seconds(job: Job, workload: Workload, congestion: Congestion | None = None) -> Floats:
     """Seconds to send one micro-batch's boundary tensor from each stage to the next.
 
     Shape (stages,); the last entry is the wrap-around of the interleaved schedule. With
@@ -111,7 +115,11 @@ def boundary_seconds(job: Job, workload: Workload) -> Floats:
         sent_bytes, gather_s = sent_bytes // peers.size, gathered.seconds
     seconds = np.empty(stages)
     for stage, crosses in enumerate(boundary_crosses_domain(job)):
-        price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.network)
+        if congestion is None:
+            price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.network)
+        else:
+            sent = SendRecv("boundary", sent_bytes, "pp")
+            price = congestion.price(sent, crosses, group, job.network)
         seconds[stage] = price.seconds + gather_s
     return seconds
 
@@ -138,7 +146,7 @@ class Assembler:
         self.pricer = pricer
         self.sharing = Sharing.of(job)
         self.passes = PassPricer(pricer, bucket_parameters(job))
-        self.boundary_s = boundary_seconds(job, workload)
+        self.boundary_s = boundary_seconds(job, workload, pricer.congestion)
         self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
         self.transfer = Transfer.of(job)
 

@@ -35,6 +35,7 @@ from simulators.workload.ir import (
 
 if TYPE_CHECKING:
     from simulators.kernels.measured import MeasuredTable
+    from simulators.replay.congestion import Congestion
 
 COMPUTE = "compute"
 OVERLAP_SLOWDOWN = "overlap_slowdown"
@@ -126,11 +127,13 @@ class Pricer:
         communicators: Mapping[str, Communicator],
         calibration: Calibration | None = None,
         measured: MeasuredTable | None = None,
+        congestion: Congestion | None = None,
     ) -> None:
         self.gpu = gpu
         self.cluster = cluster
         self.communicators = communicators
         self._measured = measured
+        self.congestion = congestion
         factors = (1.0, 1.0, 1.0) if calibration is None else calibration.factors
         self._compute_time, self._network_time, host_time = factors
         self.host_launch_s = host_launch_s(framework) * host_time
@@ -148,6 +151,7 @@ class Pricer:
                 factors,
                 measured,
                 communicators,
+                congestion and congestion.key,
             )
         )
 
@@ -198,7 +202,9 @@ class Pricer:
 
     def _communication(self, op: Collective | SendRecv) -> CollectivePrice:
         group = self.communicators[op.communicator]
-        if isinstance(op, SendRecv):
+        if self.congestion is not None:
+            price = self.congestion.price(op, group.nodes > 1, group, self.cluster)
+        elif isinstance(op, SendRecv):
             price = price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
         else:
             price = price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)

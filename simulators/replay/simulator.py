@@ -13,9 +13,11 @@ from simulators.collectives import price_collective
 from simulators.flops import step_flops
 from simulators.job import Job
 from simulators.memory import footprint
+from simulators.network.choice import CongestedNetwork
 from simulators.prediction import Prediction
 from simulators.replay.assemble import Assembler, Sharing
 from simulators.replay.assumptions import assumptions_of
+from simulators.replay.congestion import congestion_of
 from simulators.replay.prices import BUBBLE, EVIDENCE, HOST, PART_INDEX, PARTS, Pricer
 from simulators.replay.steady import Step, replay_step
 from simulators.uncertainty import error_bar
@@ -38,10 +40,14 @@ class ReplaySimulator:
     name = "replay"
 
     def __init__(
-        self, calibration: Calibration | None = None, measured: MeasuredTable | None = None
+        self,
+        calibration: Calibration | None = None,
+        measured: MeasuredTable | None = None,
+        network: CongestedNetwork | None = None,
     ) -> None:
         self._calibration = calibration
         self._measured = measured
+        self._network = network
         runs = () if calibration is None else calibration.runs
         self._own_runs = [(run.features, run.log_residual) for run in runs]
 
@@ -71,6 +77,7 @@ class ReplaySimulator:
             workload.communicators,
             self._calibration,
             self._measured,
+            congestion_of(job, self._network),
         )
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
@@ -78,6 +85,8 @@ class ReplaySimulator:
         said: tuple[str, ...] = ()
         if self._calibration is not None:
             said += (self._calibration.words,)
+        if self._network is not None:
+            said += (self._network.words,)
         if self._measured is not None:
             from simulators.kernels.measured import doubts
 

@@ -17,7 +17,9 @@ import numpy as np
 from simulators.calibration import Calibration
 from simulators.errors import InputError
 from simulators.job import Job
+from simulators.network.choice import CongestedNetwork
 from simulators.replay.assemble import Assembler, Program
+from simulators.replay.congestion import congestion_of
 from simulators.replay.engine import Floats, Ints, run
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.prices import PricedOp, Pricer, kernel_seconds
@@ -62,6 +64,7 @@ def operation_timeline(
     calibration: Calibration | None = None,
     measured: MeasuredTable | None = None,
     workload: Workload | None = None,
+    network: CongestedNetwork | None = None,
 ) -> Timeline:
     """Unroll one step of a valid job.
 
@@ -71,6 +74,7 @@ def operation_timeline(
             interleaved. The cost is proportional to it.
         calibration, measured: as in ``ReplaySimulator``.
         workload: the job's, where it is not the built-in source's.
+        network: as in ``ReplaySimulator``.
 
     Raises:
         InputError: for a number of micro-batches the schedule cannot run.
@@ -82,7 +86,13 @@ def operation_timeline(
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = workload or build_workload(job)
     pricer = Pricer(
-        job.gpu, job.network, job.framework, workload.communicators, calibration, measured
+        job.gpu,
+        job.network,
+        job.framework,
+        workload.communicators,
+        calibration,
+        measured,
+        congestion_of(job, network),
     )
     assembler = Assembler(job, workload, pricer)
     return _Unroll(job, workload, pricer, assembler, assembler.assemble(count), count).play()

@@ -10,6 +10,10 @@ from __future__ import annotations
 from simulators.job import Job
 from simulators.workload.ir import Communicator
 
+# A group's members as (how many, how far apart) by dimension, innermost first: it holds all sums
+# of one multiple of each.
+Span = tuple[tuple[int, int], ...]
+
 
 def place(name: str, size: int, stride: int, job: Job) -> Communicator:
     """The communicator of ``size`` ranks that lie ``stride`` apart."""
@@ -26,6 +30,25 @@ def place(name: str, size: int, stride: int, job: Job) -> Communicator:
     nodes = size // per_domain
     siblings = max(1, domain // per_domain) if nodes > 1 else 1
     return Communicator(name, size, per_domain, nodes, siblings)
+
+
+def spans(job: Job) -> dict[str, Span]:
+    """How the ranks of each dimension's groups lie, under the names of ``communicators``."""
+    recipe = job.recipe
+    tp, cp, pp, ep, etp = recipe.tp, recipe.cp, recipe.pp, recipe.ep, job.etp
+    replica = tp * cp * job.dp
+    lie: dict[str, Span] = {
+        "tp": ((tp, 1),),
+        "cp": ((cp, tp),),
+        "dp": ((cp * job.dp, tp),),
+        "pp": ((pp, replica),),
+    }
+    if job.model.moe is not None:
+        lie["etp"] = ((etp, 1),)
+        lie["ep"] = ((ep, etp),)
+        lie["etp_ep"] = ((etp * ep, 1),)
+        lie["expert_dp"] = ((job.expert_dp, etp * ep),)
+    return lie
 
 
 def communicators(job: Job) -> dict[str, Communicator]:

@@ -15,6 +15,7 @@ import math
 
 from simulators.job import Model, Moe
 from simulators.moe import Router, dropped_share, rank_imbalance
+from simulators.moe import rank_loads as loads_of_ranks
 from simulators.workload.elementwise import activation_ops
 from simulators.workload.ir import (
     Alloc,
@@ -63,6 +64,22 @@ def _imbalance(shard: Shard) -> float:
         return moe.load_imbalance
     router = _routing(moe, shard.local_tokens * shard.ep * shard.etp)
     return rank_imbalance(router, shard.ep, _expert_layers(shard.model))
+
+
+def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
+    """Share of all tokens that each expert-parallel rank receives, in up to ``num_layers`` layers
+    that differ; empty when all receive as many."""
+    moe, ep = shard.model.moe, shard.ep
+    if moe is None or ep == 1 or moe.capacity_factor is not None:
+        return ()
+    if moe.hot_weight is not None:
+        router = _routing(moe, shard.local_tokens * ep * shard.etp)
+        layers = min(num_layers, _expert_layers(shard.model))
+        return tuple(loads_of_ranks(router, ep, layer) for layer in range(layers))
+    if moe.load_imbalance == 1:
+        return ()
+    busiest = min(1.0, moe.load_imbalance / ep)
+    return ((busiest, *[(1 - busiest) / (ep - 1)] * (ep - 1)),)
 
 
 def dropped_routings(shard: Shard) -> float:
