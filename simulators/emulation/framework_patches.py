@@ -1,4 +1,4 @@
-"""What frameworks assume of other ranks that one rank alone cannot meet.
+"""What frameworks ask of other ranks or of data, which one rank without data cannot meet.
 
 Each patch is applied to a framework's module when the script imports it.
 """
@@ -26,7 +26,32 @@ def _agree(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-PATCHES: dict[str, Patch] = {"deepspeed.runtime.zero.utils": _deepspeed_zero}
+def _transformers_tracing(module: ModuleType) -> None:
+    # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
+    module.is_fake_tensor = _no  # type: ignore[attr-defined]
+
+
+def _no(*args: Any) -> bool:
+    return False
+
+
+def _transformers_packing(module: ModuleType) -> None:
+    find = module.find_packed_sequence_indices
+
+    def find_packed_sequence_indices(position_ids: Any) -> Any:
+        # Whether several sequences share a row is read from positions, which have no data on the
+        # device: taken for one, as when the model makes the positions itself.
+        packed = find(position_ids)
+        return None if position_ids.is_cuda else packed
+
+    module.find_packed_sequence_indices = find_packed_sequence_indices  # type: ignore[attr-defined]
+
+
+PATCHES: dict[str, Patch] = {
+    "deepspeed.runtime.zero.utils": _deepspeed_zero,
+    "transformers.masking_utils": _transformers_packing,
+    "transformers.utils.import_utils": _transformers_tracing,
+}
 
 
 class _PatchingFinder(importlib.abc.MetaPathFinder):

@@ -56,8 +56,9 @@ def test_all_ranks_are_one_group(gpt2):
 
 def test_attention_is_fused(gpt2):
     names = {event.name for event in gpt2.events(Op)}
-    assert any("scaled_dot_product" in name and "backward" not in name for name in names)
-    assert not any(name.startswith("aten._softmax.") for name in names)
+    # Causal by a flag: no mask is made and no kernel that takes one.
+    assert "aten._scaled_dot_product_flash_attention.default" in names
+    assert not any(name.startswith(("aten._softmax.", "aten.tril")) for name in names)
 
 
 def test_losses_are_said_to_be_invented(gpt2):

@@ -48,6 +48,12 @@ def test_gathers_wait_on_streams_of_their_own(llama):
     assert not compute & {each.stream for each in gathers}
 
 
+def test_attention_is_fused_and_makes_no_mask(llama):
+    flash = llama.operations("aten._scaled_dot_product_flash_attention.default")
+    # Every layer forward and again for its backward pass, in three steps.
+    assert len(flash) == 3 * 2 * LAYERS
+
+
 def test_checkpointing_repeats_the_forward_products(llama):
     products = [op for op in llama.events(Op, 1, "backward") if op.name == "aten.mm.default"]
     # Seven a layer again (the last ones are needed by nobody and may be skipped), two gradients
