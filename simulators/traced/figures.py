@@ -81,10 +81,14 @@ def _last_step(events: Sequence[Event]) -> Sequence[Event]:
     """From the end of the optimizer before to the end of the last: what is gathered between two
     steps is so once, after the one or beside the other."""
     phases = [(index, event) for index, event in enumerate(events) if isinstance(event, Phase)]
-    ends = [
-        after for (_, phase), (after, _) in itertools.pairwise(phases) if phase.phase == OPTIMIZER
-    ]
-    return events[ends[-2] : ends[-1]]
+    # Experts have an optimizer of their own: the last of a step counts.
+    ends = {
+        phase.step: after
+        for (_, phase), (after, _) in itertools.pairwise(phases)
+        if phase.phase == OPTIMIZER
+    }
+    *_, before, last = sorted(ends.values())
+    return events[before:last]
 
 
 def builtin_work(job: Job, workload: Workload, index: int) -> Work:
