@@ -94,7 +94,12 @@ class Answers:
         try:
             # The default type is what new tensors have and what whole numbers divide into.
             default = torch.get_default_dtype()
-            key = (func, default, signature(args), signature(tuple(kwargs.items())))
+            key: tuple[Any, ...] = (
+                func,
+                default,
+                signature(args),
+                signature(tuple(kwargs.items())),
+            )
             if func._schema.name in _RANGES:
                 key = (*key, tuple([arg for arg in args if isinstance(arg, float)]))
             known = self._known.get(key)

@@ -94,6 +94,7 @@ def emulate(
     from simulators.emulation.cuda.accelerator import install_accelerator
     from simulators.emulation.cuda.install import install_cuda
     from simulators.emulation.cuda.kernels import register_kernels
+    from simulators.emulation.cuda.refused import install_refusals
     from simulators.emulation.cuda.streams import EngineNotices
     from simulators.emulation.device_mode import DeviceMode
     from simulators.emulation.distributed.install import install_distributed
@@ -138,6 +139,7 @@ def emulate(
     prepare_fake_tensors()
     install_cuda(state)
     install_accelerator()
+    install_refusals()
     install_host_tensors(state)
     install_foreach()
     install_distributed(state)

@@ -184,6 +184,11 @@ def test_what_is_one_kernel_on_a_gpu_is_one_operation(run: Run) -> None:
     ]
 
 
+def test_what_cannot_be_emulated_is_refused_in_words(run: Run) -> None:
+    assert "graph capture is not emulated" in run.output
+    assert "cuDNN's recurrent layers are not emulated" in run.output
+
+
 def test_steps_have_phases_and_optimizers_use_multi_tensor_kernels(run: Run) -> None:
     phases = [(phase.phase, phase.step) for phase in run.of("training", Phase)]
     step = ["forward", "backward", "other", "optimizer", "other"]

@@ -214,5 +214,16 @@ norm = torch.nn.RMSNorm(64, dtype=torch.bfloat16, device="cuda")
 torch.nn.functional.silu(norm(hidden)).backward(torch.empty_like(hidden))
 pop()
 
+push("refused")
+for refused in (
+    torch.cuda.CUDAGraph,
+    lambda: torch.nn.LSTM(8, 8).cuda()(torch.ones(8, 1, 8, device="cuda")),
+):
+    try:
+        refused()
+    except ValueError as error:
+        print(error)
+pop()
+
 dist.destroy_process_group()
 raise SystemExit(7)
