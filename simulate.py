@@ -7,17 +7,22 @@ import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
+from rich.console import Group
+from rich.text import Text
 
 from conf.build import build_declared, build_recipe, build_value
-from conf.commands import TimelineChoice, refuse_unknown
+from conf.commands import HeatMapChoice, TimelineChoice, refuse_unknown
 from conf.door import OK, run_command
 from conf.simulators import build_simulator
+from reports.heat_map import heat_map
+from reports.network import network_record, network_report
 from reports.tables import prediction_report, show
 from reports.trace import chrome_trace
 from simulators.base import SimulatorSpec, check_simulator, get_simulator, measured_table
-from simulators.errors import require_choice
+from simulators.errors import InputError, require_choice
 from simulators.job import Job
 from simulators.output import show_text, write_output
+from simulators.replay.network_use import network_use
 from simulators.replay.simulator import ReplaySimulator
 from simulators.replay.timeline import operation_timeline
 from simulators.validity import check_job
@@ -32,15 +37,30 @@ def simulate(config: DictConfig) -> int:
     job = build_declared(config).job(build_recipe(config.recipe))
     check_job(job)
     check_simulator(spec, job.gpu, job.cluster)
+    heat_map_file = build_value(HeatMapChoice, "heat_map", config.heat_map).file
+    if heat_map_file is not None and spec.network is None:
+        problem = "network=whitebox knows no links"
+        raise InputError("heat_map.file", heat_map_file, problem, "network=flow, packet or hybrid")
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
     if timeline.file is not None:
         workload = simulator.workload(job) if isinstance(simulator, ReplaySimulator) else None
         write_timeline(job, Path(timeline.file), timeline.micro_batches, spec, workload)
     prediction = simulator.simulate(job)
+    use = None
+    if spec.network is not None and isinstance(simulator, ReplaySimulator):
+        use = network_use(job, simulator.workload(job), spec.network, spec.calibration)
+        if heat_map_file is not None:
+            write_output("heat_map.file", Path(heat_map_file), heat_map(use))
     if config.format == "json":
-        show_text(json.dumps(prediction.to_dict(), indent=2, allow_nan=False) + "\n")
-    else:
-        show(prediction_report(prediction, job))
+        record = prediction.to_dict()
+        if use is not None:
+            record["network"] = network_record(use)
+        show_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        return OK
+    report = [prediction_report(prediction, job)]
+    if use is not None:
+        report += [Text(), network_report(use)]
+    show(Group(*report))
     return OK
 
 
@@ -59,7 +79,9 @@ def write_timeline(
     if micro_batches is None:
         micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
     measured = measured_table(spec.measured_kernels)
-    timeline = operation_timeline(job, micro_batches, spec.calibration, measured, workload)
+    timeline = operation_timeline(
+        job, micro_batches, spec.calibration, measured, workload, spec.network
+    )
     write_output("timeline.file", path, chrome_trace(timeline))
 
 

@@ -100,7 +100,7 @@ def run_search(
     notes = (*_notes(surveyed), *workers.notes)
     if options.promote_to is not None and best and stopped != "interrupted":
         asked = pareto if len(objective.names) > 1 else best
-        costlier = make_executor(executor, declared, options.promote_to)
+        costlier = make_executor(executor, declared, _costlier(options.promote_to, simulator))
         promoted = promote(asked, options.promote_to, costlier, objective)
         if promoted.trials:
             best, pareto = promoted.trials, front_of(promoted.trials, objective)
@@ -141,7 +141,7 @@ def prepare_search(
     executor.check()
     check_simulator(simulator, declared.gpu, declared.cluster)
     if options.promote_to is not None:
-        check_simulator(options.promote_to, declared.gpu)
+        check_simulator(_costlier(options.promote_to, simulator), declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
@@ -324,6 +324,11 @@ class Search:
             elapsed_s,
             eta_s,
         )
+
+
+def _costlier(name: str, simulator: SimulatorSpec | str) -> SimulatorSpec:
+    """The simulator that the best are promoted to: it sees the same network."""
+    return SimulatorSpec(name, network=SimulatorSpec.of(simulator).network)
 
 
 def identity(

@@ -46,11 +46,10 @@ _LAYERS = 4
 
 @dataclass(frozen=True)
 class Slowed:
-    """One communication's congestion: ``factor`` on what of its price grows with the size, the
-    pattern that was played for it, and what came of it."""
+    """One communication's congestion: ``factor`` on what of its price grows with the size, and
+    what was played for it (of several layers the one that congests most)."""
 
     factor: float
-    pattern: Pattern | None = None
     congested: Congested | None = None
 
 
@@ -71,7 +70,7 @@ class Congestion:
         self.model = congestion_model(job.cluster, job.gpu, network.fabric, network.settings)
         self._spans = spans(job)
         self._loads = _loads(job)
-        self._uneven_inside = any(
+        self._worn_inside = any(
             name.endswith(("nvlink", "pcie")) for name in network.fabric.link_health
         )
         # Everything that factors may depend on.
@@ -81,28 +80,31 @@ class Congestion:
         """Whether this communicator's transfers are played."""
         return communicator in self._choice.communicators and communicator in self._spans
 
-    def cluster(self, communicator: str, cluster: Cluster) -> Cluster:
+    def _priced_on(self, communicator: str, cluster: Cluster) -> Cluster:
         """The cluster to price a communicator on: oversubscription is not counted twice."""
         if not self.covers(communicator) or cluster.oversubscription == 1:
             return cluster
         return replace(cluster, oversubscription=1.0)
 
+    def alone(
+        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
+    ) -> CollectivePrice:
+        """The price of one communication with nothing else on the network."""
+        cluster = self._priced_on(op.communicator, cluster)
+        if isinstance(op, SendRecv):
+            return price_send_recv(op.bytes, crosses_nodes, group, self._gpu, cluster)
+        return price_collective(op.kind, op.bytes, group, self._gpu, cluster, op.dtype)
+
     def price(
         self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
     ) -> CollectivePrice:
         """The price of one communication, congested."""
-        alone = self.cluster(op.communicator, cluster)
-        if isinstance(op, SendRecv):
-            price = price_send_recv(op.bytes, crosses_nodes, group, self._gpu, alone)
-        else:
-            price = price_collective(op.kind, op.bytes, group, self._gpu, alone, op.dtype)
-        if not crosses_nodes and not self._uneven_inside:
-            return price
-        factor = self.slowed(op, group, price).factor
+        price = self.alone(op, crosses_nodes, group, cluster)
+        factor = self.slowed(op, crosses_nodes, group, price).factor
         if factor == 1:
             return price
-        grows_s = price.seconds - self._least_s(op, crosses_nodes, group, alone, price)
-        seconds = price.seconds + (factor - 1) * max(0.0, grows_s)
+        least_s = self._least_s(op, crosses_nodes, group, cluster, price)
+        seconds = price.seconds + (factor - 1) * max(0.0, price.seconds - least_s)
         return replace(
             price,
             seconds=seconds,
@@ -111,7 +113,11 @@ class Congestion:
         )
 
     def slowed(
-        self, op: Collective | SendRecv, group: Communicator, price: CollectivePrice
+        self,
+        op: Collective | SendRecv,
+        crosses_nodes: bool,
+        group: Communicator,
+        price: CollectivePrice,
     ) -> Slowed:
         """The congestion of one communication, which is priced ``price`` where there is none.
 
@@ -120,12 +126,13 @@ class Congestion:
         """
         if not self.covers(op.communicator) or group.size <= 1 or not price.seconds:
             return _FREE
+        if not crosses_nodes and not self._worn_inside:
+            return _FREE
         patterns = self._patterns(op, price)
         sent = self._bytes_per_gpu(op, group.size)
         played = [self.model.congested(what, sent) for what in patterns]
-        worst = max(range(len(played)), key=lambda index: played[index].factor)
         factor = float(np.mean([each.factor for each in played]))
-        return Slowed(factor, patterns[worst], played[worst])
+        return Slowed(factor, max(played, key=lambda each: each.factor))
 
     def _patterns(self, op: Collective | SendRecv, price: CollectivePrice) -> list[Pattern]:
         span = self._spans[op.communicator]
@@ -157,7 +164,8 @@ class Congestion:
         cluster: Cluster,
         price: CollectivePrice,
     ) -> float:
-        """What the same call takes for a byte or two a rank."""
+        """What the same call takes for next to nothing."""
+        cluster = self._priced_on(op.communicator, cluster)
         if isinstance(op, SendRecv):
             return price_send_recv(1, crosses_nodes, group, self._gpu, cluster).seconds
         size, algorithm = 4 * group.size, price.algorithm
