@@ -11,7 +11,7 @@ from simulators.live.clock import PICOSECONDS, HostClock, HostCost, to_picosecon
 from simulators.live.launches import Launch, Launches
 from simulators.live.meeting import Meetings, Membership
 from simulators.live.prices import KernelPrice, Prices
-from simulators.live.said import AskElapsed, Finish, Said, Sleep
+from simulators.live.said import AskElapsed, AwaitTold, Finish, Said, Sleep
 from simulators.live.tasks import Frontier, Step, Task, Wait
 from simulators.traces.events import (
     FORWARD,
@@ -77,6 +77,8 @@ class Host:
         self._events: dict[int, Frontier] = {}
         self._marks: dict[int, Task] = {}
         self._batches: dict[str, _Batch] = {}
+        # What was communicated last.
+        self._communicated: Frontier = ()
 
     @property
     def running(self) -> bool:
@@ -97,6 +99,8 @@ class Host:
                 self.wait = Wait(self.rank, "sleep", None, until_ps=until_ps)
             elif isinstance(said, AskElapsed):
                 self.wait = self._elapsed(said)
+            elif isinstance(said, AwaitTold):
+                self.wait = Wait(self.rank, "small message", None, tasks=self._communicated)
             elif isinstance(said, Finish):
                 self._end_step()
                 self.finished = True
@@ -154,7 +158,7 @@ class Host:
         task = self._task(event.kind, lane)
         task.transfer = self._meetings.collective(task, event, self._membership(event.group))
         self._batches.pop(lane, None)
-        self._works[event.work] = (task,)
+        self._works[event.work] = self._communicated = (task,)
         before = self._frontier(_lane(event.stream)) + self._frontier(lane)
         self._after(task, lane, before)
 
@@ -174,6 +178,7 @@ class Host:
         batch.tasks.append(task)
         # Who waits for one of a batch waits for all: they are one kernel.
         self._works[event.work] = batch.tasks
+        self._communicated = (task,)
         self._after(task, lane, batch.before + self._frontier(_lane(event.stream)))
         self._frontiers[lane] = tuple(batch.tasks)
 

@@ -91,6 +91,38 @@ class _RankTime:
         self._sink.sleep(seconds)
 
 
+class _LivePost:
+    """Small tensors that ranks broadcast, by way of the simulator.
+
+    Who receives one waits for it, as who reads a flag does. Sends and receives are left out:
+    two ranks that both receive first would wait for each other.
+    """
+
+    def __init__(self, sink: LiveSink) -> None:
+        self._sink = sink
+
+    def send(self, message: Any, value: Any) -> None:
+        from simulators.emulation.values.payloads import written
+
+        text = written(message, value) if _is_broadcast(message) else None
+        if text is not None:
+            self._sink.tell(_key(message), text)
+
+    def receive(self, message: Any) -> Any:
+        from simulators.emulation.values.payloads import read_line
+
+        text = self._sink.told(_key(message)) if _is_broadcast(message) else None
+        return None if text is None else read_line(text)[1]
+
+
+def _is_broadcast(message: Any) -> bool:
+    return str(message.kind).startswith("broadcast")
+
+
+def _key(message: Any) -> str:
+    return json.dumps(asdict(message))
+
+
 def prepare(options: RankOptions) -> Any:
     """Install everything that is the same for all ranks; returns the virtual rank.
 
@@ -137,6 +169,7 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
     sink.wait_for_turn()
     virtual.restart(sink, world_size=options.world_size, rank=rank)
     recorder = virtual.state.recorder
+    virtual.state.values.send_by(_LivePost(sink))
     keep_time(_RankTime(sink, recorder, options.cpu))
     code = run_script(options.script)
     sys.stdout.flush()

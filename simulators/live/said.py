@@ -23,15 +23,22 @@ class AskElapsed:
 
 
 @dataclass(frozen=True)
+class AwaitTold:
+    """The script is to receive a small tensor of its last communication, told by ``key``."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class Finish:
     """The script has ended."""
 
 
-Said = Event | Sleep | AskElapsed | Finish
+Said = Event | Sleep | AskElapsed | AwaitTold | Finish
 
 
 def blocks(said: Said) -> bool:
     """Whether the host stands still until the simulator lets it go on."""
     if isinstance(said, WorkWait):
         return said.blocks_host
-    return isinstance(said, Synchronise | ValueRead | Sleep | AskElapsed)
+    return isinstance(said, Synchronise | ValueRead | Sleep | AskElapsed | AwaitTold)

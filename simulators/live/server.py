@@ -22,7 +22,7 @@ from simulators.errors import InputError
 from simulators.live.host import UseError
 from simulators.live.meeting import MismatchError
 from simulators.live.processes import end_all
-from simulators.live.said import Finish, Said, blocks
+from simulators.live.said import AwaitTold, Finish, Said, blocks
 from simulators.live.simulation import DeadlockError, Release, Simulation
 from simulators.live.wire import (
     EVENTS,
@@ -30,6 +30,7 @@ from simulators.live.wire import (
     Figures,
     Frames,
     Hello,
+    Tell,
     read_events,
     read_question,
     release_frame,
@@ -63,6 +64,8 @@ class _Rank:
     receivers: dict[socket.socket, Callable[[bytes], None]] = field(default_factory=dict)
     frames: Frames = field(default_factory=Frames)
     running: bool = False
+    # The small message that it waits for.
+    awaits: str | None = None
     figures: Figures | None = None
     exit_code: int | None = None
 
@@ -113,6 +116,7 @@ class LiveServer:
         # None: the ranks are still being prepared.
         self._heard_s: float | None = None
         self._simulated_s = 0.0
+        self._told: dict[str, str] = {}
 
     def run(self) -> Measured:
         """Start the processes and serve them to their end.
@@ -230,6 +234,11 @@ class LiveServer:
         word = read_question(text)
         if isinstance(word, Hello):
             raise MalformedError("a second hello")
+        if isinstance(word, Tell):
+            self._told[word.key] = word.text
+            return []
+        if isinstance(word, AwaitTold):
+            rank.awaits = word.key
         if not isinstance(word, Figures):
             return [word]
         rank.figures = word
@@ -300,7 +309,9 @@ class LiveServer:
                 rank.running = True
                 # One that has gone will be told as such.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    rank.connection.sendall(release_frame(release))
+                    told = None if rank.awaits is None else self._told.get(rank.awaits)
+                    rank.connection.sendall(release_frame(release, told))
+                rank.awaits = None
                 self._heard_s = time.monotonic()
                 free -= 1
             else:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from time import perf_counter
 
 from simulators.live.clock import HostClock
-from simulators.live.said import AskElapsed, Sleep, blocks
+from simulators.live.said import AskElapsed, AwaitTold, Sleep, blocks
 from simulators.live.wire import (
     RELEASE,
     Figures,
+    Tell,
     events_frame,
     question_frame,
     read_frame,
@@ -45,6 +46,7 @@ class LiveSink:
         self._further = further
         self._events: list[Event] = []
         self._sent_s = perf_counter()
+        self._told: str | None = None
         self._lock = threading.RLock()
 
     def emit(self, event: Event) -> None:
@@ -79,6 +81,21 @@ class LiveSink:
             self._ask(Sleep(seconds))
             self._wait()
 
+    def tell(self, key: str, text: str) -> None:
+        """Give other ranks a small tensor that the last communication sends them.
+
+        It goes before the launch does: who receives it asks when the transfer has run.
+        """
+        with self._lock:
+            self._connection.sendall(question_frame(Tell(key, text)))
+
+    def told(self, key: str) -> str | None:
+        """What the last communication brought, once it has run; None when nobody told it."""
+        with self._lock:
+            self._ask(AwaitTold(key))
+            self._wait()
+            return self._told
+
     def wait_for_turn(self) -> None:
         """Until the simulator lets this rank begin."""
         with self._lock:
@@ -95,7 +112,7 @@ class LiveSink:
         with self._lock:
             self._flush()
 
-    def _ask(self, word: AskElapsed | Sleep) -> None:
+    def _ask(self, word: AskElapsed | AwaitTold | Sleep) -> None:
         self._flush()
         self._connection.sendall(question_frame(word))
 
@@ -109,6 +126,6 @@ class LiveSink:
         kind, text = read_frame(self._connection)
         if kind != RELEASE:
             raise MalformedError(f"a frame of kind {kind!r} where a release belongs")
-        now_ps, elapsed_ms = read_release(text)
+        now_ps, elapsed_ms, self._told = read_release(text)
         self.clock.wait_until(now_ps)
         return elapsed_ms

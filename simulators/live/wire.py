@@ -1,8 +1,8 @@
 """What ranks and the simulator say to each other over a socket: frames of text, strictly read.
 
 A frame is a letter, a length and as much UTF-8. ``E``: events, one line each as in trace files.
-``Q``: a rank's other words (sleep, elapsed, finish, hello) as a JSON array. ``R``: the release of
-a rank that waits, ``[clock in ps, elapsed ms or null]``.
+``Q``: a rank's other words (sleep, elapsed, await, tell, hello, finish) as a JSON array. ``R``:
+the release of a rank that waits, ``[clock in ps, elapsed ms or null, what was told or null]``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from simulators.live.said import AskElapsed, Sleep
+from simulators.live.said import AskElapsed, AwaitTold, Sleep
 from simulators.live.simulation import Release
 from simulators.traces.codec import MalformedError, decode_event, encode_event
 from simulators.traces.events import Event
@@ -32,6 +32,14 @@ class Hello:
 
     rank: int
     purpose: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """A small tensor for other ranks, as text, and the ``key`` they will ask for it by."""
+
+    key: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -68,11 +76,15 @@ def events_frame(events: Sequence[Event]) -> bytes:
     return frame(EVENTS, "\n".join(map(encode_event, events)))
 
 
-def question_frame(word: Sleep | AskElapsed | Hello | Figures) -> bytes:
+def question_frame(word: Sleep | AskElapsed | AwaitTold | Tell | Hello | Figures) -> bytes:
     if isinstance(word, Sleep):
         content: list[Any] = ["sleep", word.seconds]
     elif isinstance(word, AskElapsed):
         content = ["elapsed", word.start, word.end]
+    elif isinstance(word, AwaitTold):
+        content = ["await", word.key]
+    elif isinstance(word, Tell):
+        content = ["tell", word.key, word.text]
     elif isinstance(word, Hello):
         content = ["hello", word.rank, word.purpose]
     else:
@@ -80,8 +92,8 @@ def question_frame(word: Sleep | AskElapsed | Hello | Figures) -> bytes:
     return frame(QUESTION, json.dumps(content, allow_nan=False))
 
 
-def release_frame(release: Release) -> bytes:
-    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms]))
+def release_frame(release: Release, told: str | None = None) -> bytes:
+    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms, told]))
 
 
 class Frames:
@@ -133,16 +145,16 @@ def read_frame(connection: socket.socket) -> tuple[bytes, str]:
             return found
 
 
-def read_release(text: str) -> tuple[int, float | None]:
-    """Clock in ps and elapsed ms of a release.
+def read_release(text: str) -> tuple[int, float | None, str | None]:
+    """Clock in ps, elapsed ms and what was told, of a release.
 
     Raises:
         MalformedError: for anything else.
     """
     content = _array(text)
     match content:
-        case [int(now_ps), None | float() as elapsed_ms]:
-            return now_ps, elapsed_ms
+        case [int(now_ps), None | float() as elapsed_ms, None | str() as told]:
+            return now_ps, elapsed_ms, told
     raise MalformedError(f"no release: {text[:80]}")
 
 
@@ -155,7 +167,7 @@ def read_events(text: str) -> list[Event]:
     return [decode_event(line) for line in text.split("\n")]
 
 
-def read_question(text: str) -> Sleep | AskElapsed | Hello | Figures:
+def read_question(text: str) -> Sleep | AskElapsed | AwaitTold | Tell | Hello | Figures:
     """A word of a ``Q`` frame; ``Figures`` stand for the finish.
 
     Raises:
@@ -167,6 +179,10 @@ def read_question(text: str) -> Sleep | AskElapsed | Hello | Figures:
             return Sleep(float(seconds))
         case ["elapsed", int(start), int(end)]:
             return AskElapsed(start, end)
+        case ["await", str(key)]:
+            return AwaitTold(key)
+        case ["tell", str(key), str(told)]:
+            return Tell(key, told)
         case ["hello", int(rank), "events" | "output" as purpose]:
             return Hello(rank, purpose)
         case ["finish", dict(fields)]:

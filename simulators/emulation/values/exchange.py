@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from simulators.emulation.values.payloads import MOST_ELEMENTS, Message, Payloads
+from simulators.emulation.values.payloads import MOST_ELEMENTS, Message, Post
 from simulators.emulation.values.shadow import (
     Categories,
     Grade,
@@ -47,7 +47,7 @@ def exchanged(
     exchange: Exchange,
     inputs: Sequence[Pair],
     outputs: Sequence[torch.Tensor],
-    payloads: Payloads | None,
+    payloads: Post | None,
 ) -> Sequence[Shadow | None]:
     """The shadows of ``outputs``, None where nothing is known."""
     kind = exchange.kind
@@ -77,7 +77,7 @@ def _told(
     exchange: Exchange,
     inputs: Sequence[Pair],
     outputs: Sequence[torch.Tensor],
-    payloads: Payloads | None,
+    payloads: Post | None,
 ) -> Sequence[Shadow | None]:
     receives = exchange.kind == "recv" or (
         exchange.kind == "broadcast" and exchange.root != exchange.position
@@ -95,7 +95,9 @@ def _told(
     for number, tensor in enumerate(outputs):
         source = exchange.root if exchange.root is not None else -1
         message = _message(exchange, number, source, exchange.position)
-        value = payloads.receive(message) if payloads is not None else None
+        value = None
+        if payloads is not None and tensor.numel() <= MOST_ELEMENTS:
+            value = payloads.receive(message)
         if value is not None and value.shape == tensor.shape and value.dtype is tensor.dtype:
             found.append(Known(value, Grade.EXACT))
         elif tensor.numel() <= MOST_ELEMENTS:

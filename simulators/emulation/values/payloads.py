@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import torch
 
@@ -49,6 +49,16 @@ class Message:
     peer: int | None = None
 
 
+class Post(Protocol):
+    """Takes small tensors to other ranks."""
+
+    def send(self, message: Message, value: torch.Tensor) -> None:
+        """This rank sends a tensor; what is too large is not taken."""
+
+    def receive(self, message: Message) -> torch.Tensor | None:
+        """What another rank has sent, None when nobody knows."""
+
+
 class Payloads:
     """Writes ``DIR/payloads-<rank>.jsonl`` for this rank, reads those of all other ranks."""
 
@@ -65,23 +75,13 @@ class Payloads:
 
     def send(self, message: Message, value: torch.Tensor) -> None:
         """Write down what this rank sends; what is too large is not."""
-        name = str(value.dtype).removeprefix("torch.")
-        if value.numel() > MOST_ELEMENTS or name not in _DTYPES:
+        line = written(message, value)
+        if line is None:
             return
         if self._file is None:
             # Line by line, not whole: a live run's other ranks may read while this one runs.
             self._file = self._own.open("w", encoding="utf-8")
-        line = {
-            "kind": message.kind,
-            "group": message.group,
-            "sequence": message.sequence,
-            "source": message.source,
-            "peer": message.peer,
-            "dtype": name,
-            "shape": list(value.shape),
-            "values": [_plain(v) for v in value.reshape(-1).tolist()],
-        }
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(line + "\n")
         self._file.flush()
 
     def receive(self, message: Message) -> torch.Tensor | None:
@@ -95,6 +95,39 @@ class Payloads:
             self._file = None
 
 
+def written(message: Message, value: torch.Tensor) -> str | None:
+    """A message as a line, None when it is too large to be sent."""
+    name = str(value.dtype).removeprefix("torch.")
+    if value.numel() > MOST_ELEMENTS or name not in _DTYPES:
+        return None
+    line = {
+        **asdict(message),
+        "dtype": name,
+        "shape": list(value.shape),
+        "values": [_plain(v) for v in value.reshape(-1).tolist()],
+    }
+    return json.dumps(line)
+
+
+def read_line(line: str) -> tuple[Message, torch.Tensor]:
+    """Back from ``written``.
+
+    Raises:
+        ValueError, TypeError, KeyError, RuntimeError: for what is no message.
+    """
+    entry = json.loads(line)
+    values = [float(v) if isinstance(v, str) else v for v in entry["values"]]
+    message = Message(
+        str(entry["kind"]),
+        str(entry["group"]),
+        int(entry["sequence"]),
+        int(entry["source"]),
+        None if entry["peer"] is None else int(entry["peer"]),
+    )
+    made = torch.tensor(values, dtype=_DTYPES[entry["dtype"]])
+    return message, made.reshape(entry["shape"])
+
+
 def _plain(value: Any) -> Any:
     # JSON knows no infinities.
     return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
@@ -105,17 +138,8 @@ def _read(path: Path) -> Mapping[Message, torch.Tensor]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             try:
-                entry = json.loads(line)
-                values = [float(v) if isinstance(v, str) else v for v in entry["values"]]
-                message = Message(
-                    str(entry["kind"]),
-                    str(entry["group"]),
-                    int(entry["sequence"]),
-                    int(entry["source"]),
-                    None if entry["peer"] is None else int(entry["peer"]),
-                )
-                made = torch.tensor(values, dtype=_DTYPES[entry["dtype"]])
-                found[message] = made.reshape(entry["shape"])
+                message, made = read_line(line)
+                found[message] = made
             except (ValueError, TypeError, KeyError, RuntimeError) as error:
                 problem = f"holds no payload: {error}"
                 raise InputError("payloads", f"{path}, line {number}", problem) from error

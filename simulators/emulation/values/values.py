@@ -16,7 +16,7 @@ from simulators.emulation.values.defaults import EXACT_ELEMENTS, INVENTED
 from simulators.emulation.values.exchange import Exchange, exchanged
 from simulators.emulation.values.host import on_host, signature, tensors_in
 from simulators.emulation.values.imbalance import Imbalance
-from simulators.emulation.values.payloads import Payloads
+from simulators.emulation.values.payloads import Post
 from simulators.emulation.values.propagate import STARTS, propagate
 from simulators.emulation.values.routing import Routers
 from simulators.emulation.values.routing_rules import VENDOR_RULES
@@ -58,9 +58,7 @@ class Values:
     with it. Safe to use from several threads.
     """
 
-    def __init__(
-        self, imbalance: Imbalance | None = None, payloads: Payloads | None = None
-    ) -> None:
+    def __init__(self, imbalance: Imbalance | None = None, payloads: Post | None = None) -> None:
         self._store = Store()
         self._routers = Routers(imbalance)
         self._payloads = payloads
@@ -146,6 +144,10 @@ class Values:
                     if shadow is not None:
                         self._store.put(tensor, shadow)
             return result, Reading(size, decision.grade.label)
+
+    def send_by(self, payloads: Post) -> None:
+        """From now on small tensors go to other ranks this way."""
+        self._payloads = payloads
 
     def communicate(
         self,

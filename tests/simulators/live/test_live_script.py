@@ -37,6 +37,9 @@ rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local)
 if len(sys.argv) > 1 and rank == 2:
     raise ValueError("rank 2 had enough")
+flags = torch.tensor([7, rank], device="cuda")
+dist.broadcast(flags, 1)
+print("flags", flags.tolist())
 layers = [torch.nn.Linear(4096, 4096) for _ in range(4)]
 model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda().bfloat16())
 optimizer = torch.optim.AdamW(model.parameters())
@@ -116,6 +119,11 @@ def test_the_script_prints_simulated_times_by_every_clock(ran):
             # The host reads the loss a copy after the last event.
             assert 0 <= counter_ms - events_ms < 0.1
         assert ran.lines[rank][-1] == f"slept {100 + steps[-1][0] / 1e3:.1f}"
+
+
+def test_small_broadcasts_arrive(ran):
+    """Every rank learns what rank 1 sent, whether it ran before or after it."""
+    assert all("flags [7, 1]" in ran.lines[rank] for rank in range(RANKS))
 
 
 def test_the_times_are_those_of_the_replayed_traces(ran, folder):

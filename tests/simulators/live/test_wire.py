@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from simulators.live.said import AskElapsed, Sleep
+from simulators.live.said import AskElapsed, AwaitTold, Sleep
 from simulators.live.simulation import Release
 from simulators.live.wire import (
     EVENTS,
@@ -17,6 +17,7 @@ from simulators.live.wire import (
     Frames,
     Hello,
     Invention,
+    Tell,
     events_frame,
     frame,
     question_frame,
@@ -49,10 +50,13 @@ def test_frames_survive_being_cut_anywhere(piece):
     assert [kind for kind, _ in found] == [EVENTS, QUESTION, RELEASE]
     assert read_events(first) == events
     assert read_question(second) == Sleep(0.5)
-    assert read_release(third) == (5, 1.5)
+    assert read_release(third) == (5, 1.5, None)
 
 
-@pytest.mark.parametrize("word", [Sleep(0.0), AskElapsed(3, 4), Hello(2, "output"), FIGURES])
+@pytest.mark.parametrize(
+    "word",
+    [Sleep(0.0), AskElapsed(3, 4), AwaitTold("k"), Tell("k", "{}"), Hello(2, "output"), FIGURES],
+)
 def test_words_are_read_back(word):
     ((_, text),) = frames_of(question_frame(word), 10**6)
     assert read_question(text) == word
@@ -94,7 +98,10 @@ def test_other_words_are_refused(text):
         read_question(text)
 
 
-@pytest.mark.parametrize("text", ["[1]", '["1", null]', "[1.5, null]", "[1, true]", "null"])
+@pytest.mark.parametrize(
+    "text",
+    ["[1]", '["1", null, null]', "[1.5, null, null]", "[1, true, null]", "[1, null, 1]", "null"],
+)
 def test_what_is_no_release_is_refused(text):
     with pytest.raises(MalformedError):
         read_release(text)
