@@ -10,11 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.explain import JobOf
-from reports.wording import recipe_words, seconds_words
+from reports.wording import part_words, recipe_words, seconds_words
 from simulators.traced.verification import RankCheck, Verification
 
 # More differences than this are counted instead of listed; the file has them all.
 _SHOWN_DIFFERENCES = 3
+# Parts of the step below this share of it are left out.
+_SHOWN_PART = 0.005
 
 
 def verification_json(checks: Sequence[Verification]) -> str:
@@ -46,6 +48,10 @@ def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
         if check.micro_batches < check.step_micro_batches:
             what += f" (of {check.step_micro_batches})"
         table.add_row(what, *map(seconds_words, both), _percent(*both))
+        for part in dict.fromkeys((*check.builtin_parts_s, *check.traced_parts_s)):
+            each = (check.builtin_parts_s.get(part, 0.0), check.traced_parts_s.get(part, 0.0))
+            if max(each) >= _SHOWN_PART * max(both):
+                table.add_row(f"  {part_words(part)}", *map(seconds_words, each), _percent(*each))
     for rank in _shown(check.ranks):
         _add_rank(table, rank)
     notes = [Text(f"  {note}") for note in (*check.notes, *_differences(_shown(check.ranks)))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simulators.job import Recipe
@@ -43,7 +43,8 @@ class RankCheck:
 class Verification:
     """A recipe's step by both sources, for the same number of micro-batches.
 
-    Of the recipe's ``step_micro_batches``, ``micro_batches`` were traced and predicted.
+    Of the recipe's ``step_micro_batches``, ``micro_batches`` were traced and predicted. The parts
+    (``Prediction.breakdown_s``) are of each source's critical stage and sum to its step.
     ``problem`` says why there are no figures: what the traced run raised.
     """
 
@@ -52,6 +53,8 @@ class Verification:
     step_micro_batches: int
     builtin_step_s: float | None = None
     traced_step_s: float | None = None
+    builtin_parts_s: Mapping[str, float] = field(default_factory=dict)
+    traced_parts_s: Mapping[str, float] = field(default_factory=dict)
     ranks: tuple[RankCheck, ...] = ()
     problem: str | None = None
     notes: tuple[str, ...] = ()

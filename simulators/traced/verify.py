@@ -172,6 +172,8 @@ def compared(
         empty,
         builtin_step_s=prediction.step_time_s,
         traced_step_s=step.step_time_s,
+        builtin_parts_s=prediction.breakdown_s,
+        traced_parts_s=step.breakdown_s,
         ranks=tuple(checks),
         notes=_notes(prediction, step),
     )
