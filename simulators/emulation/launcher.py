@@ -79,8 +79,8 @@ def parser() -> argparse.ArgumentParser:
         "--moe-imbalance",
         default="",
         metavar="TEXT",
-        help="how tokens spread over experts, e.g. hot_ratio=0.125,hot_weight=0.5 "
-        "(default: evenly)",
+        help="how tokens spread over experts, e.g. "
+        "num_experts=64,hot_ratio=0.125,hot_weight=0.5 (default: evenly)",
     )
     made.add_argument(
         "--payloads",
@@ -189,6 +189,8 @@ def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
         raise InputError("script", "-m", "names no module", "-- -m MODULE ARGS")
     if script[0] != "-m" and not Path(script[0]).is_file():
         raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if given.payloads is not None:
+        given.payloads.mkdir(parents=True, exist_ok=True)
     for one in options:
         one.trace.parent.mkdir(parents=True, exist_ok=True)
 
