@@ -59,6 +59,7 @@ def optimize(config: DictConfig) -> int:
         group=_group(),
         directory=directory,
         files=files,
+        checks=checks,
     )
     try:
         where = tracker.record(record)
@@ -80,7 +81,12 @@ def verify_recipes(declared: Declared, trials: Sequence[Trial]) -> list[Verifica
     checks = []
     for number, trial in enumerate(trials, start=1):
         print(f"tracing the ranks of #{number} of {len(trials)}", file=sys.stderr)
-        checks.append(verify(declared.job(trial.recipe)))
+        try:
+            checks.append(verify(declared.job(trial.recipe)))
+        except KeyboardInterrupt:
+            # The search's results are shown all the same.
+            print("not verified further: interrupted", file=sys.stderr)
+            break
     return checks
 
 

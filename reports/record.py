@@ -14,6 +14,8 @@ from optimizer.tracking import SearchRecord
 from optimizer.tracking.metrics import flat_params
 from optimizer.trial import SearchResult
 from reports.files import recipe_dict
+from reports.verification import verification_metrics
+from simulators.traced.verification import Verification
 
 
 def search_record(
@@ -25,8 +27,10 @@ def search_record(
     group: str,
     directory: Path,
     files: Sequence[Path],
+    checks: Sequence[Verification] = (),
 ) -> SearchRecord:
-    """What to track: the best ``top_k`` and every Pareto recipe become child runs.
+    """What to track: the best ``top_k`` and every Pareto recipe become child runs, with what
+    tracing them found (``checks``).
 
     ``settings`` is the whole configuration as plain values; ``group`` names the searches that
     belong together; ``directory`` is the search's, and has the ``files``.
@@ -51,6 +55,12 @@ def search_record(
         tags=tags,
         directory=directory,
         artifacts=files,
+        metrics={
+            trial.number: verification_metrics(check)
+            for trial in kept.values()
+            for check in checks
+            if check.recipe == trial.recipe
+        },
     )
 
 

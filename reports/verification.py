@@ -24,6 +24,22 @@ def verification_json(checks: Sequence[Verification]) -> str:
     return json.dumps([check.to_dict() for check in checks], indent=2, allow_nan=False) + "\n"
 
 
+def verification_metrics(check: Verification) -> dict[str, float]:
+    """What was found under names that carry their units; of ranks the one that holds most."""
+    if check.builtin_step_s is None or check.traced_step_s is None:
+        return {}
+    metrics: dict[str, float] = {
+        "verified/micro_batches": check.micro_batches,
+        "verified/builtin_step_s": check.builtin_step_s,
+        "verified/traced_step_s": check.traced_step_s,
+    }
+    for source in ("builtin", "traced"):
+        figures = [getattr(rank, source) for rank in check.ranks]
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "parameter_bytes"):
+            metrics[f"verified/{source}_{name}"] = max(getattr(each, name) for each in figures)
+    return metrics
+
+
 def verification_report(checks: Sequence[Verification], job_of: JobOf) -> RenderableType:
     """A table a recipe: step time, then memory, parameters, products and communication of ranks
     of the first, a middle and the last stage."""

@@ -29,7 +29,8 @@ class SearchRecord:
 
     ``kept`` pairs each trial that gets a child run with its recipe as parameters; ``params``
     is the flattened configuration; ``directory`` is where the record waits until it is logged,
-    and has the ``artifacts``, files that are logged under their own names.
+    and has the ``artifacts``, files that are logged under their own names. ``metrics`` are more
+    of some trials' child runs, by number.
     """
 
     name: str
@@ -39,6 +40,7 @@ class SearchRecord:
     tags: Mapping[str, str]
     directory: Path
     artifacts: Sequence[Path] = field(default=())
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ def spooled(record: SearchRecord, settings: TrackingSettings) -> Spooled:
     for rank, (trial, recipe) in enumerate(record.kept, start=1):
         if trial.prediction is None:
             raise ValueError(f"trial {trial.number} was not simulated")
+        more = dict(record.metrics.get(trial.number, {}))
         own = {
             "trainscout.rank": str(rank),
             "trainscout.trial": str(trial.number),
@@ -86,7 +89,7 @@ def spooled(record: SearchRecord, settings: TrackingSettings) -> Spooled:
                 f"{record.name} #{rank}",
                 ended_ms - int(trial.duration_s * 1000),
                 _texts(recipe),
-                _finite(prediction_metrics(trial.prediction)),
+                _finite(prediction_metrics(trial.prediction) | more),
                 {**tags, **own},
             )
         )
