@@ -54,7 +54,7 @@ class DeviceMemory:
         order: what runs before what, to see memory freed while another stream still uses it.
         capacity_bytes: of the device.
         outside_bytes: of the device, never the framework's: context and loaded kernels.
-        settings: of the caching allocator (``PYTORCH_CUDA_ALLOC_CONF``).
+        settings: tells the caching allocator's, when it is first used: scripts set its variable.
         memory_of: torch's number for a storage's memory, which its engine names it by.
     """
 
@@ -64,10 +64,12 @@ class DeviceMemory:
         order: StreamOrder,
         capacity_bytes: int,
         outside_bytes: int,
-        settings: AllocatorSettings,
+        settings: Callable[[], AllocatorSettings],
         memory_of: Callable[[int], int],
     ) -> None:
-        self.allocator = Allocator(capacity_bytes, settings, outside_bytes)
+        self._capacity_bytes, self._outside_bytes = capacity_bytes, outside_bytes
+        self._settings = settings
+        self._allocator: Allocator | None = None
         self._recorder = recorder
         self._order = order
         self._memory_of = memory_of
@@ -80,6 +82,20 @@ class DeviceMemory:
         # Freed memory another stream may still use: where, how long, whose, and the uses.
         self._loose: list[tuple[int, int, int, dict[StreamKey, int]]] = []
         self._next = 0
+
+    @property
+    def allocator(self) -> Allocator:
+        """The caching allocator, which begins when it is first used.
+
+        Raises:
+            InputError: for settings torch does not know.
+        """
+        if self._allocator is None:
+            self._allocator = self._new_allocator()
+        return self._allocator
+
+    def _new_allocator(self) -> Allocator:
+        return Allocator(self._capacity_bytes, self._settings(), self._outside_bytes)
 
     def find(self, storage: torch.UntypedStorage) -> DeviceStorage | None:
         """What is known of a storage, None when it is not the device's."""
@@ -209,12 +225,9 @@ class DeviceMemory:
         """Bytes asked for by the storages that live."""
         return self.allocator.requested_bytes
 
-    def restart(self, capacity_bytes: int) -> None:
+    def restart(self) -> None:
         """A new trace begins: what still lives keeps its memory and gets new numbers."""
-        allocator = Allocator(
-            capacity_bytes, self.allocator.settings, self.allocator.outside_bytes
-        )
-        self.allocator = allocator
+        allocator = self._allocator = self._new_allocator()
         self._peaks = (0, 0)
         self._loose.clear()
         self._next = 0

@@ -49,7 +49,7 @@ class VirtualRank:
         state.functional.restart()
         state.backward.clear()
         state.shim.restart()
-        state.memory.restart(state.capacity_bytes)
+        state.memory.restart()
         torch.cuda.set_device(0)
         state.shim.set_stream(0)
 
@@ -82,6 +82,8 @@ def emulate(
     """
     check_ranks(world_size, rank, local_world_size)
     local_world_size = min(local_world_size, world_size)
+    # Refused here if it was set outside; a script may still set its own.
+    allocator_settings()
     set_environment(world_size, rank, local_world_size)
     shim = native.load()
     capacity = int(memory_bytes or gpu.memory_bytes)
@@ -111,9 +113,10 @@ def emulate(
         sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id
     )
     order = StreamOrder()
-    settings = AllocatorSettings.parse(os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
     context_bytes = CONTEXT_BYTES[gpu.architecture]
-    memory = DeviceMemory(recorder, order, capacity, context_bytes, settings, shim.memory)
+    memory = DeviceMemory(
+        recorder, order, capacity, context_bytes, allocator_settings, shim.memory
+    )
     state = RankState(
         rank=rank,
         world_size=world_size,
@@ -153,6 +156,18 @@ def emulate(
     mode.__enter__()
     recorder.leave()
     return VirtualRank(state, mode, registration)
+
+
+def allocator_settings() -> AllocatorSettings:
+    """What the environment tells the caching allocator, under torch's new or old name.
+
+    Raises:
+        InputError: for settings torch does not know.
+    """
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if os.environ.get(name):
+            return AllocatorSettings.parse(os.environ[name])
+    return AllocatorSettings()
 
 
 def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:
