@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulators.errors import InputError
-from simulators.network.packet import kernel
+from simulators.network.packet import announcing, kernel
 from simulators.network.packet import tables as t
 from simulators.network.packet.settings import PacketSettings
 from simulators.network.packet.tables import Floats, Ints, to_picoseconds
@@ -86,9 +86,7 @@ class PacketEngine:
         self._rates = rates
         with np.errstate(divide="ignore"):
             self._ps_per_byte = t.PICOSECONDS / rates
-        self._ports = t.blank(len(rates), t.PORT_COLUMNS)
-        self._ports[:, list(t.PORT_STARTS_AT_ZERO)] = 0
-        self._ports[:, t.DELAY] = to_picoseconds(delays)
+        self._ports = t.idle_ports(to_picoseconds(delays))
         grow = rates / _MARKED_BYTES_PER_S
         self._mark_from = self.settings.dcqcn.mark_from_bytes * grow
         self._mark_all = self.settings.dcqcn.mark_all_bytes * grow
@@ -168,7 +166,7 @@ class PacketEngine:
         self._count[t.UNFINISHED] += count
         self._tell(first, pairs)
         self._heap = t.grown(self._heap, int(self._count[t.EVENTS_DUE]) + count)
-        kernel.schedule(first, first + count, self._flows, self._heap, self._count)
+        announcing.schedule(first, first + count, self._flows, self._heap, self._count)
         return np.arange(first, first + count)
 
     def advance(self, until_s: float | None = None) -> Arrivals:
@@ -201,14 +199,12 @@ class PacketEngine:
 
     def port_report(self) -> PortReport:
         """What each port did so far."""
-        ports = self._ports
-        return PortReport(
-            ports[:, t.BYTES_SENT].copy(),
-            ports[:, t.MOST_QUEUED].copy(),
-            ports[:, t.MARKS].copy(),
-            ports[:, t.PAUSES].copy(),
-            ports[:, t.PAUSED_FOR] / t.PICOSECONDS,
-        )
+        most, sent, marks, pauses, paused, _ = self._statistics().T
+        return PortReport(sent, most, marks, pauses, paused / t.PICOSECONDS)
+
+    def _statistics(self) -> Ints:
+        """What each port did so far, columns as ``PORT_STATISTICS``."""
+        return self._ports[:, list(t.PORT_STATISTICS)]
 
     def _run(self, until: int) -> None:
         """Play up to and including ``until``."""
@@ -312,7 +308,7 @@ class PacketEngine:
     def _tie(self, pairs: Ints) -> None:
         if not len(pairs):
             return
-        self._tied = kernel.tie(pairs, self._used, self._flows, self._ties, self._tied)
+        self._tied = announcing.tie(pairs, self._used, self._flows, self._ties, self._tied)
         # Earlier announcements may already follow the same flow.
         self._count[t.MOST_FOLLOWERS] += int(np.bincount(pairs[:, 1] - pairs[:, 1].min()).max())
 

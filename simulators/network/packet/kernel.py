@@ -11,6 +11,7 @@ from __future__ import annotations
 from numba import njit
 
 from simulators.network.packet.dcqcn import catch_up, notified
+from simulators.network.packet.heap import pop, push
 from simulators.network.packet.tables import (
     ACK_HEAD,
     ACK_TAIL,
@@ -82,6 +83,7 @@ from simulators.network.packet.tables import (
     RATE,
     REACHED,
     RECORDING,
+    RESTING,
     RING,
     RISE_AT,
     SENT,
@@ -107,49 +109,6 @@ from simulators.network.packet.tables import (
 (PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST,
  SEED) = range(11)  # fmt: skip
 (GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED) = range(5)
-
-
-@njit(cache=True)
-def push(heap, count, time, kind, subject):  # type: ignore[no-untyped-def]
-    """Put an event into the heap, ordered by time and code."""
-    code = (kind << KIND_SHIFT) + subject
-    at = count[EVENTS_DUE]
-    count[EVENTS_DUE] += 1
-    while at > 0:
-        parent = (at - 1) >> 2
-        if heap[parent, 0] < time or (heap[parent, 0] == time and heap[parent, 1] <= code):
-            break
-        heap[at, 0] = heap[parent, 0]
-        heap[at, 1] = heap[parent, 1]
-        at = parent
-    heap[at, 0] = time
-    heap[at, 1] = code
-
-
-@njit(cache=True)
-def pop(heap, count):  # type: ignore[no-untyped-def]
-    """Take the first event out of the heap."""
-    count[EVENTS_DUE] -= 1
-    last = count[EVENTS_DUE]
-    time, moved = heap[last, 0], heap[last, 1]
-    at = 0
-    while True:
-        child = 4 * at + 1
-        if child >= last:
-            break
-        best = child
-        for other in range(child + 1, min(child + 4, last)):
-            if heap[other, 0] < heap[best, 0] or (
-                heap[other, 0] == heap[best, 0] and heap[other, 1] < heap[best, 1]
-            ):
-                best = other
-        if time < heap[best, 0] or (time == heap[best, 0] and moved <= heap[best, 1]):
-            break
-        heap[at, 0] = heap[best, 0]
-        heap[at, 1] = heap[best, 1]
-        at = best
-    heap[at, 0] = time
-    heap[at, 1] = moved
 
 
 @njit(cache=True)
@@ -399,12 +358,12 @@ def _join_ports(flow, now, ports, flows, paths, episodes):  # type: ignore[no-un
         port = paths[flow, hop]
         owner = ports[port, OWNER]
         if owner != episode:
-            if ports[port, USERS] > 0:
-                episodes[owner, SPOILED] = episodes[episode, SPOILED] = 1
-            else:
+            if owner != NONE and episodes[owner, LEFT] > 0:
+                episodes[owner, SPOILED] = 1
+            if ports[port, USERS] > 0 or ports[port, FLIPS_AT] > now:
+                episodes[episode, SPOILED] = 1
+            if ports[port, USERS] == 0:
                 ports[port, OWNER] = episode
-                if ports[port, FLIPS_AT] > now:
-                    episodes[episode, SPOILED] = 1
         ports[port, USERS] += 1
 
 
@@ -443,7 +402,7 @@ def play(  # type: ignore[no-untyped-def]
             return NO_EVENTS
         now, code = heap[0, 0], heap[0, 1]
         kind, subject = code >> KIND_SHIFT, code & SUBJECT
-        if kind == START_EVENT:
+        if kind == START_EVENT and flows[subject, RESTING] == 0:
             count[BROKE_AT] = subject
             episode = flows[subject, EPISODE]
             if episode != NONE and episodes[episode, STATE] == WAITING:
@@ -510,6 +469,8 @@ def play(  # type: ignore[no-untyped-def]
                     _send(subject, now, ports, ps_per_byte, flows, rates, packets, heap, count,
                           whole, part)  # fmt: skip
         elif kind == START_EVENT:
+            if flows[subject, RESTING] == 1:
+                continue
             port = flows[subject, FIRST]
             flows[subject, BEGAN] = flows[subject, PACE] = now
             flows[subject, ALPHA_AT] = flows[subject, RISE_AT] = now
@@ -529,6 +490,9 @@ def play(  # type: ignore[no-untyped-def]
                 ports[port, TX] = 1
                 push(heap, count, max(now, ports[port, FREE_AT]), TX_EVENT, port)
         elif kind == FINISH_EVENT:
+            # One that is no longer played from memory arrives with its packets.
+            if flows[subject, RESTING] == 0:
+                continue
             flows[subject, DELIVERED] = flows[subject, SENT] = flows[subject, SIZE]
             _finish(subject, now, flows, ties, heap, count, arrived)
         elif ports[subject, PAUSED] == 0:
@@ -541,40 +505,3 @@ def play(  # type: ignore[no-untyped-def]
                 ports[subject, TX] = 1
                 push(heap, count, max(now, ports[subject, FREE_AT]), TX_EVENT, subject)
     return REACHED
-
-
-@njit(cache=True)
-def tie(pairs, first, flows, ties, used):  # type: ignore[no-untyped-def]
-    """Let each flow wait for those that have not arrived, and start after those that have.
-
-    ``pairs``: (flow, earlier flow); flows from ``first`` on are announced together. Returns how
-    many rows of ``ties`` are in use.
-    """
-    for row in range(len(pairs)):
-        child, parent = pairs[row]
-        if flows[parent, DONE] != NONE:
-            after = flows[parent, DONE] + flows[child, LAG]
-            flows[child, EARLIEST] = max(flows[child, EARLIEST], after)
-            continue
-        flows[child, WAITS] += 1
-        column = FIRST_TIE if parent >= first else FIRST_LATER
-        ties[used, 0], ties[used, 1] = child, flows[parent, column]
-        flows[parent, column] = used
-        used += 1
-    return used
-
-
-@njit(cache=True)
-def schedule(first, last, flows, heap, count):  # type: ignore[no-untyped-def]
-    """Let the flows from ``first`` to before ``last`` that wait for nobody start."""
-    for flow in range(first, last):
-        flows[flow, EARLIEST] = max(flows[flow, EARLIEST], count[NOW])
-        if flows[flow, WAITS] == 0:
-            push(heap, count, flows[flow, EARLIEST], START_EVENT, flow)
-
-
-@njit(cache=True)
-def put(events, kind, heap, count):  # type: ignore[no-untyped-def]
-    """Put events of a kind, rows (time, subject), into the heap."""
-    for row in range(len(events)):
-        push(heap, count, events[row, 0], kind, events[row, 1])

@@ -87,6 +87,14 @@ def blank(rows: int, columns: int) -> Ints:
     return np.full((rows, columns), NONE, dtype=np.int64)
 
 
+def idle_ports(delay: Ints) -> Ints:
+    """Ports that have never done anything; ``delay`` in picoseconds, shape (ports,)."""
+    ports = blank(len(delay), PORT_COLUMNS)
+    ports[:, list(PORT_STARTS_AT_ZERO)] = 0
+    ports[:, DELAY] = delay
+    return ports
+
+
 def grown(table: NDArray[Any], rows: int) -> NDArray[Any]:
     """The table with room for at least ``rows`` rows; new ones are blank."""
     if rows <= len(table):

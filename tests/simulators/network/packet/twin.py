@@ -1,7 +1,7 @@
 """The packet engine's rules in plain Python: one list of events, one object a packet.
 
 Nothing is shared with the engine but the rules: no heap of list heads, no pool, no lazy wake-ups.
-After every moment each sender that could send tries to, so a wake-up that the engine forgets shows.
+A sender tries whenever an acknowledgement comes back, so a wake-up that the engine forgets shows.
 """
 
 from __future__ import annotations
