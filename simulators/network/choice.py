@@ -60,6 +60,9 @@ class CongestedNetwork:
     choice: NetworkChoice
     fabric: SwitchFabric
 
+    def __hash__(self) -> int:
+        return hash((self.choice.engine, self.choice.communicators, self.fabric.name))
+
     @property
     def settings(self) -> EngineSettings:
         from simulators.network.collectives import EngineSettings

@@ -204,7 +204,9 @@ def test_a_network_never_makes_a_step_shorter(
 
 def test_a_network_travels_to_workers_and_belongs_to_the_question() -> None:
     chosen = spec(replace(HALF, link_health={"leaf0-spine0": 0.5}))
-    assert pickle.loads(pickle.dumps(chosen)) == chosen
+    again = pickle.loads(pickle.dumps(chosen))
+    assert again == chosen
+    assert hash(again) == hash(chosen)
     assert chosen.identity() != spec(HALF).identity() != SimulatorSpec().identity()
     assert SimulatorSpec().identity() == "replay"
 

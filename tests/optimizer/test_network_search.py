@@ -1,0 +1,102 @@
+"""Searches on a congested network: bounds leave congestion out, and lose nothing by it."""
+
+from dataclasses import replace
+
+import pytest
+
+from optimizer.bounding import BoundingSurvey
+from optimizer.objective import Objective
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.space import compile_space
+from optimizer.study import identity, prepare_search, run_search
+from optimizer.survey import survey
+from simulators.base import SimulatorSpec, get_simulator
+from simulators.errors import InputError
+from simulators.network.choice import CongestedNetwork, NetworkChoice
+from tests.optimizer.test_exact import SERIAL, question
+from tests.simulators.jobs import MIXTRAL_8X7B
+from tests.simulators.network.topology.test_network import fabric_named
+
+FABRIC = fabric_named("leaf_spine", nics_per_leaf=2, oversubscription=4.0)
+CONGESTED = SimulatorSpec(network=CongestedNetwork(NetworkChoice("flow"), FABRIC))
+KNOBS = {
+    "tp": {"powers_of_two_up_to": "nvlink_domain"},
+    "pp": {"choices": [1, 2, 4]},
+    "micro_batch": {"choices": [1, 2]},
+    "recompute": {"choices": ["none", "full"]},
+    "sp": {"choices": [True], "when": "tp > 1"},
+}
+EXPERTS = {**KNOBS, "ep": {"choices": [1, 2, 8]}, "etp": {"choices": [1]}}
+CASES = {
+    "dense": (question(nodes=4), {"knobs": KNOBS}),
+    "experts": (question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128), {"knobs": EXPERTS}),
+}
+
+
+def search(sampler, case, spec, *, executor=SERIAL, **changes):
+    declared, space = CASES[case]
+    settings = {"n_trials": None, "patience": None, "pruning": (), "top_k": 3}
+    return run_search(
+        declared,
+        space,
+        Objective(("step_time",)),
+        SearchOptions(sampler=sampler, **(settings | changes)),
+        simulator=spec,
+        executor=executor,
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_recipe_is_faster_than_its_bound(case):
+    declared, space = CASES[case]
+    # What the cluster says of itself would be counted in the white-box price.
+    declared = replace(declared, cluster=replace(declared.cluster, oversubscription=2.0))
+    surveyed = survey(compile_space(space, declared))
+    bounds = BoundingSurvey(surveyed, Objective(("step_time",)), CONGESTED).all_rows()
+    simulator = get_simulator(CONGESTED)
+    slowed = 0
+    for row in range(0, len(surveyed), max(1, len(surveyed) // 60)):
+        job = declared.job(surveyed.recipes[row])
+        predicted = simulator.without_error_bar(job).step_time_s
+        assert predicted >= bounds.losses[row, 0]
+        slowed += predicted > get_simulator("replay").without_error_bar(job).step_time_s
+    assert slowed
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exact_and_screened_searches_find_the_best_of_all(case):
+    truth = search("grid", case, CONGESTED, bounds=False)
+    for sampler in ("exact", "grid"):
+        found = search(sampler, case, CONGESTED)
+        assert [t.values for t in found.best] == [t.values for t in truth.best]
+    alone = search("grid", case, SimulatorSpec(), bounds=False)
+    assert truth.best[0].values > alone.best[0].values
+
+
+def test_workers_see_the_network():
+    loky = search("random", "dense", CONGESTED, n_trials=4, executor=ExecutorOptions("loky", 1))
+    serial = search("random", "dense", CONGESTED, n_trials=4)
+    assert [t.values for t in loky.trials] == [t.values for t in serial.trials]
+
+
+def test_a_search_goes_on_with_its_own_network_only():
+    declared, space = CASES["dense"]
+    asked = (declared, space, Objective(("step_time",)), SearchOptions())
+    assert identity(*asked, CONGESTED, 0) != identity(*asked, SimulatorSpec(), 0)
+
+
+def test_links_that_are_not_there_are_refused_before_anything_is_simulated():
+    declared, space = CASES["dense"]
+    network = CongestedNetwork(
+        NetworkChoice("flow"), replace(FABRIC, link_health={"leaf0-spine9": 0.0})
+    )
+    with pytest.raises(InputError, match="is not in this cluster"):
+        prepare_search(
+            declared,
+            space,
+            Objective(("step_time",)),
+            SearchOptions(),
+            simulator=SimulatorSpec(network=network),
+            executor=SERIAL,
+            seed=0,
+        )
