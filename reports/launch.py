@@ -323,6 +323,10 @@ def _data_parallel(job: Job) -> Arguments:
         arguments.append(("--overlap-grad-reduce",))
         if recipe.overlap_param_gather:
             arguments.append(("--overlap-param-gather",))
+            if recipe.vpp > 1:
+                # All stages gather a chunk's parameters at once, as is predicted; without it each
+                # begins when its first micro-batch arrives.
+                arguments.append(("--align-param-gather",))
     return arguments
 
 
