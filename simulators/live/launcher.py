@@ -113,6 +113,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser().parse_args(arguments)
     # A shell that starts commands in the background has them ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Asked to end, it ends its ranks first.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         return _live(given)
     except InputError as error:
