@@ -12,6 +12,10 @@ pytest.importorskip("triton")
 from tests.simulators.emulation.frameworks.runs import EXAMPLES, emulate
 
 WORLD = 16
+# TorchTitan's llama3_debugmodel.
+LAYERS, HIDDEN, MLP, VOCABULARY = 6, 256, 768, 2048
+LAYER = 4 * HIDDEN**2 + 3 * HIDDEN * MLP + 2 * HIDDEN
+EMBEDDING = VOCABULARY * HIDDEN
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +47,10 @@ def test_its_own_log_lines(titan):
 
 
 def test_layers_are_gathered_and_gradients_scattered(titan):
-    gathered = titan.collectives("all_gather", step=1, phase="forward")
-    sizes = [each.bytes_out for each in gathered]
-    # Equal layers between the embedding and what comes after them.
-    assert len(set(sizes[1:-1])) == 1
-    scattered = titan.collectives("reduce_scatter", step=1)
-    assert 2 * max(sizes[1:-1]) in {each.bytes_in for each in scattered}
+    gathered = [each.bytes_out for each in titan.collectives("all_gather", 1, "forward")]
+    # The loss in chunks gathers final norm and head a second time.
+    assert gathered == [2 * EMBEDDING, *[2 * LAYER] * LAYERS, *[2 * (EMBEDDING + HIDDEN)] * 2]
+    scattered = [each.bytes_in for each in titan.collectives("reduce_scatter", step=1)]
+    assert sorted(scattered) == sorted(
+        [4 * EMBEDDING, *[4 * LAYER] * LAYERS, 4 * HIDDEN, 4 * EMBEDDING]
+    )
