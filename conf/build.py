@@ -115,12 +115,18 @@ def _frozen(cls: type[T], values: Mapping[str, Any]) -> T:
     arguments = {}
     for name, value in values.items():
         inner = _dataclass_in(hints[name])
-        arguments[name] = value if inner is None or value is None else _frozen(inner, value)
+        if inner is None or value is None:
+            arguments[name] = value
+        elif typing.get_origin(hints[name]) is dict:
+            arguments[name] = {key: _frozen(inner, item) for key, item in value.items()}
+        else:
+            arguments[name] = _frozen(inner, value)
     return cls(**arguments)
 
 
 def _dataclass_in(hint: Any) -> type[Any] | None:
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    nested = isinstance(hint, types.UnionType) or typing.get_origin(hint) is dict
+    parts = typing.get_args(hint) if nested else (hint,)
     for part in parts:
         if isinstance(part, type) and dataclasses.is_dataclass(part):
             return part

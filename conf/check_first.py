@@ -26,26 +26,27 @@ class CheckFirst(Callback):
     """Ends the process with exit code 2 when a job of the run cannot be run."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        with _refusing(config):
+        with refusing(config):
             directory = Path(config.hydra.run.dir)
             plan = build_plan(config)
             if plan.options.storage is not None:
-                _check_writable("hydra.run.dir", directory)
+                check_writable("hydra.run.dir", directory)
                 check_plan(plan, plan.options.storage)
                 return
             _check_directory(directory, resume=config.resume)
             check_plan(plan, str(directory / STORE) if config.resume else None)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        with _refusing(config):
-            _check_writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
+        with refusing(config):
+            check_writable("hydra.sweep.dir", Path(config.hydra.sweep.dir))
             for job in _jobs(config):
                 plan = build_plan(job)
                 check_plan(plan, plan.options.storage)
 
 
 @contextlib.contextmanager
-def _refusing(config: DictConfig) -> Iterator[None]:
+def refusing(config: DictConfig) -> Iterator[None]:
+    """End the process with exit code 2 for what the body refuses."""
     try:
         yield
     except Exception as error:
@@ -54,7 +55,7 @@ def _refusing(config: DictConfig) -> Iterator[None]:
 
 
 def _check_directory(directory: Path, *, resume: bool) -> None:
-    _check_writable("hydra.run.dir", directory)
+    check_writable("hydra.run.dir", directory)
     store = directory / STORE
     if store.exists() and not resume:
         raise InputError(
@@ -72,7 +73,12 @@ def _check_directory(directory: Path, *, resume: bool) -> None:
         )
 
 
-def _check_writable(field: str, directory: Path) -> None:
+def check_writable(field: str, directory: Path) -> None:
+    """Refuse a directory that could not be made or written in.
+
+    Raises:
+        InputError: naming ``field``.
+    """
     existing = directory.absolute()
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

@@ -1,4 +1,5 @@
-"""What each command may be told, typed: the top level of ``config.yaml`` and ``simulate.yaml``."""
+"""What each command may be told, typed: the top level of ``config.yaml``, ``simulate.yaml`` and
+``plan.yaml``."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import BooleanNode, DictConfig, IntegerNode, OmegaConf, StringNode
+from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, OmegaConf, StringNode
 
 from conf.schema import structured
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.tracking import TrackingSettings
+from planning.goodput import Reliability
 from simulators.errors import InputError, nearest_name
 from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
@@ -92,10 +94,18 @@ _SIMULATION = {
     "heat_map": HeatMapChoice,
     "timeline": TimelineChoice,
 }
+_CAPACITY = {
+    "framework": Framework,
+    "search": SearchOptions,
+    "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+    "goodput": Reliability,
+}
 
 
 def register_commands() -> None:
-    """Make ``search_schema`` and ``simulation_schema`` known to Hydra."""
+    """Make ``search_schema``, ``simulation_schema`` and ``capacity_schema`` known to Hydra."""
     search: dict[str, Any] = {
         **{group: structured(cls) for group, cls in _SEARCH.items()},
         # Open, so that choices can be given to a knob that its file computes; what a space may
@@ -111,9 +121,25 @@ def register_commands() -> None:
         "format": StringNode("table", is_optional=False),
         "debug": BooleanNode(False, is_optional=False),
     }
+    capacity: dict[str, Any] = {
+        # Open, so that targets and prices can be given names on the command line; typed when it
+        # is read (planning.study.Study).
+        "sweep": OmegaConf.create({}, flags={"struct": False}),
+        **{group: structured(cls) for group, cls in _CAPACITY.items()},
+        "space": OmegaConf.create({}, flags={"struct": False}),
+        "seed": IntegerNode(0, is_optional=False),
+        "n_jobs": IntegerNode(-1, is_optional=False),
+        "change_threshold": FloatNode(0.01, is_optional=False),
+        "fail_on_change": BooleanNode(False, is_optional=False),
+        "webhook": StringNode(None),
+        "wait_s": FloatNode(0.0, is_optional=False),
+        "schedule": StringNode(None),
+        "debug": BooleanNode(False, is_optional=False),
+    }
     store = ConfigStore.instance()
     store.store(name="search_schema", node=OmegaConf.create(search))
     store.store(name="simulation_schema", node=OmegaConf.create(simulation))
+    store.store(name="capacity_schema", node=OmegaConf.create(capacity))
 
 
 def refuse_unknown(config: DictConfig, schema: str) -> None:

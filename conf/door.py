@@ -22,7 +22,7 @@ from conf.explain import explain_hydra_error
 STORE = "trials.journal"
 """File of a run's directory that holds what was simulated, for ``resume=true``."""
 
-OK, NOTHING_FITS, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 1, 2, 130
+OK, NOTHING_FITS, FAILURE, BAD_INPUT, CHANGED, INTERRUPTED = 0, 1, 1, 2, 3, 130
 
 
 def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:

@@ -18,8 +18,9 @@ from typing import Any
 def structured(cls: type[Any]) -> type[Any]:
     """The unfrozen twin of dataclass ``cls``, for OmegaConf and Hydra's ConfigStore.
 
-    Dataclasses in its fields (``Moe | None``) become their twins too. A field without a default
-    becomes mandatory (``???``). The twin refuses unknown keys and values of the wrong type.
+    Dataclasses in its fields (``Moe | None``, ``dict[str, Target]``) become their twins too. A
+    field without a default becomes mandatory (``???``). The twin refuses unknown keys and values
+    of the wrong type.
     """
     hints = typing.get_type_hints(cls)
     fields: list[Any] = []
@@ -33,6 +34,9 @@ def structured(cls: type[Any]) -> type[Any]:
 def _twin_type(hint: Any) -> Any:
     if dataclasses.is_dataclass(hint):
         return structured(typing.cast(type, hint))
+    if typing.get_origin(hint) is dict:
+        key, value = typing.get_args(hint)
+        return types.GenericAlias(dict, (key, _twin_type(value)))
     if isinstance(hint, types.UnionType):
         twins = [_twin_type(part) for part in typing.get_args(hint)]
         return functools.reduce(operator.or_, twins)

@@ -1,0 +1,141 @@
+"""Plan capacity, once or on a schedule: ``python plan.py --help``."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from conf.capacity import CapacityPlan, build_capacity
+from conf.door import CHANGED, INTERRUPTED, NOTHING_FITS, OK, run_command
+from planning.answer import answer_cell
+from planning.changes import Change, changes
+from planning.lock import only_run
+from planning.outcome import StudyOutcome, run_study
+from planning.schedule import keep
+from planning.store import AnswerStore
+from planning.webhook import post
+from reports.capacity.progress import StudyView
+from reports.capacity.record import study_csv, study_record
+from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
+from reports.capacity.tables import answer_words, study_report
+from reports.explain import why_nothing_fits
+from reports.launch import megatron_launch
+from reports.record import git_commit
+from reports.tables import as_text, console_for, show
+from simulators.output import show_text
+
+# Groups that optimize.py has too, so that a cell can be searched alone.
+_SEARCH_GROUPS = ("framework", "space", "search", "simulator", "network", "topology")
+
+
+def plan(config: DictConfig) -> int:
+    capacity = build_capacity(config)
+    if capacity.schedule is not None:
+        keep(capacity.schedule, run_once, announce)
+        return INTERRUPTED
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    with only_run(directory, capacity.wait_s):
+        return run(capacity, directory, OmegaConf.to_yaml(config, resolve=True))
+
+
+def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
+    """One run of the study, whose directory is this process's alone."""
+    started = datetime.now().astimezone()
+    search = capacity.settings
+    with StudyView(console_for(sys.stderr)) as view:
+        outcome = run_study(
+            capacity.study,
+            capacity.declarations,
+            capacity.reliability,
+            AnswerStore(study_directory / CELLS, search),
+            functools.partial(answer_cell, settings=search, why_nothing=why_nothing_fits),
+            n_jobs=capacity.n_jobs,
+            on_progress=view.show,
+        )
+    choices = HydraConfig.get().runtime.choices
+    record = study_record(
+        outcome,
+        started=started.isoformat(timespec="seconds"),
+        commit=git_commit(Path(__file__).parent),
+        groups={group: choices[group] for group in _SEARCH_GROUPS},
+    )
+    before = last_record(study_directory)
+    found = None if before is None else changes(before, record, capacity.change_threshold)
+    directory = new_directory(study_directory, started)
+    report = study_report(outcome, capacity.reliability, found, directory)
+    texts = {
+        "report.txt": as_text(report),
+        "study.csv": study_csv(record),
+        "settings.yaml": settings,
+        **launch_scripts(outcome),
+    }
+    if found is not None:
+        texts["changes.json"] = json.dumps([c.to_json() for c in found], indent=1) + "\n"
+    save_run(directory, record, texts)
+    show(report)
+    if capacity.webhook is not None:
+        tell(capacity.webhook, outcome, found, directory)
+    if found and capacity.fail_on_change:
+        return CHANGED
+    return OK if all(model.meets_all for model in outcome.models) else NOTHING_FITS
+
+
+def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
+    """The Megatron-LM command of each model's answer, by file name."""
+    return {
+        f"launch_{model.model}.sh": megatron_launch(
+            model.chosen.cell.declared.job(model.chosen.best.recipe)
+        ).script()
+        for model in outcome.models
+        if model.chosen is not None
+    }
+
+
+def tell(
+    address: str, outcome: StudyOutcome, found: Sequence[Change] | None, directory: Path
+) -> None:
+    """Send the run's summary; a failure is a warning."""
+    content: dict[str, Any] = {
+        "study": outcome.study.name,
+        "changed": bool(found),
+        "changes": [change.to_json() for change in found or ()],
+        "answers": [answer_words(model, outcome) for model in outcome.models],
+        "record": str((directory / STUDY).absolute()),
+    }
+    problem = post(address, content)
+    if problem is not None:
+        print(f"warning: the webhook was not told ({problem})", file=sys.stderr)
+
+
+def run_once() -> bool:
+    """One scheduled run, in a process of its own: it starts from today's declarations, prices and
+    code. Returns whether to go on."""
+    ended = subprocess.run([sys.executable, *once(sys.argv)]).returncode
+    show_text(f"The run ended with exit code {ended}.\n")
+    return ended != INTERRUPTED
+
+
+def once(arguments: Sequence[str]) -> list[str]:
+    """This command without its schedule."""
+    kept = [given for given in arguments if not re.match(r"\+{0,2}schedule=", given)]
+    # Also where the schedule comes from a file.
+    return [*kept[:1], "schedule=null", *kept[1:]]
+
+
+def announce(due: datetime | None) -> None:
+    when = "never" if due is None else due.strftime("%Y-%m-%d %H:%M %Z")
+    show_text(f"Next run: {when}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command("plan", plan))

@@ -1,0 +1,161 @@
+"""What one cell's search found, small enough to keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from optimizer.options import ExecutorOptions
+from optimizer.question import Declared
+from optimizer.study import run_search
+from optimizer.trial import SearchResult
+from planning.cells import OBJECTIVE, Cell, SearchSettings
+from simulators.job import Job, Recipe
+
+WhyNothing = Callable[[SearchResult, Callable[[Recipe], Job]], str]
+"""The words for why a search found nothing; importable, since worker processes call it."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The fastest recipe of a cell, and its prediction but for what prices and run lengths move.
+
+    ``micro_batches`` are those of each replica; ``interval_s`` is the step's error bar.
+    """
+
+    recipe: Recipe
+    dp: int
+    micro_batches: int
+    step_time_s: float
+    interval_s: tuple[float, float] | None
+    tokens_per_s: float
+    mfu: float
+    breakdown_s: dict[str, float]
+    peak_reserved_bytes: int
+    capacity_bytes: int
+    evidence_share: dict[str, float]
+    estimated_operations: tuple[str, ...]
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of one cell.
+
+    ``status``: ``fits``, ``nothing_fits`` or ``failed``; ``reason`` says in words why there is no
+    ``best``. ``proved``: an exact search went to its end. ``stopped`` is the search's (see
+    ``SearchResult``), None where it did not even start; ``simulated`` counts its recipes.
+    """
+
+    status: str
+    best: Best | None = None
+    reason: str | None = None
+    stopped: str | None = None
+    proved: bool = False
+    simulated: int = 0
+    wall_s: float = 0.0
+
+    @property
+    def final(self) -> bool:
+        """Asking again would give the same: neither a failure nor a search cut short."""
+        return self.status != "failed" and self.stopped != "timeout"
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(record: Mapping[str, Any]) -> Answer:
+        """The answer that ``to_json`` wrote.
+
+        Raises:
+            ValueError, TypeError, KeyError: when the record is none.
+        """
+        fields = dict(_exact(Answer, record))
+        if fields["best"] is not None:
+            best = dict(_exact(Best, fields["best"]))
+            best["recipe"] = Recipe(**_exact(Recipe, best["recipe"]))
+            if best["interval_s"] is not None:
+                low_s, high_s = best["interval_s"]
+                best["interval_s"] = (float(low_s), float(high_s))
+            for name in ("estimated_operations", "assumptions"):
+                best[name] = tuple(best[name])
+            fields["best"] = Best(**best)
+        return Answer(**fields)
+
+
+def _exact(cls: type, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    if set(record) != {field.name for field in dataclasses.fields(cls)}:
+        raise ValueError(f"{cls.__name__} record has fields {sorted(record)}")
+    return record
+
+
+def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -> Answer:
+    """Search one cell in this process. What goes wrong is its answer.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, which a search itself takes for its end.
+    """
+    declared = cell.declared
+    try:
+        result = run_search(
+            declared,
+            settings.space,
+            OBJECTIVE,
+            settings.options,
+            simulator=settings.simulator,
+            executor=ExecutorOptions("serial"),
+            seed=settings.seed,
+        )
+    except Exception as error:  # one impossible cell must not end the study
+        return failed(error)
+    if result.stopped == "interrupted":
+        raise KeyboardInterrupt
+    return _answer(result, declared, why_nothing)
+
+
+def failed(error: Exception) -> Answer:
+    """The answer of a cell whose search could not be run."""
+    named = isinstance(error, ValueError)
+    return Answer("failed", reason=str(error) if named else f"{type(error).__name__}: {error}")
+
+
+def _answer(result: SearchResult, declared: Declared, why_nothing: WhyNothing) -> Answer:
+    best = _best(result, declared)
+    if best is not None:
+        status, reason = "fits", None
+    else:
+        # Where recipes failed, nobody knows whether one would have fitted.
+        status = "failed" if result.counts()["failed"] else "nothing_fits"
+        reason = why_nothing(result, declared.job)
+    return Answer(
+        status=status,
+        best=best,
+        reason=reason,
+        stopped=result.stopped,
+        proved=result.certificate is not None and result.certificate.proved,
+        simulated=sum(trial.prediction is not None for trial in result.trials),
+        wall_s=result.wall_s,
+    )
+
+
+def _best(result: SearchResult, declared: Declared) -> Best | None:
+    if not result.best or (prediction := result.best[0].prediction) is None:
+        return None
+    job = declared.job(result.best[0].recipe)
+    return Best(
+        recipe=job.recipe,
+        dp=job.dp,
+        micro_batches=job.num_micro_batches,
+        step_time_s=prediction.step_time_s,
+        interval_s=prediction.interval_s,
+        tokens_per_s=prediction.tokens_per_s,
+        mfu=prediction.mfu,
+        breakdown_s=dict(prediction.breakdown_s),
+        peak_reserved_bytes=prediction.memory.peak_reserved_bytes,
+        capacity_bytes=prediction.memory.capacity_bytes,
+        evidence_share=dict(prediction.evidence_share),
+        estimated_operations=prediction.estimated_operations,
+        assumptions=prediction.assumptions,
+    )

@@ -1,0 +1,214 @@
+"""The cells of a study: one search each, and what makes two of them the same question."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from optimizer.objective import Objective
+from optimizer.options import SearchOptions
+from optimizer.question import Declared
+from optimizer.study import identity
+from planning.study import Study, WhatIf
+from simulators.base import SimulatorSpec
+from simulators.errors import InputError
+from simulators.framework import Framework
+from simulators.job import Cluster, Gpu, Model, Training
+
+# Money and the length of a run follow from the step afterwards: a new price is no new search.
+OBJECTIVE = Objective(("step_time",))
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """The models, and the clusters with their GPUs, by the names that a study calls them."""
+
+    models: Mapping[str, Model]
+    clusters: Mapping[str, tuple[Cluster, Gpu]]
+    framework: Framework
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How every cell is searched; ``space`` is a space file's content."""
+
+    space: Mapping[str, Any]
+    options: SearchOptions
+    simulator: SimulatorSpec
+    seed: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One question of a study; ``model`` and ``cluster`` are the names it is declared by."""
+
+    model: str
+    cluster: str
+    declared: Declared
+
+    @property
+    def num_gpus(self) -> int:
+        return self.declared.cluster.num_gpus
+
+    @property
+    def fabric(self) -> str:
+        """NICs of a node, their rate, and how oversubscribed the fabric is."""
+        cluster = self.declared.cluster
+        words = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s"
+        if cluster.oversubscription != 1:
+            words += f", {cluster.oversubscription:g}:1"
+        return words
+
+    @property
+    def key(self) -> str:
+        """What tells it from the other cells of its study, the same from run to run."""
+        batch = self.declared.training.global_batch_size
+        return (
+            f"{self.model}, {self.num_gpus} GPUs of {self.cluster}, {self.fabric}, batch {batch}"
+        )
+
+
+def study_cells(study: Study, declarations: Declarations) -> tuple[Cell, ...]:
+    """Every cell, models first, then clusters, fabrics and sizes.
+
+    Raises:
+        InputError: for a size that is no number of whole nodes, or an impossible declaration.
+    """
+    return tuple(
+        cell
+        for model, name in itertools.product(study.models, study.clusters)
+        for fabric in _fabrics(study)
+        for cell in _sizes(study, declarations, model, name, fabric)
+    )
+
+
+def _fabrics(study: Study) -> Iterator[dict[str, Any]]:
+    axes = ("nics_per_node", "nic_gbps", "oversubscription")
+    given = {axis: getattr(study, axis) for axis in axes if getattr(study, axis)}
+    for values in itertools.product(*given.values()):
+        yield dict(zip(given, values, strict=True))
+
+
+def _sizes(
+    study: Study, declarations: Declarations, model: str, name: str, fabric: dict[str, Any]
+) -> Iterator[Cell]:
+    gpus_per_node = declarations.clusters[name][0].gpus_per_node
+    for num_gpus in study.num_gpus or [nodes * gpus_per_node for nodes in study.num_nodes]:
+        yield make_cell(study, declarations, model, name, num_gpus, fabric)
+
+
+def make_cell(
+    study: Study,
+    declarations: Declarations,
+    model: str,
+    name: str,
+    num_gpus: int,
+    fabric: Mapping[str, Any],
+) -> Cell:
+    """One cell; ``fabric`` has fields of ``Cluster`` to replace.
+
+    Raises:
+        InputError: for a size that is no number of whole nodes, or an impossible declaration.
+    """
+    cluster, gpu = declarations.clusters[name]
+    nodes, rest = divmod(num_gpus, cluster.gpus_per_node)
+    if rest:
+        problem = f"is no number of whole nodes of {name}"
+        allowed = f"multiples of {cluster.gpus_per_node}"
+        raise InputError("sweep.num_gpus", num_gpus, problem, allowed)
+    price = study.prices_usd_per_hour.get(gpu.name, gpu.price_usd_per_hour)
+    batch = study.training.global_batch_size
+    if study.sequences_per_gpu is not None:
+        batch = study.sequences_per_gpu * num_gpus
+    declared = Declared(
+        declarations.models[model],
+        replace(gpu, price_usd_per_hour=price),
+        replace(cluster, num_nodes=nodes, **fabric),
+        replace(study.training, global_batch_size=batch),
+        declarations.framework,
+    )
+    declared.check()
+    return Cell(model, name, declared)
+
+
+def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: WhatIf) -> Cell:
+    """``cell`` as ``what_if`` changes it.
+
+    Raises:
+        InputError: when there is no such cluster.
+    """
+    size = cell.num_gpus * what_if.size
+    if size != int(size):
+        raise InputError("sweep.what_ifs", what_if.size, f"makes {size:g} GPUs", "whole nodes")
+    cluster = cell.declared.cluster
+    fabric: dict[str, Any] = {}
+    if what_if.cluster is None:
+        for field in ("nics_per_node", "nic_gbps", "oversubscription"):
+            fabric[field] = getattr(cluster, field)
+    name = what_if.cluster or cell.cluster
+    rate = fabric.get("nic_gbps", declarations.clusters[name][0].nic_gbps)
+    fabric["nic_gbps"] = rate * what_if.network
+    return make_cell(study, declarations, cell.model, name, int(size), fabric)
+
+
+def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
+    """Everything that determines a cell's answer, JSON-ready; neither prices nor run lengths."""
+    declared = cell.declared
+    priceless = replace(
+        declared,
+        gpu=replace(declared.gpu, price_usd_per_hour=0.0, sources={}),
+        cluster=replace(declared.cluster, source=""),
+        model=replace(declared.model, source=""),
+        training=_any_length(declared.training),
+    )
+    options = settings.options
+    asked = identity(
+        priceless, settings.space, OBJECTIVE, options, settings.simulator, settings.seed
+    )
+    limits = {name: getattr(options, name) for name in _LIMITS}
+    code = [product_digest(), *_own_code(settings.simulator)]
+    return {**asked, "limits": limits, "code": code}
+
+
+_LIMITS = ("n_trials", "patience", "min_trials", "stable_top", "promote_to")
+
+
+def digest(cell: Cell, settings: SearchSettings) -> str:
+    """Equal questions, equal digests; any change of the product's code is another question."""
+    text = json.dumps(question(cell, settings), sort_keys=True, default=list)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _any_length(training: Training) -> Training:
+    return replace(training, tokens=1.0)
+
+
+_ROOT = Path(__file__).parent.parent
+
+
+@functools.cache
+def product_digest() -> str:
+    """Hash of the code and data that answer a cell."""
+    summed = hashlib.sha256()
+    for room in ("simulators", "pruning", "optimizer"):
+        for path in sorted((_ROOT / room).rglob("*")):
+            if path.suffix in (".py", ".cpp", ".csv", ".json", ".ubj", ".yaml"):
+                summed.update(str(path.relative_to(_ROOT)).encode())
+                summed.update(path.read_bytes())
+    return summed.hexdigest()
+
+
+def _own_code(simulator: SimulatorSpec) -> Sequence[str]:
+    """Hash of the file of a simulator of the user's own."""
+    module, colon, _ = simulator.name.partition(":")
+    found = importlib.util.find_spec(module) if colon else None
+    if found is None or found.origin is None:
+        return ()
+    return (hashlib.sha256(Path(found.origin).read_bytes()).hexdigest(),)

@@ -1,0 +1,262 @@
+"""A whole study: its cells searched or read back, then what they say for each model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from planning.answer import Answer
+from planning.cells import Cell, Declarations, study_cells, what_if_cell
+from planning.goodput import Reliability, goodput
+from planning.points import Point, TargetAnswer, answer_target, front, make_point, preferred
+from planning.pool import AnswerCell, answer_cells
+from planning.scaling import ScalingCurve, scaling_curves
+from planning.sensitivity import BreakEven, Effect, break_even, effects_without_search
+from planning.store import AnswerStore
+from planning.study import Study, Target, WhatIf
+from simulators.errors import InputError
+
+NETWORK = {"network x 0.5": WhatIf(network=0.5), "network x 2": WhatIf(network=2.0)}
+"""What-ifs that every answer gets."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a study stands: ``total`` cells of this round, ``done`` of them answered, ``stored``
+    of those read back; ``cell`` is the latest."""
+
+    done: int
+    total: int
+    stored: int
+    cell: Cell
+    answer: Answer
+    elapsed_s: float
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell's answer; ``point`` is None, and ``reason`` says why, where no run is possible."""
+
+    cell: Cell
+    answer: Answer
+    point: Point | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ModelOutcome:
+    """What a study says of one model.
+
+    ``chosen`` is the preferred cell of those that meet every target, or, where none does
+    (``meets_all`` false), of all that fit; ``effects`` and ``break_evens`` are about it.
+    """
+
+    model: str
+    points: tuple[Point, ...]
+    front: tuple[Point, ...]
+    targets: tuple[TargetAnswer, ...]
+    chosen: Point | None
+    meets_all: bool
+    curves: tuple[ScalingCurve, ...]
+    effects: tuple[Effect, ...]
+    break_evens: tuple[BreakEven, ...]
+
+
+@dataclass(frozen=True)
+class StudyOutcome:
+    """``searched`` and ``stored`` count cells, those of what-ifs included."""
+
+    study: Study
+    results: tuple[CellResult, ...]
+    models: tuple[ModelOutcome, ...]
+    searched: int
+    stored: int
+    wall_s: float
+
+
+class Answers:
+    """Answers cells, each question once: from the store, or by searching. Counts both."""
+
+    def __init__(
+        self, store: AnswerStore, answer: AnswerCell, n_jobs: int, on_progress: OnProgress
+    ) -> None:
+        self._store, self._answer = store, answer
+        self._n_jobs, self._on_progress = n_jobs, on_progress
+        self._started_s = time.monotonic()
+        self.searched = self.stored = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def of(self, cells: Sequence[Cell]) -> dict[str, Answer]:
+        """The answers by the cells' keys."""
+        found: dict[str, Answer] = {}
+        missing = []
+        for cell in cells:
+            if (kept := self._store.read(cell)) is None:
+                missing.append(cell)
+            else:
+                found[cell.key] = kept
+        stored = len(found)
+        self.stored += stored
+        for cell, answer in answer_cells(missing, self._answer, self._n_jobs):
+            self._store.write(cell, answer)
+            self.searched += 1
+            found[cell.key] = answer
+            self._on_progress(
+                Progress(len(found), len(cells), stored, cell, answer, self.elapsed_s)
+            )
+        return found
+
+
+def run_study(
+    study: Study,
+    declarations: Declarations,
+    reliability: Reliability,
+    store: AnswerStore,
+    answer: AnswerCell,
+    *,
+    n_jobs: int,
+    on_progress: OnProgress,
+) -> StudyOutcome:
+    """Answer every cell of a study, and what if its answers' circumstances change.
+
+    Raises:
+        InputError: for a cell that cannot be declared.
+        KeyboardInterrupt: on Ctrl-C; finished cells are stored.
+    """
+    answers = Answers(store, answer, n_jobs, on_progress)
+    cells = study_cells(study, declarations)
+    found = answers.of(cells)
+    results = [_result(cell, found[cell.key], reliability) for cell in cells]
+    drafts = [_draft(model, results, study) for model in study.models]
+    asked = [
+        (number, name, cell)
+        for number, draft in enumerate(drafts)
+        if draft.chosen is not None
+        for name, cell in _what_ifs(study, declarations, draft.chosen)
+    ]
+    what_ifs = answers.of([cell for _, _, cell in asked if isinstance(cell, Cell)])
+    models = [
+        _finished(
+            draft,
+            study,
+            reliability,
+            [(name, cell) for at, name, cell in asked if at == number],
+            what_ifs,
+        )
+        for number, draft in enumerate(drafts)
+    ]
+    return StudyOutcome(
+        study,
+        tuple(results),
+        tuple(models),
+        answers.searched,
+        answers.stored,
+        answers.elapsed_s,
+    )
+
+
+def _result(cell: Cell, answer: Answer, reliability: Reliability) -> CellResult:
+    if answer.best is None:
+        return CellResult(cell, answer, None, answer.reason)
+    cluster = cell.declared.cluster
+    try:
+        share = goodput(reliability, cluster.num_gpus, cluster.num_nodes)
+    except InputError as error:
+        return CellResult(cell, answer, None, error.problem)
+    return CellResult(cell, answer, make_point(cell, answer.best, share), None)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    model: str
+    points: tuple[Point, ...]
+    targets: tuple[TargetAnswer, ...]
+    chosen: Point | None
+    meets_all: bool
+
+
+def _draft(model: str, results: Iterable[CellResult], study: Study) -> _Draft:
+    points = tuple(
+        result.point
+        for result in results
+        if result.point is not None and result.cell.model == model
+    )
+    good = [point for point in points if _meets(point, study.targets.values())]
+    return _Draft(
+        model,
+        points,
+        tuple(answer_target(name, target, points) for name, target in study.targets.items()),
+        preferred(good or points, study.prefer),
+        bool(good),
+    )
+
+
+def _meets(point: Point, targets: Iterable[Target]) -> bool:
+    return all(point.meets(target) for target in targets)
+
+
+def _what_ifs(
+    study: Study, declarations: Declarations, chosen: Point
+) -> list[tuple[str, Cell | InputError]]:
+    declared = study.what_ifs
+    own = {name: w for name, w in NETWORK.items() if w not in declared.values()}
+    if chosen.cell.declared.cluster.num_nodes == 1:
+        own = {}
+    found: list[tuple[str, Cell | InputError]] = []
+    for name, what_if in {**own, **declared}.items():
+        try:
+            found.append((name, what_if_cell(study, declarations, chosen.cell, what_if)))
+        except InputError as error:
+            found.append((name, error))
+    return found
+
+
+def _finished(
+    draft: _Draft,
+    study: Study,
+    reliability: Reliability,
+    what_ifs: Sequence[tuple[str, Cell | InputError]],
+    answers: dict[str, Answer],
+) -> ModelOutcome:
+    effects: list[Effect] = []
+    break_evens: list[BreakEven] = []
+    chosen = draft.chosen
+    if chosen is not None:
+        effects = effects_without_search(chosen, reliability)
+        effects += [_effect(name, cell, answers, chosen, reliability) for name, cell in what_ifs]
+        limits = [Target(target.days, None, target.gpus) for target in study.targets.values()]
+        break_evens = break_even(chosen, [p for p in draft.points if _meets(p, limits)])
+    return ModelOutcome(
+        draft.model,
+        draft.points,
+        tuple(front(draft.points)),
+        draft.targets,
+        chosen,
+        draft.meets_all,
+        tuple(scaling_curves(draft.points)),
+        tuple(effects),
+        tuple(break_evens),
+    )
+
+
+def _effect(
+    name: str,
+    cell: Cell | InputError,
+    answers: dict[str, Answer],
+    chosen: Point,
+    reliability: Reliability,
+) -> Effect:
+    if isinstance(cell, InputError):
+        return Effect(name, None, None, chosen.num_gpus, reason=cell.problem)
+    result = _result(cell, answers[cell.key], reliability)
+    if result.point is None:
+        return Effect(name, None, None, cell.num_gpus, reason=result.reason)
+    changed = result.point.best.recipe != chosen.best.recipe
+    return Effect(name, result.point.days, result.point.usd, cell.num_gpus, changed)

@@ -1,0 +1,72 @@
+"""Cells searched side by side: one worker process a core, one cell a worker at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import joblib
+from joblib.externals import loky
+
+from optimizer.executors.worker import serve_only
+from planning.answer import Answer, failed
+from planning.cells import Cell
+
+AnswerCell = Callable[[Cell], Answer]
+"""Searches one cell; importable, since worker processes call it."""
+
+# Workers are as many as cores: a library that starts threads of its own only gets in the way.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def answer_cells(
+    cells: Sequence[Cell], answer: AnswerCell, n_jobs: int
+) -> Iterator[tuple[Cell, Answer]]:
+    """Each cell with its answer, as they come in.
+
+    A cell that takes its worker down (out of memory, say) is answered as failed. One worker is
+    this process. ``n_jobs`` -1 is one worker a core.
+    """
+    workers = min(int(joblib.effective_n_jobs(n_jobs)), len(cells))
+    if workers <= 1:
+        for cell in cells:
+            yield cell, answer(cell)
+        return
+    left = dict(enumerate(cells))
+    with _Pool(workers) as pool:
+        numbers = {pool.submit(answer, cell): number for number, cell in left.items()}
+        try:
+            for done in as_completed(numbers):
+                found = done.result()
+                yield left.pop(numbers[done]), found
+        except BrokenProcessPool:
+            pass  # nobody can tell by which of the cells: they are tried alone below
+    for cell in left.values():
+        yield cell, _alone(answer, cell)
+
+
+def _alone(answer: AnswerCell, cell: Cell) -> Answer:
+    with _Pool(1) as pool:
+        try:
+            found: Answer = pool.submit(answer, cell).result()
+        except BrokenProcessPool:
+            return failed(RuntimeError("the search took its process down; out of memory?"))
+        return found
+
+
+class _Pool:
+    """A pool of loky's that ends its workers whatever they are doing."""
+
+    def __init__(self, workers: int) -> None:
+        self._pool: Any = loky.ProcessPoolExecutor(
+            workers, initializer=serve_only, initargs=(os.getpid(),), env=_ONE_THREAD
+        )
+
+    def __enter__(self) -> Any:
+        return self._pool
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, kill_workers=True)

@@ -1,0 +1,118 @@
+"""A capacity study as declared: which clusters, for which models, to meet which targets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from simulators.errors import InputError, require_choice, require_positive
+from simulators.job import Training
+
+PREFERENCES = ("cheapest", "fastest", "smallest")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a run has to keep to; None is no limit, so a target without any is "it fits"."""
+
+    days: float | None = None
+    usd: float | None = None
+    gpus: int | None = None
+
+    def check(self, field_name: str) -> None:
+        """Refuse limits that mean nothing.
+
+        Raises:
+            InputError: naming the limit.
+        """
+        for name in ("days", "usd", "gpus"):
+            if getattr(self, name) is not None:
+                require_positive(f"{field_name}.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change to the cell that a model's answer names, searched anew.
+
+    ``cluster`` takes its place at the same number of GPUs; ``size`` multiplies the GPUs,
+    ``network`` the rate of every NIC.
+    """
+
+    cluster: str | None = None
+    size: float = 1.0
+    network: float = 1.0
+
+    def check(self, field_name: str) -> None:
+        """Refuse factors that mean nothing.
+
+        Raises:
+            InputError: naming the factor.
+        """
+        for name in ("size", "network"):
+            require_positive(f"{field_name}.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Study:
+    """Every model on every cluster, at every size and on every fabric.
+
+    ``models`` and ``clusters`` are names of declarations; ``gpu@cluster`` is a cluster with other
+    GPUs in it. Sizes are ``num_gpus`` or ``num_nodes``, one of both. An empty ``nic_gbps``,
+    ``oversubscription`` or ``nics_per_node`` leaves the clusters' own. ``training.tokens`` is what
+    a run trains on; the batch is ``training.global_batch_size``, or ``sequences_per_gpu`` times
+    the GPUs. ``prices_usd_per_hour`` go by the GPU's name and replace declared ones. ``prefer``
+    says which of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or
+    ``smallest``.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    clusters: tuple[str, ...]
+    training: Training
+    num_gpus: tuple[int, ...] = ()
+    num_nodes: tuple[int, ...] = ()
+    sequences_per_gpu: int | None = None
+    nic_gbps: tuple[float, ...] = ()
+    oversubscription: tuple[float, ...] = ()
+    nics_per_node: tuple[int, ...] = ()
+    prices_usd_per_hour: dict[str, float] = field(default_factory=dict)
+    targets: dict[str, Target] = field(default_factory=dict)
+    what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    prefer: str = "cheapest"
+
+    def check(self) -> None:
+        """Refuse a study that asks nothing, or something impossible.
+
+        Raises:
+            InputError: naming the field.
+        """
+        # The name is a directory's.
+        if not re.fullmatch(r"\w[\w.-]*", self.name):
+            allowed = "letters, digits, '_', '-' and '.'"
+            raise InputError("sweep.name", self.name, "cannot name a directory", allowed)
+        for name in ("models", "clusters"):
+            if not getattr(self, name):
+                raise InputError(f"sweep.{name}", [], "is empty", "one name or more")
+        if bool(self.num_gpus) == bool(self.num_nodes):
+            given = [*self.num_gpus, *self.num_nodes]
+            problem = "gives no size" if not given else "gives sizes twice"
+            raise InputError("sweep.num_gpus", given, problem, "num_gpus or num_nodes, not both")
+        for name in ("models", "clusters", *_AXES):
+            values = getattr(self, name)
+            if len(set(values)) != len(values):
+                raise InputError(f"sweep.{name}", list(values), "repeats a value")
+        for name in _AXES:
+            for value in getattr(self, name):
+                require_positive(f"sweep.{name}", value)
+        if self.sequences_per_gpu is not None:
+            require_positive("sweep.sequences_per_gpu", self.sequences_per_gpu)
+        for gpu, price in self.prices_usd_per_hour.items():
+            require_positive(f"sweep.prices_usd_per_hour.{gpu}", price)
+        for name, target in self.targets.items():
+            target.check(f"sweep.targets.{name}")
+        for name, what_if in self.what_ifs.items():
+            what_if.check(f"sweep.what_ifs.{name}")
+        require_choice("sweep.prefer", self.prefer, PREFERENCES)
+
+
+_AXES = ("num_gpus", "num_nodes", "nic_gbps", "oversubscription", "nics_per_node")

@@ -1,0 +1,31 @@
+"""Tells another program, over HTTP, how a run came out."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+
+TIMEOUT_S = 10.0
+
+
+def post(address: str, content: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> str | None:
+    """POST ``content`` as JSON; returns what went wrong in words, None when it was taken."""
+    request = urllib.request.Request(
+        address,
+        json.dumps(content, allow_nan=False).encode(),
+        {"Content-Type": "application/json", "User-Agent": "trainscout"},
+        method="POST",
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"it answered {error.code} {error.reason}"
+    except urllib.error.URLError as error:
+        return str(error.reason)
+    except (OSError, HTTPException, ValueError) as error:
+        return str(error) or type(error).__name__

@@ -1,0 +1,219 @@
+"""A run of a capacity study as plain values: what ``study.json`` and ``study.csv`` hold."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from planning.cells import Cell
+from planning.outcome import CellResult, ModelOutcome, StudyOutcome
+from planning.points import Point, TargetAnswer
+from reports.wording import recipe_words
+
+FORMAT = 1
+
+
+def study_record(
+    outcome: StudyOutcome, *, started: str, commit: str | None, groups: Mapping[str, str]
+) -> dict[str, Any]:
+    """The whole run, JSON-ready; units are in the names.
+
+    Args:
+        outcome: what was found.
+        started: when, as text.
+        commit: of Trainscout, when known.
+        groups: the choices of configuration groups that ``optimize.py`` has too.
+    """
+    fronts = {point.cell.key for model in outcome.models for point in model.front}
+    return {
+        "format": FORMAT,
+        "name": outcome.study.name,
+        "started": started,
+        "commit": commit,
+        "wall_s": outcome.wall_s,
+        "searched_cells": outcome.searched,
+        "stored_cells": outcome.stored,
+        "study": asdict(outcome.study),
+        "models": [_model_record(model) for model in outcome.models],
+        "cells": [_cell_record(result, outcome, fronts, groups) for result in outcome.results],
+    }
+
+
+def _model_record(model: ModelOutcome) -> dict[str, Any]:
+    return {
+        "model": model.model,
+        "answer": _key(model.chosen),
+        "meets_all_targets": model.meets_all,
+        "targets": [_target_record(target) for target in model.targets],
+        "scaling": [
+            {
+                "cluster": curve.cluster,
+                "fabric": curve.fabric,
+                "sizes": [
+                    {
+                        "num_gpus": size.point.num_gpus,
+                        "efficiency": size.efficiency,
+                        "part": size.part,
+                        "share_of_growth": size.share_of_growth,
+                        "batch_limited": size.batch_limited,
+                    }
+                    for size in curve.points
+                ],
+            }
+            for curve in model.curves
+        ],
+        "effects": [asdict(effect) for effect in model.effects],
+        "break_evens": [
+            {
+                "cell": even.point.cell.key,
+                "price_usd_per_hour": even.price_usd_per_hour,
+                "break_even_usd_per_hour": even.break_even_usd_per_hour,
+            }
+            for even in model.break_evens
+        ],
+    }
+
+
+def _target_record(target: TargetAnswer) -> dict[str, Any]:
+    return {
+        "name": target.name,
+        **asdict(target.target),
+        "met_by": len(target.meeting),
+        "cheapest": _key(target.cheapest),
+        "fastest": _key(target.fastest),
+        "smallest": _key(target.smallest),
+    }
+
+
+def _key(point: Point | None) -> str | None:
+    return None if point is None else point.cell.key
+
+
+def _cell_record(
+    result: CellResult, outcome: StudyOutcome, fronts: set[str], groups: Mapping[str, str]
+) -> dict[str, Any]:
+    cell, answer, point = result.cell, result.answer, result.point
+    cluster, training = cell.declared.cluster, cell.declared.training
+    # An answer of which no run is possible, for failures, is none.
+    status = answer.status if point is not None or answer.best is None else "failed"
+    record: dict[str, Any] = {
+        "key": cell.key,
+        "status": status,
+        "reason": result.reason,
+        "model": cell.model,
+        "cluster": cell.cluster,
+        "gpu": cell.declared.gpu.name,
+        "num_gpus": cell.num_gpus,
+        "num_nodes": cluster.num_nodes,
+        "nics_per_node": cluster.nics_per_node,
+        "nic_gbps": cluster.nic_gbps,
+        "oversubscription": cluster.oversubscription,
+        "global_batch_size": training.global_batch_size,
+        "price_usd_per_hour": cell.declared.gpu.price_usd_per_hour,
+        "stopped": answer.stopped,
+        "proved": answer.proved,
+        "command": search_command(cell, groups),
+    }
+    if point is None:
+        return record
+    best, share = point.best, point.goodput
+    targets = outcome.study.targets
+    return {
+        **record,
+        "days": point.days,
+        "days_interval": point.days_interval,
+        "gpu_hours": point.gpu_hours,
+        "usd": point.usd,
+        "pareto": cell.key in fronts,
+        "targets_met": [name for name, target in targets.items() if point.meets(target)],
+        "recipe": asdict(best.recipe),
+        "recipe_words": recipe_words(best.recipe, best.dp),
+        "dp": best.dp,
+        "step_time_s": best.step_time_s,
+        "step_interval_s": best.interval_s,
+        "mfu": best.mfu,
+        "tokens_per_s": best.tokens_per_s,
+        "tokens_per_s_per_gpu": best.tokens_per_s / cell.num_gpus,
+        "breakdown_s": best.breakdown_s,
+        "peak_reserved_bytes": best.peak_reserved_bytes,
+        "capacity_bytes": best.capacity_bytes,
+        "goodput_share": share.share,
+        "mtbf_s": share.mtbf_s,
+        "checkpoint_interval_s": share.checkpoint_interval_s,
+        "evidence_share": best.evidence_share,
+        "estimated_operations": list(best.estimated_operations),
+        "assumptions": list(best.assumptions),
+    }
+
+
+def search_command(cell: Cell, groups: Mapping[str, str]) -> str:
+    """The ``optimize.py`` command that searches a cell alone and shows all about it."""
+    declared = cell.declared
+    gpu, _, cluster = cell.cluster.rpartition("@")
+    chosen = {"model": cell.model, "cluster": cluster}
+    if gpu:
+        chosen["gpu"] = gpu
+    settings: dict[str, Any] = {**chosen, **groups, "objective": "step_time"}
+    for field in ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription"):
+        settings[f"cluster.{field}"] = getattr(declared.cluster, field)
+    for field, value in asdict(declared.training).items():
+        if value is not None:
+            settings[f"training.{field}"] = value
+    settings["gpu.price_usd_per_hour"] = declared.gpu.price_usd_per_hour
+    return shlex.join(
+        ["python", "optimize.py", *(f"{name}={value}" for name, value in settings.items())]
+    )
+
+
+_CSV_COLUMNS = (
+    "model",
+    "cluster",
+    "gpu",
+    "num_gpus",
+    "num_nodes",
+    "nics_per_node",
+    "nic_gbps",
+    "oversubscription",
+    "global_batch_size",
+    "price_usd_per_hour",
+    "status",
+    "reason",
+    "proved",
+    "days",
+    "days_low",
+    "days_high",
+    "gpu_hours",
+    "usd",
+    "pareto",
+    "targets_met",
+    "goodput_share",
+    "checkpoint_interval_s",
+    "recipe_words",
+    "step_time_s",
+    "mfu",
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "peak_reserved_bytes",
+)
+
+
+def study_csv(record: Mapping[str, Any]) -> str:
+    """One row a cell; empty where a cell has no such value; then ``breakdown_s.<part>``."""
+    cells: Sequence[Mapping[str, Any]] = record["cells"]
+    parts = sorted({part for cell in cells for part in cell.get("breakdown_s", ())})
+    columns = [*_CSV_COLUMNS, *(f"breakdown_s.{part}" for part in parts)]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for cell in cells:
+        row = dict(cell)
+        row["targets_met"] = " ".join(cell.get("targets_met", ()))
+        row["days_low"], row["days_high"] = cell.get("days_interval") or (None, None)
+        for part, seconds in cell.get("breakdown_s", {}).items():
+            row[f"breakdown_s.{part}"] = seconds
+        writer.writerow(row)
+    return buffer.getvalue()

@@ -1,0 +1,320 @@
+"""What a capacity study looks like on a terminal and in a text file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planning.changes import Change
+from planning.goodput import Reliability
+from planning.outcome import CellResult, ModelOutcome, StudyOutcome
+from planning.points import Point, TargetAnswer
+from planning.scaling import ScalingCurve, ScalingPoint
+from planning.sensitivity import BreakEven, Effect
+from planning.study import Target
+from reports.wording import (
+    long_time_words,
+    part_words,
+    percent_words,
+    recipe_words,
+    tokens_words,
+    usd_words,
+)
+from simulators.uncertainty import LEVEL
+
+# More differences than a screen holds are in the file.
+_SHOWN_CHANGES = 20
+
+
+def study_report(
+    outcome: StudyOutcome,
+    reliability: Reliability,
+    found: Sequence[Change] | None,
+    directory: Path,
+) -> RenderableType:
+    """The whole report: the answer for each model, its tables, what changed, counts.
+
+    Args:
+        outcome: the study's.
+        reliability: behind its calendar days.
+        found: the differences from the run before; None when there was none.
+        directory: where the run's files are.
+    """
+    parts: list[RenderableType] = []
+    for model in outcome.models:
+        parts += [*_model_parts(model, outcome), Text()]
+    failed = [result for result in outcome.results if result.point is None]
+    if failed:
+        parts += [_without_point(failed), Text()]
+    if found is not None:
+        parts += [changes_report(found), Text()]
+    parts += [
+        Text(goodput_words(outcome, reliability)),
+        Text(_counts_words(outcome)),
+        Text(f"Files: {directory}"),
+    ]
+    return Group(*parts)
+
+
+def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableType]:
+    heading = Text(answer_words(model, outcome), style="bold")
+    if not model.points:
+        return [heading]
+    parts: list[RenderableType] = [heading, Text(), _points_table(model)]
+    if model.targets:
+        parts += [Text(), _targets_table(model.targets)]
+    if model.curves:
+        parts += [Text(), _scaling_table(model.curves)]
+    if model.chosen is not None:
+        parts += [Text(), _effects_table(model.effects, model.chosen)]
+        if model.break_evens:
+            parts += [Text(), _break_even_table(model.break_evens, model.chosen)]
+    return parts
+
+
+def answer_words(model: ModelOutcome, outcome: StudyOutcome) -> str:
+    """The answer for one model in a sentence or two."""
+    tokens = tokens_words(outcome.study.training.tokens)
+    start = f"{model.model}, {tokens}:"
+    chosen = model.chosen
+    if chosen is None:
+        return f"{start} nothing fits on any cluster of the study."
+    prefer = outcome.study.prefer
+    where = f"{chosen.num_gpus} GPUs of {chosen.cell.cluster}"
+    figures = f"{_days(chosen.days)}, {usd_words(chosen.usd)}{_bar_words(chosen)}"
+    recipe = recipe_words(chosen.best.recipe, chosen.best.dp)
+    if model.meets_all:
+        targets = " that meets every target" if model.targets else " that fits"
+        return f"{start} the {prefer} cluster{targets} is {where}: {figures}; {recipe}."
+    missed = [target for target in model.targets if not target.meeting]
+    if missed:
+        which = "no cluster meets " + ", ".join(
+            f"{target.name} ({target_words(target.target)})" for target in missed
+        )
+    else:
+        which = "no one cluster meets all targets at once"
+    return f"{start} {which}. The {prefer} that fits is {where}: {figures}; {recipe}."
+
+
+def _bar_words(point: Point) -> str:
+    if point.days_interval is None:
+        return ""
+    low, high = point.days_interval
+    return f" ({low:,.1f} to {high:,.1f} days in {LEVEL:.0%} of measured runs like it)"
+
+
+def target_words(target: Target) -> str:
+    limits = []
+    if target.days is not None:
+        limits.append(f"<= {target.days:g} days")
+    if target.usd is not None:
+        limits.append(f"<= {usd_words(target.usd)}")
+    if target.gpus is not None:
+        limits.append(f"<= {target.gpus} GPUs")
+    return ", ".join(limits) or "fits"
+
+
+def _table(left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in left:
+        table.add_column(name)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _titled(title: str, table: Table) -> RenderableType:
+    # A table's own title is broken at the table's width.
+    return Group(Text(title, style="italic"), table)
+
+
+def _days(days: float) -> str:
+    return long_time_words(days * 86400)
+
+
+def _fabric_matters(points: Iterable[Point]) -> bool:
+    """Whether a cluster was asked with more than one fabric."""
+    pairs = {(point.cell.cluster, point.cell.fabric) for point in points}
+    return len(pairs) > len({cluster for cluster, _ in pairs})
+
+
+def _cluster_words(point: Point, with_fabric: bool) -> str:
+    return f"{point.cell.cluster}, {point.cell.fabric}" if with_fabric else point.cell.cluster
+
+
+def _points_table(model: ModelOutcome) -> RenderableType:
+    """Every cell that fits; * marks the front of GPUs, days and dollars."""
+    table = _table(["", "cluster"], ["GPUs", "days", "cost", "MFU", "goodput"])
+    table.add_column("recipe")
+    with_fabric = _fabric_matters(model.points)
+    best = {id(point) for point in model.front}
+    for point in model.points:
+        table.add_row(
+            "*" if id(point) in best else "",
+            _cluster_words(point, with_fabric),
+            f"{point.num_gpus:,}",
+            f"{point.days:,.1f}",
+            usd_words(point.usd),
+            percent_words(point.best.mfu),
+            percent_words(point.goodput.share),
+            recipe_words(point.best.recipe, point.best.dp),
+            style="bold" if point is model.chosen else None,
+        )
+    return _titled("GPUs, days, dollars (* nothing is better in all three)", table)
+
+
+def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
+    table = _table(["target", "limit"], ["met by"])
+    for name in ("cheapest", "fastest", "smallest"):
+        table.add_column(name)
+    for target in targets:
+        outstanding = (target.cheapest, target.fastest, target.smallest)
+        table.add_row(
+            target.name,
+            target_words(target.target),
+            str(len(target.meeting)),
+            *(_point_words(point) for point in outstanding),
+        )
+    return _titled("Targets", table)
+
+
+def _point_words(point: Point | None) -> str:
+    if point is None:
+        return "none"
+    cost = f"{_days(point.days)}, {usd_words(point.usd)}"
+    return f"{point.num_gpus:,} {point.cell.cluster}: {cost}"
+
+
+def _scaling_table(curves: Iterable[ScalingCurve]) -> RenderableType:
+    table = _table(["cluster"], ["GPUs", "tokens/s/GPU", "efficiency"])
+    table.add_column("what grew")
+    sizes = [size for curve in curves for size in curve.points]
+    with_fabric = _fabric_matters(size.point for size in sizes)
+    for size in sizes:
+        table.add_row(
+            _cluster_words(size.point, with_fabric),
+            f"{size.point.num_gpus:,}",
+            f"{size.point.best.tokens_per_s / size.point.num_gpus:,.0f}",
+            percent_words(size.efficiency),
+            bend_words(size),
+        )
+    title = "Scaling: tokens/s per GPU against the smallest size that fits, and what bends it"
+    return _titled(title, table)
+
+
+def bend_words(size: ScalingPoint) -> str:
+    """Why one size is less efficient than the first; empty where it is not notably so."""
+    if size.part is None or size.share_of_growth is None:
+        return ""
+    words = f"{part_words(size.part)} ({size.share_of_growth:.0%} of it)"
+    if size.batch_limited:
+        best = size.point.best
+        count = f"{best.micro_batches} micro-batch" + ("es" if best.micro_batches > 1 else "")
+        words += f"; batch limit: {count} a replica"
+        if best.recipe.pp > 1:
+            words += f" for {best.recipe.pp} stages"
+    return words
+
+
+def _effects_table(effects: Iterable[Effect], chosen: Point) -> RenderableType:
+    table = _table(["change"], ["GPUs", "days", "cost", "cost moves"])
+    table.add_column("recipe")
+    for effect in effects:
+        if effect.days is None or effect.usd is None:
+            table.add_row(effect.name, f"{effect.num_gpus:,}", "-", "-", "-", effect.reason or "")
+            continue
+        recipe = {None: "", True: "another is best", False: "the same"}[effect.recipe_changed]
+        table.add_row(
+            effect.name,
+            f"{effect.num_gpus:,}",
+            f"{effect.days:,.1f}",
+            usd_words(effect.usd),
+            f"{effect.usd / chosen.usd - 1:+.1%}" if chosen.usd else "-",
+            recipe,
+        )
+    return _titled(f"What if, for {chosen.num_gpus:,} GPUs of {chosen.cell.cluster}", table)
+
+
+def _break_even_table(evens: Iterable[BreakEven], chosen: Point) -> RenderableType:
+    table = _table(["cluster"], ["GPUs", "GPU-hours", "price now", "break-even price"])
+    for even in evens:
+        table.add_row(
+            even.point.cell.cluster,
+            f"{even.point.num_gpus:,}",
+            f"{even.point.gpu_hours:,.0f}",
+            f"${even.price_usd_per_hour:.2f}",
+            f"${even.break_even_usd_per_hour:.2f}",
+        )
+    price = chosen.cell.declared.gpu.price_usd_per_hour
+    where = f"{chosen.num_gpus:,} GPUs of {chosen.cell.cluster}"
+    title = f"Break-even: where others cost as much as {where} at ${price:.2f} an hour"
+    return _titled(title, table)
+
+
+def _without_point(results: Iterable[CellResult]) -> RenderableType:
+    table = _table(["model", "cluster"], ["GPUs"])
+    table.add_column("why", overflow="fold")
+    for result in results:
+        # The first two lines say what stood in the way; study.json has the rest.
+        lines = (result.reason or result.answer.status).splitlines()
+        cell = result.cell
+        table.add_row(cell.model, cell.cluster, f"{cell.num_gpus:,}", "\n".join(lines[:2]))
+    return _titled("No answer", table)
+
+
+def changes_report(found: Sequence[Change]) -> RenderableType:
+    """The differences from the run before, the answers' first."""
+    if not found:
+        return Text("Since the last run: nothing changed.")
+    table = _table(["what", "where"], [])
+    for name in ("before", "now"):
+        table.add_column(name, overflow="fold")
+    for change in found[:_SHOWN_CHANGES]:
+        share = "" if change.share is None else f" ({change.share:+.1%})"
+        table.add_row(
+            change.kind.replace("_", " "),
+            change.where,
+            change.before or "-",
+            f"{change.after or '-'}{share}",
+        )
+    if len(found) > _SHOWN_CHANGES:
+        table.add_row("...", f"{len(found) - _SHOWN_CHANGES} more in changes.json", "", "")
+    count = f"{len(found)} change" + ("s" if len(found) > 1 else "")
+    return _titled(f"Since the last run: {count}", table)
+
+
+def goodput_words(outcome: StudyOutcome, reliability: Reliability) -> str:
+    """What the calendar days take for granted."""
+    points = [point for model in outcome.models for point in model.points]
+    if not reliability.fails or not points:
+        return (
+            "Days: as if nothing ever fails and checkpoints are free (goodput=llama3_405b, or "
+            "goodput.gpu_mtbf_hours=, counts failures)."
+        )
+    largest = max(points, key=lambda point: point.num_gpus)
+    share = largest.goodput
+    words = f"Days: with failures, checkpoints and restarts ({reliability.source})."
+    if share.mtbf_s is not None and share.checkpoint_interval_s is not None:
+        words += (
+            f" {largest.num_gpus:,} GPUs are interrupted every {long_time_words(share.mtbf_s)}"
+            f" and write a checkpoint every {share.checkpoint_interval_s / 60:.0f} minutes of"
+            f" work: {percent_words(share.share)} of the time is training that lasts."
+        )
+    return words
+
+
+def _counts_words(outcome: StudyOutcome) -> str:
+    unproved = sum(
+        result.answer.best is not None and not result.answer.proved for result in outcome.results
+    )
+    words = (
+        f"Cells: {len(outcome.results)} of the study; {outcome.searched} searched, "
+        f"{outcome.stored} known from before (what-ifs included), {outcome.wall_s:.1f} s."
+    )
+    if unproved:
+        words += f" {unproved} answers are not proved to be the best of their space."
+    return words
