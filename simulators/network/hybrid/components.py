@@ -12,6 +12,7 @@ from simulators.network.packet.tables import (
     NONE,
     PARKED,
     QUEUE_BYTES,
+    RESTING,
 )
 
 
@@ -35,7 +36,11 @@ def live_flows(first, used, flows, paths, ports, found):  # type: ignore[no-unty
         if flows[flow, DONE] != NONE:
             continue
         unfinished = min(unfinished, flow)
-        if flows[flow, BEGAN] != NONE and ports[paths[flow, 0], PARKED] == 0:
+        if (
+            flows[flow, BEGAN] != NONE
+            and flows[flow, RESTING] == 0
+            and ports[paths[flow, 0], PARKED] == 0
+        ):
             found[count] = flow
             count += 1
     return count, unfinished

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulators.network.hybrid import components
+from simulators.network.hybrid.memory import Episode, Rest
 from simulators.network.hybrid.parking import Parked, shift
 from simulators.network.hybrid.predictors import PREDICTORS
+from simulators.network.hybrid.repeats import RepeatingEngine
 from simulators.network.hybrid.settings import HybridSettings
 from simulators.network.packet import tables as t
-from simulators.network.packet.engine import PacketEngine
 from simulators.network.packet.settings import PacketSettings
 from simulators.network.packet.tables import Floats, Ints, to_picoseconds
 
@@ -26,8 +27,8 @@ _LAST_PACKETS = 4
 _LEAST_SAMPLES = 2
 
 
-class HybridEngine(PacketEngine):
-    """A packet engine that skips what repeats itself.
+class HybridEngine(RepeatingEngine):
+    """A packet engine that skips what does not change, and plays what repeats itself from memory.
 
     >>> from simulators.network.topology.routing import Routes
     >>> engine = HybridEngine([25e9], [1e-6], max_hops=1)
@@ -83,27 +84,68 @@ class HybridEngine(PacketEngine):
     def _run(self, until: int) -> None:
         while True:
             due = int(self._heap[0, 0]) if self._count[t.EVENTS_DUE] else t.CLOCK_END
-            end = min((parked.until for parked in self._parked), default=t.CLOCK_END)
-            if min(due, end) > until or min(due, end) == t.CLOCK_END:
-                return
-            if min(due, end) > self._next_sample:
+            next_end = min((parked.until for parked in self._parked), default=t.CLOCK_END)
+            if min(due, next_end) > until or min(due, next_end) == t.CLOCK_END:
+                break
+            if min(due, next_end) > self._next_sample:
                 # Nothing happened meanwhile that could be sampled.
-                self._next_sample += -(-(min(due, end) - self._next_sample) // self._step) * (
-                    self._step
-                )
-            target = min(until, end, self._next_sample)
-            if self._play(target) != t.REACHED:
-                start = int(self._heap[0, 0])
-                flow = int(self._count[t.BROKE_AT])
-                links = self._paths[flow, : self._flows[flow, t.HOPS]]
-                for parked in [each for each in self._parked if np.isin(links, each.ports).any()]:
-                    self._go_on(parked, start)
-                continue
-            for parked in [each for each in self._parked if each.until <= target]:
-                self._go_on(parked, target)
+                behind = min(due, next_end) - self._next_sample
+                self._next_sample += -(-behind // self._step) * self._step
+            target = min(until, next_end, self._next_sample)
+            while (outcome := self._play(target)) != t.REACHED:
+                self._meet(outcome)
+            self._go_on_at(target)
             if target == self._next_sample:
                 self._sample(target)
                 self._next_sample += self._step
+        self._played = int(self._count[t.NOW]) if until == t.CLOCK_END else until
+
+    def _go_on_at(self, now: int) -> None:
+        """Let those move again whose time it is."""
+        for parked in [each for each in self._parked if each.until <= now]:
+            self._go_on(parked, now)
+
+    def _give_way(self) -> None:
+        super()._give_way()
+        self._wake()
+
+    def _wake(self) -> None:
+        """A flow is about to start: let those that stand still on its way move again."""
+        flow, start = int(self._count[t.BROKE_AT]), int(self._heap[0, 0])
+        links = self._paths[flow, : self._flows[flow, t.HOPS]]
+        for parked in [each for each in self._parked if np.isin(links, each.ports).any()]:
+            self._go_on(parked, start)
+
+    def _tell(self, first: int, pairs: Ints) -> None:
+        if self.hybrid.memory:
+            super()._tell(first, pairs)
+
+    def _play_again(self, episode: Episode, now: int, code: int) -> None:
+        """Skip again what was skipped when the episode was noted."""
+        assert episode.recording is not None
+        elsewhere, self._parked = self._parked, []
+        for rest in episode.recording.rests:
+            since = episode.opened + rest.since
+            if since >= now:
+                break
+            self._play_through(since, t.LAST_CODE)
+            self._go_on_at(since)
+            ports, own = episode.ports[rest.ports], episode.flows[rest.flows]
+            self._stand_still(ports, own, rest.speed, since, episode.opened + rest.until,
+                              rest.depths)  # fmt: skip
+        self._play_through(now, code - 1)
+        self._parked += elsewhere
+
+    def _play_through(self, until: int, last_code: int) -> None:
+        """Play up to an event without looking for what could be skipped."""
+        while True:
+            due = min((parked.until for parked in self._parked), default=t.CLOCK_END)
+            target = min(due, until)
+            while self._play(target, last_code if target == until else t.LAST_CODE) != t.REACHED:
+                self._wake()
+            if target == until:
+                return
+            self._go_on_at(target)
 
     def _sample(self, now: int) -> None:
         """Look at every component that moves, and park those that are steady."""
@@ -158,15 +200,29 @@ class HybridEngine(PacketEngine):
             return
         crossed = self._paths[own]
         links = np.unique(crossed[np.arange(crossed.shape[1]) < flows[own, t.HOPS][:, None]])
-        self._ports[links, t.PARKED] = 1
         newest_last = (at + 1 + np.arange(self.hybrid.samples + 1)) % (self.hybrid.samples + 1)
-        events = self._take_events(links)
         depths = self._depths[links][:, newest_last]
-        self._parked.append(Parked(links, own, speed, now, now + lasts, events, depths))
+        episode = self._recorded.get(int(flows[own[0], t.EPISODE]))
+        if episode is not None:
+            since = now - episode.opened
+            ports, places = (
+                np.searchsorted(*each) for each in ((episode.ports, links), (episode.flows, own))
+            )
+            rest = Rest(since, since + lasts, ports, places, speed, depths)
+            episode.rests.append(rest)
+        self._stand_still(links, own, speed, now, now + lasts, depths)
+
+    def _stand_still(
+        self, links: Ints, own: Ints, speed: Floats, now: int, until: int, depths: Ints
+    ) -> None:
+        self._ports[links, t.PARKED] = 1
+        events = self._take_events(links)
+        self._parked.append(Parked(links, own, speed, now, until, events, depths))
 
     def _go_on(self, parked: Parked, now: int) -> None:
         """Credit a component's flows with what they sent meanwhile, and let it move again."""
         self._parked.remove(parked)
+        self._count[t.NOW] = max(now, int(self._count[t.NOW]))
         skipped = now - parked.since
         flows, own, packet = self._flows, parked.flows, self.settings.packet_bytes
         credit = np.maximum(parked.speed * skipped - self._held_back(parked), 0)

@@ -3,8 +3,8 @@
 Flows announced together are an episode. What an episode does from idle links to idle
 links, met by nobody, depends on nothing but its routes, sizes, ties and relative starts: so it is
 remembered, and when it comes again its flows just arrive when they did then. Should another flow
-start over one of its links meanwhile, its packets are played after all, from its opening up to that
-moment: nobody met them until then, so this is what would have happened.
+start over one of its links meanwhile, its packets are played after all, from its opening up to
+that moment: nobody met them until then, so this is what would have happened.
 """
 
 from __future__ import annotations
@@ -137,15 +137,21 @@ class RepeatingEngine(PacketEngine):
     def _record(self, episode: Episode) -> None:
         self._episodes[episode.number, t.STATE] = t.RECORDING
         self._recorded[episode.number] = episode
-        episode.before = self._ports[np.ix_(episode.ports, _STATISTICS)]
+        episode.before = self._ports[episode.ports][:, _STATISTICS]
         self._ports[episode.ports, t.MOST_QUEUED] = 0
-        # Whoever else starts over one of them spoils it.
+        # Whoever else starts over one of them spoils it, as it does those before it.
+        self._spoil_owners(episode.ports)
         self._ports[episode.ports, t.OWNER] = episode.number
+
+    def _spoil_owners(self, ports: Ints) -> None:
+        """What these ports do from now on is not only their owners' doing."""
+        owners = self._ports[ports, t.OWNER]
+        self._episodes[owners[owners != t.NONE], t.SPOILED] = 1
 
     def _close(self, episode: Episode) -> None:
         """An episode that was noted is over: remember it if nobody met it."""
         ports, own, now = episode.ports, episode.flows, int(self._count[t.NOW])
-        did = self._ports[np.ix_(ports, _STATISTICS)] - episode.before
+        did = self._ports[ports][:, _STATISTICS] - episode.before
         did[:, _MOST_QUEUED] = most = self._ports[ports, t.MOST_QUEUED]
         self._ports[ports, t.MOST_QUEUED] = np.maximum(most, episode.before[:, _MOST_QUEUED])
         state = self._ports[ports]
@@ -221,6 +227,7 @@ class RepeatingEngine(PacketEngine):
         self.disturbed += 1
         own, ports, flows, count = episode.flows, episode.ports, self._flows, self._count
         here = self._ports[ports]
+        self._spoil_owners(ports)
         idle = t.idle_ports(here[:, t.DELAY])
         self._ports[ports] = idle
         # Those who waited for flows that have arrived were released then.

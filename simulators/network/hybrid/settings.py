@@ -17,7 +17,8 @@ class HybridSettings:
     two packets), a queue when the means of both halves differ by at most ``queue_bytes``: smaller
     is more accurate and slower. Every flow must run at its NIC's rate or cross a link that is
     ``used`` full: rates that recover slowly also look steady. ``predictor`` says how deep queues
-    are after a skip.
+    are after a skip. With ``memory``, flows that are announced together and have links to
+    themselves are played once, and from memory whenever the same comes again.
     """
 
     sample_s: float = 20e-6
@@ -26,6 +27,7 @@ class HybridSettings:
     queue_bytes: int = 100_000
     used: float = 0.95
     predictor: str = "frozen"
+    memory: bool = True
 
     def check(self) -> None:
         """Refuse settings that mean nothing.
