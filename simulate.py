@@ -14,6 +14,7 @@ from conf.build import build_declared, build_recipe, build_value
 from conf.commands import HeatMapChoice, TimelineChoice, refuse_unknown
 from conf.door import OK, run_command
 from conf.simulators import build_simulator
+from reports.experts import expert_record, expert_report
 from reports.heat_map import heat_map
 from reports.network import network_record, network_report
 from reports.tables import prediction_report, show
@@ -22,6 +23,7 @@ from simulators.base import SimulatorSpec, check_simulator, get_simulator, measu
 from simulators.errors import InputError, require_choice
 from simulators.job import Job
 from simulators.output import show_text, write_output
+from simulators.replay.expert_load import expert_load
 from simulators.replay.network_use import network_use
 from simulators.replay.simulator import ReplaySimulator
 from simulators.replay.timeline import operation_timeline
@@ -46,18 +48,24 @@ def simulate(config: DictConfig) -> int:
         workload = simulator.workload(job) if isinstance(simulator, ReplaySimulator) else None
         write_timeline(job, Path(timeline.file), timeline.micro_batches, spec, workload)
     prediction = simulator.simulate(job)
-    use = None
-    if spec.network is not None and isinstance(simulator, ReplaySimulator):
-        use = network_use(job, simulator.workload(job), spec.network, spec.calibration)
-        if heat_map_file is not None:
-            write_output("heat_map.file", Path(heat_map_file), heat_map(use))
+    use = load = None
+    if isinstance(simulator, ReplaySimulator):
+        load = expert_load(job, prediction, simulator)
+        if spec.network is not None:
+            use = network_use(job, simulator.workload(job), spec.network, spec.calibration)
+            if heat_map_file is not None:
+                write_output("heat_map.file", Path(heat_map_file), heat_map(use))
     if config.format == "json":
         record = prediction.to_dict()
+        if load is not None:
+            record["experts"] = expert_record(load)
         if use is not None:
             record["network"] = network_record(use)
         show_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
         return OK
     report = [prediction_report(prediction, job)]
+    if load is not None:
+        report += [Text(), expert_report(load)]
     if use is not None:
         report += [Text(), network_report(use)]
     show(Group(*report))

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.explain import explain_hydra_error, explain_omegaconf_error
+from conf.histograms import with_histogram
 from conf.schema import structured
 from optimizer.question import Declared
 from simulators.errors import InputError
@@ -36,7 +37,7 @@ def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
         InputError: for a missing, unknown, mistyped, non-finite or impossible field.
     """
     declared = Declared(
-        model=build_value(Model, "model", _group(cfg, "model")),
+        model=with_histogram(build_value(Model, "model", _group(cfg, "model"))),
         gpu=build_value(Gpu, "gpu", _group(cfg, "gpu")),
         cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),
         training=build_value(Training, "training", _group(cfg, "training")),
@@ -116,7 +117,8 @@ def _frozen(cls: type[T], values: Mapping[str, Any]) -> T:
     for name, value in values.items():
         inner = _dataclass_in(hints[name])
         if inner is None or value is None:
-            arguments[name] = value
+            # OmegaConf makes lists of tuples, which could not be hashed.
+            arguments[name] = tuple(value) if isinstance(value, list) else value
         elif typing.get_origin(hints[name]) is dict:
             arguments[name] = {key: _frozen(inner, item) for key, item in value.items()}
         else:

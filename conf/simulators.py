@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -36,7 +35,6 @@ def build_simulator(config: DictConfig) -> SimulatorSpec:
 def _network(config: DictConfig) -> CongestedNetwork | None:
     """What congests; None: nothing, as the white-box model has it."""
     choice = build_value(NetworkChoice, "network", config.network)
-    choice = replace(choice, communicators=tuple(choice.communicators))
     choice.check()
     fabric = build_value(SwitchFabric, "topology", config.topology)
     fabric.check()

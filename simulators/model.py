@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.moe.popularity import check_popularity
@@ -23,7 +23,9 @@ class Moe:
     Maverick: 2). ``capacity_factor`` None means dropless routing; then ``load_imbalance`` is how
     many times the mean the busiest GPU's experts receive (1: routing forced to balance), or
     ``hot_ratio`` of the experts together receive ``hot_weight`` of all routings, and what the
-    busiest GPU gets follows from the recipe (``simulators.moe``). ``dispatcher``: ``alltoall``
+    busiest GPU gets follows from the recipe (``simulators.moe``), as it does from ``measured``,
+    the routings of each layer's experts, layer after layer, that the file ``histogram`` counts.
+    ``dispatcher``: ``alltoall``
     and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node (or each
     GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
     """
@@ -39,6 +41,26 @@ class Moe:
     load_imbalance: float = 1.0
     hot_ratio: float = 0.0
     hot_weight: float | None = None
+    histogram: str | None = None
+    measured: tuple[int, ...] = ()
+
+    @property
+    def routed(self) -> bool:
+        """Whether loads follow from the popularity of experts."""
+        return self.hot_weight is not None or bool(self.measured)
+
+    @property
+    def measured_layers(self) -> tuple[tuple[int, ...], ...]:
+        """Measured routings by layer and expert."""
+        counts, experts = self.measured, self.num_experts
+        return tuple(counts[at : at + experts] for at in range(0, len(counts), experts))
+
+    @property
+    def balanced(self) -> Moe:
+        """The same with experts that are all equally popular."""
+        return replace(
+            self, load_imbalance=1.0, hot_ratio=0.0, hot_weight=None, histogram=None, measured=()
+        )
 
     def check(self) -> None:
         for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
@@ -59,9 +81,22 @@ class Moe:
         check_popularity(
             self.num_experts, self.top_k, self.hot_ratio, self.hot_weight, "model.moe."
         )
-        if self.hot_weight is not None and self.load_imbalance != 1:
-            problem = "is given twice: hot experts say it too"
+        if self.routed and self.load_imbalance != 1:
+            problem = "is given twice: the popularity of experts says it too"
             raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
+        if (self.histogram is None) != (not self.measured):
+            problem = "is where measured routings were read from"
+            raise InputError("model.moe.histogram", self.histogram, problem, "a CSV file")
+        if self.measured and self.hot_weight is not None:
+            problem = "is given beside a measured histogram"
+            raise InputError("model.moe.hot_weight", self.hot_weight, problem, "null")
+        for counts in self.measured_layers:
+            if max(counts) * self.top_k > sum(counts):
+                problem = (
+                    f"has an expert with {max(counts):,} of {sum(counts):,} routings, more than "
+                    f"one a token that goes to {self.top_k}"
+                )
+                raise InputError("model.moe.histogram", self.histogram, problem)
 
 
 @dataclass(frozen=True)
@@ -165,6 +200,12 @@ class Model:
                     "leaves no expert layer",
                     f"0..{self.num_layers - self.moe.layer_period}",
                 )
+            layers = sum(map(self.is_moe_layer, range(self.num_layers)))
+            counted = len(self.moe.measured_layers)
+            if counted not in (0, 1, layers):
+                problem = f"counts routings of {counted} layers"
+                allowed = f"one histogram for all, or of the {layers} layers with experts"
+                raise InputError("model.moe.histogram", self.moe.histogram, problem, allowed)
         if self.mla is not None:
             self.mla.check()
 

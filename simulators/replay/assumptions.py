@@ -34,6 +34,8 @@ def assumptions_of(job: Job, host_share: float) -> tuple[str, ...]:
         stated.append(_loads_of_experts(job, job.model.moe))
     if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
+    if recipe.overlap_param_gather and recipe.pp > 1:
+        stated.append("all pipeline stages begin to gather parameters at once")
     if recipe.vpp > 1:
         stated.append("pipeline transfers in flight do not share a NIC")
     return tuple(stated)
@@ -57,11 +59,14 @@ def _launch_bound(framework: Framework, share: float) -> str:
 
 
 def _loads_of_experts(job: Job, moe: Moe) -> str:
+    if moe.routed:
+        popular = f"experts are as popular as {moe.histogram} counted"
     if moe.hot_weight is not None:
         popular = (
             f"{moe.hot_ratio:.0%} of the experts, others in each layer, receive "
             f"{moe.hot_weight:.0%} of all routings"
         )
+    if moe.routed:
         if moe.capacity_factor is None:
             return f"{popular}; in memory, as if the busiest GPU were the same in every layer"
         dropped = dropped_routings(Shard.of(job))

@@ -124,7 +124,7 @@ def check_traceable(job: Job) -> None:
     if job.model.num_mtp_layers:
         field = "model.num_mtp_layers"
         raise InputError(field, job.model.num_mtp_layers, "is not traced", "0")
-    if moe is not None and (moe.load_imbalance != 1 or moe.hot_weight is not None):
+    if moe is not None and (moe.load_imbalance != 1 or moe.routed):
         field = "model.moe.load_imbalance"
         raise InputError(field, moe.load_imbalance, "experts are traced evenly loaded", "1")
     if moe is not None and moe.dispatcher == "deepep":

@@ -60,7 +60,7 @@ def _imbalance(shard: Shard) -> float:
     """How many times the mean the busiest rank receives, on average over the layers."""
     moe = shard.model.moe
     assert moe is not None
-    if moe.hot_weight is None:
+    if not moe.routed:
         return moe.load_imbalance
     router = _routing(moe, shard.local_tokens * shard.ep * shard.etp)
     return rank_imbalance(router, shard.ep, _expert_layers(shard.model))
@@ -72,7 +72,7 @@ def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
     moe, ep = shard.model.moe, shard.ep
     if moe is None or ep == 1 or moe.capacity_factor is not None:
         return ()
-    if moe.hot_weight is not None:
+    if moe.routed:
         router = _routing(moe, shard.local_tokens * ep * shard.etp)
         layers = min(num_layers, _expert_layers(shard.model))
         return tuple(loads_of_ranks(router, ep, layer) for layer in range(layers))
@@ -85,14 +85,21 @@ def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
 def dropped_routings(shard: Shard) -> float:
     """Share of all routings that hot experts at their capacity drop; nothing else is known to."""
     moe = shard.model.moe
-    if moe is None or moe.hot_weight is None or moe.capacity_factor is None:
+    if moe is None or not moe.routed or moe.capacity_factor is None:
         return 0.0
     router = _routing(moe, shard.local_tokens)
     return dropped_share(router, moe.capacity_factor, _expert_layers(shard.model))
 
 
 def _routing(moe: Moe, tokens: int) -> Router:
-    return Router(moe.num_experts, tokens, moe.top_k, moe.hot_ratio, moe.hot_weight)
+    return Router(
+        moe.num_experts,
+        tokens,
+        moe.top_k,
+        moe.hot_ratio,
+        moe.hot_weight,
+        measured=moe.measured_layers or None,
+    )
 
 
 def _expert_layers(model: Model) -> int:
