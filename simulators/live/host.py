@@ -30,7 +30,7 @@ from simulators.traces.events import (
 )
 
 # Tasks between two looks at what may be forgotten.
-_FORGET_EVERY = 4096
+FORGET_EVERY = 4096
 
 
 class UseError(RuntimeError):
@@ -253,7 +253,7 @@ class Host:
 
     def _task(self, name: str, lane: str, kernel: KernelPrice | None = None) -> Task:
         self._tasks += 1
-        if self._tasks % _FORGET_EVERY == 0:
+        if self._tasks % FORGET_EVERY == 0:
             self._forget()
         now_ps, step = self.clock.now_ps, self.steps[-1]
         return Task(self.rank, self._tasks, name, lane, now_ps, step, kernel=kernel)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
+
 import pytest
 
+from simulators.live.host import FORGET_EVERY
 from simulators.live.meeting import MismatchError
 from simulators.live.said import AskElapsed, Sleep
 from simulators.live.simulation import DeadlockError
+from simulators.live.tasks import Task
 from simulators.traces.events import (
     EventRecord,
     EventWait,
@@ -206,6 +211,30 @@ def test_nobody_is_released_before_the_slowest_host_has_passed():
         (pytest.approx(1e-3), True),
         (pytest.approx(1.5e-3), False),
     ]
+
+
+def test_history_that_nothing_can_reach_is_forgotten():
+    """Streams, events and works of 20,000 launches: tasks that have run do not stay."""
+    script, works = [group(0, 1)], 5000
+    for number in range(works):
+        script += [kernel(1e-5), EventRecord(number, 0), EventWait(number, 1)]
+        script += [collective("0-1", number, 1000, stream=1, work=number), WorkWait(number, 0)]
+        script += [kernel(1e-5, 1), Synchronise("stream", 0)] if number % 10 == 0 else []
+    most = 0
+
+    def look(simulation):
+        nonlocal most
+        if simulation.now_ps > 1e10:
+            most = max(most, sum(isinstance(each, Task) for each in gc.get_objects()))
+
+    calls = itertools.count()
+    play(
+        {0: script, 1: script},
+        choose=lambda ranks: (ranks[0], 50),
+        after=lambda now: look(now) if next(calls) % 500 == 0 else None,
+    )
+    # Two ranks' worth of what is kept between two looks.
+    assert 0 < most < 2.5 * FORGET_EVERY
 
 
 def test_ranks_that_wait_for_each_other_are_told_with_their_places():
