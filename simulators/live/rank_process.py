@@ -149,7 +149,10 @@ def prepare(options: RankOptions) -> Any:
     )
     virtual = start(emulated, ListSink())
     for module in options.preload:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise InputError("--preload", module, f"cannot be imported: {error}") from error
     return virtual
 
 
@@ -244,6 +247,9 @@ def _memory_bytes() -> tuple[int, int]:
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and tell how each ends: ``RANK CODE`` lines on standard output."""
     options = RankOptions.from_json(arguments[0])
+    # Whatever modules print while they are imported goes elsewhere.
+    report = os.dup(1)
+    os.dup2(2, 1)
     try:
         virtual = prepare(options)
     except InputError as error:
@@ -259,6 +265,7 @@ def main(arguments: list[str]) -> int:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.close(report)
             code = 1
             try:
                 code = run(options, virtual, rank)
@@ -274,7 +281,7 @@ def main(arguments: list[str]) -> int:
     while children:
         child, status = os.wait()
         code = os.waitstatus_to_exitcode(status)
-        print(children.pop(child), code, flush=True)
+        os.write(report, f"{children.pop(child)} {code}\n".encode())
     return 0
 
 
