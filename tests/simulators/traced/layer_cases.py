@@ -176,8 +176,8 @@ REASONS = (
         "layer_*",
         "builtin",
         "bytes kept",
-        "around a ring attention's output is kept once, as the projection's input; of both are"
-        " kept by the built-in source",
+        "around a ring attention's output is kept once, as the projection's input; the built-in"
+        " source keeps both",
     ),
     (
         "*fp8_current*",

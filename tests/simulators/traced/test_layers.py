@@ -17,6 +17,7 @@ from tests.simulators.jobs import GPT175B
 from tests.simulators.traced.layer_cases import (
     CASES,
     KNOWN,
+    REASONS,
     found_differences,
     known_differences,
     trace_cases,
@@ -101,3 +102,9 @@ def test_parameters_are_the_models(traced: Traced) -> None:
     h = GPT175B.hidden_size
     # 12 h^2 weights, 13 h biases and norms (Narayanan et al. 2021, section 2.1).
     assert (layer.dense, layer.expert) == (12 * h * h + 13 * h, 0)
+
+
+def test_the_documentation_lists_every_reason() -> None:
+    text = (KNOWN.parents[3] / "docs" / "traced.md").read_text()
+    assert [reason for *_, reason in REASONS if reason not in text] == []
+    assert f"{len(CASES)} cases" in text
