@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 import numpy as np
 
-from simulators.errors import require_choice
+from simulators.errors import InputError, nearest_name, require_choice
 from simulators.network.collectives.transfers import Floats, Ints, Transfers
 from simulators.network.topology import Network, Routes, find_routes
 
+T = TypeVar("T")
 ENGINES = ("flow", "packet", "hybrid")
 
 
@@ -76,14 +77,33 @@ def make_engine(network: Network, settings: EngineSettings) -> Any:
 
         return FlowEngine(network.rate_bytes_per_s, network.max_hops)
     from simulators.network.packet import PacketEngine, PacketSettings
+    from simulators.network.packet.settings import Dcqcn
 
     links = (network.rate_bytes_per_s, network.delay_s, network.max_hops)
-    packet = PacketSettings(**settings.packet)
+    given = dict(settings.packet)
+    if isinstance(given.get("dcqcn"), Mapping):
+        given["dcqcn"] = _settings(Dcqcn, "network.packet.dcqcn", given["dcqcn"])
+    packet = _settings(PacketSettings, "network.packet", given)
     if settings.name == "packet":
         return PacketEngine(*links, packet)
     from simulators.network.hybrid import HybridEngine, HybridSettings
 
-    return HybridEngine(*links, packet, HybridSettings(**settings.hybrid))
+    hybrid = _settings(HybridSettings, "network.hybrid", settings.hybrid)
+    return HybridEngine(*links, packet, hybrid)
+
+
+def _settings(cls: type[T], field: str, given: Mapping[str, Any]) -> T:
+    """An engine's settings from their fields by name; the engine checks their values.
+
+    Raises:
+        InputError: for an unknown field.
+    """
+    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    for name, value in given.items():
+        if name not in known:
+            nearest = nearest_name(name, known)
+            raise InputError(f"{field}.{name}", value, "is not a known name", known, nearest)
+    return cls(**given)
 
 
 def _crossings(routes: Routes, sizes: Floats) -> tuple[Ints, Floats]:

@@ -1,0 +1,84 @@
+"""Networks and uneven experts, from the command line."""
+
+import json
+from xml.etree import ElementTree
+
+from tests.e2e.commands import run
+
+LLAMA = [
+    *("model=llama3_8b", "cluster=h100_64", "training.global_batch_size=256"),
+    *("recipe.tp=8", "recipe.sp=true", "recipe.recompute=full"),
+]
+# One node under each leaf.
+FLOW = ["network=flow", "topology.nics_per_leaf=8"]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_prediction_on_a_network_says_what_congests(tmp_path):
+    done = run(
+        "simulate.py", *LLAMA, *FLOW, "topology.oversubscription=2", "heat_map.file=map.svg",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for shown in ("Congestion", "Utilisation", "Hot links", ":up", "flow engine", "2:1"):
+        assert shown in done.stdout
+    (dp,) = [line.split() for line in done.stdout.splitlines() if line.startswith(" dp  ")][:1]
+    assert float(dp[-1]) >= 2
+    root = ElementTree.parse(tmp_path / "map.svg").getroot()
+    assert root.tag == f"{SVG}svg"
+    titles = [each.text for each in root.iter(f"{SVG}title")]
+    # 64 NICs and 8 leaves with 4 uplinks each, both ways.
+    assert len(titles) == len(set(titles)) == 2 * (64 + 8 * 4)
+    assert any("100% busy" in title for title in titles)
+
+
+def test_json_has_the_factors_and_the_time_they_cost(tmp_path):
+    answers = []
+    for links in ([], ["topology.oversubscription=4", "+topology.link_health.leaf0-spine1=0"]):
+        done = run("simulate.py", *LLAMA, *FLOW, *links, "format=json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+    full, worn = answers
+    assert worn["step_time_s"] > full["step_time_s"]
+    (use,) = worn["network"]
+    assert use["communicator"] == "dp"
+    # Of two uplinks one is left.
+    assert use["congestion_factor"] >= 7.9
+    assert use["hot_links"][0]["link"].startswith("leaf0-spine0:")
+
+
+def test_uneven_experts_are_shown_beside_even_ones(tmp_path):
+    (tmp_path / "loads.csv").write_text(
+        "expert,tokens\n"
+        + "".join(f"{expert},{100 + 50 * (expert == 3)}\n" for expert in range(8))
+    )
+    done = run(
+        "simulate.py", "model=mixtral_8x7b", "cluster=h100_64", "training.global_batch_size=128",
+        "recipe.ep=8", "recipe.etp=1", "recipe.pp=2", "recipe.recompute=full", "format=json",
+        "model.moe.histogram=loads.csv",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    even, uneven = json.loads(done.stdout)["experts"].values()
+    # Every expert has a GPU of its own; the third receives 150 of 850.
+    times = uneven["expert_gemm_s"] / even["expert_gemm_s"]
+    assert 1.2 < times < 8 * 150 / 850 + 0.01
+    assert uneven["step_time_s"] > even["step_time_s"]
+
+
+def test_a_heat_map_needs_a_network(tmp_path):
+    done = run("simulate.py", *LLAMA, "heat_map.file=map.svg", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "heat_map.file" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_search_assumes_the_network_it_was_told(tmp_path):
+    done = run(
+        "optimize.py", "model=llama3_8b", "cluster=h100_64", "training.global_batch_size=256",
+        *FLOW, "topology.oversubscription=2", "search=random", "search.n_trials=12",
+        "executor=serial", "tracking=none",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "as the flow engine plays them over leaf_spine" in " ".join(done.stdout.split())
