@@ -8,6 +8,7 @@ replayed, and the step time compared. Nothing is fitted to these rows. A row tak
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -35,15 +36,18 @@ TORCHTITAN = (
 def predicted_s(row: pd.Series, folder: Path) -> float:
     """Step time of one row's run, from the trace of its rank 0."""
     script = shlex.split(row["script"])
-    if script[0] == "-m":
-        script[2:2] = shlex.split(TORCHTITAN)
+    if "torchtitan.train" in script:
+        place = script.index("torchtitan.train") + 1
+        script[place:place] = shlex.split(TORCHTITAN)
         write = [sys.executable, str(ROOT / "examples" / "torchtitan_assets.py")]
         subprocess.run([*write, "--output", "assets"], cwd=folder, check=True)
     else:
         script[0] = str(ROOT / script[0])
     options = ["--world-size", str(row["world_size"]), "--gpu", row["gpu"], "--no-check"]
     command = [sys.executable, "-m", "simulators.emulation", "run", *options, "--", *script]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
     cluster, gpu = load_cluster(row["cluster"], row["gpu"])
     framework = load_framework(row["framework"])
     traces = read_directory(folder / "traces")
