@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from simulators.job import Job
 from simulators.traces.events import Group
-from simulators.workload.communicators import place
+from simulators.workload.communicators import place, place_span, spans
 from simulators.workload.ir import Communicator
 
 # A group of one rank, which costs nothing (NCCL returns at once).
@@ -51,5 +51,5 @@ def further_communicators(job: Job) -> dict[str, Communicator]:
     sharing = job.recipe.tp * job.recipe.cp
     return {
         "tp_cp": place("tp_cp", sharing, 1, job),
-        "stage": place("stage", sharing * job.dp, 1, job),
+        "stage": place_span("stage", (*spans(job)["tp"], *spans(job)["dp"]), job),
     }

@@ -17,15 +17,18 @@ def job_json(job: Job) -> dict[str, Any]:
 
 def read_job(given: dict[str, Any]) -> Job:
     """The job that ``job_json`` described; raises TypeError for other fields."""
-    model = dict(given["model"])
-    moe, mla = model["moe"], model["mla"]
-    model["moe"] = None if moe is None else Moe(**moe)
-    model["mla"] = None if mla is None else Mla(**mla)
     return Job(
-        Model(**model),
+        read_model(given["model"]),
         Gpu(**given["gpu"]),
         Cluster(**given["cluster"]),
         Training(**given["training"]),
         Recipe(**given["recipe"]),
         Framework(**given["framework"]),
     )
+
+
+def read_model(given: dict[str, Any]) -> Model:
+    """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
+    moe, mla = given["moe"], given["mla"]
+    experts = None if moe is None else Moe(**{**moe, "measured": tuple(moe["measured"])})
+    return Model(**{**given, "moe": experts, "mla": None if mla is None else Mla(**mla)})

@@ -13,7 +13,8 @@ from typing import Any
 
 from simulators.errors import InputError
 from simulators.job import DEFAULT_RECOMPUTE_MODULES, Job
-from simulators.model import Mla, Model, Moe
+from simulators.model import Model
+from simulators.traced.job_file import read_model
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
 # No piece but a pipeline stage's rank, which is traced whole.
@@ -82,11 +83,7 @@ class Piece:
     @staticmethod
     def from_json(given: dict[str, Any]) -> Piece:
         """The piece that ``to_json`` wrote; raises TypeError for other fields."""
-        model = dict(given["model"])
-        moe, mla = model["moe"], model["mla"]
-        model["moe"] = None if moe is None else Moe(**moe)
-        model["mla"] = None if mla is None else Mla(**mla)
-        return Piece(**{**given, "model": Model(**model)})
+        return Piece(**{**given, "model": read_model(given["model"])})
 
 
 def check_traceable(job: Job) -> None:

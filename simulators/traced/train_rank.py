@@ -26,6 +26,7 @@ from simulators.job import Job
 from simulators.traced import megatron_job
 from simulators.traced.job_file import read_job
 from simulators.traced.piece import Piece, whole_piece
+from simulators.workload.communicators import spans
 from simulators.workload.megatron import layers_by_stage
 
 
@@ -45,6 +46,7 @@ def train(job: Job, micro_batches: Sequence[int]) -> int:
         piece,
         pipeline_model_parallel_size=recipe.pp,
         virtual_pipeline_model_parallel_size=recipe.vpp if recipe.vpp > 1 else None,
+        order="tp-cp-ep-pp-dp" if recipe.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
     )
     config = megatron_job.transformer_config(piece, **_pipeline(job))
     chunks = _chunks(job, piece, config)
@@ -93,16 +95,21 @@ def _pipeline(job: Job) -> dict[str, Any]:
         "account_for_loss_in_pipeline_split": recipe.loss_as_layer,
     }
     if recipe.recompute == "full":
-        stage = torch.distributed.get_rank() // (job.world_size // recipe.pp)
-        layers = job.recomputed_layers(stage)
+        layers = job.recomputed_layers(_stage(job))
         settings["recompute_num_layers"] = job.largest_chunk if layers is None else layers
     return settings
+
+
+def _stage(job: Job) -> int:
+    """The pipeline stage of this rank."""
+    ((stages, apart),) = spans(job)["pp"]
+    return int(torch.distributed.get_rank() // apart % stages)
 
 
 def _chunks(job: Job, piece: Piece, config: TransformerConfig) -> list[DistributedDataParallel]:
     """The model chunks of this rank's stage."""
     recipe, model = job.recipe, job.model
-    stage = torch.distributed.get_rank() // (job.world_size // recipe.pp)
+    stage = _stage(job)
     chunks = []
     for index, (start, stop) in enumerate(layers_by_stage(job)[stage]):
         built = megatron_job.gpt_model(

@@ -88,8 +88,8 @@ def traced_micro_batches(job: Job) -> int:
 
 def traced_ranks(job: Job) -> list[int]:
     """The first rank of every stage: first of its tensor, context and data-parallel peers."""
-    replica = job.world_size // job.recipe.pp
-    return [stage * replica for stage in range(job.recipe.pp)]
+    ((stages, apart),) = spans(job)["pp"]
+    return [stage * apart for stage in range(stages)]
 
 
 def trace_ranks(job: Job, directory: Path) -> list[TracedRank]:

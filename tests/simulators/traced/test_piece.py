@@ -113,5 +113,5 @@ def test_what_is_not_megatrons_is_refused_by_name(
 def test_uneven_experts_are_refused() -> None:
     assert MOE.moe is not None
     uneven = replace(MOE, moe=replace(MOE.moe, load_imbalance=1.5))
-    with pytest.raises(InputError, match=r"load_imbalance"):
+    with pytest.raises(InputError, match=r"evenly loaded"):
         check_traceable(make_job(uneven))
