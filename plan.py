@@ -126,15 +126,16 @@ def run_once() -> bool:
 
 
 def once(arguments: Sequence[str]) -> list[str]:
-    """This command without its schedule."""
+    """This command without its schedule, wherever that comes from."""
     kept = [given for given in arguments if not re.match(r"\+{0,2}schedule=", given)]
-    # Also where the schedule comes from a file.
-    return [*kept[:1], "schedule=null", *kept[1:]]
+    settings = (number for number, given in enumerate(kept) if re.match(r"[^-].*=", given))
+    # Hydra wants all settings side by side.
+    at = next(settings, len(kept))
+    return [*kept[:at], "schedule=null", *kept[at:]]
 
 
-def announce(due: datetime | None) -> None:
-    when = "never" if due is None else due.strftime("%Y-%m-%d %H:%M %Z")
-    show_text(f"Next run: {when}\n")
+def announce(due: datetime) -> None:
+    show_text(f"Next run: {due:%Y-%m-%d %H:%M %Z}\n")
 
 
 if __name__ == "__main__":

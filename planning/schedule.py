@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from simulators.errors import InputError
@@ -27,28 +28,29 @@ def check_schedule(schedule: str) -> None:
 
 
 def keep(
-    schedule: str, run: Callable[[], bool], announce: Callable[[datetime | None], None]
+    schedule: str,
+    run: Callable[[], bool],
+    announce: Callable[[datetime], None],
+    wait: Callable[[float], None] = time.sleep,
 ) -> None:
     """Call ``run`` whenever it is due, in this thread, until it returns false.
 
-    A time that comes while ``run`` is busy, or while the machine sleeps, is made up for once.
-    ``announce`` is told the next time whenever it is known anew.
+    Times that come while ``run`` is busy are let go, so that runs never overlap. ``announce`` is
+    told the next time before ``wait`` is called with seconds until it has come.
     """
-    from apscheduler.executors.debug import DebugExecutor
-    from apscheduler.schedulers.blocking import BlockingScheduler
-
-    scheduler: Any = BlockingScheduler(executors={"default": DebugExecutor()})
     trigger = _trigger(schedule)
-
-    def due() -> None:
+    after = datetime.now(trigger.timezone)
+    while (due := trigger.get_next_fire_time(None, after)) is not None:
+        announce(due)
+        # In short turns: the clock may be set, or the machine sleep, meanwhile.
+        while (left_s := (due - datetime.now(trigger.timezone)).total_seconds()) > 0:
+            wait(min(left_s, _TURN_S))
         if not run():
-            scheduler.shutdown(wait=False)
             return
-        announce(trigger.get_next_fire_time(None, datetime.now(trigger.timezone)))
+        after = max(datetime.now(trigger.timezone), due + timedelta(seconds=1))
 
-    scheduler.add_job(due, trigger, coalesce=True, misfire_grace_time=None, max_instances=1)
-    announce(trigger.get_next_fire_time(None, datetime.now(trigger.timezone)))
-    scheduler.start()
+
+_TURN_S = 30.0
 
 
 def _trigger(schedule: str) -> Any:

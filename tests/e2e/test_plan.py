@@ -1,0 +1,185 @@
+"""The real ``plan.py``: a tiny study from its first run to what changed since."""
+
+import csv
+import json
+import signal
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from plan import once
+from tests.e2e.commands import ROOT, command, environment, files_in, run
+
+STUDY = """
+name: ours
+models: [llama3_8b]
+clusters: [h100_64, h200@h100_64]
+num_gpus: [8, 16]
+training: {global_batch_size: 64, tokens: 1.0e+9}
+targets: {day: {days: 1}}
+"""
+# In closed form, whatever the model: every search takes milliseconds.
+FAKE = "simulator.name=tests.optimizer.fake_simulator:FakeSimulator"
+ARGUMENTS = ["--config-dir", "mine", "sweep=ours", "search=grid", FAKE, "n_jobs=1"]
+ARGUMENTS += ["space.knobs.recompute=full"]
+
+
+class Listener:
+    """Takes what is POSTed."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict] = []
+        taken = self.taken
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}/"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("place")
+    (place / "mine/sweep").mkdir(parents=True)
+    (place / "mine/sweep/ours.yaml").write_text(STUDY)
+    return place
+
+
+def runs_of(place: Path) -> list[Path]:
+    return sorted(path.parent for path in place.glob("plans/ours/*/study.json"))
+
+
+@pytest.fixture(scope="module")
+def first(place):
+    done = run("plan.py", *ARGUMENTS, cwd=place)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_study_is_answered_and_kept(first, place):
+    assert "the cheapest cluster that meets every target is" in first.stdout
+    (directory,) = runs_of(place)
+    names = {path.name for path in directory.iterdir()}
+    assert names == {
+        "study.json",
+        "study.csv",
+        "report.txt",
+        "settings.yaml",
+        "launch_llama3_8b.sh",
+    }
+    assert (directory / "report.txt").read_text() == first.stdout
+    record = json.loads((directory / "study.json").read_text())
+    assert [cell["status"] for cell in record["cells"]] == ["fits"] * 4
+    rows = csv.DictReader((directory / "study.csv").open())
+    assert [row["cluster"] for row in rows] == ["h100_64"] * 2 + ["h200@h100_64"] * 2
+
+
+def test_what_changed_is_told_and_nothing_is_searched_again(first, place):
+    listener = Listener()
+    try:
+        done = run(
+            "plan.py",
+            *ARGUMENTS,
+            "sweep.prices_usd_per_hour.h100=9",
+            "fail_on_change=true",
+            f"webhook={listener.address}",
+            cwd=place,
+        )
+    finally:
+        listener.close()
+    assert done.returncode == 3, done.stderr
+    assert "0 searched" in done.stdout
+    kinds = [
+        change["kind"] for change in json.loads((runs_of(place)[-1] / "changes.json").read_text())
+    ]
+    assert kinds == ["answer", "usd", "usd"]
+    (told,) = listener.taken
+    assert told["study"] == "ours"
+    assert told["changed"]
+    assert len(told["changes"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("sweep.num_gpu=8", "did you mean 'num_gpus'"),
+        ("sweep.models=[llama3]", "model=llama3: is not a known choice"),
+        ("sweep.prices_usd_per_hour.a100_80=1", "is of a GPU that no cluster has"),
+        ("space.knobs.tp.choises=[1]", "space"),
+        ("webhook=ftp://example.org", "is no address"),
+    ],
+)
+def test_wrong_input_is_refused_and_nothing_written(wrong, message, place, tmp_path):
+    (tmp_path / "mine").symlink_to(place / "mine")
+    done = run("plan.py", *ARGUMENTS, wrong, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_two_runs_do_not_collide(first, place):
+    before = files_in(place)
+    with FileLock(place / "plans/ours/.running"):
+        done = run("plan.py", *ARGUMENTS, cwd=place)
+    assert done.returncode == 2
+    assert "is being run by" in done.stderr
+    assert files_in(place) == before
+
+
+def test_ctrl_c_keeps_what_is_answered(place, tmp_path):
+    (tmp_path / "mine").symlink_to(place / "mine")
+    arguments = [
+        *ARGUMENTS,
+        "space.knobs.micro_batch.choices=[1,2]",
+        "sweep.num_gpus=[8,16,24,32]",
+    ]
+    process = subprocess.Popen(
+        command("plan.py", *arguments),
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("1/8 cells")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    kept = len(list(tmp_path.glob("plans/ours/cells/*.json")))
+    assert kept >= 1
+    again = run("plan.py", *arguments, cwd=tmp_path)
+    assert again.returncode == 0
+    assert f"{kept} known from before" in again.stdout
+
+
+def test_a_scheduled_run_is_the_same_command_without_its_schedule():
+    given = ["plan.py", "--config-dir", "mine", "sweep=ours", "schedule=0 2 * * 1", "n_jobs=1"]
+    expected = ["plan.py", "--config-dir", "mine", "schedule=null", "sweep=ours", "n_jobs=1"]
+    assert once(given) == expected
+    assert once(["plan.py"]) == ["plan.py", "schedule=null"]
+
+
+def test_help_shows_examples():
+    done = run("plan.py", "--help", cwd=ROOT)
+    assert done.returncode == 0
+    assert "python plan.py sweep=gpu_types" in done.stdout
+    assert "sweep: gpu_types, llama3_8b" in done.stdout

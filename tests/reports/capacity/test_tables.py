@@ -1,0 +1,110 @@
+"""What people read of a capacity study."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planning.answer import Answer
+from planning.changes import Change
+from planning.goodput import Reliability
+from planning.outcome import CellResult, StudyOutcome, run_study
+from planning.scaling import scaling_curves
+from planning.store import AnswerStore
+from planning.study import Target
+from reports.capacity.tables import (
+    answer_words,
+    bend_words,
+    changes_report,
+    study_report,
+    target_words,
+)
+from reports.tables import as_text
+from tests.planning.fakes import SETTINGS, STUDY, answer, cell, declarations, point
+
+FAILING = Reliability(1e5, None, 30.0, 60.0, 300.0, source="made up")
+
+
+def outcome_of(tmp_path, targets, step_s=lambda cell: 16 / cell.num_gpus) -> StudyOutcome:
+    study = replace(STUDY, clusters=("here", "there"), targets=targets)
+    return run_study(
+        study,
+        declarations(),
+        FAILING,
+        AnswerStore(tmp_path, SETTINGS),
+        lambda asked: answer(step_s(asked)),
+        n_jobs=1,
+        on_progress=lambda _: None,
+    )
+
+
+def test_the_report_has_the_answer_first_and_then_its_tables(tmp_path):
+    outcome = outcome_of(tmp_path, {"fits": Target(), "soon": Target(days=50)})
+    text = as_text(study_report(outcome, FAILING, [], Path("there")))
+    first = text.splitlines()[0]
+    assert first.startswith("small, 1 T tokens: the cheapest cluster that meets every target is")
+    for words in (
+        "GPUs, days, dollars",
+        "Targets",
+        "Scaling",
+        "What if, for",
+        "Break-even",
+        "Since the last run: nothing changed.",
+        "Days: with failures",
+        "Files: there",
+    ):
+        assert words in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_an_unmet_target_is_said(tmp_path):
+    outcome = outcome_of(tmp_path, {"never": Target(days=0.001)})
+    words = answer_words(outcome.models[0], outcome)
+    assert "no cluster meets never (<= 0.001 days). The cheapest that fits is" in words
+
+
+def test_targets_that_exclude_each_other_are_said(tmp_path):
+    outcome = outcome_of(tmp_path, {"soon": Target(days=50), "small": Target(gpus=8)})
+    words = answer_words(outcome.models[0], outcome)
+    assert "no one cluster meets all targets at once" in words
+
+
+def test_nothing_fits_is_said_with_its_reason(tmp_path):
+    outcome = outcome_of(tmp_path, {})
+    nothing = CellResult(cell(), Answer("nothing_fits"), None, "No recipe fits\nClosest miss: x")
+    empty = replace(outcome.models[0], points=(), front=(), chosen=None, curves=(), effects=())
+    outcome = replace(outcome, results=(nothing,), models=(empty,))
+    text = as_text(study_report(outcome, Reliability(), None, Path("there")))
+    assert "nothing fits on any cluster" in text
+    assert "Closest miss: x" in text
+    assert "as if nothing ever fails" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (Target(), "fits"),
+        (Target(days=30), "<= 30 days"),
+        (Target(days=30, usd=2e6, gpus=512), "<= 30 days, <= $2 M, <= 512 GPUs"),
+    ],
+)
+def test_limits_in_words(target, words):
+    assert target_words(target) == words
+
+
+def test_a_bend_names_the_part_and_the_batch():
+    (curve,) = scaling_curves(
+        [point(16), point(32, 0.7, pp=4, micro_batches=8, compute=0.5, bubble=0.2)]
+    )
+    assert [bend_words(size) for size in curve.points] == [
+        "",
+        "bubble (100% of it); batch limit: 8 micro-batches a replica for 4 stages",
+    ]
+
+
+def test_changes_are_a_table_and_the_rest_is_counted():
+    found = [Change("usd", f"cell {number}", "10", "12", 0.2) for number in range(30)]
+    text = as_text(changes_report(found))
+    assert "Since the last run: 30 changes" in text
+    assert "(+20.0%)" in text
+    assert "10 more in changes.json" in text
