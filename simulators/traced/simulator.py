@@ -11,11 +11,13 @@ from simulators.errors import InputError
 from simulators.job import Gpu, Job
 from simulators.network.choice import CongestedNetwork
 from simulators.prediction import Prediction
+from simulators.replay.prices import HOST
 from simulators.replay.simulator import ReplaySimulator
 from simulators.traced.cache import PieceCache, TracedPiece
 from simulators.traced.piece import Piece, check_traceable, pieces_of
 from simulators.traced.source import traced_workload
 from simulators.traced.tracer import Refused, traced_pieces
+from simulators.uncertainty import LAUNCH_BOUND
 from simulators.workload.program import Workload
 
 if TYPE_CHECKING:
@@ -65,6 +67,10 @@ class TracedSimulator(ReplaySimulator):
         said = f"layers as Megatron-Core {self._version(job)} runs them, traced"
         if job.recipe.tp_comm_overlap:
             said += "; userbuffers, which no trace shows, as in the built-in workload"
+        if prediction.breakdown_s.get(HOST, 0.0) > LAUNCH_BOUND * prediction.step_time_s:
+            said += (
+                "; the host's time per launch was fitted to the built-in layers' fewer launches"
+            )
         return replace(prediction, assumptions=(*prediction.assumptions, said))
 
     def workload(self, job: Job) -> Workload:

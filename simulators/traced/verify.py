@@ -26,6 +26,7 @@ from simulators.traced.piece import check_traceable
 from simulators.traced.verification import RankCheck, RankFigures, Verification
 from simulators.traces.events import Trace
 from simulators.traces.files import read_trace, trace_path
+from simulators.workload.communicators import spans
 from simulators.workload.megatron import build_workload
 
 # Micro-batches beyond those that fill a plain pipeline.
