@@ -2,14 +2,14 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from benchmarks.unfused_rms_norm import rms_norm
-
 
 @pytest.mark.parametrize("eps", [None, 1e-5])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_is_rms_norm(eps, dtype):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_it_is_rms_norm(eps, precision):
+    torch = pytest.importorskip("torch")
+    from benchmarks.unfused_rms_norm import rms_norm
+
+    dtype = getattr(torch, precision)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 5, 64, generator=generator).to(dtype)
     weight = torch.rand(64, generator=generator).to(dtype)
