@@ -41,8 +41,8 @@ RULE_FIELDS: dict[str, tuple[str, ...]] = {
     "sequence_parallel": ("sp", "tp", "cp", "tp_comm_overlap", "etp"),
     "context_parallel": ("tp", "cp", "cp_comm_type"),
     "experts": (
-        *("tp", "pp", "vpp", "ep", "etp", "recompute"),
-        "overlap_moe_expert_parallel_comm",
+        *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
+        *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
     ),
     "batch_divides": (*_WORLD, "micro_batch"),
     "interleaving_batch": (*_WORLD, "vpp", "micro_batch"),

@@ -243,6 +243,8 @@ def _parallelism(job: Job) -> Arguments:
     ]
     if recipe.cp > 1:
         arguments.append(("--cp-comm-type", recipe.cp_comm_type))
+    if recipe.use_tp_pp_dp_mapping:
+        arguments.append(("--use-tp-pp-dp-mapping",))
     if job.model.moe is not None:
         arguments += [
             ("--expert-model-parallel-size", str(recipe.ep)),

@@ -43,6 +43,8 @@ def recipe_words(recipe: Recipe, dp: int) -> str:
         words.append(recipe.schedule)
     if recipe.precision:
         words.append(recipe.precision)
+    if recipe.use_tp_pp_dp_mapping:
+        words.append("tp-pp-dp")
     if recipe.nccl_algo:
         words.append(f"nccl={recipe.nccl_algo}")
     if recipe.nccl_max_channels:

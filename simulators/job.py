@@ -223,7 +223,8 @@ class Recipe:
     passes keys and values around a ring (``p2p``) or exchanges sequence shards for head shards
     (``a2a``, Jacobs et al. 2023). ``overlap_moe_expert_parallel_comm``
     runs one micro-batch's exchange of tokens beside another's kernels. ``nccl_algo`` and
-    ``nccl_max_channels`` take the place of the cluster's.
+    ``nccl_max_channels`` take the place of the cluster's. With ``use_tp_pp_dp_mapping`` the stages
+    of a pipeline lie next to each other and its replicas apart, instead of the other way round.
     """
 
     tp: int = 1
@@ -252,6 +253,7 @@ class Recipe:
     loss_as_layer: bool = False
     nccl_algo: str | None = None
     nccl_max_channels: int | None = None
+    use_tp_pp_dp_mapping: bool = False
 
 
 @dataclass(frozen=True)

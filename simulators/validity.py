@@ -174,6 +174,16 @@ def _experts(job: Job) -> tuple[str, str] | None:
             f"etp x ep x pp = {job.etp} x {recipe.ep} x {recipe.pp} does not divide the "
             f"{job.world_size} GPUs"
         )
+    if (
+        recipe.use_tp_pp_dp_mapping
+        and recipe.pp > 1
+        and job.etp * recipe.ep != recipe.tp * recipe.cp
+    ):
+        # Megatron-Core wants the same pipelines for dense and expert layers.
+        return "use_tp_pp_dp_mapping", (
+            f"stages of etp x ep = {job.etp} x {recipe.ep} and of tp x cp = {recipe.tp} x "
+            f"{recipe.cp} ranks do not lie next to each other alike"
+        )
     if recipe.overlap_moe_expert_parallel_comm:
         # Megatron-LM pairs the forward pass of one micro-batch with the backward of another.
         field = "overlap_moe_expert_parallel_comm"

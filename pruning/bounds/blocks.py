@@ -19,8 +19,8 @@ from simulators.workload.megatron import ChunkMode, ChunkShape, build_chunk
 from simulators.workload.program import Chunk, Run
 from simulators.workload.shard import Shard
 
-# The recipe fields that enter every price of communication.
-NCCL_FIELDS = ("nccl_algo", "nccl_max_channels")
+# The recipe fields that enter prices of communication of any dimension.
+NETWORK_FIELDS = ("nccl_algo", "nccl_max_channels", "use_tp_pp_dp_mapping")
 # The recipe fields that enter a layer's blocks and their prices.
 SHARD_FIELDS = (
     "micro_batch",
@@ -33,7 +33,7 @@ SHARD_FIELDS = (
     "tp_comm_overlap",
     "overlap_moe_expert_parallel_comm",
     "precision",
-    *NCCL_FIELDS,
+    *NETWORK_FIELDS,
 )
 EMBEDDING, DENSE_FULL, DENSE, EXPERTS_FULL, EXPERTS, HEAD = range(6)
 

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pruning.bounds.blocks import NCCL_FIELDS, SHARD_FIELDS, Passes, Slots, SlotTable, slot_counts
+from pruning.bounds.blocks import (
+    NETWORK_FIELDS,
+    SHARD_FIELDS,
+    Passes,
+    Slots,
+    SlotTable,
+    slot_counts,
+)
 from pruning.bounds.in_flight import most_held
 from pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from pruning.bounds.paths import Paths, find_paths
@@ -45,7 +52,7 @@ PASS_FIELDS = (
     "schedule",
     *LAYOUT_FIELDS,
 )
-_BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision", *NCCL_FIELDS)
+_BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision", *NETWORK_FIELDS)
 _MOST_STAGES = 4
 
 
@@ -131,8 +138,11 @@ class _Columns:
         self.passes = table.distinct(PASS_FIELDS, (self.copied,))
         self.ends = table.distinct(END_FIELDS)
         self.unique = table.take(self.passes.first)
+        # How far apart stages lie, where not as far as there are stages.
+        close = self.unique.numbers("use_tp_pp_dp_mapping") == 1
+        close_ranks = close * self.unique.numbers("tp") * self.unique.numbers("cp")
         self.layout_of, self.layouts = self.once_each(
-            self.unique, "layout", LAYOUT_FIELDS, Layout.of
+            self.unique, "layout", LAYOUT_FIELDS, Layout.of, close_ranks
         )
         self.slots_of, self.slots = self.find_slots()
         self.full = np.array(
@@ -148,13 +158,20 @@ class _Columns:
         return found.spread(values)
 
     def once_each(
-        self, table: RecipeTable, what: str, names: Sequence[str], make: Callable[[Job], T]
+        self,
+        table: RecipeTable,
+        what: str,
+        names: Sequence[str],
+        make: Callable[[Job], T],
+        *further: Ints,
     ) -> tuple[Ints, list[T]]:
-        """Which combination of ``names`` each row has, and ``make`` of one job of each."""
-        found = table.distinct(names)
+        """Which combination of ``names`` and ``further`` columns each row has, and ``make`` of
+        one job of each."""
+        found = table.distinct(names, further)
         answers = []
         for row in map(int, found.first):
             key = tuple(table.value(name, row) for name in names)
+            key += tuple(int(column[row]) for column in further)
             answers.append(self.given.once(what, key, partial(self.of_job, table, row, make)))
         return found.of, answers
 

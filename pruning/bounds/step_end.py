@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pruning.bounds.blocks import NCCL_FIELDS
+from pruning.bounds.blocks import NETWORK_FIELDS
 from pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from simulators.job import Job
 from simulators.memory.footprint import (
@@ -35,7 +35,7 @@ END_FIELDS = (
     *("tp", "cp", "ep", "etp", "sp", "precision", "zero_stage"),
     *("overlap_grad_reduce", "overlap_param_gather"),
     *LAYOUT_FIELDS,
-    *NCCL_FIELDS,
+    *NETWORK_FIELDS,
 )
 
 

@@ -25,6 +25,7 @@ from simulators.replay.prices import (
     PARTS,
     Pricer,
 )
+from simulators.workload.communicators import spans
 from simulators.workload.data_parallel import (
     Transfer,
     bucket_parameters,
@@ -126,14 +127,16 @@ def boundary_seconds(job: Job, workload: Workload, congestion: Congestion | None
 
 def boundary_crosses_domain(job: Job) -> list[bool]:
     """Whether each stage and the next (the last: and the first) lie in different domains."""
-    stages = job.recipe.pp
-    replica, domain = job.world_size // stages, job.cluster.domain
+    stages, domain = job.recipe.pp, job.cluster.domain
+    ((_, apart),) = spans(job)["pp"]
     crosses = []
     for stage in range(stages):
         after = (stage + 1) % stages
-        low = min(stage, after) * replica
-        high = (max(stage, after) + 1) * replica - 1
-        crosses.append(low // domain != high // domain)
+        # The first and the last rank of both, in every pipeline that lies beside others.
+        low = min(stage, after) * apart
+        high = (max(stage, after) + 1) * apart - 1
+        pipelines = range(0, job.world_size, stages * apart)
+        crosses.append(any((low + at) // domain != (high + at) // domain for at in pipelines))
     return crosses
 
 

@@ -1,8 +1,8 @@
 """Which ranks talk to each other, and how their groups lie on the nodes.
 
 Megatron's default rank order, innermost first: tp, cp, dp, pp; for expert layers etp, ep,
-expert-dp, pp. Ranks fill NVLink domains in order, so a group with a given stride has a fixed
-number of members per domain.
+expert-dp, pp. With ``use_tp_pp_dp_mapping`` pp comes before dp. Ranks fill NVLink domains in
+order, so a group with a given stride has a fixed number of members per domain.
 """
 
 from __future__ import annotations
@@ -15,39 +15,26 @@ from simulators.workload.ir import Communicator
 Span = tuple[tuple[int, int], ...]
 
 
-def place(name: str, size: int, stride: int, job: Job) -> Communicator:
-    """The communicator of ``size`` ranks that lie ``stride`` apart."""
-    domain = min(job.cluster.domain, job.world_size)
-    # The two ends of a pipeline lie further apart than they repeat.
-    span = min(size * stride, job.world_size)
-    if span <= domain:
-        per_domain = size
-    else:
-        per_domain = max(1, domain // stride)
-        # A group that straddles domains unevenly is at least spread over whole ones.
-        while size % per_domain:
-            per_domain -= 1
-    nodes = size // per_domain
-    siblings = max(1, domain // per_domain) if nodes > 1 else 1
-    return Communicator(name, size, per_domain, nodes, siblings)
-
-
 def spans(job: Job) -> dict[str, Span]:
     """How the ranks of each dimension's groups lie, under the names of ``communicators``."""
     recipe = job.recipe
     tp, cp, pp, ep, etp = recipe.tp, recipe.cp, recipe.pp, recipe.ep, job.etp
-    replica = tp * cp * job.dp
+    sharing, experts = tp * cp, etp * ep
+    # Ranks of one stage that lie together, and how far apart what shares neither are.
+    stage, between = (sharing, pp) if recipe.use_tp_pp_dp_mapping else (sharing * job.dp, 1)
     lie: dict[str, Span] = {
         "tp": ((tp, 1),),
         "cp": ((cp, tp),),
-        "dp": ((cp * job.dp, tp),),
-        "pp": ((pp, replica),),
+        "dp": ((cp, tp), (job.dp, sharing * between)),
+        "pp": ((pp, stage),),
+        "model": ((tp, 1), (pp, stage)),
+        "embedding": ((min(pp, 2), stage * max(1, pp - 1)),),
     }
     if job.model.moe is not None:
         lie["etp"] = ((etp, 1),)
         lie["ep"] = ((ep, etp),)
-        lie["etp_ep"] = ((etp * ep, 1),)
-        lie["expert_dp"] = ((job.expert_dp, etp * ep),)
+        lie["etp_ep"] = ((experts, 1),)
+        lie["expert_dp"] = ((job.expert_dp, experts * between),)
     return lie
 
 
@@ -59,31 +46,52 @@ def communicators(job: Job) -> dict[str, Communicator]:
     ``model`` the ranks that hold one replica (gradient norm); ``embedding`` the first and
     last stage, which share tied embeddings; ``pp`` neighbouring stages.
     """
-    recipe = job.recipe
-    tp, cp, pp, ep, etp = recipe.tp, recipe.cp, recipe.pp, recipe.ep, job.etp
-    replica = tp * cp * job.dp
-    groups = {
-        "tp": place("tp", tp, 1, job),
-        "cp": place("cp", cp, tp, job),
-        "dp": place("dp", cp * job.dp, tp, job),
-        "pp": place("pp", pp, replica, job),
-        "model": _replica_group(tp, pp, replica, job),
-        "embedding": place("embedding", min(pp, 2), replica * max(1, pp - 1), job),
-    }
-    if job.model.moe is not None:
-        groups["etp"] = place("etp", etp, 1, job)
-        groups["ep"] = place("ep", ep, etp, job)
-        groups["etp_ep"] = place("etp_ep", etp * ep, 1, job)
-        groups["expert_dp"] = place("expert_dp", job.expert_dp, etp * ep, job)
-    return groups
+    lie = spans(job)
+    found = {name: place_span(name, span, job) for name, span in lie.items()}
+    # The two ends of a pipeline lie further apart than they repeat.
+    ((stages, apart),) = lie["pp"]
+    found["embedding"] = place_span("embedding", lie["embedding"], job, stages * apart)
+    return found
 
 
-def _replica_group(tp: int, pp: int, replica: int, job: Job) -> Communicator:
-    """The tp x pp ranks that hold one copy of the model."""
-    within = place("tp", tp, 1, job)
-    across = place("pp", pp, replica, job)
-    per_domain = within.ranks_per_node * across.ranks_per_node
-    nodes = within.nodes * across.nodes
+def place(name: str, size: int, stride: int, job: Job) -> Communicator:
+    """The communicator of ``size`` ranks that lie ``stride`` apart."""
+    return place_span(name, ((size, stride),), job)
+
+
+def place_span(name: str, span: Span, job: Job, within: int | None = None) -> Communicator:
+    """The communicator of ranks that lie as ``span`` says, on ``within`` ranks in a row (None:
+    on all)."""
     domain = min(job.cluster.domain, job.world_size)
+    most = within or job.world_size
+    size = per_domain = 1
+    for count, stride in _joined(span):
+        size *= count
+        per_domain *= _in_a_domain(count, min(count * stride, most), stride, domain)
+    nodes = size // per_domain
     siblings = max(1, domain // per_domain) if nodes > 1 else 1
-    return Communicator("model", tp * pp, per_domain, nodes, siblings)
+    return Communicator(name, size, per_domain, nodes, siblings)
+
+
+def _joined(span: Span) -> list[tuple[int, int]]:
+    """The span with dimensions that continue each other as one."""
+    joined = [span[0]]
+    for count, stride in span[1:]:
+        before, step = joined[-1]
+        if stride == before * step:
+            joined[-1] = (before * count, step)
+        else:
+            joined.append((count, stride))
+    return joined
+
+
+def _in_a_domain(size: int, extent: int, stride: int, domain: int) -> int:
+    """How many of ``size`` ranks that lie ``stride`` apart, on ``extent`` ranks in a row, share
+    an NVLink domain."""
+    if extent <= domain:
+        return size
+    per_domain = max(1, domain // stride)
+    # A group that straddles domains unevenly is at least spread over whole ones.
+    while size % per_domain:
+        per_domain -= 1
+    return per_domain

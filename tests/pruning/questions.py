@@ -64,6 +64,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "precision": pick(None, "bf16", "fp16"),
         "nccl_algo": pick(None, None, "ring", "tree", "nvls"),
         "nccl_max_channels": pick(None, None, 4, 16),
+        "use_tp_pp_dp_mapping": pick(False, False, True),
         "first_stage_layers": pick(1, 2, 3) if ends in ("first", "both") else None,
         "last_stage_layers": pick(1, 2, 3) if ends == "both" else None,
         "embedding_as_layer": ends == "counted",

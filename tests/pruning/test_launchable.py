@@ -38,6 +38,7 @@ CHOICES = {
     "loss_as_layer": [False, True],
     "nccl_algo": [None, "ring", "x"],
     "nccl_max_channels": [None, 8, 0],
+    "use_tp_pp_dp_mapping": [False, True],
 }
 recipes = st.fixed_dictionaries(
     # Mostly the first choice, which is mostly right, so that late rules are reached too.

@@ -214,3 +214,9 @@ def test_nccl_settings_are_environment_variables():
     recipe = Recipe(nccl_algo="nvls_tree", nccl_max_channels=16)
     environment = megatron_launch(job_of(recipe)).environment
     assert environment == {"NCCL_ALGO": "NVLSTree", "NCCL_MAX_NCHANNELS": "16"}
+
+
+def test_pipelines_next_to_each_other_are_asked_for():
+    flag = ("--use-tp-pp-dp-mapping",)
+    assert flag in megatron_launch(job_of(Recipe(pp=2, use_tp_pp_dp_mapping=True))).arguments
+    assert flag not in megatron_launch(job_of(Recipe(pp=2))).arguments

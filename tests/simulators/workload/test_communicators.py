@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,14 +14,23 @@ from hypothesis import strategies as st
 
 from simulators.job import Job
 from simulators.validity import why_invalid
-from simulators.workload.communicators import communicators, place
+from simulators.workload.communicators import communicators, place, spans
 from tests.simulators.jobs import GPT175B, MOE, TINY, make_job
 
 
 def groups_of(job: Job) -> dict[str, list[list[int]]]:
-    """All groups of every dimension as lists of ranks: tp, cp, dp, pp from the inside out."""
+    """All groups of every dimension as lists of ranks: tp, cp, dp, pp from the inside out, or
+    tp, cp, pp, dp."""
     r, dp = job.recipe, job.dp
-    replica = r.tp * r.cp * dp
+    sharing = r.tp * r.cp
+    close = r.use_tp_pp_dp_mapping
+
+    def stage(rank: int) -> int:
+        return rank // sharing % r.pp if close else rank // (sharing * dp)
+
+    def pipeline(rank: int) -> object:
+        """What ranks of one pipeline have in common."""
+        return (rank % sharing, rank // (sharing * r.pp)) if close else rank % (sharing * dp)
 
     def by(key: Callable[[int], object], ranks: range | list[int]) -> list[list[int]]:
         found: dict[object, list[int]] = {}
@@ -29,14 +39,21 @@ def groups_of(job: Job) -> dict[str, list[list[int]]]:
         return list(found.values())
 
     everyone = range(job.world_size)
-    ends = [rank for rank in everyone if rank // replica in (0, r.pp - 1)]
+    ends = [rank for rank in everyone if stage(rank) in (0, r.pp - 1)]
     groups = {
         "tp": by(lambda rank: rank // r.tp, everyone),
         "cp": by(lambda rank: (rank % r.tp, rank // (r.tp * r.cp)), everyone),
-        "dp": by(lambda rank: (rank % r.tp, rank // replica), everyone),
-        "pp": by(lambda rank: rank % replica, everyone),
-        "model": by(lambda rank: rank % replica // r.tp, everyone),
-        "embedding": by(lambda rank: rank % replica, ends),
+        "dp": by(lambda rank: (rank % r.tp, stage(rank)), everyone),
+        "pp": by(pipeline, everyone),
+        "model": by(
+            lambda rank: (
+                (rank % sharing // r.tp, rank // (sharing * r.pp))
+                if close
+                else rank % (sharing * dp) // r.tp
+            ),
+            everyone,
+        ),
+        "embedding": by(pipeline, ends),
     }
     if job.model.moe is not None:
         etp, ep = job.etp, r.ep
@@ -44,7 +61,7 @@ def groups_of(job: Job) -> dict[str, list[list[int]]]:
             "etp": by(lambda rank: rank // etp, everyone),
             "ep": by(lambda rank: (rank % etp, rank // (etp * ep)), everyone),
             "etp_ep": by(lambda rank: rank // (etp * ep), everyone),
-            "expert_dp": by(lambda rank: (rank % (etp * ep), rank // replica), everyone),
+            "expert_dp": by(lambda rank: (rank % (etp * ep), stage(rank)), everyone),
         }
     return groups
 
@@ -59,6 +76,7 @@ def groups_of(job: Job) -> dict[str, list[list[int]]]:
     cp=st.sampled_from([1, 2, 4]),
     ep=st.sampled_from([1, 2, 4, 8]),
     etp=st.sampled_from([None, 1]),
+    use_tp_pp_dp_mapping=st.booleans(),
 )
 def test_placement_is_that_of_the_enumerated_ranks(
     model: Any, gpus_per_node: int, nodes: int, **recipe: Any
@@ -113,3 +131,46 @@ def test_first_and_last_stage_on_one_node_share_it() -> None:
     job = make_job(TINY, pp=4, tp=2)
     group = communicators(job)["embedding"]
     assert (group.size, group.ranks_per_node, group.nodes) == (2, 2, 1)
+
+
+def enumerated_spans(job: Job) -> dict[str, list[list[int]]]:
+    """Groups as ``spans`` says they lie."""
+    found = {}
+    for name, span in spans(job).items():
+        offsets = [
+            sum(step * stride for step, (_, stride) in zip(place, span, strict=True))
+            for place in product(*(range(count) for count, _ in span))
+        ]
+        firsts = [
+            rank
+            for rank in range(job.world_size)
+            if all(rank // stride % count == 0 for count, stride in span)
+        ]
+        found[name] = [sorted(first + offset for offset in offsets) for first in firsts]
+    return found
+
+
+@pytest.mark.parametrize("close", [False, True])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"tp": 2, "pp": 4, "cp": 2},
+        {"tp": 8, "pp": 2},
+        {"tp": 2, "pp": 2, "cp": 2, "ep": 2, "etp": 2, "sp": True},
+    ],
+)
+def test_spans_are_the_groups_themselves(recipe: Any, close: bool) -> None:
+    model = MOE if "ep" in recipe else TINY
+    job = make_job(model, nodes=4, batch=256, use_tp_pp_dp_mapping=close, **recipe)
+    assert why_invalid(job) is None
+    expected = groups_of(job)
+    for name, found in enumerated_spans(job).items():
+        if name != "embedding":
+            assert sorted(found) == sorted(expected[name]), name
+
+
+def test_pipelines_next_to_each_other_need_stages_of_one_size() -> None:
+    job = make_job(MOE, nodes=4, batch=256, pp=2, ep=4, use_tp_pp_dp_mapping=True)
+    violation = why_invalid(job)
+    assert violation is not None
+    assert violation.field == "use_tp_pp_dp_mapping"
