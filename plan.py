@@ -24,10 +24,11 @@ from planning.outcome import StudyOutcome, run_study
 from planning.schedule import keep
 from planning.store import AnswerStore
 from planning.webhook import post
+from reports.capacity.page import study_page
 from reports.capacity.progress import StudyView
 from reports.capacity.record import study_csv, study_record
 from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
-from reports.capacity.tables import answer_words, study_report
+from reports.capacity.tables import answer_words, goodput_words, study_report
 from reports.explain import why_nothing_fits
 from reports.launch import megatron_launch
 from reports.record import git_commit
@@ -76,6 +77,11 @@ def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
     texts = {
         "report.txt": as_text(report),
         "study.csv": study_csv(record),
+        "report.html": study_page(
+            record,
+            [answer_words(model, outcome) for model in outcome.models],
+            [goodput_words(outcome, capacity.reliability)],
+        ),
         "settings.yaml": settings,
         **launch_scripts(outcome),
     }

@@ -185,8 +185,8 @@ def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
 def _point_words(point: Point | None) -> str:
     if point is None:
         return "none"
-    cost = f"{_days(point.days)}, {usd_words(point.usd)}"
-    return f"{point.num_gpus:,} {point.cell.cluster}: {cost}"
+    cost = f"{point.days:,.1f} days, {usd_words(point.usd)}"
+    return f"{point.num_gpus:,} x {point.cell.cluster}\n{cost}"
 
 
 def _scaling_table(curves: Iterable[ScalingCurve]) -> RenderableType:

@@ -80,6 +80,7 @@ def test_a_study_is_answered_and_kept(first, place):
         "study.json",
         "study.csv",
         "report.txt",
+        "report.html",
         "settings.yaml",
         "launch_llama3_8b.sh",
     }
