@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simulators.network.flow import max_min_rates
 from simulators.network.hybrid import components
 from simulators.network.hybrid.memory import Episode, Rest
 from simulators.network.hybrid.parking import Parked, shift
@@ -21,6 +22,7 @@ from simulators.network.hybrid.settings import HybridSettings
 from simulators.network.packet import tables as t
 from simulators.network.packet.settings import PacketSettings
 from simulators.network.packet.tables import Floats, Ints, to_picoseconds
+from simulators.network.topology.routing import NO_LINK
 
 # Packets that a flow keeps for its end; and how many samples a skip must be worth.
 _LAST_PACKETS = 4
@@ -192,14 +194,14 @@ class HybridEngine(RepeatingEngine):
     def _park(self, own: Ints, now: int, at: int) -> None:
         """Let a steady component stand still until its first flow is nearly sent."""
         flows = self._flows
-        speed = self._speed[own] / self._step
+        crossed = self._paths[own]
+        links = np.unique(crossed[np.arange(crossed.shape[1]) < flows[own, t.HOPS][:, None]])
+        speed = self._fair_if_near(own, links, self._speed[own] / self._step)
         left = flows[own, t.SIZE] - flows[own, t.SENT]
         left = np.maximum(left - _LAST_PACKETS * self.settings.packet_bytes, 0)
         lasts = int((left / speed).min())
         if lasts < _LEAST_SAMPLES * self._step:
             return
-        crossed = self._paths[own]
-        links = np.unique(crossed[np.arange(crossed.shape[1]) < flows[own, t.HOPS][:, None]])
         newest_last = (at + 1 + np.arange(self.hybrid.samples + 1)) % (self.hybrid.samples + 1)
         depths = self._depths[links][:, newest_last]
         episode = self._recorded.get(int(flows[own[0], t.EPISODE]))
@@ -211,6 +213,16 @@ class HybridEngine(RepeatingEngine):
             rest = Rest(since, since + lasts, ports, places, speed, depths)
             episode.rests.append(rest)
         self._stand_still(links, own, speed, now, now + lasts, depths)
+
+    def _fair_if_near(self, own: Ints, links: Ints, speed: Floats) -> Floats:
+        """Max-min fair speeds, where what was measured is as near as packets can tell."""
+        crossed = self._paths[own]
+        places = np.where(crossed == NO_LINK, NO_LINK, np.searchsorted(links, crossed))
+        wire = 1 + self.settings.header_bytes / self.settings.packet_bytes
+        fair = max_min_rates(places, self._rates[links] / (wire * t.PICOSECONDS))
+        counted = (self.hybrid.samples - self.hybrid.samples // 4) * self._step
+        apart = np.abs(fair - speed) * counted
+        return fair if (apart <= 2 * self.settings.packet_bytes).all() else speed
 
     def _stand_still(
         self, links: Ints, own: Ints, speed: Floats, now: int, until: int, depths: Ints

@@ -1,0 +1,304 @@
+"""Packets against the hybrid engine: ``python -m benchmarks.network_engines``.
+
+CPU seconds of one thread, compiled code loaded before; every figure is one run, since ratios
+matter and both sides run on the same machine one after the other. A leaf-spine of hosts with one
+200 Gb/s NIC each, links of one rate; errors are those of completion times against every packet
+played.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from simulators.network.hybrid import HybridEngine, HybridSettings
+from simulators.network.packet import PacketEngine, PacketSettings
+from simulators.network.packet.settings import Dcqcn
+from simulators.network.topology.routing import Routes
+
+RATE = 25e9
+MB = 1e6
+# Marks from a quarter of a megabyte on: the recovery of rates is what takes time then.
+LOW = Dcqcn(mark_from_bytes=50e3, mark_all_bytes=200e3)
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """``hosts`` on ``leaves``, each leaf joined to every spine."""
+
+    hosts: int = 64
+    leaves: int = 8
+    spines: int = 8
+    delay_s: float = 10e-6
+
+    @property
+    def links(self) -> int:
+        return 2 * self.hosts + 2 * self.leaves * self.spines
+
+    def routes(self, source: np.ndarray, destination: np.ndarray, spine: np.ndarray) -> Routes:
+        per = self.hosts // self.leaves
+        first, last = source // per, destination // per
+        up = 2 * self.hosts + first * self.spines + spine
+        down = 2 * self.hosts + (self.leaves + last) * self.spines + spine
+        across = np.stack([source, up, down, self.hosts + destination], axis=1)
+        inside = np.stack([source, self.hosts + destination, 0 * up - 1, 0 * up - 1], axis=1)
+        links = np.where((first == last)[:, None], inside, across)
+        return Routes(links, np.zeros(len(links)))
+
+    def engine(self, kind: type, settings: PacketSettings, *more: HybridSettings) -> PacketEngine:
+        return kind(np.full(self.links, RATE), self.delay_s, 4, settings, *more)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Flows of one communication: shares of a size, starts, ties."""
+
+    routes: Routes
+    share: float = 1.0
+    start_s: np.ndarray | float = 0.0
+    after: np.ndarray | None = None
+    lag_s: float = 0.0
+
+    def announce(self, engine: PacketEngine, size: float, start_s: float = 0.0) -> np.ndarray:
+        after = None if self.after is None else self.after + engine.next_flow
+        bytes_ = np.ceil(size * self.share)
+        starts = np.asarray(self.start_s) + start_s
+        return engine.add(self.routes, bytes_, starts, after=after, delay_s=self.lag_s)
+
+
+def tensor_ring(fabric: Fabric) -> Pattern:
+    """Neighbours, each over a spine of its own."""
+    hosts = np.arange(fabric.hosts)
+    return Pattern(fabric.routes(hosts, (hosts + 1) % fabric.hosts, hosts % fabric.spines))
+
+
+def data_ring(fabric: Fabric, seed: int = 0) -> Pattern:
+    """To the next leaf, over spines hashed at random: some uplinks carry several flows."""
+    hosts = np.arange(fabric.hosts)
+    there = (hosts + fabric.hosts // fabric.leaves) % fabric.hosts
+    spines = np.random.default_rng(seed).integers(0, fabric.spines, fabric.hosts)
+    return Pattern(fabric.routes(hosts, there, spines))
+
+
+def pipeline(fabric: Fabric, stages: int = 4, micro_batches: int = 4) -> Pattern:
+    """Chains over stages, micro-batch by micro-batch, spines hashed at random."""
+    wide = fabric.hosts // stages
+    batch, stage, lane = (
+        each.ravel()
+        for each in np.meshgrid(
+            np.arange(micro_batches), np.arange(stages - 1), np.arange(wide), indexing="ij"
+        )
+    )
+    source = stage * wide + lane
+    spines = np.random.default_rng(0).integers(0, fabric.spines, len(source))
+    number = np.arange(len(source))
+    later = stage > 0
+    after = np.stack([number[later], number[later] - wide], axis=1)
+    starts = np.where(later, 0.0, batch * 100e-6)
+    routes = fabric.routes(source, source + wide, spines)
+    return Pattern(routes, 1.0, starts, after, 50e-6)
+
+
+def everybody(fabric: Fabric, group: int = 16) -> Pattern:
+    """All-to-all in groups; the size is what a host sends."""
+    source, destination = (
+        each.ravel() for each in np.meshgrid(np.arange(group), np.arange(group), indexing="ij")
+    )
+    other = source != destination
+    base = np.arange(0, fabric.hosts, group)[:, None]
+    source, destination = (base + source[other]).ravel(), (base + destination[other]).ravel()
+    spines = (source + destination) % fabric.spines
+    return Pattern(fabric.routes(source, destination, spines), 1 / (group - 1))
+
+
+PATTERNS: dict[str, Callable[[Fabric], Pattern]] = {
+    "TP ring": tensor_ring,
+    "DP ring, ECMP collisions": data_ring,
+    "PP, 4 stages, 4 micro-batches": pipeline,
+    "all-to-all in groups of 16": everybody,
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """``took_s``: of each flow from its own start; ``job_s`` the last end."""
+
+    took_s: np.ndarray
+    job_s: float
+    cpu_s: float
+    hops: int
+
+
+def run(engine: PacketEngine, pattern: Pattern, size: float) -> Run:
+    begin = time.process_time()
+    flows = pattern.announce(engine, size)
+    engine.advance()
+    cpu_s = time.process_time() - begin
+    ends = engine.completion_s(flows)
+    return Run(ends - engine.start_s(flows), float(ends.max()), cpu_s, engine.packet_hops)
+
+
+def errors(run_: Run, truth: Run) -> str:
+    error = np.abs(run_.took_s / truth.took_s - 1)
+    return (
+        f"{error.mean():.2%} / {np.quantile(error, 0.99):.2%} / {error.max():.2%}"
+        f" | {run_.job_s / truth.job_s - 1:+.2%}"
+    )
+
+
+def single(sizes: list[float]) -> Table:
+    table = Table(
+        "pattern",
+        "MB",
+        "packets, CPU s",
+        "M hops/s",
+        "hybrid",
+        "FCT error mean / p99 / max | job",
+        title="64 hosts, window and PFC, each pattern once",
+    )
+    fabric, settings = Fabric(), PacketSettings()
+    for name, make in PATTERNS.items():
+        for size in sizes:
+            pattern = make(fabric)
+            truth = run(fabric.engine(PacketEngine, settings), pattern, size * MB)
+            fast = run(fabric.engine(HybridEngine, settings), pattern, size * MB)
+            table.add_row(
+                name,
+                f"{size:.0f}",
+                f"{truth.cpu_s:.2f}",
+                f"{truth.hops / truth.cpu_s / 1e6:.1f}",
+                f"{truth.cpu_s / fast.cpu_s:.1f}x",
+                errors(fast, truth),
+            )
+    return table
+
+
+def repeated(size: float) -> Table:
+    table = Table(
+        "pattern", "packets, CPU s", "skips only", "memory only", "both", "error, memory only",
+        "error, both", title=f"8 layers x 8 micro-batches, {size:.0f} MB: each pattern 64 times",
+    )  # fmt: skip
+    fabric, settings = Fabric(delay_s=1e-6), PacketSettings()
+    never = 1e3  # seconds between samples
+    for name, make in PATTERNS.items():
+        pattern = make(fabric)
+
+        def play(engine: PacketEngine) -> tuple[float, np.ndarray]:
+            begin = time.process_time()
+            now, took = 0.0, []
+            for _ in range(64):
+                flows = pattern.announce(engine, size * MB, now)  # noqa: B023
+                engine.advance()
+                took.append(engine.completion_s(flows) - now)
+                # The work between two communications; whole picoseconds.
+                now = round(float(engine.completion_s(flows).max()) + 200e-6, 12)
+            return time.process_time() - begin, np.array(took)
+
+        truth_s, truth = play(fabric.engine(PacketEngine, settings))
+        cells, off = [], []
+        for hybrid in (
+            HybridSettings(memory=False),
+            HybridSettings(sample_s=never),
+            HybridSettings(),
+        ):
+            cpu_s, took = play(fabric.engine(HybridEngine, settings, hybrid))
+            cells.append(f"{truth_s / cpu_s:.0f}x")
+            # Ends are rounded to the start's doubles: a picosecond is the most they can tell.
+            off.append(np.abs(took - truth).max() if hybrid.sample_s == never else None)
+        exact = f"{off[1] * 1e12:.1f} ps at most"
+        mean = f"{np.abs(took / truth - 1).mean():.2%} mean"
+        table.add_row(name, f"{truth_s:.1f}", *cells, exact, mean)
+    return table
+
+
+def marked(sizes: list[float], seeds: int) -> Table:
+    table = Table(
+        "pattern", "MB", "hybrid", "noise floor: FCT mean / job", "error: FCT mean / job",
+        "job, worst seed", title=f"DCQCN, low thresholds, {seeds} seeds",
+    )  # fmt: skip
+    fabric = Fabric()
+    for name, make in (("DP ring, ECMP collisions", data_ring), ("TP ring", tensor_ring)):
+        for size in sizes:
+            pattern = make(fabric)
+            settings = [
+                PacketSettings(congestion="dcqcn", dcqcn=LOW, window=2, seed=seed)
+                for seed in range(seeds)
+            ]
+            truth = [
+                run(fabric.engine(PacketEngine, each), pattern, size * MB) for each in settings
+            ]
+            fast = [
+                run(fabric.engine(HybridEngine, each), pattern, size * MB) for each in settings
+            ]
+            pairs = [(a, b) for at, a in enumerate(truth) for b in truth[:at]]
+            own = list(zip(fast, truth, strict=True))
+            job = [abs(a.job_s / b.job_s - 1) for a, b in own]
+            table.add_row(
+                name,
+                f"{size:.0f}",
+                f"{sum(each.cpu_s for each in truth) / sum(each.cpu_s for each in fast):.1f}x",
+                f"{mean_error(pairs):.2%} / {mean_job(pairs):.2%}",
+                f"{mean_error(own):.2%} / {mean_job(own):.2%}",
+                f"{max(job):.2%}",
+            )
+    return table
+
+
+def mean_error(pairs: list[tuple[Run, Run]]) -> float:
+    return float(np.mean([np.abs(a.took_s / b.took_s - 1).mean() for a, b in pairs]))
+
+
+def mean_job(pairs: list[tuple[Run, Run]]) -> float:
+    return float(np.mean([abs(a.job_s / b.job_s - 1) for a, b in pairs]))
+
+
+def large(size: float) -> Table:
+    table = Table(
+        "pattern", "packets, CPU s", "M hops/s", "hybrid, CPU s", "hybrid",
+        "FCT error mean / p99 / max | job", title=f"1,024 hosts, {size:.0f} MB, window and PFC",
+    )  # fmt: skip
+    fabric, settings = Fabric(1024, 64, 16), PacketSettings()
+    for name, make in PATTERNS.items():
+        pattern = make(fabric)
+        truth = run(fabric.engine(PacketEngine, settings), pattern, size * MB)
+        fast = run(fabric.engine(HybridEngine, settings), pattern, size * MB)
+        table.add_row(
+            name,
+            f"{truth.cpu_s:.1f}",
+            f"{truth.hops / truth.cpu_s / 1e6:.1f}",
+            f"{fast.cpu_s:.1f}",
+            f"{truth.cpu_s / fast.cpu_s:.1f}x",
+            errors(fast, truth),
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=float, nargs="+", default=[4, 16, 64, 256], help="MB")
+    parser.add_argument("--seeds", type=int, default=5, help="of DCQCN's marks")
+    sections = ("single", "repeated", "marked", "large")
+    parser.add_argument("--sections", nargs="+", default=sections, choices=sections)
+    arguments = parser.parse_args()
+    fabric = Fabric()
+    for kind in (PacketEngine, HybridEngine):
+        run(fabric.engine(kind, PacketSettings()), data_ring(fabric), 16 * MB)
+    makers = {
+        "single": lambda: single(arguments.sizes),
+        "repeated": lambda: repeated(16.0),
+        "marked": lambda: marked([64.0, 256.0], arguments.seeds),
+        "large": lambda: large(16.0),
+    }
+    console = Console(width=150)
+    for section in arguments.sections:
+        console.print(makers[section]())
+
+
+if __name__ == "__main__":
+    main()
