@@ -29,7 +29,8 @@ from simulators.traces.files import read_trace, trace_path
 from simulators.workload.communicators import spans
 from simulators.workload.megatron import build_workload
 
-_WITHOUT_TP_OVERLAP = "both without TP overlap, which happens inside Transformer Engine's kernels, where no trace looks"
+# It happens inside Transformer Engine's kernels, where no trace looks.
+_WITHOUT_TP_OVERLAP = "both sides without TP overlap, which cannot be traced"
 # Micro-batches beyond those that fill a plain pipeline.
 BEYOND_WARMUP = 2
 
