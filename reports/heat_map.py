@@ -9,12 +9,12 @@ import numpy as np
 from simulators.network.topology import Network
 from simulators.replay.network_use import CommunicatorUse, NetworkUse
 
-_CELL, _GAP, _TITLE, _LABEL = 9, 26, 18, 92
+_CELL, _GAP, _TITLE, _LABEL = 9, 26, 18, 64
 # A picture of more rows can no longer be read; the busiest ones are kept.
 _MOST_ROWS = 96
 _MOST_COLUMNS = 128
 _SVG = "http://www.w3.org/2000/svg"
-# Row, column and name of a kind's links, drawn up and down beside each other.
+# Kinds of links, drawn below each other.
 _DRAWN = ("nic", "leaf", "spine")
 
 
@@ -24,6 +24,7 @@ def heat_map(use: NetworkUse) -> str:
     root = Xml.Element("svg", xmlns=_SVG)
     root.set("font-family", "sans-serif")
     root.set("font-size", "11")
+    root.set("style", "background: #ffffff")
     top, width = _GAP, 400
     for each in use.communicators:
         if each.busy is None:

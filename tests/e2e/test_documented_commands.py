@@ -22,6 +22,7 @@ from tests.e2e.commands import ROOT
 PAGES = [
     "README.md",
     "docs/howto.md",
+    "docs/network-in-predictions.md",
     "docs/performance.md",
     "docs/search.md",
     "conf/config.yaml",

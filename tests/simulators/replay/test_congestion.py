@@ -127,6 +127,18 @@ def test_only_chosen_communicators_are_slowed() -> None:
     assert slowed.breakdown_s["pp_communication"] > alone.breakdown_s["pp_communication"]
 
 
+def test_a_pipeline_inside_nodes_meets_nobody() -> None:
+    """Stages next to each other (tp=2 pp=4): what then leaves nodes are gradients."""
+    recipe = Recipe(tp=2, sp=True, pp=4, recompute="full")
+    close = replace(recipe, use_tp_pp_dp_mapping=True)
+    slowed, kept = (predicted(LLAMA.job(each), spec(HASHED)) for each in (recipe, close))
+    alone, kept_alone = (predicted(LLAMA.job(each)) for each in (recipe, close))
+    part = "pp_communication"
+    assert kept.breakdown_s[part] == kept_alone.breakdown_s[part] < alone.breakdown_s[part]
+    assert slowed.breakdown_s[part] > alone.breakdown_s[part]
+    assert kept.breakdown_s["dp_communication"] > slowed.breakdown_s["dp_communication"]
+
+
 def test_the_clusters_own_oversubscription_is_the_networks_and_not_counted_twice() -> None:
     recipe = RECIPES[1]
     undeclared = replace(FULL, oversubscription=None)
