@@ -54,15 +54,20 @@ def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
     started = datetime.now().astimezone()
     search = capacity.settings
     with StudyView(console_for(sys.stderr)) as view:
-        outcome = run_study(
-            capacity.study,
-            capacity.declarations,
-            capacity.reliability,
-            AnswerStore(study_directory / CELLS, search),
-            functools.partial(answer_cell, settings=search, why_nothing=why_nothing_fits),
-            n_jobs=capacity.n_jobs,
-            on_progress=view.show,
-        )
+        try:
+            outcome = run_study(
+                capacity.study,
+                capacity.declarations,
+                capacity.reliability,
+                AnswerStore(study_directory / CELLS, search),
+                functools.partial(answer_cell, settings=search, why_nothing=why_nothing_fits),
+                n_jobs=capacity.n_jobs,
+                on_progress=view.show,
+            )
+        except KeyboardInterrupt:
+            kept = f"interrupted: answered cells are kept in {study_directory / CELLS}"
+            print(f"{kept}, and the same command goes on", file=sys.stderr)
+            raise
     choices = HydraConfig.get().runtime.choices
     record = study_record(
         outcome,

@@ -93,9 +93,9 @@ def _figure_changes(
     if after["recipe"] != before["recipe"]:
         then_words, now_words = before["recipe_words"], after["recipe_words"]
         found.append(Change("recipe", key, then_words, now_words))
-    for figure in ("days", "usd"):
+    for figure, words in (("days", "{:,.2f} days"), ("usd", "${:,.2f}")):
         old, new = before[figure], after[figure]
         share = new / old - 1
         if abs(share) > threshold:
-            found.append(Change(figure, key, f"{old:.4g}", f"{new:.4g}", share))
+            found.append(Change(figure, key, words.format(old), words.format(new), share))
     return found

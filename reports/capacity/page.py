@@ -31,7 +31,9 @@ figcaption { font-weight: 600; }
 svg text { fill: var(--ink); font-size: 12px; } svg .grid { stroke: var(--line); }
 svg .series { fill: none; stroke-width: 1.5; }
 table { border-collapse: collapse; margin: 0.5em 0 1.5em; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2em 0.7em; text-align: left; border-bottom: 1px solid var(--line); }
+th, td { padding: 0.2em 0.7em; text-align: left; border-bottom: 1px solid var(--line);
+         white-space: nowrap; }
+td:last-child { white-space: normal; }
 td.n, th.n { text-align: right; } tr.answer { font-weight: 700; } .faint { color: var(--faint); }
 """
 
@@ -219,7 +221,7 @@ def _figure(
     y_low = min(ys) if log_y else min(0.0, *ys)
     y_at = _Scale(y_low, max(ys), _HEIGHT - _BOTTOM, _TOP, logarithmic=log_y)
     drawn = []
-    for tick in x_at.ticks():
+    for tick in sorted(set(xs)) if x_name == "GPUs" else x_at.ticks():
         x = x_at(tick)
         drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}"')
         drawn.append(f' y2="{_HEIGHT - _BOTTOM}"/>')
@@ -275,15 +277,21 @@ class _Scale:
         return math.log(value) if self._log else value
 
     def ticks(self) -> list[float]:
-        """Round values within: 1, 2 and 5 times powers of ten, or five even steps."""
+        """Round values within: 1, 2 and 5 times powers of ten (all digits where that gives too
+        few), or five even steps."""
         if not self._log:
             step = _round_step((self._high - self._low) / 5)
             count = int(self._high / step)
             return [step * at for at in range(count + 1) if step * at >= self._low]
         first = math.floor(math.log10(self._low))
         last = math.ceil(math.log10(self._high))
-        values = [base * 10.0**power for power in range(first, last + 1) for base in (1, 2, 5)]
-        return [value for value in values if self._low <= value <= self._high]
+        ticks: list[float] = []
+        for bases in ((1, 2, 5), range(1, 10)):
+            values = [base * 10.0**power for power in range(first, last + 1) for base in bases]
+            ticks = [value for value in values if self._low <= value <= self._high]
+            if len(ticks) > 2:
+                break
+        return ticks
 
 
 def _round_step(step: float) -> float:

@@ -165,6 +165,7 @@ def test_ctrl_c_keeps_what_is_answered(place, tmp_path):
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in errors
+    assert "the same command goes on" in errors
     kept = len(list(tmp_path.glob("plans/ours/cells/*.json")))
     assert kept >= 1
     again = run("plan.py", *arguments, cwd=tmp_path)

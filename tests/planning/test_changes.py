@@ -42,7 +42,7 @@ def test_every_kind_of_change():
         "added",
     ]
     assert found[1] == Change("target", "small, soon", "met", "not met")
-    assert found[3].share == 9 / 10 - 1
+    assert found[3] == Change("days", "a", "10.00 days", "9.00 days", 9 / 10 - 1)
     back = changes(after, RECORD, 0.01)
     assert [change.kind for change in back][-2:] == ["no_longer_fits", "removed"]
 

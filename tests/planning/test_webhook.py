@@ -1,0 +1,56 @@
+"""Telling another program; what goes wrong is said in words."""
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from planning.webhook import post
+
+
+@pytest.fixture
+def server():
+    taken = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204 if self.path == "/good" else 500)
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Quiet."""
+
+    listening = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}", taken
+    listening.shutdown()
+    listening.server_close()
+
+
+def test_what_is_posted_arrives_as_json(server):
+    address, taken = server
+    assert post(f"{address}/good", {"changed": True}) is None
+    assert taken == [{"changed": True}]
+
+
+def test_a_server_that_fails_is_said(server):
+    address, _ = server
+    assert "500" in (post(f"{address}/bad", {}) or "")
+
+
+def test_nobody_listening_is_said():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert "refused" in (post(f"http://127.0.0.1:{port}/", {}) or "")
+
+
+def test_a_silent_server_is_not_waited_for():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        problem = post(f"http://127.0.0.1:{silent.getsockname()[1]}/", {}, timeout_s=0.2)
+    assert "timed out" in (problem or "")
