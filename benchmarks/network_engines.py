@@ -186,8 +186,8 @@ def repeated(size: float) -> Table:
     )  # fmt: skip
     fabric, settings = Fabric(delay_s=1e-6), PacketSettings()
     never = 1e3  # seconds between samples
-    for name, make in PATTERNS.items():
-        pattern = make(fabric)
+    for name in ("TP ring", "DP ring, ECMP collisions", "all-to-all in groups of 16"):
+        pattern = PATTERNS[name](fabric)
 
         def play(engine: PacketEngine) -> tuple[float, np.ndarray]:
             begin = time.process_time()
@@ -223,9 +223,9 @@ def marked(sizes: list[float], seeds: int) -> Table:
         "job, worst seed", title=f"DCQCN, low thresholds, {seeds} seeds",
     )  # fmt: skip
     fabric = Fabric()
-    for name, make in (("DP ring, ECMP collisions", data_ring), ("TP ring", tensor_ring)):
+    for name in ("DP ring, ECMP collisions", "all-to-all in groups of 16"):
         for size in sizes:
-            pattern = make(fabric)
+            pattern = PATTERNS[name](fabric)
             settings = [
                 PacketSettings(congestion="dcqcn", dcqcn=LOW, window=2, seed=seed)
                 for seed in range(seeds)
@@ -282,6 +282,7 @@ def large(size: float) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=[4, 16, 64, 256], help="MB")
+    parser.add_argument("--repeated-size", type=float, default=16, help="MB")
     parser.add_argument("--seeds", type=int, default=5, help="of DCQCN's marks")
     sections = ("single", "repeated", "marked", "large")
     parser.add_argument("--sections", nargs="+", default=sections, choices=sections)
@@ -291,7 +292,7 @@ def main() -> None:
         run(fabric.engine(kind, PacketSettings()), data_ring(fabric), 16 * MB)
     makers = {
         "single": lambda: single(arguments.sizes),
-        "repeated": lambda: repeated(16.0),
+        "repeated": lambda: repeated(arguments.repeated_size),
         "marked": lambda: marked([64.0, 256.0], arguments.seeds),
         "large": lambda: large(16.0),
     }

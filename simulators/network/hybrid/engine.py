@@ -9,14 +9,17 @@ The ends of flows are therefore played packet by packet.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simulators.errors import InputError
 from simulators.network.flow import max_min_rates
 from simulators.network.hybrid import components
 from simulators.network.hybrid.memory import Episode, Rest
 from simulators.network.hybrid.parking import Parked, shift
-from simulators.network.hybrid.predictors import PREDICTORS
+from simulators.network.hybrid.predictors import PREDICTORS, Predictor
 from simulators.network.hybrid.repeats import RepeatingEngine
 from simulators.network.hybrid.settings import HybridSettings
 from simulators.network.packet import tables as t
@@ -57,6 +60,7 @@ class HybridEngine(RepeatingEngine):
         super().__init__(rate_bytes_per_s, delay_s, max_hops, settings)
         self.hybrid = HybridSettings() if hybrid is None else hybrid
         self.hybrid.check()
+        self._predictor = _predictor(self.hybrid)
         self._step = int(to_picoseconds(np.array([self.hybrid.sample_s]))[0])
         self._per_sample = self._rates * self.hybrid.sample_s
         self._next_sample = self._step
@@ -259,10 +263,9 @@ class HybridEngine(RepeatingEngine):
 
     def _held_back(self, parked: Parked) -> Floats:
         """Bytes of each flow that wait in queues which grew while they were not looked at."""
-        predictor = PREDICTORS[self.hybrid.predictor]
-        if predictor is None:
+        if self._predictor is None:
             return np.zeros(len(parked.flows))
-        predicted = predictor(parked.depths.astype(np.float64))
+        predicted = self._predictor(parked.depths.astype(np.float64))
         grown = np.zeros(len(self._rates))
         grown[parked.ports] = predicted - parked.depths[:, -1]
         crossing = np.zeros(len(self._rates))
@@ -298,3 +301,15 @@ class HybridEngine(RepeatingEngine):
         self._heap = t.grown(self._heap, len(events) + 1)
         self._heap[: len(events)] = events[np.lexsort((events[:, 1], events[:, 0]))]
         self._count[t.EVENTS_DUE] = len(events)
+
+
+def _predictor(hybrid: HybridSettings) -> Predictor | None:
+    if hybrid.predictor != "transformer":
+        return PREDICTORS[hybrid.predictor]
+    from simulators.network.hybrid import transformer
+
+    predictor, samples = transformer.load(Path(hybrid.weights))
+    if samples != hybrid.samples + 1:
+        problem = f"were trained on {samples - 1} samples"
+        raise InputError("hybrid.weights", hybrid.weights, problem, f"for {hybrid.samples}")
+    return predictor

@@ -17,8 +17,10 @@ class HybridSettings:
     two packets), a queue when the means of both halves differ by at most ``queue_bytes``: smaller
     is more accurate and slower. Every flow must run at its NIC's rate or cross a link that is
     ``used`` full: rates that recover slowly also look steady. ``predictor`` says how deep queues
-    are after a skip. With ``memory``, flows that are announced together and have links to
-    themselves are played once, and from memory whenever the same comes again.
+    are after a skip; ``transformer`` needs torch and the file of its ``weights``, which
+    ``python -m simulators.network.hybrid.train`` writes. With ``memory``, flows that are announced
+    together and have links to themselves are played once, and from memory whenever the same comes
+    again.
     """
 
     sample_s: float = 20e-6
@@ -27,6 +29,7 @@ class HybridSettings:
     queue_bytes: int = 100_000
     used: float = 0.95
     predictor: str = "frozen"
+    weights: str = ""
     memory: bool = True
 
     def check(self) -> None:
@@ -38,7 +41,10 @@ class HybridSettings:
         require_positive("hybrid.sample_s", self.sample_s)
         require_positive("hybrid.rate_tolerance", self.rate_tolerance)
         require_positive("hybrid.queue_bytes", self.queue_bytes)
-        require_choice("hybrid.predictor", self.predictor, PREDICTORS)
+        require_choice("hybrid.predictor", self.predictor, (*PREDICTORS, "transformer"))
+        if (self.predictor == "transformer") != bool(self.weights):
+            problem = "go with predictor=transformer"
+            raise InputError("hybrid.weights", self.weights, problem, "a file, or nothing")
         if not isinstance(self.samples, int) or self.samples < 4 or self.samples % 2:
             raise InputError("hybrid.samples", self.samples, "has no halves", "4, 6, 8, ...")
         if not 0 < self.used <= 1:

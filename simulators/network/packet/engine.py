@@ -202,6 +202,10 @@ class PacketEngine:
         most, sent, marks, pauses, paused, _ = self._statistics().T
         return PortReport(sent, most, marks, pauses, paused / t.PICOSECONDS)
 
+    def queued_bytes(self) -> Ints:
+        """How deep each port's queue is now, shape (links,)."""
+        return self._ports[:, t.QUEUE_BYTES].copy()
+
     def _statistics(self) -> Ints:
         """What each port did so far, columns as ``PORT_STATISTICS``."""
         return self._ports[:, list(t.PORT_STATISTICS)]

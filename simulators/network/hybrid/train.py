@@ -1,0 +1,48 @@
+"""Train the Transformer that predicts queues: ``python -m simulators.network.hybrid.train FILE``.
+
+The weights go into FILE, for ``predictor=transformer weights=FILE``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from simulators.network.hybrid import transformer
+from simulators.network.hybrid.settings import HybridSettings
+from simulators.network.hybrid.traces import queue_trace, windows
+from simulators.network.packet.settings import PacketSettings
+
+
+def main() -> None:
+    defaults = HybridSettings()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="to write the weights to")
+    parser.add_argument("--congestion", default="window", choices=("window", "dcqcn"))
+    parser.add_argument("--traces", type=int, default=4, help="seeds of random traffic")
+    parser.add_argument("--steps", type=int, default=200, help="samples of a trace")
+    parser.add_argument("--horizon", type=int, nargs="+", default=[3, 12, 50], help="in samples")
+    parser.add_argument("--epochs", type=int, default=6)
+    chosen = parser.parse_args()
+    settings = PacketSettings(congestion=chosen.congestion)
+    found = [
+        windows(
+            queue_trace(seed, settings, defaults.sample_s, chosen.steps),
+            defaults.samples + 1,
+            horizon,
+        )
+        for seed in range(chosen.traces)
+        for horizon in chosen.horizon
+    ]
+    history = np.concatenate([each.history for each in found])
+    target = np.concatenate([each.target for each in found])
+    model = transformer.train(history, target, chosen.epochs)
+    transformer.save(model, chosen.file)
+    error = np.abs(transformer.predictor(model)(history) - target).mean()
+    print(f"{len(target):,} histories; mean absolute error on them {error / 1e3:.1f} KB")
+
+
+if __name__ == "__main__":
+    main()
