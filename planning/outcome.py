@@ -232,6 +232,8 @@ def _finished(
         effects = effects_without_search(chosen, reliability)
         effects += [_effect(name, cell, answers, chosen, reliability) for name, cell in what_ifs]
         limits = [Target(target.days, None, target.gpus) for target in study.targets.values()]
+        if not _meets(chosen, limits):
+            limits = []  # they are out of reach: nothing keeps to them
         break_evens = break_even(chosen, [p for p in draft.points if _meets(p, limits)])
     return ModelOutcome(
         draft.model,
