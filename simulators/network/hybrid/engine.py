@@ -111,16 +111,15 @@ class HybridEngine(RepeatingEngine):
         for parked in [each for each in self._parked if each.until <= now]:
             self._go_on(parked, now)
 
-    def _give_way(self) -> None:
-        super()._give_way()
-        self._wake()
+    def _give_way(self, flow: int, now: int, code: int) -> None:
+        super()._give_way(flow, now, code)
+        self._wake(flow, now)
 
-    def _wake(self) -> None:
+    def _wake(self, flow: int, now: int) -> None:
         """A flow is about to start: let those that stand still on its way move again."""
-        flow, start = int(self._count[t.BROKE_AT]), int(self._heap[0, 0])
         links = self._paths[flow, : self._flows[flow, t.HOPS]]
         for parked in [each for each in self._parked if np.isin(links, each.ports).any()]:
-            self._go_on(parked, start)
+            self._go_on(parked, now)
 
     def _tell(self, first: int, pairs: Ints) -> None:
         if self.hybrid.memory:
@@ -148,7 +147,7 @@ class HybridEngine(RepeatingEngine):
             due = min((parked.until for parked in self._parked), default=t.CLOCK_END)
             target = min(due, until)
             while self._play(target, last_code if target == until else t.LAST_CODE) != t.REACHED:
-                self._wake()
+                self._wake(int(self._count[t.BROKE_AT]), int(self._heap[0, 0]))
             if target == until:
                 return
             self._go_on_at(target)

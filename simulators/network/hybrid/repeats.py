@@ -80,7 +80,8 @@ class RepeatingEngine(PacketEngine):
         elif outcome == t.CLOSES:
             self._close(self._recorded.pop(int(self._count[t.BROKE_AT])))
         else:
-            self._give_way()
+            now, code = (int(value) for value in self._heap[0])
+            self._give_way(int(self._count[t.BROKE_AT]), now, code)
 
     def _tell(self, first: int, pairs: Ints) -> None:
         """Make an episode of the flows from ``first`` on."""
@@ -195,10 +196,8 @@ class RepeatingEngine(PacketEngine):
         rows[:, _MOST_QUEUED] = most
         self._from_memory[ports] = rows
 
-    def _give_way(self) -> None:
-        """A flow is about to start over ports of episodes that are played from memory."""
-        flow = int(self._count[t.BROKE_AT])
-        now, code = (int(value) for value in self._heap[0])
+    def _give_way(self, flow: int, now: int, code: int) -> None:
+        """A flow is about to start, by event ``code``, over ports of episodes from memory."""
         touched = self._paths[flow, : self._flows[flow, t.HOPS]]
         while True:
             met = [

@@ -137,3 +137,40 @@ def test_settings_that_mean_nothing_are_refused(given_settings, field):
     with pytest.raises(InputError) as refused:
         engines(given_settings)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize("late_s", [None, 0.7e-3, 1.2e-3, 1.6e-3])
+def test_what_is_remembered_with_its_skips_is_what_would_have_been(late_s):
+    """Both times begin as long before a sample; the late flow comes while all stand still."""
+    both = []
+    for memory in (True, False):
+        hybrid = engines(HybridSettings(memory=memory))[1]
+        for start_s in (5e-6, 10.005e-3):
+            hybrid.add(FABRIC.routes(COLLIDING), 64 * MB, start_s)
+        if late_s is not None:
+            hybrid.add(FABRIC.routes([(0, 4, 0)]), MB, 10.005e-3 + late_s)
+        hybrid.advance()
+        both.append(hybrid)
+    remembering, other = both
+    assert (remembering.recalls, other.recalls) == (1, 0)
+    assert remembering.disturbed == (late_s is not None)
+    flows = np.arange(other.next_flow)
+    assert remembering.completion_s(flows).tolist() == other.completion_s(flows).tolist()
+    np.testing.assert_array_equal(
+        remembering.port_report().bytes_sent, other.port_report().bytes_sent
+    )
+
+
+def test_tables_that_grow_meanwhile_leave_what_stands_still_alone():
+    alone, crowded = engines()[1], engines()[1]
+    near = [(host, host + 1) for host in (0, 2)]
+    far = [(8 + host % 4, 12 + host % 4, host % 4) for host in range(300)]
+    ends = []
+    for engine in (alone, crowded):
+        numbers = engine.add(FABRIC.routes(near), 64 * MB)
+        engine.advance(1e-3)
+        if engine is crowded:
+            engine.add(FABRIC.routes(far), 200_000, 1.1e-3)
+        engine.advance()
+        ends.append(engine.completion_s(numbers).tolist())
+    assert ends[0] == ends[1]
