@@ -29,7 +29,7 @@ from reports.capacity.progress import StudyView
 from reports.capacity.record import study_csv, study_record
 from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
 from reports.capacity.tables import answer_words, goodput_words, study_report
-from reports.explain import why_nothing_fits
+from reports.capacity.why import why_no_recipe
 from reports.launch import megatron_launch
 from reports.record import git_commit
 from reports.tables import as_text, console_for, show
@@ -60,7 +60,7 @@ def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
                 capacity.declarations,
                 capacity.reliability,
                 AnswerStore(study_directory / CELLS, search),
-                functools.partial(answer_cell, settings=search, why_nothing=why_nothing_fits),
+                functools.partial(answer_cell, settings=search, why_nothing=why_no_recipe),
                 n_jobs=capacity.n_jobs,
                 on_progress=view.show,
             )

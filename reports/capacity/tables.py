@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from planning.cells import Cell
 from planning.changes import Change
 from planning.goodput import Reliability
 from planning.outcome import CellResult, ModelOutcome, StudyOutcome
@@ -136,26 +137,26 @@ def _days(days: float) -> str:
     return long_time_words(days * 86400)
 
 
-def _fabric_matters(points: Iterable[Point]) -> bool:
+def _fabric_matters(cells: Iterable[Cell]) -> bool:
     """Whether a cluster was asked with more than one fabric."""
-    pairs = {(point.cell.cluster, point.cell.fabric) for point in points}
+    pairs = {(cell.cluster, cell.fabric) for cell in cells}
     return len(pairs) > len({cluster for cluster, _ in pairs})
 
 
-def _cluster_words(point: Point, with_fabric: bool) -> str:
-    return f"{point.cell.cluster}, {point.cell.fabric}" if with_fabric else point.cell.cluster
+def _cluster_words(cell: Cell, with_fabric: bool) -> str:
+    return f"{cell.cluster}, {cell.fabric}" if with_fabric else cell.cluster
 
 
 def _points_table(model: ModelOutcome) -> RenderableType:
     """Every cell that fits; * marks the front of GPUs, days and dollars."""
     table = _table(["", "cluster"], ["GPUs", "days", "cost", "MFU", "goodput"])
     table.add_column("recipe")
-    with_fabric = _fabric_matters(model.points)
+    with_fabric = _fabric_matters(point.cell for point in model.points)
     best = {id(point) for point in model.front}
     for point in model.points:
         table.add_row(
             "*" if id(point) in best else "",
-            _cluster_words(point, with_fabric),
+            _cluster_words(point.cell, with_fabric),
             f"{point.num_gpus:,}",
             f"{point.days:,.1f}",
             usd_words(point.usd),
@@ -193,10 +194,10 @@ def _scaling_table(curves: Iterable[ScalingCurve]) -> RenderableType:
     table = _table(["cluster"], ["GPUs", "tokens/s/GPU", "efficiency"])
     table.add_column("what grew")
     sizes = [size for curve in curves for size in curve.points]
-    with_fabric = _fabric_matters(size.point for size in sizes)
+    with_fabric = _fabric_matters(size.point.cell for size in sizes)
     for size in sizes:
         table.add_row(
-            _cluster_words(size.point, with_fabric),
+            _cluster_words(size.point.cell, with_fabric),
             f"{size.point.num_gpus:,}",
             f"{size.point.best.tokens_per_s / size.point.num_gpus:,.0f}",
             percent_words(size.efficiency),
@@ -255,14 +256,16 @@ def _break_even_table(evens: Iterable[BreakEven], chosen: Point) -> RenderableTy
     return _titled(title, table)
 
 
-def _without_point(results: Iterable[CellResult]) -> RenderableType:
+def _without_point(results: Sequence[CellResult]) -> RenderableType:
     table = _table(["model", "cluster"], ["GPUs"])
     table.add_column("why", overflow="fold")
+    with_fabric = _fabric_matters(result.cell for result in results)
     for result in results:
-        # The first two lines say what stood in the way; study.json has the rest.
+        # The second line is what was closest; study.json has all.
         lines = (result.reason or result.answer.status).splitlines()
         cell = result.cell
-        table.add_row(cell.model, cell.cluster, f"{cell.num_gpus:,}", "\n".join(lines[:2]))
+        cluster = _cluster_words(cell, with_fabric)
+        table.add_row(cell.model, cluster, f"{cell.num_gpus:,}", lines[:2][-1])
     return _titled("No answer", table)
 
 

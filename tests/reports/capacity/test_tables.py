@@ -77,6 +77,7 @@ def test_nothing_fits_is_said_with_its_reason(tmp_path):
     text = as_text(study_report(outcome, Reliability(), None, Path("there")))
     assert "nothing fits on any cluster" in text
     assert "Closest miss: x" in text
+    assert "No recipe fits" not in text
     assert "as if nothing ever fails" in text
 
 

@@ -1,0 +1,23 @@
+"""Why nothing fits, with the proof of a search that has one."""
+
+from optimizer.objective import Objective
+from optimizer.options import ExecutorOptions, SearchOptions
+from optimizer.study import run_search
+from reports.capacity.why import why_no_recipe
+from tests.optimizer.fake_simulator import declared
+
+SPACE = {"name": "one", "knobs": {"micro_batch": {"choices": [1, 2]}}}
+
+
+def test_an_exact_search_says_that_nothing_was_overlooked():
+    asked = declared(num_nodes=1, memory_bytes=2**28)
+    result = run_search(
+        asked,
+        SPACE,
+        Objective(("step_time",)),
+        SearchOptions(sampler="exact", pruning=(), n_trials=None, patience=None),
+        executor=ExecutorOptions("serial"),
+    )
+    first, *_, last = why_no_recipe(result, asked.job).splitlines()
+    assert first.startswith("No recipe fits")
+    assert last.startswith("No recipe fits: all were bounded or simulated. Of 2 points")
