@@ -28,4 +28,5 @@ class CheckCapacity(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with refusing(config):
-            raise InputError("-m", "", "means nothing to plan.py", "a study with several values")
+            problem = "means nothing to plan.py"
+            raise InputError("command line", "-m", problem, "a study of several values")
