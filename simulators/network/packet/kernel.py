@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from simulators.network.packet.chance import draw
 from simulators.network.packet.dcqcn import catch_up, notified
 from simulators.network.packet.heap import pop, push
 from simulators.network.packet.tables import (
@@ -32,7 +33,6 @@ from simulators.network.packet.tables import (
     DELAY,
     DELIVERED,
     DONE,
-    DRAWS,
     DROPPED,
     EARLIEST,
     EPISODE,
@@ -109,22 +109,6 @@ from simulators.network.packet.tables import (
 (PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST,
  SEED) = range(11)  # fmt: skip
 (GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED) = range(5)
-
-
-@njit(cache=True)
-def _mix(x):  # type: ignore[no-untyped-def]
-    """Spread 32 bits over 32 bits (multiply and fold, after Wang)."""
-    x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
-    x = ((x ^ (x >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
-    return x ^ (x >> 16)
-
-
-@njit(cache=True)
-def draw(port, ports, seed):  # type: ignore[no-untyped-def]
-    """A number in [0, 1), a port's next: what other ports draw makes no difference."""
-    ports[port, DRAWS] += 1
-    x = _mix((_mix((seed + port) & 0xFFFFFFFF) + ports[port, DRAWS]) & 0xFFFFFFFF)
-    return x / 4294967296.0
 
 
 @njit(cache=True)
