@@ -20,7 +20,7 @@ from tests.simulators.emulation.values.rank import FakeRank  # noqa: E402
 aten = torch.ops.aten
 
 
-# A random program works on a list of tensors; every step appends one or writes one in place.
+# A random program works on a list of matrices; every step appends one or writes one in place.
 # Each step is a function of (first, second, number).
 STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
     "add": lambda a, b, n: a + b,
@@ -37,7 +37,7 @@ STEPS: dict[str, Callable[[Any, Any, int], Any]] = {
     "convert": lambda a, b, n: a.double().int().to(a.dtype),
     "first row": lambda a, b, n: a[:1],
     "slice": lambda a, b, n: a[n % 3 :, ::2],
-    "set element": lambda a, b, n: a[0, n % 4].fill_(n),
+    "set element": lambda a, b, n: a[:1, n % 4 : n % 4 + 1].fill_(n),
     "transpose": lambda a, b, n: a.t(),
     "flatten": lambda a, b, n: a.reshape(1, -1),
     "expand": lambda a, b, n: a[:, :1].expand(-1, 4),
