@@ -26,14 +26,7 @@ from simulators.network.flow.tables import (
     WAITING,
 )
 from simulators.network.flow.water_filling import attach, detach
-
-
-@njit(cache=True)
-def _root(group, link):  # type: ignore[no-untyped-def]
-    while group[link] != link:
-        group[link] = group[group[link]]
-        link = group[link]
-    return link
+from simulators.network.union_find import root_of
 
 
 @njit(cache=True)
@@ -50,16 +43,16 @@ def _join_up(time, count, flows, ties, group):  # type: ignore[no-untyped-def]
                 group[link] = link
     for flow in range(count):
         if flows.state[flow] != DRAINED or flows.drained[flow] >= time:
-            own = _root(group, paths[flow, 0])
+            own = root_of(group, paths[flow, 0])
             for hop in range(1, hops):
                 link = paths[flow, hop]
                 if link < 0:
                     break
-                group[_root(group, link)] = own
+                group[root_of(group, link)] = own
             # A child cannot have drained before its parent.
             tie = flows.children[flow]
             while tie >= 0:
-                group[_root(group, paths[ties.child[tie], 0])] = own
+                group[root_of(group, paths[ties.child[tie], 0])] = own
                 tie = ties.next_of_parent[tie]
 
 
@@ -139,10 +132,10 @@ def roll_back(late, times, count, flows, links, past, ties, counters):  # type: 
             continue
         time = times[at]
         _join_up(time, count, flows, ties, group)
-        root = _root(group, flows.paths[late[at], 0])
+        root = root_of(group, flows.paths[late[at], 0])
         for flow in range(count):
             ended = flows.state[flow] == DRAINED and flows.drained[flow] < time
-            if not ended and _root(group, flows.paths[flow, 0]) == root:
+            if not ended and root_of(group, flows.paths[flow, 0]) == root:
                 seen[flow] = sweep
                 undone += 1
                 _undo(flow, time, flows, links, past, ties, counters)

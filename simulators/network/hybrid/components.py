@@ -14,14 +14,7 @@ from simulators.network.packet.tables import (
     QUEUE_BYTES,
     RESTING,
 )
-
-
-@njit(cache=True)
-def root_of(group, port):  # type: ignore[no-untyped-def]
-    while group[port] != port:
-        group[port] = group[group[port]]
-        port = group[port]
-    return port
+from simulators.network.union_find import root_of
 
 
 @njit(cache=True)

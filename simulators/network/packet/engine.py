@@ -334,21 +334,21 @@ def _constants(settings: PacketSettings) -> tuple[Ints, NDArray[np.float64]]:
     gaps = to_picoseconds(
         np.array([dcqcn.cnp_interval_s, dcqcn.alpha_interval_s, dcqcn.increase_interval_s])
     )
-    whole = np.zeros(11, dtype=np.int64)
-    whole[kernel.PACKET], whole[kernel.HEADER] = settings.packet_bytes, settings.header_bytes
-    whole[kernel.PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
-    whole[kernel.RESUME], whole[kernel.LIMIT] = settings.resume_bytes, settings.queue_bytes
-    whole[kernel.PACED] = settings.congestion == "dcqcn"
-    whole[[kernel.NOTICE_GAP, kernel.ALPHA_GAP, kernel.RISE_GAP]] = gaps
-    whole[kernel.FAST] = dcqcn.fast_recoveries
+    whole = np.zeros(t.WHOLE_SETTINGS, dtype=np.int64)
+    whole[t.PACKET], whole[t.HEADER] = settings.packet_bytes, settings.header_bytes
+    whole[t.PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
+    whole[t.RESUME], whole[t.LIMIT] = settings.resume_bytes, settings.queue_bytes
+    whole[t.PACED] = settings.congestion == "dcqcn"
+    whole[[t.NOTICE_GAP, t.ALPHA_GAP, t.RISE_GAP]] = gaps
+    whole[t.FAST] = dcqcn.fast_recoveries
     # Far apart, so that one seed's ports are not the next one's neighbours.
-    whole[kernel.SEED] = (settings.seed * 0x9E3779B1) & 0xFFFFFFFF
-    part = np.zeros(5)
-    part[kernel.GAIN] = dcqcn.g
-    part[kernel.ADDITIVE] = dcqcn.additive_bytes_per_s / t.PICOSECONDS
-    part[kernel.HYPER] = dcqcn.hyper_bytes_per_s / t.PICOSECONDS
-    part[kernel.LEAST] = dcqcn.least_bytes_per_s / t.PICOSECONDS
-    part[kernel.MOST_MARKED] = dcqcn.mark_at_most
+    whole[t.SEED] = (settings.seed * 0x9E3779B1) & 0xFFFFFFFF
+    part = np.zeros(t.OTHER_SETTINGS)
+    part[t.GAIN] = dcqcn.g
+    part[t.ADDITIVE] = dcqcn.additive_bytes_per_s / t.PICOSECONDS
+    part[t.HYPER] = dcqcn.hyper_bytes_per_s / t.PICOSECONDS
+    part[t.LEAST] = dcqcn.least_bytes_per_s / t.PICOSECONDS
+    part[t.MOST_MARKED] = dcqcn.mark_at_most
     return whole, part
 
 

@@ -48,6 +48,7 @@ from simulators.network.packet.tables import (
     FLY_TAIL,
     FREE_AT,
     FREE_PACKET,
+    HEADER,
     HOP,
     HOPS,
     HOPS_DONE,
@@ -57,22 +58,28 @@ from simulators.network.packet.tables import (
     LAST_NOTICE,
     LAST_OWN,
     LEFT,
+    LIMIT,
     LINK_NEXT,
     MARKED,
     MARKS,
     MOST_FOLLOWERS,
+    MOST_MARKED,
     MOST_QUEUED,
     NEXT,
     NO_EVENTS,
     NO_PACKETS,
     NONE,
+    NOTICE_GAP,
     NOW,
     OPEN,
     OPENS,
     OWNER,
     PACE,
+    PACED,
+    PACKET,
     PACKETS_OUT,
     PARKED,
+    PAUSE,
     PAUSED,
     PAUSED_FOR,
     PAUSED_SINCE,
@@ -84,8 +91,10 @@ from simulators.network.packet.tables import (
     REACHED,
     RECORDING,
     RESTING,
+    RESUME,
     RING,
     RISE_AT,
+    SEED,
     SENT,
     SIZE,
     SPOILED,
@@ -104,11 +113,6 @@ from simulators.network.packet.tables import (
     WAKE_EVENT,
     WINDOW,
 )
-
-# Entries of the settings' arrays.
-(PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST,
- SEED) = range(11)  # fmt: skip
-(GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED) = range(5)
 
 
 @njit(cache=True)

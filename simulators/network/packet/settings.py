@@ -11,7 +11,10 @@ CONGESTION = ("window", "dcqcn")
 
 @dataclass(frozen=True)
 class Dcqcn:
-    """DCQCN's constants (Zhu et al., SIGCOMM 2015, section 4 and table 14's names).
+    """DCQCN's constants (Zhu et al., SIGCOMM 2015).
+
+    ``g`` and the marking thresholds are those of the public HPCC simulator; the intervals and the
+    steps of recovery are typical settings, fitted to nothing.
 
     A congestion notification is sent at most every ``cnp_interval_s``; ``g`` weighs the estimate
     of congestion, which decays every ``alpha_interval_s``; rates recover every
@@ -43,7 +46,8 @@ class PacketSettings:
     bandwidth-delay products unacknowledged (from 1 on); ``congestion`` is ``window`` alone, or
     ``dcqcn`` on top. A switch pauses a link when ``pause_bytes`` that came over it wait there, and
     lets it go on at ``resume_bytes`` (priority flow control; None: never, and then a queue that
-    outgrows ``queue_bytes`` would drop packets, which is an error).
+    outgrows ``queue_bytes`` would drop packets, which is an error). Buffers and thresholds are a
+    switch's to choose: these are assumptions.
     """
 
     packet_bytes: int = 4096

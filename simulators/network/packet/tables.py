@@ -82,6 +82,14 @@ LAST_CODE = 1 << 60
 REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, CLOSES = range(7)
 
 
+# Entries of the settings' arrays: whole numbers, and others.
+(PACKET, HEADER, PAUSE, RESUME, LIMIT, PACED, NOTICE_GAP, ALPHA_GAP, RISE_GAP, FAST,
+ SEED) = range(11)  # fmt: skip
+WHOLE_SETTINGS = 11
+GAIN, ADDITIVE, HYPER, LEAST, MOST_MARKED = range(5)
+OTHER_SETTINGS = 5
+
+
 def blank(rows: int, columns: int) -> Ints:
     """A table of nothing."""
     return np.full((rows, columns), NONE, dtype=np.int64)
