@@ -88,7 +88,10 @@ def run_search(
         question = identity(declared, space, objective, options, simulator, seed)
         mode: Mode = "join" if join else "resume" if resume else "new"
         workers = stored = _stored(storage, question, mode, workers, surveyed, objective)
-    screen = _screen(surveyed, objective, options, SimulatorSpec.of(simulator))
+    spec = SimulatorSpec.of(simulator)
+    # Who lists every recipe is asked for the truth, or has bounds of its own.
+    screened = options.bounds and not sampler.exhaustive and spec.name == BOUNDED_SIMULATOR
+    screen = Screen(surveyed, objective, spec, options.top_k) if screened else None
     first = nearest_rows(surveyed, known_recipes(options))
     search = Search(surveyed, options, objective, sampler, ledger, workers, screen, first)
     with workers:
@@ -163,15 +166,6 @@ def _stored(
     return StoredExecutor(
         workers, store, surveyed.point_of, lambda outcome: _refuse_nonsense(outcome, objective)
     )
-
-
-def _screen(
-    surveyed: Survey, objective: Objective, options: SearchOptions, simulator: SimulatorSpec
-) -> Screen | None:
-    """Exact search has bounds of its own; other simulators have none."""
-    if not options.bounds or options.sampler == "exact" or simulator.name != BOUNDED_SIMULATOR:
-        return None
-    return Screen(surveyed, objective, simulator, options.top_k)
 
 
 def _refuse_nonsense(outcome: Outcome, objective: Objective) -> Outcome:

@@ -22,33 +22,33 @@ def simulated(result):
 
 @pytest.mark.parametrize("gib", [80.0, 1.0])
 @pytest.mark.parametrize("objective", ["step_time", ("step_time", "memory")])
-def test_a_screened_grid_finds_the_same_best_with_fewer_simulations(gib, objective):
+def test_screening_the_whole_space_finds_the_same_best_with_fewer_simulations(gib, objective):
     asked = question(gib=gib)
-    truth = search("grid", asked, objective=objective, bounds=False, top_k=3)
-    screened = search("grid", asked, objective=objective, bounds=True, top_k=3)
+    truth = search("grid", asked, objective=objective, top_k=3)
+    screened = search("random", asked, objective=objective, top_k=3)
     assert [t.recipe for t in screened.pareto] == [t.recipe for t in truth.pareto]
     if isinstance(objective, str):
         assert [t.values for t in screened.best] == [t.values for t in truth.best]
     assert simulated(screened) < simulated(truth)
-    assert len(screened.trials) == len(truth.trials)
+    assert len(launchable(screened)) == len(launchable(truth))
 
 
 def test_what_the_memory_bound_settles_does_not_fit():
     asked = question(gib=1.0)
-    truth = {t.recipe: t for t in launchable(search("grid", asked, bounds=False))}
-    settled = [t for t in search("grid", asked).trials if t.rule == "memory_bound"]
+    truth = {t.recipe: t for t in launchable(search("grid", asked))}
+    settled = [t for t in search("random", asked).trials if t.rule == "memory_bound"]
     assert settled
     assert all(truth[t.recipe].status == "oom" for t in settled)
     assert all(t.reason and "GiB" in t.reason for t in settled)
 
 
 def test_when_nothing_fits_the_closest_miss_is_simulated():
-    result = search("grid", question(gib=0.5))
+    result = search("random", question(gib=0.5))
     misses = [t for t in result.trials if t.status == "oom"]
     assert result.counts()["ok"] == 0
     assert 1 <= len(misses) < len(result.trials)
     closest = max(t.prediction.memory.headroom_bytes for t in misses)
-    truth = launchable(search("grid", question(gib=0.5), bounds=False))
+    truth = launchable(search("grid", question(gib=0.5)))
     assert closest == max(t.prediction.memory.headroom_bytes for t in truth)
 
 
@@ -70,3 +70,13 @@ def test_workers_do_not_change_what_is_screened():
     assert [(t.recipe, t.status, t.rule) for t in alone.trials] == [
         (t.recipe, t.status, t.rule) for t in many.trials
     ]
+
+
+def test_a_grid_simulates_every_recipe():
+    counts = search("grid", question(gib=1.0)).counts()
+    assert counts["pruned"] == 0
+    assert counts["oom"] > 0
+
+
+def test_screening_can_be_switched_off():
+    assert not search("random", question(gib=1.0), bounds=False).counts()["pruned"]
