@@ -10,7 +10,7 @@ from simulators.job import Job
 
 # How much faster per sample a smaller micro-batch may yet be, by tile and wave quantisation
 # and by a collective that changes its protocol. Chosen wide; the exhaustive comparison in
-# benchmarks/search_quality.py is what it must survive.
+# benchmarks/tactics.py is what it must survive.
 QUANTISATION_GAIN = 0.10
 
 

@@ -1,17 +1,14 @@
-"""What pruning saves and hides, and how close each sampler comes to the true optimum.
+"""What each pruning tactic settles, and whether it hides anything.
 
-    python -m benchmarks.search_quality model=gpt175b cluster=h800_96
+    python -m benchmarks.tactics model=gpt175b cluster=h800_96
 
 Arguments are those of ``optimize.py``. Simulates the whole space once without pruning (a minute
-or two), then repeats every search from that table: exhaustively with pruning, and with each
-sampler over several seeds. Prints what each tactic settled and got wrong, whether the best
-recipes are still the same, and the samplers' regret (best found over true best, less one).
+or two), then searches it exhaustively again with pruning, from that table. Prints what each tactic
+settled and got wrong, and whether the best recipes are still the same.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import statistics
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -21,13 +18,12 @@ from hydra import compose, initialize_config_dir
 
 from conf.commands import register_commands
 from conf.plan import SearchPlan, build_plan
-from optimizer.options import SAMPLERS, ExecutorOptions, SearchOptions
+from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.study import run_search
 from optimizer.trial import SearchResult
 from simulators.job import Job, Recipe
 from simulators.prediction import Prediction
 
-SEEDS = range(5)
 TABLE: dict[Recipe, Prediction] = {}
 
 
@@ -55,16 +51,10 @@ def main(overrides: list[str]) -> None:
     )
     TABLE.update({t.recipe: t.prediction for t in truth.trials if t.prediction is not None})
     print(f"exhaustive: {truth.counts()}, {truth.wall_s:.0f} s")
-    show_pruning(plan, truth, from_table(plan, grid, 0))
-    for sampler in SAMPLERS:
-        # Neither tries its luck.
-        if sampler in ("grid", "exact"):
-            continue
-        if sampler != "gp" or importlib.util.find_spec("torch"):
-            show_sampler(plan, truth, sampler)
+    show_pruning(plan, truth, from_table(plan, grid))
 
 
-def from_table(plan: SearchPlan, options: SearchOptions, seed: int) -> SearchResult:
+def from_table(plan: SearchPlan, options: SearchOptions) -> SearchResult:
     return run_search(
         plan.declared,
         plan.space,
@@ -72,7 +62,6 @@ def from_table(plan: SearchPlan, options: SearchOptions, seed: int) -> SearchRes
         options,
         simulator="__main__:TableSimulator",
         executor=ExecutorOptions("serial", 1),
-        seed=seed,
     )
 
 
@@ -96,21 +85,6 @@ def show_pruning(plan: SearchPlan, truth: SearchResult, pruned: SearchResult) ->
         )
     same = [t.recipe for t in pruned.best] == [t.recipe for t in truth.best]
     print(f"the {len(truth.best)} best recipes are {'the same' if same else 'NOT THE SAME'}")
-
-
-def show_sampler(plan: SearchPlan, truth: SearchResult, sampler: str) -> None:
-    options = replace(plan.options, sampler=sampler, patience=None, options={})
-    (best, *_) = plan.objective.losses(truth.best[0].values or ())
-    regrets, walls_s = [], []
-    for seed in SEEDS:
-        result = from_table(plan, options, seed)
-        (found, *_) = plan.objective.losses(result.best[0].values or ())
-        regrets.append((found - best) / abs(best))
-        walls_s.append(result.wall_s)
-    print(
-        f"{sampler}: regret {', '.join(f'{regret:.2%}' for regret in regrets)}; "
-        f"{options.n_trials} recipes; median {statistics.median(walls_s):.1f} s without simulating"
-    )
 
 
 if __name__ == "__main__":
