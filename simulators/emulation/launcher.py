@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from simulators.declared import declared_gpus
-from simulators.emulation.rank_process import RANK_PROCESS, RankOptions
+from simulators.emulation.rank_process import BROKEN_INVARIANT, RANK_PROCESS, RankOptions
 from simulators.emulation.vendor import PACKAGES
 from simulators.emulation.virtual_rank import check_ranks
 from simulators.errors import InputError, require_choice, require_positive
@@ -34,7 +34,8 @@ examples:
     python -m simulators.emulation run --world-size 16 --rank 0 -- -m torchtitan.train ...
 
 Losses and other values that nobody could know without computing are inventions: they mean nothing.
-exit codes: the script's own; 2 for wrong options; 4 when the trace breaks an invariant.
+exit codes: the script's own; 2 for wrong options; 4 when a trace, or several together, break an
+invariant.
 """
 
 
@@ -101,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the ranks; the first exit code that is not 0."""
+    """Run the ranks and check what they do together; the first exit code that is not 0."""
     given = parser().parse_args(arguments)
     try:
         if given.rank == AUTO:
@@ -116,7 +117,24 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with ThreadPoolExecutor(max_workers=given.jobs) as pool:
         codes = list(pool.map(_run, options))
-    return next((code for code in codes if code), 0)
+    failed = next((code for code in codes if code), 0)
+    if failed or given.no_check or len(options) == 1:
+        return failed
+    return _check_together([one.trace for one in options])
+
+
+def _check_together(paths: Sequence[Path]) -> int:
+    from simulators.traces.files import read_trace
+    from simulators.traces.invariants import check_together
+
+    try:
+        findings = check_together([read_trace(path) for path in paths])
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    return BROKEN_INVARIANT if findings else 0
 
 
 def _chosen(given: argparse.Namespace) -> list[int]:

@@ -84,23 +84,14 @@ def check_trace(trace: Trace, expected: Expected | None = None) -> tuple[Finding
     return tuple(finding for check in _CHECKS for finding in check(trace, wanted))
 
 
-def check_traces(
-    traces: Sequence[Trace], expected: Mapping[int, Expected] | None = None
-) -> tuple[Finding, ...]:
-    """The broken invariants of each rank and of what they do together.
-
-    Args:
-        traces: of some or all ranks of one job.
-        expected: by rank.
-    """
-    wanted = expected or {}
-    found = [f for trace in traces for f in check_trace(trace, wanted.get(trace.header.rank))]
-    if len(traces) > 1:
-        cause = "ranks took different branches on values that one of them could not know"
-        for mismatch in match([communication(trace) for trace in traces]).mismatches:
-            where = f"{mismatch.communicator}, call {mismatch.sequence}"
-            problem = f"{mismatch.field} differs: {mismatch.first}; {mismatch.second}"
-            found.append(Finding("collectives match", None, where, problem, cause))
+def check_together(traces: Sequence[Trace]) -> tuple[Finding, ...]:
+    """The broken invariants of what some or all ranks of one job do together."""
+    cause = "ranks took different branches on values that one of them could not know"
+    found = []
+    for mismatch in match([communication(trace) for trace in traces]).mismatches:
+        where = f"{mismatch.communicator}, call {mismatch.sequence}"
+        problem = f"{mismatch.field} differs: {mismatch.first}; {mismatch.second}"
+        found.append(Finding("collectives match", None, where, problem, cause))
     return tuple(found)
 
 

@@ -96,17 +96,7 @@ class Launches:
             )
         )
         if kind != "barrier" and not state.peers_agree:
-            state.values.communicate(
-                kind,
-                inputs,
-                outputs,
-                position=self.position,
-                size=self.size,
-                group=self._name,
-                sequence=sequence,
-                root=root,
-                reduction=reduction,
-            )
+            self._tell_values(kind, inputs, outputs, sequence, root, reduction)
         state.recorder.leave()
         return work
 
@@ -150,7 +140,20 @@ class Launches:
                 site=state.recorder.sites.current(),
             )
         )
-        state.values.communicate(
+        self._tell_values(kind, inputs, outputs, sequence, peer)
+        state.recorder.leave()
+        return work
+
+    def _tell_values(
+        self,
+        kind: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        sequence: int,
+        root: int | None,
+        reduction: str = "sum",
+    ) -> None:
+        self._state.values.communicate(
             kind,
             inputs,
             outputs,
@@ -158,10 +161,9 @@ class Launches:
             size=self.size,
             group=self._name,
             sequence=sequence,
-            root=peer,
+            root=root,
+            reduction=reduction,
         )
-        state.recorder.leave()
-        return work
 
     def _launch(
         self, inputs: Tensors, outputs: Tensors, result: Tensors, blocks_host: bool, pair: str = ""

@@ -77,6 +77,38 @@ def test_ranks_run_side_by_side_and_share_one_compilation(
     assert library.suffix == ".so"
 
 
+APART = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+model = torch.nn.Linear(8, 8, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+for step in range(2):
+    model(torch.ones(8, 8, device="cuda")).sum().backward()
+    dist.all_reduce(torch.ones(SIZE, device="cuda"))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("size", "code"), [("4", 0), ("4 + dist.get_rank()", 4)])
+def test_ranks_that_do_not_meet_break_an_invariant(
+    size: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(APART.replace("SIZE", size))
+    options = ["--world-size", "16", "--rank", "0,9"]
+    assert main([*options, "--", "script.py"]) == code
+    assert ("collectives match" in capsys.readouterr().err) == (code == 4)
+    assert main([*options, "--no-check", "--", "script.py"]) == 0
+
+
 def test_a_machine_without_a_compiler_is_told_so(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "script.py").write_text(PLAIN)

@@ -28,7 +28,7 @@ from simulators.traces.events import (
     Violation,
     WorkWait,
 )
-from simulators.traces.invariants import LOOP_LENGTH, Expected, check_trace, check_traces
+from simulators.traces.invariants import LOOP_LENGTH, Expected, check_together, check_trace
 
 WEIGHTS, ACTIVATION, GRADIENT = 1, 2, 3
 PARAMETERS = Parameters(elements=1000, bytes=4000, storages=(WEIGHTS,))
@@ -74,7 +74,7 @@ def invariants(found: Sequence[object]) -> list[str]:
 
 def test_a_healthy_trace_has_no_findings() -> None:
     assert check_trace(HEALTHY, Expected(1000, 4000, steps=4)) == ()
-    assert check_traces([HEALTHY, trace(*HEALTHY.events[3:], rank=1)]) == ()
+    assert check_together([HEALTHY, trace(*HEALTHY.events[3:], rank=1)]) == ()
 
 
 def test_training_that_was_skipped_is_found_with_the_value_that_did_it() -> None:
@@ -176,7 +176,7 @@ def test_ranks_that_do_not_meet_are_found() -> None:
         reduction(event.sequence, "reduce_scatter") if isinstance(event, Collective) else event
         for event in step(0)
     ]
-    (finding,) = check_traces([trace(*step(0)), trace(*other, rank=1)])
+    (finding,) = check_together([trace(*step(0)), trace(*other, rank=1)])
     assert finding.invariant == "collectives match"
     assert "all_reduce" in finding.problem
     assert "reduce_scatter" in finding.problem

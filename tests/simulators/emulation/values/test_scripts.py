@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 from simulators.emulation.values.imbalance import Imbalance, expected_loads
 from simulators.traces.events import Collective, Trace, ValueRead
 from simulators.traces.files import read_directory
-from simulators.traces.invariants import Expected, check_traces
+from simulators.traces.invariants import Expected, check_together, check_trace
 from tests.e2e.commands import ROOT, environment
 
 WORLD, EXPERTS, TOKENS, TOP_K, HIDDEN = 8, 16, 128, 2, 64
@@ -117,10 +117,13 @@ def test_sound_runs_break_no_invariant(
     layers = 2 * (2 * norm + attention + experts)
     words = 2 * VOCABULARY * HIDDEN + TOKENS * HIDDEN
     held = layers + words + norm
-    assert check_traces(even, {0: Expected(held, 2 * held, steps=2)}) == ()
-    (finding,) = check_traces(even, {0: Expected(held - 1)})
+    assert [check_trace(each) for each in even] == [()] * len(even)
+    assert check_trace(even[0], Expected(held, 2 * held, steps=2)) == ()
+    (finding,) = check_trace(even[0], Expected(held - 1))
     assert finding.invariant == "parameters"
-    assert check_traces(list(skewed.values())) == ()
+    assert [check_trace(each) for each in skewed.values()] == [()] * len(skewed)
+    for together in (even, list(skewed.values())):
+        assert check_together(together) == ()
 
 
 def test_a_told_rank_knows_its_flags_when_the_telling_rank_was_traced(tmp_path: Path) -> None:
