@@ -14,6 +14,8 @@ from simulators.workload.parameters import LocalParameters
 # are reduced beside the backward pass, the whole buffer otherwise.
 MEGATRON_BUCKET = 40_000_000
 MEGATRON_BUCKET_PER_REPLICA = 1_000_000
+# Names of the two blocks.
+REDUCE, GATHER = "reduce_gradients", "gather_parameters"
 
 
 def gradient_bytes_per_parameter(job: Job) -> int:
@@ -71,14 +73,14 @@ def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
     """
     kind = "reduce_scatter" if transfer.sharded else "all_reduce"
     ops = _bucketed("grad", kind, parameters, transfer.gradient_bytes, transfer.bucket)
-    return Block("reduce_gradients", ops)
+    return Block(REDUCE, ops)
 
 
 @functools.lru_cache(maxsize=4096)
 def gather_parameters(parameters: LocalParameters, transfer: Transfer) -> Block:
     """The all-gathers that rebuild ``parameters`` from their shards."""
     ops = _bucketed("param", "all_gather", parameters, transfer.parameter_bytes, transfer.bucket)
-    return Block("gather_parameters", ops)
+    return Block(GATHER, ops)
 
 
 def _bucketed(
