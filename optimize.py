@@ -21,7 +21,8 @@ from optimizer.trial import Trial
 from reports.files import save_search
 from reports.progress import progress_view
 from reports.record import search_record
-from reports.tables import as_text, console_for, search_report, show, shown_trials
+from reports.tables import search_report, shown_trials
+from reports.terminal import as_text, console_for, show
 from simulators.output import show_text
 from simulators.traced.verification import Verification
 

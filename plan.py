@@ -32,7 +32,7 @@ from reports.capacity.tables import answer_words, goodput_words, study_report
 from reports.capacity.why import why_no_recipe
 from reports.launch import megatron_launch
 from reports.record import git_commit
-from reports.tables import as_text, console_for, show
+from reports.terminal import as_text, console_for, show
 from simulators.output import show_text
 
 # Groups that optimize.py has too, so that a cell can be searched alone.

@@ -17,7 +17,8 @@ from conf.simulators import build_simulator
 from reports.experts import expert_record, expert_report
 from reports.heat_map import heat_map
 from reports.network import network_record, network_report
-from reports.tables import prediction_report, show
+from reports.tables import prediction_report
+from reports.terminal import show
 from reports.trace import chrome_trace
 from simulators.base import SimulatorSpec, check_simulator, get_simulator, measured_table
 from simulators.errors import InputError, require_choice

@@ -17,7 +17,7 @@ from conf.door import FAILURE, INTERRUPTED, OK, explain
 from reports.calibration.fit import Fit, fit_corrections
 from reports.calibration.identify import Identified, identify
 from reports.calibration.model import MeasuredRun, StepTimes, Vector
-from reports.tables import show
+from reports.terminal import show
 from reports.validate import replay_with_progress
 from reports.validation.jobs import Declarations
 from reports.validation.replay import Result

@@ -12,6 +12,7 @@ from rich.progress import Progress as Bar
 
 from optimizer.trial import Progress
 from reports.explain import JobOf
+from reports.terminal import redraws
 from reports.wording import percent_words, recipe_words, seconds_words
 
 _LOG_EVERY_S = 5.0
@@ -34,7 +35,7 @@ class ProgressView(Protocol):
 
 def progress_view(console: Console, job_of: JobOf) -> ProgressView:
     """The view that suits the console."""
-    return LiveBar(console, job_of) if console.is_terminal else LogLines(console, job_of)
+    return LiveBar(console, job_of) if redraws(console) else LogLines(console, job_of)
 
 
 class LiveBar:

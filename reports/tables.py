@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -33,11 +30,8 @@ from reports.wording import (
     usd_words,
 )
 from simulators.job import Job
-from simulators.output import show_text
 from simulators.prediction import Prediction
 from simulators.traced.verification import Verification
-
-_FILE_WIDTH = 120
 
 _STOP_WORDS = {
     "n_trials": "every trial asked for was spent",
@@ -47,30 +41,6 @@ _STOP_WORDS = {
     "interrupted": "it was interrupted",
     "timeout": "its time was up",
 }
-
-
-def console_for(stream: TextIO) -> Console:
-    """A console on ``stream``: coloured and as wide as the terminal on a terminal; plain and of
-    fixed width elsewhere, so that logs read well."""
-    if stream.isatty():
-        return Console(file=stream, highlight=False)
-    return Console(file=stream, highlight=False, width=_FILE_WIDTH, color_system=None)
-
-
-def show(renderable: RenderableType) -> None:
-    """Print on stdout: laid out for the terminal, or as the plain text of a file."""
-    console = console_for(sys.stdout)
-    if console.is_terminal:
-        console.print(renderable)
-    else:
-        show_text(as_text(renderable))
-
-
-def as_text(renderable: RenderableType) -> str:
-    """The renderable as plain text for a file."""
-    buffer = io.StringIO()
-    console_for(buffer).print(renderable)
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
 def shown_trials(result: SearchResult, top_k: int) -> tuple[Trial, ...]:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from conf.catalogue import load_catalogue
 from conf.door import FAILURE, INTERRUPTED, OK, explain
-from reports.tables import show
+from reports.terminal import show
 from reports.validation.html import validation_html
 from reports.validation.jobs import Declarations
 from reports.validation.published import PUBLISHED_RUNS, read_peer_predictions

@@ -10,7 +10,7 @@ import numpy as np
 from reports.experts import expert_record, expert_report
 from reports.heat_map import heat_map
 from reports.network import hot_links, network_record, network_report
-from reports.tables import as_text
+from reports.terminal import as_text
 from simulators.replay.expert_load import ExpertCost, ExpertLoad
 from simulators.replay.network_use import CommunicatorUse, NetworkUse
 from simulators.workload.ir import Communicator

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from optimizer.trial import Progress
 from reports.progress import LiveBar, LogLines, best_words, progress_view
-from reports.tables import console_for
+from reports.terminal import console_for
 from tests.samples import job_of, search_result
 
 COUNTS = {"ok": 3, "oom": 1, "pruned": 0, "invalid": 0, "failed": 0}

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.tables import as_text, prediction_report, search_report
+from reports.tables import prediction_report, search_report
+from reports.terminal import as_text
 from simulators.job import Recipe
 from tests.samples import job_of, prediction, search_result
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from reports.files import save_search
 from reports.record import search_record
-from reports.tables import as_text, search_report
+from reports.tables import search_report
+from reports.terminal import as_text
 from reports.verification import verification_metrics, verification_report
 from simulators.job import Recipe
 from simulators.traced.verification import RankCheck, RankFigures, Verification

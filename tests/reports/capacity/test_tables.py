@@ -19,7 +19,7 @@ from reports.capacity.tables import (
     study_report,
     target_words,
 )
-from reports.tables import as_text
+from reports.terminal import as_text
 from tests.planning.fakes import SETTINGS, STUDY, answer, cell, declarations, point
 
 FAILING = Reliability(1e5, None, 30.0, 60.0, 300.0, source="made up")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from reports.tables import as_text
+from reports.terminal import as_text
 from reports.validation.headline import TINY_SWEEP, by_scale, headline, targets
 from reports.validation.page import accuracy_page
 from reports.validation.published import PeerPrediction

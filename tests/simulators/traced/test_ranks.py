@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("megatron.core")
 
-from reports.tables import as_text
+from reports.terminal import as_text
 from reports.verification import verification_json, verification_report
 from simulators.job import Job
 from simulators.replay.ranks import replay_ranks

@@ -1,0 +1,123 @@
+"""What each figure of a prediction rests on, in one word and in a sentence.
+
+Times are graded by where the prices of kernels and communication come from, memory by what the
+allocator's figures are known to be worth, money by time and price together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from reports.wording import percent_words, usd_words
+from simulators.declared import GPUS, load_gpu
+from simulators.errors import InputError
+from simulators.job import Gpu, Job
+from simulators.prediction import Prediction
+
+
+class Grade(StrEnum):
+    """How well a figure is founded, best first; ``docs/concepts.md`` says what the words mean."""
+
+    GIVEN = "given"
+    MEASURED = "measured"
+    FITTED = "fitted"
+    ESTIMATED = "estimated"
+    ASSUMED = "assumed"
+
+
+# A kind of evidence that prices less than this share of the time does not decide its grade.
+NOTABLE_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A figure's grade, and in a sentence what it comes from."""
+
+    grade: Grade
+    reason: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The grades of one prediction's figures.
+
+    ``time`` also founds MFU, HFU and tokens/s, which are FLOPs and tokens over it. ``allocated``
+    is what tensors take, ``memory`` what the device must hold, reserve and context included.
+    ``cost`` is no better founded than time and price.
+    """
+
+    time: Graded
+    allocated: Graded
+    memory: Graded
+    price: Graded
+    cost: Graded
+
+    def of_figures(self) -> dict[str, str]:
+        """The grade of each figure under its name in JSON."""
+        time, cost = self.time.grade.value, self.cost.grade.value
+        return {
+            "step_time_s": time,
+            "mfu": time,
+            "hfu": time,
+            "tokens_per_s": time,
+            "tokens_per_s_per_gpu": time,
+            "cost_per_step_usd": cost,
+            "cost_per_billion_tokens_usd": cost,
+            "cost_of_run_usd": cost,
+            "peak_allocated_bytes": self.allocated.grade.value,
+            "peak_reserved_bytes": self.memory.grade.value,
+            "headroom_bytes": self.memory.grade.value,
+        }
+
+
+def evidence_of(prediction: Prediction, job: Job) -> Evidence:
+    """What the figures of ``prediction``, the answer to ``job``, rest on."""
+    time, price = _time(prediction), _price(job.gpu)
+    worse = max(time, price, key=lambda graded: list(Grade).index(graded.grade))
+    return Evidence(time=time, allocated=_ALLOCATED, memory=_MEMORY, price=price, cost=worse)
+
+
+_ALLOCATED = Graded(
+    Grade.FITTED,
+    "tensors are counted shape by shape along the schedule, and held to published runs",
+)
+_MEMORY = Graded(
+    Grade.ESTIMATED,
+    "on tensors counted shape by shape come what the allocator reserves, CUDA's context and "
+    "NCCL's buffers, which are estimates",
+)
+
+
+def _time(prediction: Prediction) -> Graded:
+    """The weakest kind of evidence that prices a notable share of the time."""
+    shares = prediction.evidence_share
+    notable = [grade for grade in Grade if shares.get(grade.value, 0.0) >= NOTABLE_SHARE]
+    words = ", ".join(
+        f"{percent_words(share)} {kind}" for kind, share in shares.items() if share > 0
+    )
+    # Without a priced kernel or message there is no evidence at all.
+    grade = notable[-1] if notable else Grade.ESTIMATED
+    return Graded(grade, f"kernels and communication are priced {words or 'by nothing known'}")
+
+
+def _price(gpu: Gpu) -> Graded:
+    hourly = f"{usd_words(gpu.price_usd_per_hour)} per GPU-hour"
+    if _is_assumed(gpu):
+        return Graded(
+            Grade.ASSUMED, f"{hourly} is assumed, not a quote: give gpu.price_usd_per_hour="
+        )
+    return Graded(Grade.GIVEN, f"{hourly} is what was given")
+
+
+def _is_assumed(gpu: Gpu) -> bool:
+    """Whether the price is the one that this GPU's declaration admits to assume."""
+    if "assum" not in gpu.sources.get("price_usd_per_hour", ""):
+        return False
+    shipped = GPUS / f"{gpu.name}.yaml"
+    if not shipped.is_file():
+        return True
+    try:
+        return load_gpu(shipped).price_usd_per_hour == gpu.price_usd_per_hour
+    except InputError:
+        return True

@@ -1,0 +1,59 @@
+"""Where reports are shown: as wide and as colourful as a terminal, or plain text in a file."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+
+from simulators.output import show_text
+
+FILE_WIDTH = 120
+
+
+def console_for(stream: TextIO) -> Console:
+    """A console on ``stream``: on a terminal as wide as that and coloured unless NO_COLOR is set;
+    elsewhere of fixed width, so that logs read well, and plain unless FORCE_COLOR is set."""
+    if stream.isatty():
+        return Console(file=stream, highlight=False)
+    forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
+    return Console(
+        file=stream,
+        highlight=False,
+        width=FILE_WIDTH,
+        force_terminal=False,
+        color_system="standard" if forced else None,
+    )
+
+
+def redraws(console: Console) -> bool:
+    """Whether lines can be drawn anew in place: not in a file, nor in the log of a build server
+    that only looks like a terminal."""
+    return console.is_terminal and not console.is_dumb_terminal and not os.environ.get("CI")
+
+
+def show(renderable: RenderableType) -> None:
+    """Print on stdout: laid out for the terminal, or as the text of a file."""
+    console = console_for(sys.stdout)
+    if console.is_terminal:
+        console.print(renderable)
+    else:
+        show_text(_as_text(renderable, sys.stdout.encoding or "utf-8", console))
+
+
+def as_text(renderable: RenderableType) -> str:
+    """The renderable as plain text for a file (UTF-8)."""
+    plain = Console(width=FILE_WIDTH, highlight=False, force_terminal=False, color_system=None)
+    return _as_text(renderable, "utf-8", plain)
+
+
+def _as_text(renderable: RenderableType, encoding: str, console: Console) -> str:
+    # What is drawn with characters beyond ASCII looks at the encoding of its stream.
+    with io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="") as buffer:
+        console.file = buffer
+        console.print(renderable)
+        buffer.seek(0)
+        return "".join(f"{line.rstrip()}\n" for line in buffer.read().split("\n")[:-1])
