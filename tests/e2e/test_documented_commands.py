@@ -83,6 +83,9 @@ def test_a_documented_search_could_start(arguments):
     for executor, package in EXECUTORS.items():
         if f"executor={executor}" in arguments and package and not find_spec(package):
             pytest.skip(f"needs {package}")
+    if any(argument.endswith("=traced") for argument in arguments):
+        pytest.importorskip("torch")
+        pytest.importorskip("megatron.core")
     for overrides in jobs(arguments):
         check_plan(build_plan(compose("config", overrides)), None)
 
