@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.explain import explain_hydra_error, explain_omegaconf_error
+from conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from conf.histograms import with_histogram
 from conf.schema import structured
 from optimizer.question import Declared

@@ -17,7 +17,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from conf.commands import register_commands
-from conf.explain import explain_hydra_error
+from conf.input_errors import explain_hydra_error
 
 STORE = "trials.journal"
 """File of a run's directory that holds what was simulated, for ``resume=true``."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.explain import explain_hydra_error
+from conf.input_errors import explain_hydra_error
 from simulators.errors import InputError
 from tests.conf.conftest import Compose
 
