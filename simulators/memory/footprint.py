@@ -7,7 +7,10 @@ communication staging. Outside the framework's allocator: CUDA context and NCCL'
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from simulators.job import ACTIVATION_BYTES, Cluster, Gpu, Job
 from simulators.prediction import Memory, StageMemory
@@ -16,6 +19,7 @@ from simulators.workload.program import Chunk, Run, Stage, Workload
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
 from simulators.workload.step_end import MOMENT_BYTES, master_bytes, owned_parameters
 
+Ints = NDArray[np.int64]
 MIB = 2**20
 # PyTorch's caching allocator takes memory from the device in segments of multiples of 2 MiB. A
 # free block serves a smaller request, but blocks of different segments never join: what is
@@ -100,18 +104,10 @@ def _stage_memory(
     job: Job, stage: Stage, index: int, boundary: int, outside: dict[str, int]
 ) -> StageMemory:
     kind = static_bytes(job, stage)
-    buffers = job.framework.pipeline_buffers
-    first, last = index == 0, index == job.recipe.pp - 1
-    kept = boundary if buffers != "released" and not last else 0
-    activations, temporary = _dynamic_bytes(job, stage, index, kept)
-    if buffers == "preallocated":
-        # One for every activation and every gradient that arrives during a step.
-        arriving = job.num_micro_batches * (2 * job.recipe.vpp - first - last)
-        temporary += arriving * boundary
-    kind["activations"] = activations
-    kind["temporary"] = (
-        temporary + placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
-    )
+    passes = pass_bytes(job, stage, index, boundary, _enough_micro_batches(job))
+    worst = int(np.argmax(passes.activations + passes.temporary))
+    kind["activations"] = int(passes.activations[worst])
+    kind["temporary"] = int(passes.temporary[worst]) + held_bytes(job, stage, index, boundary)
     allocated = sum(kind.values())
     unused = 0 if job.framework.expandable_segments else int(allocated * FRAGMENTATION)
     unused += flattened_bytes(job, stage)
@@ -121,6 +117,17 @@ def _stage_memory(
         peak_allocated_bytes=allocated,
         peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
     )
+
+
+def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
+    """What counts as temporary but is held all step: workspaces, placeholders, and where the
+    framework allocates them ahead, a buffer of ``boundary`` bytes for every activation and every
+    gradient that arrives."""
+    held = placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
+    if job.framework.pipeline_buffers == "preallocated":
+        first, last = index == 0, index == job.recipe.pp - 1
+        held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary
+    return held
 
 
 def flattened_bytes(job: Job, stage: Stage) -> int:
@@ -200,37 +207,42 @@ def _largest_unit(stage: Stage) -> int:
     return max((run.parameters.total for run in runs), default=0)
 
 
-def _dynamic_bytes(job: Job, stage: Stage, index: int, output_bytes: int) -> tuple[int, int]:
-    """Activations and temporary bytes at the peak.
+@dataclass(frozen=True)
+class PassBytes:
+    """Bytes along one stage's passes, in its order, each of shape (passes,).
 
-    ``output_bytes`` of each pass's result stay besides what its blocks save.
+    While a pass runs, ``activations`` are those of the passes before it and, in a forward pass,
+    its own, and ``temporary`` is what it holds besides at its peak; ``kept`` are the activations
+    that it leaves.
     """
+
+    activations: Ints
+    temporary: Ints
+    kept: Ints
+
+
+def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches: int) -> PassBytes:
+    """What the passes of so many micro-batches hold on stage ``index``; ``boundary`` bytes travel
+    to the next stage."""
     recipe = job.recipe
-    order = stage_order(
-        recipe.schedule,
-        index,
-        recipe.pp,
-        recipe.vpp,
-        _enough_micro_batches(job),
-    )
+    last = index == recipe.pp - 1
+    # The result of each pass, where it is not released, stays besides what its blocks save.
+    output = 0 if job.framework.pipeline_buffers == "released" or last else boundary
+    order = stage_order(recipe.schedule, index, recipe.pp, recipe.vpp, micro_batches)
     direction, chunk, _ = order
-    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.float64) + output_bytes
+    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.int64) + output
     peaks = np.array(
-        [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)]
+        [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)],
+        dtype=np.int64,
     )
-    peaks[FORWARD] += output_bytes
-    change = np.where(direction == FORWARD, saved[chunk], -saved[chunk])
-    live = np.cumsum(change)
+    peaks[FORWARD] += output
+    forward = direction == FORWARD
+    change = np.where(forward, saved[chunk], -saved[chunk])
+    kept = np.cumsum(change)
     # Before a pass, what earlier ones left; a forward peak already holds its own activations.
-    before = live - change
-    during = before + peaks[direction, chunk]
-    worst = int(np.argmax(during))
-    activations = int(before[worst])
-    temporary = int(during[worst] - before[worst])
-    if direction[worst] == FORWARD:
-        own = int(min(temporary, saved[chunk[worst]]))
-        activations, temporary = activations + own, temporary - own
-    return activations, temporary
+    before, peak = kept - change, peaks[direction, chunk]
+    own = np.where(forward, np.minimum(peak, saved[chunk]), 0)
+    return PassBytes(before + own, peak - own, kept)
 
 
 def _enough_micro_batches(job: Job) -> int:
