@@ -24,6 +24,7 @@ from simulators.network.topology import SwitchFabric
 class SimulatorChoice:
     """Which simulator predicts.
 
+    ``name``: the built-in workload (``replay``), or layers traced from Megatron-Core (``traced``).
     ``calibration``: a file that ``python -m reports.calibrate`` wrote; None: as it comes.
     ``measured_kernels``: a CSV file of your own measured kernels, or a folder of them.
     """
@@ -35,9 +36,10 @@ class SimulatorChoice:
 
 @dataclass(frozen=True)
 class TimelineChoice:
-    """Where to write the operation timeline (None: nowhere), and for how many micro-batches.
+    """The operation timeline of a step.
 
-    None plays two rounds of the pipeline, or the whole step when it is shorter.
+    ``file``: where to write it (None: nowhere). ``micro_batches``: for how many; None plays two
+    rounds of the pipeline, or the whole step when it is shorter.
     """
 
     file: str | None = None
@@ -46,14 +48,14 @@ class TimelineChoice:
 
 @dataclass(frozen=True)
 class HeatMapChoice:
-    """Where to write the heat map of the network's links (None: nowhere)."""
+    """The heat map of the network's links; ``file``: where to write it (None: nowhere)."""
 
     file: str | None = None
 
 
 @dataclass(frozen=True)
 class VerifyChoice:
-    """Whether the best ``top_k`` recipes are checked another way: ``none``, ``traced``."""
+    """``name``: the other way to check the best recipes, if any; ``top_k``: how many of them."""
 
     name: str = "none"
     top_k: int = 3
@@ -61,7 +63,7 @@ class VerifyChoice:
 
 @dataclass(frozen=True)
 class ObjectiveChoice:
-    """One measure to optimise, or several for their Pareto front."""
+    """``names``: the measure to optimise, or several for their Pareto front."""
 
     names: tuple[str, ...] = ("cost",)
 

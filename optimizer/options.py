@@ -25,14 +25,14 @@ EXECUTORS: dict[str, str | None] = {
 class SearchOptions:
     """How to search and when to stop.
 
-    ``n_trials`` counts distinct launchable recipes, simulated or settled by a tactic; None
-    means no limit. The search also ends once the ``stable_top`` best have not changed for
-    ``patience`` recipes that fit (None: never), but not before ``min_trials``.
-    ``batch_size`` recipes are asked at a time whatever the number of workers, so that the
-    workers do not change the answer. ``top_k`` is how many best recipes are kept and protected
-    from pruning; ``pruning`` the tactics in use; ``bounds``: recipes that their bounds rule out
-    are not simulated, where the simulator has bounds (``grid`` simulates all the same);
-    ``options`` goes to the sampler as it is.
+    ``sampler`` proposes recipes; ``timeout_s``: the search ends after so long (None: never).
+    ``n_trials`` counts distinct launchable recipes, simulated or settled by a tactic; None means
+    no limit. The search also ends once the ``stable_top`` best have not changed for ``patience``
+    recipes that fit (None: never), but not before ``min_trials``. ``batch_size`` recipes are asked
+    at a time whatever the number of workers, so that the workers do not change the answer.
+    ``top_k`` is how many best recipes are kept and protected from pruning; ``pruning`` the tactics
+    in use; ``bounds``: recipes that their bounds rule out are not simulated, where the simulator
+    has bounds (``grid`` simulates all the same); ``options`` goes to the sampler as it is.
     ``warm_start``: a file of recipes to try first (or a search's directory: its best ones), moved
     to the nearest that the space holds. ``promote_to``: a costlier simulator that looks at the
     ``top_k`` best again and ranks them anew. ``storage`` is where simulated recipes are kept: a

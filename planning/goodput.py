@@ -22,8 +22,9 @@ from simulators.errors import InputError, require_positive
 class Reliability:
     """How often a run is interrupted, and what an interruption costs.
 
-    The mean time between failures is that of one GPU (with its share of all else) or of one node;
-    with neither nothing fails. ``checkpoint_write_s`` is how long training stands still for a
+    ``gpu_mtbf_hours``: mean time between failures of one GPU, with its share of all else;
+    ``node_mtbf_hours``: of one node, instead; with neither nothing fails. ``source`` says where
+    the figures come from. ``checkpoint_write_s`` is how long training stands still for a
     checkpoint, ``detection_s`` and ``restart_s`` pass between a failure and the first step after
     it; failed nodes are replaced. ``checkpoint_interval_s`` is between checkpoints, in seconds of
     work (None: the optimal one).

@@ -13,7 +13,10 @@ PREFERENCES = ("cheapest", "fastest", "smallest")
 
 @dataclass(frozen=True)
 class Target:
-    """What a run has to keep to; None is no limit, so a target without any is "it fits"."""
+    """What a run has to keep to; None is no limit, so a target without any is "it fits".
+
+    ``days``: calendar days at most; ``usd``: dollars at most; ``gpus``: GPUs at most.
+    """
 
     days: float | None = None
     usd: float | None = None
@@ -56,13 +59,15 @@ class WhatIf:
 class Study:
     """Every model on every cluster, at every size and on every fabric.
 
-    ``models`` and ``clusters`` are names of declarations; ``gpu@cluster`` is a cluster with other
-    GPUs in it. Sizes are ``num_gpus`` or ``num_nodes``, one of both. An empty ``nic_gbps``,
-    ``oversubscription`` or ``nics_per_node`` leaves the clusters' own. ``training.tokens`` is what
-    a run trains on; the batch is ``training.global_batch_size``, or ``sequences_per_gpu`` times
-    the GPUs. ``prices_usd_per_hour`` go by the GPU's name and replace declared ones. ``prefer``
-    says which of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or
-    ``smallest``.
+    ``name``: also the directory of its results; ``training``: batch, tokens, sequence length and
+    precision of all cells; ``targets``: limits by name, of which a cell of the answer meets all;
+    ``what_ifs``: changes to the answer's cell, by name. ``models`` and ``clusters`` are names of
+    declarations; ``gpu@cluster`` is a cluster with other GPUs in it. Sizes are ``num_gpus`` or
+    ``num_nodes``, one of both. An empty ``nic_gbps``, ``oversubscription`` or ``nics_per_node``
+    leaves the clusters' own. ``training.tokens`` is what a run trains on; the batch is
+    ``training.global_batch_size``, or ``sequences_per_gpu`` times the GPUs.
+    ``prices_usd_per_hour`` go by the GPU's name and replace declared ones. ``prefer`` says which
+    of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or ``smallest``.
     """
 
     name: str

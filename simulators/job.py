@@ -56,9 +56,15 @@ ACTIVATION_BYTES = {
 class Gpu:
     """One accelerator. Rates are published dense peaks in FLOP/s, bytes/s per direction.
 
-    ``nvlink_bytes_per_s`` is per GPU and direction, ``nvlink_links`` the link count that NCCL
-    sees; ``price_usd_per_hour`` an assumption to override (``gpu.price_usd_per_hour=``).
-    ``sources`` maps a field to where its figure was published.
+    ``name`` is what results call it, and whose fitted kernels it runs, if there are any;
+    ``architecture``: the generation, which chooses kernels and NCCL's tuning;
+    ``compute_capability``: CUDA's number of it; ``sms``: streaming multiprocessors that kernels
+    run on. ``peak_flops``: dense tensor-core peak by precision; ``memory_bytes``: what nvidia-smi
+    reports in total; ``memory_bandwidth_bytes_per_s``: peak of its DRAM; ``l2_bytes``: its L2
+    cache. ``nvlink_generation``: 0 without NVLink. ``nvlink_bytes_per_s`` is per GPU and
+    direction, ``nvlink_links`` the link count that NCCL sees; ``pcie_bytes_per_s``: its PCIe slot;
+    ``price_usd_per_hour`` an assumption to override (``gpu.price_usd_per_hour=``). ``sources``
+    maps a field to where its figure was published.
     """
 
     name: str
@@ -114,13 +120,17 @@ ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 class Cluster:
     """Nodes of equal GPUs and the fabric between them.
 
-    ``nvlink_domain`` is the number of GPUs joined by NVLink (72 across the trays of an NVL72,
-    2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
-    ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the
-    fraction of GPU memory that a recipe must leave free to be called fitting.
-    ``oversubscription`` divides what leaves a node (1: a full fabric). ``nccl_algo`` and
-    ``nccl_max_channels`` hold NCCL to them where it can follow, as NCCL_ALGO and
-    NCCL_MAX_NCHANNELS do (None: its own choice).
+    ``name`` is what results call it, ``source`` says where it was described; ``num_nodes``: how
+    many nodes; ``gpus_per_node``: GPUs in each; ``nics_per_node``: network cards in each;
+    ``fabric``: the network between nodes, which chooses the transport's fitted coefficients.
+    ``nvswitch``: NVLink goes through switches, so that every pair has its full rate; without, GPUs
+    they are wired to each other directly. ``nccl_version``: whose tuning tables choose algorithm
+    and protocol. ``nvlink_domain`` is the number of GPUs joined by NVLink (72 across the trays of
+    an NVL72, 2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
+    ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the fraction
+    of GPU memory that a recipe must leave free to be called fitting. ``oversubscription`` divides
+    what leaves a node (1: a full fabric). ``nccl_algo`` and ``nccl_max_channels`` hold NCCL to
+    them where it can follow, as NCCL_ALGO and NCCL_MAX_NCHANNELS do (None: its own choice).
     """
 
     name: str
@@ -186,9 +196,12 @@ FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
 
 @dataclass(frozen=True)
 class Training:
-    """How the model is trained; lengths in tokens, ``tokens`` is the whole run's count.
+    """How the model is trained; lengths in tokens.
 
-    ``optimizer`` is ``adam`` (two fp32 moments), ``sgd`` (one) or ``adam_bf16`` (two bf16).
+    ``global_batch_size``: sequences a step; ``tokens``: how many the whole run trains on, for its
+    days and cost; ``sequence_length`` None means the model's; ``precision``: of linear layers,
+    unless the recipe says another. ``optimizer`` is ``adam`` (two fp32 moments), ``sgd`` (one) or
+    ``adam_bf16`` (two bf16).
     """
 
     global_batch_size: int
@@ -210,21 +223,30 @@ class Training:
 class Recipe:
     """One point of the search: how the job is laid out and run.
 
-    Megatron's names where the concept is Megatron's. ``dp`` is not a field: it follows from
-    the GPU count. ``etp`` None means ``tp``. ``recompute_layers`` None means every layer (it
-    counts layers per pipeline chunk, Megatron's ``block`` method, and only matters for
-    ``full``); each stage recomputes ``recompute_taper`` layers per chunk fewer than the one
+    Megatron's names where the concept is Megatron's. ``dp`` is not a field: it follows from the
+    GPU count. ``tp``: GPUs that share each layer's matrices (tensor parallelism); ``pp``: pipeline
+    stages; ``cp``: GPUs that share each sequence (context parallelism); ``ep``: GPUs that share
+    the experts of a layer; ``vpp``: chunks of layers a stage has (virtual pipeline stages);
+    ``micro_batch``: sequences a pass takes at once. ``sp``: norms and dropout are sharded along
+    the sequence over the tensor-parallel GPUs. ``recompute``: ``none`` keeps activations,
+    ``selective`` repeats parts of layers in the backward pass, ``full`` whole layers.
+    ``schedule``: the order of a pipeline's passes; ``precision`` takes the place of the
+    training's. ``overlap_grad_reduce``: gradients are reduced beside the backward pass;
+    ``overlap_param_gather``: updated parameters are gathered beside the next forward pass;
+    ``tp_comm_overlap``: tensor-parallel communication is cut up and runs beside its GEMMs.
+    ``etp``: tensor-parallel degree of experts; None means ``tp``. ``recompute_layers`` None means
+    every layer (it counts layers per pipeline chunk, Megatron's ``block`` method, and only matters
+    for ``full``); each stage recomputes ``recompute_taper`` layers per chunk fewer than the one
     before, as it has fewer micro-batches in flight. ``recompute_modules`` joins by ``+`` what
-    ``selective`` recomputes (None: the attention core). ``zero_stage`` 1 is Megatron's
-    distributed optimizer, 3 is FSDP.
-    ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
-    ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in
-    it (Megatron's ``account-for-...-in-pipeline-split``). ``cp_comm_type``: context parallelism
+    ``selective`` recomputes (None: the attention core). ``zero_stage`` 1 is Megatron's distributed
+    optimizer, 3 is FSDP. ``first_stage_layers``/``last_stage_layers`` make the split uneven; with
+    ``embedding_as_layer``/``loss_as_layer`` an end of the model takes the place of a layer in it
+    (Megatron's ``account-for-...-in-pipeline-split``). ``cp_comm_type``: context parallelism
     passes keys and values around a ring (``p2p``) or exchanges sequence shards for head shards
-    (``a2a``, Jacobs et al. 2023). ``overlap_moe_expert_parallel_comm``
-    runs one micro-batch's exchange of tokens beside another's kernels. ``nccl_algo`` and
-    ``nccl_max_channels`` take the place of the cluster's. With ``use_tp_pp_dp_mapping`` the stages
-    of a pipeline lie next to each other and its replicas apart, instead of the other way round.
+    (``a2a``, Jacobs et al. 2023). ``overlap_moe_expert_parallel_comm`` runs one micro-batch's
+    exchange of tokens beside another's kernels. ``nccl_algo`` and ``nccl_max_channels`` take the
+    place of the cluster's. With ``use_tp_pp_dp_mapping`` the stages of a pipeline lie next to each
+    other and its replicas apart, instead of the other way round.
     """
 
     tp: int = 1

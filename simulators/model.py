@@ -17,17 +17,17 @@ DISPATCHERS = ("alltoall", "allgather", "deepep")
 class Moe:
     """Mixture-of-experts part of a model; token counts and sizes are per layer.
 
-    ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed
-    inner width of the shared experts (0 for none); the first ``num_dense_layers`` layers
-    keep the dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4
-    Maverick: 2). ``capacity_factor`` None means dropless routing; then ``load_imbalance`` is how
-    many times the mean the busiest GPU's experts receive (1: routing forced to balance), or
-    ``hot_ratio`` of the experts together receive ``hot_weight`` of all routings, and what the
-    busiest GPU gets follows from the recipe (``simulators.moe``), as it does from ``measured``,
-    the routings of each layer's experts, layer after layer, that the file ``histogram`` counts.
-    ``dispatcher``: ``alltoall``
-    and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node (or each
-    GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
+    ``num_experts``: routed experts of a layer; ``top_k``: how many of them a token goes to;
+    ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed inner
+    width of the shared experts (0 for none); the first ``num_dense_layers`` layers keep the dense
+    MLP, and of those after them every ``layer_period``-th has experts (Llama 4 Maverick: 2).
+    ``capacity_factor`` None means dropless routing; then ``load_imbalance`` is how many times the
+    mean the busiest GPU's experts receive (1: routing forced to balance), or ``hot_ratio`` of the
+    experts together receive ``hot_weight`` of all routings, and what the busiest GPU gets follows
+    from the recipe (``simulators.moe``), as it does from ``measured``, the routings of each
+    layer's experts, layer after layer, that the file ``histogram`` counts. ``dispatcher``:
+    ``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each node
+    (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
     """
 
     num_experts: int
@@ -103,7 +103,10 @@ class Moe:
 class Mla:
     """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements.
 
-    ``q_lora_rank`` None means the query is projected directly.
+    ``kv_lora_rank``: width that keys and values are compressed to; ``qk_nope_head_dim``: width of
+    a query or key head without positions; ``qk_rope_head_dim``: with rotary positions;
+    ``v_head_dim``: width of a value head; ``q_lora_rank`` None means the query is projected
+    directly.
     """
 
     kv_lora_rank: int
@@ -123,11 +126,21 @@ class Mla:
 class Model:
     """A decoder-only transformer.
 
-    ``sequence_length`` is the length the model is usually trained at (tokens); ``training``
-    may override it. ``num_mtp_layers`` multi-token-prediction modules (DeepSeek-V3, section 2.2)
-    follow the last layer: each a projection of two hidden states to one, a transformer layer and
-    the shared head. ``vocab_multiple``: Megatron pads the vocabulary to a multiple of
-    ``vocab_multiple * tp``. ``source`` says where the shape was published.
+    ``name`` is what results call it; ``num_layers``: transformer layers; ``hidden_size``: width
+    between layers; ``num_heads``: query heads; ``ffn_hidden_size``: inner width of the dense MLP;
+    ``vocab_size``: rows of the embedding before padding; ``num_query_groups``: key and value heads
+    (None: as many as query heads); ``head_dim``: width of a head (None: hidden size over heads);
+    ``gated_mlp``: two input projections (SwiGLU); ``normalization``: of layers; ``position``: how
+    positions enter; ``linear_bias``: linear layers have biases; ``qkv_bias``: the query, key and
+    value projection has one; ``qk_norm``: queries and keys are normalised head by head;
+    ``dropout``: after embedding, attention and MLP; ``tied_embeddings``: the output projection
+    uses the embedding's weights; ``moe``: its experts, None for a dense model; ``mla``: latent
+    attention, None for the usual one. ``sequence_length`` is the length the model is usually
+    trained at (tokens); ``training`` may override it. ``num_mtp_layers`` multi-token-prediction
+    modules (DeepSeek-V3, section 2.2) follow the last layer: each a projection of two hidden
+    states to one, a transformer layer and the shared head. ``vocab_multiple``: Megatron pads the
+    vocabulary to a multiple of ``vocab_multiple * tp``. ``source`` says where the shape was
+    published.
     """
 
     name: str

@@ -12,8 +12,8 @@ URI_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "datab
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """``name``: mlflow or none. ``uri``: any MLflow tracking URI. ``timeout_s``: the longest the
-    end of a search waits for the tracking store, in seconds."""
+    """``name``: mlflow or none. ``uri``: any MLflow tracking URI. ``experiment``: its name there.
+    ``timeout_s``: the longest the end of a search waits for the tracking store, in seconds."""
 
     name: str = "mlflow"
     uri: str = "sqlite:///mlflow.db"

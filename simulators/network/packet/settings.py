@@ -19,10 +19,10 @@ class Dcqcn:
     A congestion notification is sent at most every ``cnp_interval_s``; ``g`` weighs the estimate
     of congestion, which decays every ``alpha_interval_s``; rates recover every
     ``increase_interval_s``: ``fast_recoveries`` times half way back, then each time towards a
-    target raised by ``additive_bytes_per_s``, after as many again by ``hyper_bytes_per_s``.
-    Queues are marked from ``mark_from_bytes`` on with a probability that reaches
-    ``mark_at_most`` at ``mark_all_bytes``,
-    for a 100 Gb/s link; thresholds grow with a link's rate.
+    target raised by ``additive_bytes_per_s``, after as many again by ``hyper_bytes_per_s``. Queues
+    are marked from ``mark_from_bytes`` on with a probability that reaches ``mark_at_most`` at
+    ``mark_all_bytes``, for a 100 Gb/s link; thresholds grow with a link's rate. No flow is slowed
+    below ``least_bytes_per_s``.
     """
 
     cnp_interval_s: float = 50e-6
@@ -44,10 +44,10 @@ class PacketSettings:
 
     ``packet_bytes`` of payload travel with ``header_bytes``. A flow never has more than ``window``
     bandwidth-delay products unacknowledged (from 1 on); ``congestion`` is ``window`` alone, or
-    ``dcqcn`` on top. A switch pauses a link when ``pause_bytes`` that came over it wait there, and
-    lets it go on at ``resume_bytes`` (priority flow control; None: never, and then a queue that
-    outgrows ``queue_bytes`` would drop packets, which is an error). Buffers and thresholds are a
-    switch's to choose: these are assumptions.
+    ``dcqcn`` on top; ``seed``: of which packets are marked. A switch pauses a link when
+    ``pause_bytes`` that came over it wait there, and lets it go on at ``resume_bytes`` (priority
+    flow control; None: never, and then a queue that outgrows ``queue_bytes`` would drop packets,
+    which is an error). Buffers and thresholds are a switch's to choose: these are assumptions.
     """
 
     packet_bytes: int = 4096

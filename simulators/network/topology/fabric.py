@@ -13,9 +13,10 @@ RAILS = ("none", "optimised", "only")
 class SwitchFabric:
     """One to three tiers of switches; NIC rates and counts are the cluster's.
 
-    ``tiers``: 1 is leaf switches that nothing joins, 2 leaf and spine, 3 leaf, spine and core
-    (a fat tree: the spines of one pod join its leaves, cores join pods). ``nics_per_leaf`` is a
-    leaf's ports towards nodes, ``leaves_per_pod`` matters with three tiers only.
+    ``name`` is what results call it, ``source`` says where it was described. ``tiers``: 1 is leaf
+    switches that nothing joins, 2 leaf and spine, 3 leaf, spine and core (a fat tree: the spines
+    of one pod join its leaves, cores join pods). ``nics_per_leaf`` is a leaf's ports towards
+    nodes, ``leaves_per_pod`` matters with three tiers only.
 
     ``rails``: ``none`` fills leaves with NICs in order of node; ``optimised`` gives a leaf the
     NICs of one index (rail) of ``nics_per_leaf`` nodes; ``only`` also gives each rail spines of
@@ -25,12 +26,12 @@ class SwitchFabric:
 
     ``oversubscription`` (None: the cluster's) is what enters a leaf over what leaves it upwards,
     ``pod_oversubscription`` the same of a pod's spines. There are as many uplinks as make
-    ``uplink_gbps`` (None: the NIC's rate) the nearest; their rate is then set so that the ratio
-    is exact, whatever it is. ``hop_latency_s`` is one cable and the switch at its end.
+    ``uplink_gbps`` (None: the NIC's rate) the nearest; their rate is then set so that the ratio is
+    exact, whatever it is. ``hop_latency_s`` is one cable and the switch at its end.
 
     ``link_health`` maps a link (``leaf0-spine3``, ``spine3-core1``, ``node5-nic2``,
-    ``gpu7-nvlink``, ``gpu7-pcie``) to the share of its rate that is left, in both directions;
-    0 means failed: no flow is routed over it. ``ecmp_seed`` seeds the hash that spreads flows.
+    ``gpu7-nvlink``, ``gpu7-pcie``) to the share of its rate that is left, in both directions; 0
+    means failed: no flow is routed over it. ``ecmp_seed`` seeds the hash that spreads flows.
     """
 
     name: str
