@@ -50,7 +50,7 @@ def memory_timeline(
     """
     workload = workload or build_workload(job)
     at_s, rows, stages = [], [], []
-    for index, stage in enumerate(workload.stages):
+    for index in range(len(workload.stages)):
         shown = (passes.stage == index) & np.isin(passes.kind, _PASSES)
         times, kinds = _stage_rows(job, workload, index, passes, shown)
         at_s.append(times)
