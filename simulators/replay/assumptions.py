@@ -4,26 +4,30 @@ from __future__ import annotations
 
 from simulators.framework import UNDECLARED, Framework
 from simulators.job import Job, Moe
+from simulators.network.choice import CongestedNetwork
 from simulators.replay.stragglers import SPEED_SPREAD
 from simulators.uncertainty import LAUNCH_BOUND
 from simulators.workload.moe import dropped_routings
 from simulators.workload.shard import Shard
 
 
-def assumptions_of(job: Job, host_share: float) -> tuple[str, ...]:
+def assumptions_of(
+    job: Job, host_share: float, network: CongestedNetwork | None = None
+) -> tuple[str, ...]:
     """What the replay assumes about this job beyond its prices, most general first.
 
-    ``host_share``: share of the predicted step that the device waits for the host.
+    ``host_share``: share of the predicted step that the device waits for the host; ``network``:
+    the declared switches, which take a few things for granted less.
     """
     recipe = job.recipe
     stated = [
         "CUDA context, NCCL buffers and memory fragmentation are estimated",
     ]
     if job.world_size > 1:
-        stated.append(
-            f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}, "
-            "and no link is slower than its peers"
-        )
+        alike = f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}"
+        if network is None or not network.fabric.link_health:
+            alike += ", and no link is slower than its peers"
+        stated.append(alike)
     if host_share > LAUNCH_BOUND:
         stated.append(_launch_bound(job.framework, host_share))
     if job.attention != job.framework.attention:
@@ -36,7 +40,7 @@ def assumptions_of(job: Job, host_share: float) -> tuple[str, ...]:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
     if recipe.overlap_param_gather and recipe.pp > 1:
         stated.append("all pipeline stages begin to gather parameters at once")
-    if recipe.vpp > 1:
+    if recipe.vpp > 1 and (network is None or "pp" not in network.choice.communicators):
         stated.append("pipeline transfers in flight do not share a NIC")
     return tuple(stated)
 

@@ -81,7 +81,7 @@ class ReplaySimulator:
         )
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
-        prediction = _predict(job, workload, pricer, step)
+        prediction = _predict(job, workload, pricer, step, self._network)
         said: tuple[str, ...] = ()
         if self._calibration is not None:
             said += (self._calibration.words,)
@@ -96,7 +96,9 @@ class ReplaySimulator:
         return replace(prediction, assumptions=(*prediction.assumptions, *said))
 
 
-def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Prediction:
+def _predict(
+    job: Job, workload: Workload, pricer: Pricer, step: Step, network: CongestedNetwork | None
+) -> Prediction:
     memory = footprint(job, workload, open_channels(job, workload.communicators))
     seconds = step.step_time_s
     parts = [_stage_parts(step, stage) for stage in range(job.recipe.pp)]
@@ -126,7 +128,7 @@ def _predict(job: Job, workload: Workload, pricer: Pricer, step: Step) -> Predic
         critical_stage=critical,
         evidence_share=shares,
         estimated_operations=estimated,
-        assumptions=assumptions_of(job, breakdown.get(HOST, 0.0) / seconds),
+        assumptions=assumptions_of(job, breakdown.get(HOST, 0.0) / seconds, network),
     )
 
 

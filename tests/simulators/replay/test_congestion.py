@@ -245,3 +245,19 @@ def test_networks_that_a_cluster_cannot_have_are_refused() -> None:
     own = replace(spec(), name="tests.optimizer.fake_simulator:FakeSimulator")
     with pytest.raises(InputError, match="takes no network"):
         get_simulator(own)
+
+
+def test_what_a_network_plays_is_not_taken_for_granted() -> None:
+    job = LLAMA.job(RECIPES[2])
+
+    def stated(of: SimulatorSpec) -> str:
+        return "; ".join(predicted(job, of).assumptions)
+
+    worn = replace(HASHED, link_health={"node1-nic2": 0.25})
+    peers, shared = "no link is slower than its peers", "do not share a NIC"
+    assert peers in stated(SimulatorSpec())
+    assert shared in stated(SimulatorSpec())
+    assert peers in stated(spec(HASHED))
+    assert shared not in stated(spec(HASHED))
+    assert shared in stated(spec(HASHED, communicators=("dp",)))
+    assert peers not in stated(spec(worn))
