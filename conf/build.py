@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from conf.histograms import with_histogram
+from conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from conf.schema import structured
 from optimizer.question import Declared
 from simulators.errors import InputError
