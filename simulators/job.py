@@ -123,8 +123,8 @@ class Cluster:
     ``name`` is what results call it, ``source`` says where it was described; ``num_nodes``: how
     many nodes; ``gpus_per_node``: GPUs in each; ``nics_per_node``: network cards in each;
     ``fabric``: the network between nodes, which chooses the transport's fitted coefficients.
-    ``nvswitch``: NVLink goes through switches, so that every pair has its full rate; without, GPUs
-    they are wired to each other directly. ``nccl_version``: whose tuning tables choose algorithm
+    ``nvswitch``: NVLink goes through switches, so that every pair has its full rate; without,
+    GPUs are wired to each other directly. ``nccl_version``: whose tuning tables choose algorithm
     and protocol. ``nvlink_domain`` is the number of GPUs joined by NVLink (72 across the trays of
     an NVL72, 2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
     ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the fraction
