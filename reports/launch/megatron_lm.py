@@ -1,31 +1,34 @@
 """The Megatron-LM command that runs a recipe.
 
 Argument names are those of Megatron-LM's ``megatron/training/arguments.py`` (core 0.13 and
-later). Learning rate, data, tokenizer and checkpoints are the user's: the command runs on
-mock data as printed.
+later). Data, tokenizer and learning rate are the user's: the command runs on mock data as
+printed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from dataclasses import dataclass
 
-from simulators.job import Job, Model, Recipe
+from reports.launch import megatron_core
+from reports.launch.launch import Launch
+from reports.launch.shell import (
+    RESUME,
+    Arguments,
+    not_expressible,
+    resumed,
+    shared_environment,
+    shell_script,
+    title_lines,
+)
+from simulators.job import Job, Model
 
-Arguments = list[tuple[str, ...]]
-
-_FP8_RECIPES = {"fp8": "delayed", "fp8_current": "tensorwise", "mxfp8": "mxfp8"}
-_GROUPED_GEMM_PRECISIONS = ("bf16", *_FP8_RECIPES)
-_MEGATRON_RECOMPUTE_MODULES = (
-    "core_attn",
-    "moe_act",
-    "layernorm",
-    "mla_up_proj",
-    "mlp",
-    "moe",
-    "shared_experts",
+TITLE = "Megatron-LM"
+_FILL_IN = (
+    "the learning rate (--lr)",
+    "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
+    "data and tokenizer (--mock-data, --tokenizer-type)",
 )
 _DISPATCHER: dict[str, Arguments] = {
     "alltoall": [("--moe-token-dispatcher-type", "alltoall")],
@@ -35,35 +38,34 @@ _DISPATCHER: dict[str, Arguments] = {
 
 
 @dataclass(frozen=True)
-class Launch:
+class MegatronCommand:
     """``arguments`` are groups of one option with its values; ``lacking`` says in words what
-    the recipe asks for that Megatron-LM cannot express."""
+    the recipe asks for that Megatron-LM cannot express, ``impossible`` why it would not start."""
 
+    job: Job
     environment: dict[str, str]
-    torchrun: tuple[tuple[str, ...], ...]
     arguments: tuple[tuple[str, ...], ...]
     lacking: tuple[str, ...]
+    impossible: tuple[str, ...]
 
     def script(self) -> str:
-        """A shell script; MASTER_ADDR and NODE_RANK come from the job launcher."""
-        lines = ["#!/usr/bin/env bash", "set -euo pipefail"]
-        lines += [f"# Not expressible in Megatron-LM: {lack}" for lack in self.lacking]
-        lines += [f"export {name}={value}" for name, value in self.environment.items()]
-        command = ["torchrun", *(_option(option) for option in self.torchrun)]
-        command += ["pretrain_gpt.py", *(_option(option) for option in self.arguments)]
-        return "\n".join(lines) + "\n\n" + " \\\n  ".join(command) + "\n"
+        """A shell script to run in a checkout of Megatron-LM, on every node."""
+        header = [
+            *title_lines(self.job),
+            "Runs in a checkout of Megatron-LM (core 0.13 or later).",
+            "Fill in: " + "; ".join(_FILL_IN),
+            *not_expressible(TITLE, self.lacking),
+            *(f"Megatron-LM refuses this: {reason}" for reason in self.impossible),
+        ]
+        checkpoints = (
+            '--save "$CHECKPOINTS" --load "$CHECKPOINTS" --save-interval "${SAVE_INTERVAL:-500}"'
+        )
+        program = [("pretrain_gpt.py",), *self.arguments, (RESUME,)]
+        return shell_script(header, self.environment, resumed(checkpoints), self.job, program)
 
 
-def _option(words: tuple[str, ...]) -> str:
-    # Shell variables stay live; everything else is quoted.
-    return " ".join(word if word.startswith('"$') else shlex.quote(word) for word in words)
-
-
-_NCCL_ALGO = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}
-
-
-def megatron_launch(job: Job) -> Launch:
-    """The Megatron-LM launch of a valid job."""
+def megatron_launch(job: Job) -> MegatronCommand:
+    """The Megatron-LM command of a valid job."""
     arguments = (
         _model(job.model, job.sequence_length)
         + _attention(job.model)
@@ -71,32 +73,34 @@ def megatron_launch(job: Job) -> Launch:
         + _experts(job)
         + _training(job)
         + _parallelism(job)
+        + _pipeline_split(job)
         + _recompute(job)
         + _data_parallel(job)
     )
-    cluster = job.cluster
-    torchrun: Arguments = [
-        ("--nnodes", str(cluster.num_nodes)),
-        ("--nproc-per-node", str(cluster.gpus_per_node)),
-        ("--node-rank", '"${NODE_RANK:-0}"'),
-        ("--master-addr", '"${MASTER_ADDR:-localhost}"'),
-        ("--master-port", '"${MASTER_PORT:-6000}"'),
-    ]
-    return Launch(_environment(job), tuple(torchrun), tuple(arguments), _lacking(job))
+    return MegatronCommand(
+        job,
+        megatron_core.environment(job) | shared_environment(job),
+        tuple(arguments),
+        megatron_core.lacking(job),
+        megatron_core.impossible(job) + _refused(job),
+    )
 
 
-def _environment(job: Job) -> dict[str, str]:
-    # Megatron orders TP/CP communication before the kernels it overlaps by this variable, and
-    # refuses to start without it before Blackwell; its FSDP refuses to start with it.
-    environment = {}
-    if job.network.nccl_algo is not None:
-        environment["NCCL_ALGO"] = _NCCL_ALGO[job.network.nccl_algo]
-    if job.network.nccl_max_channels is not None:
-        environment["NCCL_MAX_NCHANNELS"] = str(job.network.nccl_max_channels)
-    ordered = job.recipe.tp > 1 or job.recipe.cp > 1
-    if ordered and job.recipe.zero_stage < 2 and job.gpu.compute_capability < 10:
-        environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    return environment
+def launch(job: Job) -> Launch:
+    """The files that launch a valid job under Megatron-LM."""
+    command = megatron_launch(job)
+    files = {} if command.impossible else {"megatron_lm.sh": command.script()}
+    return Launch("megatron_lm", TITLE, files, command.lacking, _FILL_IN, command.impossible)
+
+
+def _refused(job: Job) -> tuple[str, ...]:
+    """What ``validate_args`` of Megatron-LM refuses and Megatron-Core does not."""
+    reasons = []
+    if job.precision == "fp16" and job.recipe.ep > 1:
+        reasons.append("ep > 1 in fp16")
+    if job.model.num_mtp_layers and job.model.position == "learned":
+        reasons.append("multi-token prediction with learned positions")
+    return tuple(reasons)
 
 
 def _model(model: Model, sequence_length: int) -> Arguments:
@@ -170,7 +174,7 @@ def _experts(job: Job) -> Arguments:
         ("--moe-ffn-hidden-size", str(moe.ffn_hidden_size)),
         *_DISPATCHER[moe.dispatcher],
     ]
-    if job.precision in _GROUPED_GEMM_PRECISIONS:
+    if megatron_core.grouped_gemm(job):
         arguments.append(("--moe-grouped-gemm",))
     if moe.shared_ffn_hidden_size:
         arguments.append(
@@ -201,20 +205,24 @@ def _training(job: Job) -> Arguments:
         ("--micro-batch-size", str(job.recipe.micro_batch)),
         ("--global-batch-size", str(training.global_batch_size)),
         ("--train-iters", str(iterations)),
+        # Megatron has no default, and stops without one.
+        ("--lr", "1e-4"),
         ("--mock-data",),
         ("--attention-backend", attention),
     ]
     arguments += _precision(job.precision)
     arguments += _optimizer(job)
+    if job.framework.fused_router and job.model.moe is not None:
+        arguments.append(("--moe-router-fusion",))
     if not job.framework.fused_wgrad:
         arguments.append(("--no-gradient-accumulation-fusion",))
     return arguments
 
 
 def _precision(precision: str) -> Arguments:
-    if precision in _FP8_RECIPES:
-        recipe = _FP8_RECIPES[precision]
-        return [("--bf16",), ("--fp8-format", "hybrid"), ("--fp8-recipe", recipe)]
+    if precision in megatron_core.FP8:
+        recipe, number_format = megatron_core.FP8[precision]
+        return [("--bf16",), ("--fp8-format", number_format), ("--fp8-recipe", recipe)]
     return [(f"--{precision}",)] if precision in ("bf16", "fp16") else []
 
 
@@ -252,31 +260,6 @@ def _parallelism(job: Job) -> Arguments:
         ]
         if recipe.overlap_moe_expert_parallel_comm:
             arguments.append(("--overlap-moe-expert-parallel-comm",))
-    uneven = False
-    for name, layers in (
-        ("--decoder-first-pipeline-num-layers", recipe.first_stage_layers),
-        ("--decoder-last-pipeline-num-layers", recipe.last_stage_layers),
-    ):
-        if layers is not None:
-            uneven = True
-            arguments.append((name, str(layers)))
-    for flag, given in (
-        ("--account-for-embedding-in-pipeline-split", recipe.embedding_as_layer),
-        ("--account-for-loss-in-pipeline-split", recipe.loss_as_layer),
-    ):
-        if given:
-            uneven = True
-            arguments.append((flag,))
-    if recipe.vpp > 1:
-        # An uneven split has no single layer count per virtual stage.
-        arguments.append(
-            ("--num-virtual-stages-per-pipeline-rank", str(recipe.vpp))
-            if uneven
-            else (
-                "--num-layers-per-virtual-pipeline-stage",
-                str(job.layers_per_stage[0] // recipe.vpp),
-            )
-        )
     if recipe.sp:
         arguments.append(("--sequence-parallel",))
     if recipe.tp_comm_overlap:
@@ -284,28 +267,62 @@ def _parallelism(job: Job) -> Arguments:
     return arguments
 
 
-def _recompute(job: Job) -> Arguments:
+def _pipeline_split(job: Job) -> Arguments:
     recipe = job.recipe
-    if recipe.recompute == "none":
+    if recipe.pp == 1:
         return []
-    if recipe.recompute == "selective":
+    arguments: Arguments = []
+    if not megatron_core.layers_fit_plain_arguments(job):
+        arguments.append(("--pipeline-model-parallel-layout", megatron_core.layout(job)))
+    else:
+        arguments += _counted_split(job)
+    if recipe.vpp > 1 and not job.framework.overlap_p2p:
+        arguments.append(("--no-overlap-p2p-communication",))
+    return arguments
+
+
+def _counted_split(job: Job) -> Arguments:
+    recipe = job.recipe
+    arguments: Arguments = []
+    for name, layers in (
+        ("--decoder-first-pipeline-num-layers", recipe.first_stage_layers),
+        ("--decoder-last-pipeline-num-layers", recipe.last_stage_layers),
+    ):
+        if layers is not None:
+            arguments.append((name, str(layers)))
+    for flag, given in (
+        ("--account-for-embedding-in-pipeline-split", recipe.embedding_as_layer),
+        ("--account-for-loss-in-pipeline-split", recipe.loss_as_layer),
+    ):
+        if given:
+            arguments.append((flag,))
+    if recipe.vpp > 1:
+        # An uneven split has no single layer count per virtual stage.
+        arguments.append(
+            ("--num-virtual-stages-per-pipeline-rank", str(recipe.vpp))
+            if arguments
+            else (
+                "--num-layers-per-virtual-pipeline-stage",
+                str(job.layers_per_stage[0] // recipe.vpp),
+            )
+        )
+    return arguments
+
+
+def _recompute(job: Job) -> Arguments:
+    if job.recipe.recompute == "none":
+        return []
+    full = megatron_core.recompute(job)
+    if full is None:
         chosen: Arguments = [("--recompute-granularity", "selective")]
-        modules = _megatron_modules(recipe)
+        modules = megatron_core.recompute_modules(job)
         return chosen + ([("--recompute-modules", *modules)] if modules else [])
-    method, layers = ("uniform", 1)
-    if recipe.recompute_layers is not None:
-        method, layers = ("block", recipe.recompute_layers)
+    method, layers = full
     return [
         ("--recompute-granularity", "full"),
         ("--recompute-method", method),
         ("--recompute-num-layers", str(layers)),
     ]
-
-
-def _megatron_modules(recipe: Recipe) -> tuple[str, ...]:
-    """The modules a recipe recomputes that Megatron-LM has names for; none: its default."""
-    named = (recipe.recompute_modules or "").split("+")
-    return tuple(module for module in named if module in _MEGATRON_RECOMPUTE_MODULES)
 
 
 def _data_parallel(job: Job) -> Arguments:
@@ -314,45 +331,15 @@ def _data_parallel(job: Job) -> Arguments:
     if recipe.zero_stage >= 1:
         arguments.append(("--use-distributed-optimizer",))
     if recipe.zero_stage >= 2:
-        sharding = "optim_grads" if recipe.zero_stage == 2 else "optim_grads_params"
         arguments += [
             ("--use-megatron-fsdp",),
-            ("--data-parallel-sharding-strategy", sharding),
+            ("--data-parallel-sharding-strategy", megatron_core.sharding(job)),
             ("--ckpt-format", "fsdp_dtensor"),
         ]
-    # Megatron accepts the parameter-gather overlap only beside the gradient overlap.
+    # Megatron accepts the parameter-gather overlap only beside the gradient overlap. All stages
+    # then gather a chunk's parameters at once, as is predicted: its default.
     if recipe.overlap_grad_reduce:
         arguments.append(("--overlap-grad-reduce",))
         if recipe.overlap_param_gather:
             arguments.append(("--overlap-param-gather",))
-            if recipe.vpp > 1:
-                # All stages gather a chunk's parameters at once, as is predicted; without it each
-                # begins when its first micro-batch arrives.
-                arguments.append(("--align-param-gather",))
     return arguments
-
-
-def _lacking(job: Job) -> tuple[str, ...]:
-    recipe = job.recipe
-    lacking = []
-    if recipe.schedule == "gpipe" and recipe.pp > 1:
-        lacking.append("schedule=gpipe (Megatron-LM runs 1F1B)")
-    if recipe.recompute_taper:
-        lacking.append("recompute_taper (Megatron-LM recomputes as many layers on every stage)")
-    if recipe.overlap_param_gather and not recipe.overlap_grad_reduce:
-        lacking.append("overlap_param_gather without overlap_grad_reduce")
-    unnamed = set((recipe.recompute_modules or "core_attn").split("+")).difference(
-        _MEGATRON_RECOMPUTE_MODULES
-    )
-    if unnamed:
-        lacking.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
-    if job.precision == "tf32":
-        lacking.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
-    if job.attention != "unfused" and job.precision in ("fp32", "tf32"):
-        lacking.append(
-            f"attention=flash in {job.precision} (FlashAttention 2 needs bf16 or fp16; "
-            "framework.attention=unfused runs everywhere)"
-        )
-    if job.model.moe is not None and job.precision not in _GROUPED_GEMM_PRECISIONS:
-        lacking.append(f"grouped GEMM in {job.precision} (Megatron-LM has it for bf16 models)")
-    return tuple(lacking)

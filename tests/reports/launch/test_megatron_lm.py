@@ -131,13 +131,6 @@ def test_overlap_flags():
         assert flag in given
 
 
-def test_interleaved_stages_gather_parameters_together():
-    recipe = Recipe(pp=2, vpp=2, overlap_grad_reduce=True, overlap_param_gather=True)
-    assert ("--align-param-gather",) in megatron_launch(job_of(recipe)).arguments
-    plain = replace(recipe, vpp=1)
-    assert ("--align-param-gather",) not in megatron_launch(job_of(plain)).arguments
-
-
 @pytest.mark.parametrize(("stage", "sharding"), [(2, "optim_grads"), (3, "optim_grads_params")])
 def test_fully_sharded(stage, sharding):
     launch = megatron_launch(job_of(Recipe(zero_stage=stage, tp=2, sp=True)))

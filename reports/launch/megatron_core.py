@@ -1,0 +1,150 @@
+"""What Megatron-Core makes of a recipe, whichever training loop runs it.
+
+Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig`` and
+``DistributedOptimizer`` refuse what ``impossible`` lists.
+"""
+
+from __future__ import annotations
+
+from simulators.job import Job
+
+# 8-bit scaling: Transformer Engine's recipe and number format.
+FP8 = {
+    "fp8": ("delayed", "hybrid"),
+    "fp8_current": ("tensorwise", "hybrid"),
+    "mxfp8": ("mxfp8", "e4m3"),
+}
+_GROUPED_GEMM_PRECISIONS = ("bf16", *FP8)
+_RECOMPUTE_MODULES = (
+    "core_attn",
+    "moe_act",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "shared_experts",
+)
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Variables without which Megatron-Core does not overlap as predicted."""
+    # Megatron orders TP/CP communication before the kernels it overlaps by this variable, and
+    # refuses to start without it before Blackwell; its FSDP refuses to start with it.
+    ordered = job.recipe.tp > 1 or job.recipe.cp > 1
+    if ordered and job.recipe.zero_stage < 2 and job.gpu.compute_capability < 10:
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return {}
+
+
+def grouped_gemm(job: Job) -> bool:
+    """Whether all experts of a rank run in one product."""
+    return job.model.moe is not None and job.precision in _GROUPED_GEMM_PRECISIONS
+
+
+def sharding(job: Job) -> str:
+    """Megatron's name for how data parallelism shards."""
+    return ("no_shard", "optim", "optim_grads", "optim_grads_params")[job.recipe.zero_stage]
+
+
+def recompute(job: Job) -> tuple[str, int] | None:
+    """Method and layer count of full recomputation; None when it is not full."""
+    if job.recipe.recompute != "full":
+        return None
+    if job.recipe.recompute_layers is None:
+        return "uniform", 1
+    return "block", job.recipe.recompute_layers
+
+
+def recompute_modules(job: Job) -> tuple[str, ...]:
+    """The modules a selective recipe recomputes that Megatron-Core can; none: its default."""
+    given = (job.recipe.recompute_modules or "").split("+")
+    return tuple(module for module in given if module and _can_recompute(job, module))
+
+
+def _can_recompute(job: Job, module: str) -> bool:
+    if module not in _RECOMPUTE_MODULES:
+        return False
+    if job.precision == "fp8" and module in ("moe_act", "layernorm"):
+        return False
+    if module == "moe_act":
+        return grouped_gemm(job)
+    return module != "mla_up_proj" or job.model.mla is not None
+
+
+def layers_fit_plain_arguments(job: Job) -> bool:
+    """Whether the pipeline's split is one that Megatron makes from counts and degrees alone."""
+    recipe = job.recipe
+    if recipe.first_stage_layers is not None or recipe.last_stage_layers is not None:
+        return True
+    if recipe.loss_as_layer and job.model.num_mtp_layers:
+        # Megatron counts the loss as one layer, however many modules stand beside it.
+        return False
+    counts = [layers for chunks in zip(*job.layers_per_chunk, strict=True) for layers in chunks]
+    counts[0] += recipe.embedding_as_layer
+    counts[-1] += recipe.loss_as_layer
+    return len(set(counts)) == 1
+
+
+def layout(job: Job) -> str:
+    """The pipeline's split spelt out, a stage of each chunk after another: ``Ett|ttt|ttL``."""
+    chunks = zip(*job.layers_per_chunk, strict=True)
+    parts = ["t" * layers for stages in chunks for layers in stages]
+    parts[0] = "E" + parts[0]
+    parts[-1] += "m" * job.model.num_mtp_layers + "L"
+    return "|".join(parts)
+
+
+def lacking(job: Job) -> tuple[str, ...]:
+    """What the recipe asks for and Megatron-Core does otherwise, in words."""
+    recipe = job.recipe
+    lacks = []
+    if recipe.schedule == "gpipe" and recipe.pp > 1:
+        lacks.append("schedule=gpipe (Megatron runs 1F1B)")
+    if recipe.recompute_taper:
+        lacks.append("recompute_taper (Megatron recomputes as many layers on every stage)")
+    if recipe.overlap_param_gather and not recipe.overlap_grad_reduce:
+        lacks.append("overlap_param_gather without overlap_grad_reduce")
+    if recipe.recompute == "selective":
+        named = (recipe.recompute_modules or "core_attn").split("+")
+        unnamed = [module for module in named if not _can_recompute(job, module)]
+        if unnamed:
+            lacks.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
+    if job.precision == "tf32":
+        lacks.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
+    if job.attention != "unfused" and job.precision in ("fp32", "tf32"):
+        lacks.append(
+            f"attention=flash in {job.precision} (FlashAttention 2 needs bf16 or fp16; "
+            "framework.attention=unfused runs everywhere)"
+        )
+    if job.model.moe is not None and not grouped_gemm(job):
+        lacks.append(f"grouped GEMM in {job.precision} (Megatron has it for bf16 models)")
+    if job.framework.cuda_graphs:
+        lacks.append("CUDA graphs, which framework.cuda_graphs assumes (see --cuda-graph-impl)")
+    return tuple(lacks)
+
+
+def impossible(job: Job) -> tuple[str, ...]:
+    """Why Megatron-Core would refuse to start, in words."""
+    recipe, training, moe = job.recipe, job.training, job.model.moe
+    reasons = []
+    if training.optimizer == "adam_bf16" and recipe.zero_stage == 0:
+        reasons.append("16-bit moments (optimizer=adam_bf16) need zero_stage >= 1")
+    if training.optimizer == "sgd" and recipe.zero_stage > 0:
+        reasons.append("the distributed optimizer (zero_stage > 0) is Adam's only")
+    if recipe.vpp > 1 and recipe.pp == 2 and not job.framework.overlap_p2p:
+        reasons.append("vpp > 1 with pp=2 needs overlapped transfers (framework.overlap_p2p)")
+    if recipe.zero_stage >= 2 and recipe.use_tp_pp_dp_mapping:
+        reasons.append("Megatron-FSDP knows no use_tp_pp_dp_mapping")
+    if moe is not None and moe.capacity_factor is not None and moe.dispatcher == "deepep":
+        reasons.append("DeepEP does not pad experts to a capacity (moe.capacity_factor)")
+    if recipe.overlap_moe_expert_parallel_comm and moe is not None:
+        if moe.dispatcher == "allgather":
+            reasons.append("overlap_moe_expert_parallel_comm with the allgather dispatcher")
+        if job.precision in ("fp32", "tf32"):
+            reasons.append(f"overlap_moe_expert_parallel_comm in {job.precision}")
+        if job.model.num_mtp_layers > 1 or (job.model.num_mtp_layers and recipe.pp == 1):
+            reasons.append(
+                "overlap_moe_expert_parallel_comm takes one multi-token-prediction module, and "
+                "pp > 1 with it"
+            )
+    return tuple(reasons)
