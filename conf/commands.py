@@ -105,6 +105,28 @@ _CAPACITY = {
     "goodput": Reliability,
 }
 
+COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
+    "optimize.py": ("search_schema", _SEARCH),
+    "simulate.py": ("simulation_schema", _SIMULATION),
+    "plan.py": ("capacity_schema", _CAPACITY),
+}
+"""Each command's schema, and the dataclasses of its groups: what the reference page lists."""
+
+PLAIN_SETTINGS = {
+    "change_threshold": "Days or dollars that moved by more than this share count as a change.",
+    "debug": "Show tracebacks.",
+    "fail_on_change": "Exit code 3 when something changed since the study's last run.",
+    "format": "What is printed: a table for people, or JSON for programs.",
+    "join": "Work on a search that other processes also work on; needs `search.storage`.",
+    "n_jobs": "Processes that search cells at the same time; -1 means one per core.",
+    "resume": "Go on with the latest search of this model on this cluster.",
+    "schedule": "Keep running, at the times of this cron expression; `null`: once, now.",
+    "seed": "Of everything random: the same seed and question give the same answer.",
+    "wait_s": "How long to wait for another run of the same study to end; then exit.",
+    "webhook": "URL that the report and the changes of each run are posted to; `null`: none.",
+}
+"""What the settings outside any group do."""
+
 
 def register_commands() -> None:
     """Make ``search_schema``, ``simulation_schema`` and ``capacity_schema`` known to Hydra."""
