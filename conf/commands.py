@@ -103,6 +103,7 @@ _CAPACITY = {
     "network": NetworkChoice,
     "topology": SwitchFabric,
     "goodput": Reliability,
+    "tracking": TrackingSettings,
 }
 
 COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
@@ -122,7 +123,7 @@ PLAIN_SETTINGS = {
     "resume": "Go on with the latest search of this model on this cluster.",
     "schedule": "Keep running, at the times of this cron expression; `null`: once, now.",
     "seed": "Of everything random: the same seed and question give the same answer.",
-    "wait_s": "How long to wait for another run of the same study to end; then exit.",
+    "wait_s": "Seconds to wait for another run of the same study before giving up (exit code 2).",
     "webhook": "URL that the report and the changes of each run are posted to; `null`: none.",
 }
 """What the settings outside any group do."""
