@@ -7,7 +7,7 @@ does, at the same time: it arrives at a collective when the representative arriv
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulators.errors import InputError, require_positive
@@ -47,23 +47,6 @@ class Representation:
             places = (bisect.bisect_right(simulated, rank) - 1 for rank in range(world_size))
             nearest = [simulated[max(0, place)] for place in places]
         return cls(world_size, simulated, tuple(nearest))
-
-    @classmethod
-    def of_classes(cls, world_size: int, classes: Mapping[int, Iterable[int]]) -> Representation:
-        """From each simulated rank and the ranks that are equal to it.
-
-        Raises:
-            InputError: when a rank is in no class or in two.
-        """
-        stand_in = [-1] * world_size
-        for simulated, ranks in classes.items():
-            for rank in {simulated, *ranks}:
-                if not 0 <= rank < world_size or stand_in[rank] >= 0:
-                    raise InputError("classes", rank, "is no rank, or in two classes")
-                stand_in[rank] = simulated
-        if -1 in stand_in:
-            raise InputError("classes", stand_in.index(-1), "is in no class", "every rank")
-        return cls(world_size, tuple(sorted(classes)), tuple(stand_in))
 
     @property
     def everybody(self) -> bool:

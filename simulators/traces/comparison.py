@@ -9,7 +9,6 @@ from pathlib import Path
 
 from simulators.errors import InputError
 from simulators.traces.chrome import read_chrome, slices
-from simulators.traces.events import Collective, Op, PointToPoint, Trace
 from simulators.traces.kernel_classes import CLASSES, COMMUNICATION, class_of_operation
 from simulators.traces.kineto import KinetoTrace
 from simulators.traces.perfetto import (
@@ -17,7 +16,6 @@ from simulators.traces.perfetto import (
     FIRST_STREAM_THREAD,
     PHASE_THREAD,
     STEP_WORDS,
-    EventTimes,
 )
 
 
@@ -55,26 +53,6 @@ class Busy:
 def measured_times(profile: KinetoTrace) -> dict[str, ClassTime]:
     """Time by class of a profile, in the order of ``CLASSES``."""
     return _summed((each.kernel_class, each.duration_s) for each in profile.kernels)
-
-
-def predicted_times(trace: Trace, times: EventTimes) -> dict[str, ClassTime]:
-    """Time by class of a replayed rank; what was not played counts nothing."""
-
-    def classed() -> Iterable[tuple[str, float]]:
-        durations = (times.end_s - times.start_s).tolist()
-        for event, seconds in zip(trace.events, durations, strict=True):
-            if type(event) is Op:
-                found = class_of_operation(event.name) or _unnamed(event.name)
-            elif type(event) is Collective:
-                found = "collective"
-            elif type(event) is PointToPoint:
-                found = "point_to_point"
-            else:
-                continue
-            if seconds == seconds:
-                yield found, seconds
-
-    return _summed(classed())
 
 
 def read_predicted(field: str, path: Path, rank: int) -> tuple[dict[str, ClassTime], int]:

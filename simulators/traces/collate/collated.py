@@ -70,13 +70,6 @@ class Collated:
         theirs = self.group(first, event.group)
         return _as_far(theirs, first, event.peer, self.group(rank, event.group), rank)
 
-    def members_by_class(self, rank: int, name: str) -> dict[int, int]:
-        """How many members of a communicator each class has: class's traced rank -> members."""
-        members: dict[int, int] = defaultdict(int)
-        for member in self.group(rank, name):
-            members[self.class_of_rank[member]] += 1
-        return dict(members)
-
     def ranks_of_class(self, first: int) -> tuple[int, ...]:
         """All ranks that a traced rank stands for, itself included."""
         return tuple([rank for rank, of in enumerate(self.class_of_rank) if of == first])

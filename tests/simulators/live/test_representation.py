@@ -17,6 +17,8 @@ def test_each_rank_is_stood_for_by_the_by_neighbours():
     assert Representation.by_neighbours(8, [0, 2, 3]).stand_in == (0, 0, 2, 3, 3, 3, 3, 3)
     assert Representation.by_neighbours(8, [1, 2, 3]).stand_in[0] == 1
     assert Representation.by_neighbours(4, [2]).stand_in == (2, 2, 2, 2)
+    assert not Representation.by_neighbours(4, [2]).everybody
+    assert Representation.by_neighbours(4, range(4)).everybody
 
 
 def test_the_last_of_every_block_stand_for_it():
@@ -27,15 +29,6 @@ def test_the_last_of_every_block_stand_for_it():
         tuple(range(first, first + 8)) for first in range(0, 56, 8)
     )
     assert set(who.copies((63, 511))) == {(k, k + 448) for k in range(63)}
-
-
-def test_classes_can_be_told():
-    who = Representation.of_classes(4, {0: [2], 1: [3]})
-    assert who.stand_in == (0, 1, 0, 1)
-    assert not who.everybody
-    for wrong in ({0: [1, 2]}, {0: [1, 2], 3: [2]}, {0: [1, 2, 3, 4]}):
-        with pytest.raises(InputError):
-            Representation.of_classes(4, wrong)
 
 
 @pytest.mark.parametrize("ranks", [[], [0, 0], [-1], [8]])

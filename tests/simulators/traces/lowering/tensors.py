@@ -1,8 +1,10 @@
-"""Short ways to write traced tensors and operations."""
+"""Short ways to write traced tensors and operations, and to read what they become."""
 
 from __future__ import annotations
 
 from simulators.traces.events import Argument, Op, TensorSpec
+from simulators.traces.lowering import lower
+from simulators.workload.ir import Kernel, Streaming
 
 
 def t(
@@ -27,3 +29,17 @@ def transposed(spec: TensorSpec) -> TensorSpec:
 
 def op(name: str, inputs: tuple[Argument, ...], *outputs: TensorSpec, stream: int = 0) -> Op:
     return Op(name, inputs, outputs, stream)
+
+
+def only(lowered_op: Op) -> Kernel:
+    """The one kernel of an operation."""
+    kernels = lower(lowered_op).kernels
+    assert len(kernels) == 1
+    return kernels[0]
+
+
+def moved(lowered_op: Op) -> int:
+    """Bytes that an operation's kernels move."""
+    kernels = lower(lowered_op).kernels
+    assert all(isinstance(kernel, Streaming) for kernel in kernels)
+    return sum(kernel.bytes for kernel in kernels if isinstance(kernel, Streaming))
