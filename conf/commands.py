@@ -117,12 +117,13 @@ PLAIN_SETTINGS = {
     "change_threshold": "Days or dollars that moved by more than this share count as a change.",
     "debug": "Show tracebacks.",
     "fail_on_change": "Exit code 3 when something changed since the study's last run.",
-    "format": "What is printed: a table for people, or JSON for programs.",
+    "format": "`table`: a report for people; `json`, `csv`: data for programs, alone on stdout.",
     "join": "Work on a search that other processes also work on; needs `search.storage`.",
     "n_jobs": "Processes that search cells at the same time; -1 means one per core.",
     "resume": "Go on with the latest search of this model on this cluster.",
     "schedule": "Keep running, at the times of this cron expression; `null`: once, now.",
     "seed": "Of everything random: the same seed and question give the same answer.",
+    "verbosity": "`quiet`: only the answer; `normal`; `verbose`: all there is to say.",
     "wait_s": "Seconds to wait for another run of the same study before giving up (exit code 2).",
     "webhook": "URL that the report and the changes of each run are posted to; `null`: none.",
 }
@@ -139,12 +140,11 @@ def register_commands() -> None:
         "seed": IntegerNode(0, is_optional=False),
         "resume": BooleanNode(False, is_optional=False),
         "join": BooleanNode(False, is_optional=False),
-        "debug": BooleanNode(False, is_optional=False),
+        **_output(),
     }
     simulation: dict[str, Any] = {
         **{group: structured(cls) for group, cls in _SIMULATION.items()},
-        "format": StringNode("table", is_optional=False),
-        "debug": BooleanNode(False, is_optional=False),
+        **_output(),
     }
     capacity: dict[str, Any] = {
         # Open, so that targets and prices can be given names on the command line; typed when it
@@ -165,6 +165,15 @@ def register_commands() -> None:
     store.store(name="search_schema", node=OmegaConf.create(search))
     store.store(name="simulation_schema", node=OmegaConf.create(simulation))
     store.store(name="capacity_schema", node=OmegaConf.create(capacity))
+
+
+def _output() -> dict[str, Any]:
+    """What every command is told about its output; ``conf.output`` has the choices."""
+    return {
+        "format": StringNode("table", is_optional=False),
+        "verbosity": StringNode("normal", is_optional=False),
+        "debug": BooleanNode(False, is_optional=False),
+    }
 
 
 def refuse_unknown(config: DictConfig, schema: str) -> None:

@@ -1,0 +1,26 @@
+import pytest
+from omegaconf import OmegaConf
+
+from conf.output import output_choice
+from simulators.errors import InputError
+
+
+def chosen(**given):
+    return output_choice(OmegaConf.create({"format": "table", "verbosity": "normal"} | given))
+
+
+def test_only_a_table_is_for_people():
+    assert not chosen().for_programs
+    assert chosen(format="json").for_programs
+    assert chosen(format="csv").for_programs
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [({"format": "jsn"}, "json"), ({"verbosity": "quite"}, "quiet")],
+)
+def test_other_names_are_refused_with_the_nearest(given, nearest):
+    with pytest.raises(InputError) as refused:
+        chosen(**given)
+    assert refused.value.nearest == nearest
+    assert refused.value.field in given
