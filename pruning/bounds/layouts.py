@@ -9,7 +9,7 @@ import numpy as np
 
 from pruning.launchable import LAYER_SPLIT
 from simulators.job import Job
-from simulators.replay.assemble import boundary_crosses_domain
+from simulators.replay.boundary import boundary_crosses_domain
 from simulators.workload.megatron import layers_by_stage
 
 # The recipe fields that enter a layout.

@@ -27,7 +27,7 @@ from pruning.recipe_table import RecipeTable, distinct
 from simulators.calibration import Calibration
 from simulators.job import Job, Recipe
 from simulators.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
-from simulators.replay.assemble import boundary_crosses_domain, boundary_seconds
+from simulators.replay.boundary import boundary_crosses_domain, boundary_seconds
 from simulators.replay.prices import Pricer
 from simulators.workload.communicators import communicators
 from simulators.workload.program import Workload

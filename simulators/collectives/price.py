@@ -28,7 +28,8 @@ class CollectivePrice:
     """What one NCCL call takes and occupies.
 
     ``channels`` is the SMs it holds while it runs (one per channel), ``wire_bytes_per_s`` the
-    bytes per second it reads and writes in this rank's memory.
+    bytes per second it reads and writes in this rank's memory. ``nvlink_bytes`` are what this
+    rank sends over NVLink, ``nic_bytes`` its share of what its node's NICs send.
     """
 
     seconds: float
@@ -37,6 +38,8 @@ class CollectivePrice:
     protocol: str
     evidence: Evidence
     wire_bytes_per_s: float
+    nvlink_bytes: float = 0.0
+    nic_bytes: float = 0.0
 
 
 _FREE = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0)
@@ -238,4 +241,6 @@ def _price(
         protocol=protocol,
         evidence=Evidence.FITTED if fitted else Evidence.ESTIMATED,
         wire_bytes_per_s=traffic.memory_bytes / (time_us * 1e-6),
+        nvlink_bytes=traffic.nvlink_bytes,
+        nic_bytes=traffic.nic_bytes,
     )

@@ -9,12 +9,11 @@ dependency when they run beside compute (interleaved).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulators.collectives import price_collective, price_send_recv
 from simulators.job import Job
+from simulators.replay.boundary import boundary_transfers
 from simulators.replay.engine import NO_STREAM, NO_TASK, Floats, Ints, Tasks
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.passes import PassPrice, PassPricer, Segment
@@ -25,19 +24,15 @@ from simulators.replay.prices import (
     PARTS,
     Pricer,
 )
-from simulators.workload.communicators import spans
 from simulators.workload.data_parallel import (
     Transfer,
     bucket_parameters,
     gather_parameters,
     reduce_gradients,
 )
-from simulators.workload.ir import Block, SendRecv
+from simulators.workload.ir import Block
 from simulators.workload.program import Workload
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
-
-if TYPE_CHECKING:
-    from simulators.replay.congestion import Congestion
 
 PP_PART = PART_INDEX["pp_communication"]
 # Gathers and reductions of one communicator run one after another in NCCL: one stream.
@@ -99,47 +94,6 @@ class Sharing:
         )
 
 
-def boundary_seconds(job: Job, workload: Workload, congestion: Congestion | None = None) -> Floats:
-    """Seconds to send one micro-batch's boundary tensor from each stage to the next.
-
-    Shape (stages,); the last entry is the wrap-around of the interleaved schedule. With
-    ``scatter_gather_p2p`` each tensor-parallel rank sends its share of a tensor that all of
-    them hold, and they gather it on arrival.
-    """
-    stages = job.recipe.pp
-    if stages == 1:
-        return np.zeros(1)
-    group, peers = workload.communicators["pp"], workload.communicators["tp"]
-    sent_bytes, gather_s = workload.stage_boundary_bytes, 0.0
-    if job.framework.scatter_gather_p2p and peers.size > 1 and not job.recipe.sp:
-        gathered = price_collective("all_gather", sent_bytes, peers, job.gpu, job.network)
-        sent_bytes, gather_s = sent_bytes // peers.size, gathered.seconds
-    seconds = np.empty(stages)
-    for stage, crosses in enumerate(boundary_crosses_domain(job)):
-        if congestion is None:
-            price = price_send_recv(sent_bytes, crosses, group, job.gpu, job.network)
-        else:
-            sent = SendRecv("boundary", sent_bytes, "pp")
-            price = congestion.price(sent, crosses, group, job.network)
-        seconds[stage] = price.seconds + gather_s
-    return seconds
-
-
-def boundary_crosses_domain(job: Job) -> list[bool]:
-    """Whether each stage and the next (the last: and the first) lie in different domains."""
-    stages, domain = job.recipe.pp, job.cluster.domain
-    ((_, apart),) = spans(job)["pp"]
-    crosses = []
-    for stage in range(stages):
-        after = (stage + 1) % stages
-        # The first and the last rank of both, in every pipeline that lies beside others.
-        low = min(stage, after) * apart
-        high = (max(stage, after) + 1) * apart - 1
-        pipelines = range(0, job.world_size, stages * apart)
-        crosses.append(any((low + at) // domain != (high + at) // domain for at in pipelines))
-    return crosses
-
-
 class Assembler:
     """Collects tasks, edges and stream orders, then freezes them."""
 
@@ -149,7 +103,8 @@ class Assembler:
         self.pricer = pricer
         self.sharing = Sharing.of(job)
         self.passes = PassPricer(pricer, bucket_parameters(job))
-        self.boundary_s = boundary_seconds(job, workload, pricer.congestion)
+        self.boundaries = boundary_transfers(job, workload, pricer.congestion)
+        self.boundary_s = np.array([each.seconds for each in self.boundaries])
         self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
         self.transfer = Transfer.of(job)
 

@@ -11,7 +11,8 @@ from simulators.calibration import Calibration
 from simulators.job import Job
 from simulators.network.choice import CongestedNetwork
 from simulators.network.topology import Network
-from simulators.replay.assemble import Assembler, boundary_crosses_domain
+from simulators.replay.assemble import Assembler
+from simulators.replay.boundary import boundary_crosses_domain
 from simulators.replay.congestion import Congestion
 from simulators.replay.prices import Pricer
 from simulators.workload.ir import Block, Collective, Communicator, SendRecv

@@ -13,7 +13,7 @@ from simulators.framework import Framework
 from simulators.job import Cluster, Gpu
 from simulators.kernels import KernelPrices
 from simulators.prediction import Evidence
-from simulators.replay import assemble, graph, prices, simulator, timeline
+from simulators.replay import boundary, graph, prices, simulator
 from simulators.workload.ir import (
     Attention,
     Communicator,
@@ -111,7 +111,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             "overlap_slowdowns": overlap_slowdowns,
             "host_launch_s": host_launch_s,
         }
-        for module in (prices, assemble, graph, simulator, timeline):
+        for module in (prices, boundary, graph, simulator):
             for name, fake in replaced.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)

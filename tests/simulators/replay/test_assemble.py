@@ -11,8 +11,9 @@ import pytest
 from simulators.collectives import CollectivePrice
 from simulators.job import Job
 from simulators.prediction import Evidence
-from simulators.replay import assemble
-from simulators.replay.assemble import LAYERS_IN_FLIGHT, Assembler, boundary_seconds
+from simulators.replay import boundary
+from simulators.replay.assemble import LAYERS_IN_FLIGHT, Assembler
+from simulators.replay.boundary import boundary_seconds
 from simulators.replay.prices import Pricer
 from simulators.replay.steady import Step, replay_step
 from simulators.workload.megatron import build_workload
@@ -148,7 +149,7 @@ def test_transfers_cross_nodes_where_stages_do(
         assert size == 64 * 256 * 2
         return CollectivePrice(float(crosses), 1, "", "", Evidence.FITTED, 0)
 
-    monkeypatch.setattr(assemble, "price_send_recv", price_send_recv)
+    monkeypatch.setattr(boundary, "price_send_recv", price_send_recv)
     job = make_job(TINY, nodes=nodes, pp=pp)
     job = replace(job, cluster=replace(job.cluster, nvlink_domain=nvlink_domain))
     workload = build_workload(job)

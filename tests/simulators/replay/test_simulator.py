@@ -16,7 +16,7 @@ from simulators.flops import step_flops
 from simulators.framework import Framework
 from simulators.job import Job, Model
 from simulators.prediction import Prediction
-from simulators.replay.assemble import boundary_seconds
+from simulators.replay.boundary import boundary_seconds
 from simulators.validity import why_invalid
 from simulators.workload.data_parallel import Transfer, gather_parameters, reduce_gradients
 from simulators.workload.ir import Block
