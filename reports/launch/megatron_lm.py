@@ -251,7 +251,7 @@ def _parallelism(job: Job) -> Arguments:
     ]
     if recipe.cp > 1:
         arguments.append(("--cp-comm-type", recipe.cp_comm_type))
-    if recipe.use_tp_pp_dp_mapping:
+    if recipe.use_tp_pp_dp_mapping and recipe.pp > 1:
         arguments.append(("--use-tp-pp-dp-mapping",))
     if job.model.moe is not None:
         arguments += [

@@ -1,0 +1,117 @@
+"""Jobs that can be launched, for properties of launch files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from simulators.framework import Framework
+from simulators.job import Cluster, Gpu, Job, Mla, Model, Recipe, Training
+from simulators.validity import why_invalid
+from tests.samples import GPU, MODEL, MOE_MODEL
+
+DENSE = replace(
+    MOE_MODEL, name="tiny_llama", moe=None, head_dim=None, ffn_hidden_size=2816, num_layers=12
+)
+LATENT = replace(
+    MOE_MODEL,
+    name="tiny_latent",
+    num_query_groups=None,
+    head_dim=None,
+    mla=Mla(kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32),
+)
+EXPERTS = (
+    MOE_MODEL,
+    replace(MOE_MODEL, qk_norm=True, moe=replace(MOE_MODEL.moe, dispatcher="deepep")),
+    replace(
+        MOE_MODEL,
+        moe=replace(MOE_MODEL.moe, num_dense_layers=0, layer_period=2, shared_ffn_hidden_size=512),
+    ),
+    replace(MOE_MODEL, moe=replace(MOE_MODEL.moe, capacity_factor=1.25, dispatcher="allgather")),
+    LATENT,
+    replace(LATENT, num_mtp_layers=1, mla=replace(LATENT.mla, q_lora_rank=96)),
+)
+MODELS: tuple[Model, ...] = (
+    MODEL,
+    DENSE,
+    replace(DENSE, qk_norm=True, head_dim=128),
+    replace(DENSE, qkv_bias=True, tied_embeddings=True),
+    *EXPERTS,
+)
+FRAMEWORKS = (
+    Framework(),
+    Framework(balanced_split=True, fusion="compiled", expandable_segments=True),
+    Framework(overlap_p2p=False, fused_wgrad=False, accumulate_grads_fp32=False),
+)
+HOPPER_FP8 = replace(GPU, peak_flops={**GPU.peak_flops, "fp32": 67e12})
+BLACKWELL = replace(HOPPER_FP8, name="b200", architecture="blackwell", compute_capability=10.0)
+
+_DEGREES = st.sampled_from([1, 1, 1, 2, 4])
+_FLAG = st.booleans()
+
+
+@st.composite
+def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS) -> Job:
+    """Valid jobs: every field of the recipe takes each of its kinds of value."""
+    model = draw(st.sampled_from(models))
+    gpu: Gpu = draw(st.sampled_from([HOPPER_FP8, BLACKWELL]))
+    tp, pp = draw(_DEGREES), draw(_DEGREES)
+    cp = draw(st.sampled_from([1, 1, 2]))
+    sp = tp > 1 and (model.moe is not None or draw(_FLAG))
+    etp = draw(st.sampled_from([None, 1])) if model.moe else None
+    if model.moe and not sp:
+        etp = 1 if tp > 1 else None
+    vpp = draw(st.sampled_from([1, 2])) if pp > 1 else 1
+    zero = draw(st.sampled_from([0, 1, 2, 3])) if pp == 1 else draw(st.sampled_from([0, 1]))
+    recompute = draw(st.sampled_from(["none", "none", "selective", "full"]))
+    overlap_grad = draw(_FLAG)
+    split = draw(st.sampled_from(["even", "even", "ends", "layers"])) if pp > 1 else "even"
+    middle = model.num_layers // pp
+    recipe = Recipe(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        cp_comm_type=draw(st.sampled_from(["p2p", "a2a"])) if cp > 1 else "p2p",
+        ep=draw(st.sampled_from([1, 2, 4])) if model.moe else 1,
+        etp=etp,
+        vpp=vpp,
+        micro_batch=draw(st.sampled_from([1, 2])),
+        recompute=recompute,
+        recompute_layers=draw(st.sampled_from([None, 1])) if recompute == "full" else None,
+        recompute_taper=draw(st.sampled_from([0, 1])) if recompute == "full" and pp > 1 else 0,
+        recompute_modules=draw(
+            st.sampled_from(
+                [None, "mlp", "layernorm+moe_act", "mla_up_proj+core_attn", "operations", "qkv"]
+            )
+        )
+        if recompute == "selective"
+        else None,
+        sp=sp,
+        zero_stage=zero,
+        overlap_grad_reduce=overlap_grad,
+        overlap_param_gather=bool(zero) and overlap_grad and draw(_FLAG),
+        tp_comm_overlap=sp and draw(_FLAG),
+        overlap_moe_expert_parallel_comm=model.moe is not None and draw(_FLAG),
+        schedule="1f1b" if vpp > 1 else draw(st.sampled_from(["1f1b", "1f1b", "gpipe"])),
+        precision=draw(
+            st.sampled_from([None, "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32"])
+        ),
+        first_stage_layers=middle - vpp if split == "layers" else None,
+        last_stage_layers=middle + vpp if split == "layers" else None,
+        embedding_as_layer=split == "ends" and draw(_FLAG),
+        loss_as_layer=split == "ends",
+        nccl_algo=draw(st.sampled_from([None, "ring"])),
+        nccl_max_channels=draw(st.sampled_from([None, 16])),
+        use_tp_pp_dp_mapping=draw(_FLAG),
+    )
+    cluster = Cluster("some", draw(st.sampled_from([1, 2, 4])), 8, 8, 400, "infiniband", "made up")
+    training = Training(
+        global_batch_size=64,
+        tokens=1e9,
+        optimizer=draw(st.sampled_from(["adam"] * 6 + ["adam_bf16", "sgd"])),
+    )
+    job = Job(model, gpu, cluster, training, recipe, draw(st.sampled_from(FRAMEWORKS)))
+    assume(why_invalid(job) is None)
+    return job
