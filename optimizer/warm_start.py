@@ -34,16 +34,24 @@ def known_recipes(options: SearchOptions) -> tuple[Recipe, ...]:
     if options.sampler in ("exact", "grid"):
         problem = f"means nothing to search={options.sampler}, which leaves no recipe out"
         raise InputError(_FIELD, options.warm_start, problem, "null, or another search")
-    path = Path(options.warm_start)
+    return read_recipes(_FIELD, Path(options.warm_start))
+
+
+def read_recipes(field: str, path: Path) -> tuple[Recipe, ...]:
+    """The recipes of a file, or of a search's directory (its best), in order, once each.
+
+    Raises:
+        InputError: naming ``field``, for what cannot be read or is no recipe.
+    """
     path = path / _TOP_RECIPES if path.is_dir() else path
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise InputError(_FIELD, str(path), "is larger than 64 MiB", "a file of recipes")
-        given = yaml.safe_load(path.read_text())
+            raise InputError(field, str(path), "is larger than 64 MiB", "a file of recipes")
+        given = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(_FIELD, str(path), f"cannot be read: {error}") from error
+        raise InputError(field, str(path), f"cannot be read: {error}") from error
     entries = given if isinstance(given, list) else [given]
-    return tuple(dict.fromkeys(_recipe(path, entry) for entry in entries))
+    return tuple(dict.fromkeys(_recipe(field, path, entry) for entry in entries))
 
 
 def nearest_rows(survey: Survey, recipes: tuple[Recipe, ...]) -> list[int]:
@@ -56,16 +64,16 @@ def nearest_rows(survey: Survey, recipes: tuple[Recipe, ...]) -> list[int]:
     return list(dict.fromkeys(rows))
 
 
-def _recipe(path: Path, entry: Any) -> Recipe:
+def _recipe(field: str, path: Path, entry: Any) -> Recipe:
     fields = entry.get("recipe", entry) if isinstance(entry, dict) else entry
     if not isinstance(fields, dict) or not fields:
         problem = f"holds {str(entry)[:60]!r}, which is no recipe"
-        raise InputError(_FIELD, str(path), problem, "mappings such as {tp: 8, pp: 12}")
+        raise InputError(field, str(path), problem, "mappings such as {tp: 8, pp: 12}")
     kept = {name: value for name, value in fields.items() if name not in _DERIVED}
     for name, value in kept.items():
-        require_choice(_FIELD, name, RECIPE_DEFAULTS)
+        require_choice(field, name, RECIPE_DEFAULTS)
         if not isinstance(value, (bool, int, str, type(None))):
-            raise InputError(f"{_FIELD}: {name}", value, "is no value of a recipe")
+            raise InputError(f"{field}: {name}", value, "is no value of a recipe")
     return Recipe(**kept)
 
 

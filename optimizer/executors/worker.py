@@ -107,9 +107,9 @@ def _nowhere() -> int:
 
 
 def _peak_bytes() -> int:
-    if sys.platform == "win32":
+    try:
+        import resource
+    except ImportError:  # Windows; 0 is unknown
         return 0
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

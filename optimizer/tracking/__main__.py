@@ -76,7 +76,7 @@ def flush(directories: list[Path], uri: str | None) -> int:
 
 def serve() -> int:
     """Open the store named on the first line of stdin; then log one spooled search a line."""
-    if sys.platform != "win32":
+    if hasattr(os, "nice"):
         os.nice(10)  # the search comes first
     asked, answers = sys.stdin, sys.stdout
     # MLflow prints; answers must stay alone on the pipe.
@@ -103,7 +103,7 @@ def serve() -> int:
 @contextlib.contextmanager
 def _at_most(seconds: int) -> Iterator[None]:
     """End the process when the body takes longer: the search it belongs to may be long gone."""
-    if sys.platform == "win32":
+    if not hasattr(signal, "alarm"):
         yield
         return
     signal.alarm(seconds)
