@@ -6,7 +6,9 @@ Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig``
 
 from __future__ import annotations
 
-from simulators.job import Job
+import itertools
+
+from simulators.job import Job, Model
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
 FP8 = {
@@ -36,9 +38,26 @@ def environment(job: Job) -> dict[str, str]:
     return {}
 
 
+def query_key_norm(model: Model) -> bool:
+    """Whether queries and keys are normalised; the latent ones of MLA always are."""
+    return model.qk_norm or model.mla is not None
+
+
+def loss_in_place(job: Job) -> bool:
+    """Whether the loss is Transformer Engine's, which overwrites its logits."""
+    return job.framework.cross_entropy == "in_place"
+
+
 def grouped_gemm(job: Job) -> bool:
     """Whether all experts of a rank run in one product."""
     return job.model.moe is not None and job.precision in _GROUPED_GEMM_PRECISIONS
+
+
+def layer_pattern(model: Model) -> str:
+    """Megatron's list of which layers have experts, equal ones folded: ``([0]*3+[1]*58)``."""
+    kinds = [int(model.is_moe_layer(layer)) for layer in range(model.num_layers)]
+    runs = (f"[{kind}]*{len(list(run))}" for kind, run in itertools.groupby(kinds))
+    return f"({'+'.join(runs)})"
 
 
 def sharding(job: Job) -> str:

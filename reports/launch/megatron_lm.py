@@ -7,7 +7,6 @@ printed.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -136,7 +135,7 @@ def _model(model: Model, sequence_length: int) -> Arguments:
 
 def _attention(model: Model) -> Arguments:
     arguments: Arguments = []
-    if model.qk_norm:
+    if megatron_core.query_key_norm(model):
         arguments.append(("--qk-layernorm",))
     if model.mla is not None:
         mla = model.mla
@@ -181,20 +180,13 @@ def _experts(job: Job) -> Arguments:
             ("--moe-shared-expert-intermediate-size", str(moe.shared_ffn_hidden_size))
         )
     if moe.num_dense_layers or moe.layer_period > 1:
-        arguments.append(("--moe-layer-freq", _layer_pattern(job.model)))
+        arguments.append(("--moe-layer-freq", megatron_core.layer_pattern(job.model)))
     if moe.capacity_factor is not None:
         arguments += [
             ("--moe-expert-capacity-factor", str(moe.capacity_factor)),
             ("--moe-pad-expert-input-to-capacity",),
         ]
     return arguments
-
-
-def _layer_pattern(model: Model) -> str:
-    """Megatron's list of which layers have experts, runs of equal layers folded."""
-    kinds = [int(model.is_moe_layer(layer)) for layer in range(model.num_layers)]
-    runs = (f"[{kind}]*{len(list(run))}" for kind, run in itertools.groupby(kinds))
-    return f"({'+'.join(runs)})"
 
 
 def _training(job: Job) -> Arguments:
@@ -212,6 +204,8 @@ def _training(job: Job) -> Arguments:
     ]
     arguments += _precision(job.precision)
     arguments += _optimizer(job)
+    if megatron_core.loss_in_place(job):
+        arguments += [("--cross-entropy-loss-fusion",), ("--cross-entropy-fusion-impl", "te")]
     if job.framework.fused_router and job.model.moe is not None:
         arguments.append(("--moe-router-fusion",))
     if not job.framework.fused_wgrad:
