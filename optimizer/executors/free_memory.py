@@ -18,17 +18,19 @@ def free_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
     None where the system does not say (other systems than Linux).
     """
     try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text("utf-8"), re.MULTILINE)
     except OSError:
         return None
     if found is None:
         return None
     free = int(found[1]) * 1024
     try:
-        limit = (cgroup / "memory.max").read_text().strip()
-        used = int((cgroup / "memory.current").read_text())
+        limit = (cgroup / "memory.max").read_text("utf-8").strip()
+        used = int((cgroup / "memory.current").read_text("utf-8"))
         # Page cache counts as used but is given back when somebody asks.
-        cached = re.search(r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text(), re.M)
+        cached = re.search(
+            r"^inactive_file (\d+)", (cgroup / "memory.stat").read_text("utf-8"), re.M
+        )
     except (OSError, ValueError):
         return free
     if not limit.isdigit():

@@ -148,7 +148,7 @@ class Claims:
 def _machine() -> str:
     """What has one set of process numbers: a boot of a machine, and a container's share of it."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}".replace(":", "")
     except OSError:
         # Not Linux: numbers are compared by beats alone.
@@ -171,7 +171,7 @@ def _died_here(owner: str) -> bool:
 def _started(pid: int) -> str | None:
     """When a process of this machine started, in ticks since boot; None when it is no more."""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(") ")[2].split()
     except OSError:
         return None
     return None if state in "ZX" else fields[18]

@@ -6,6 +6,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from simulators.errors import InputError
+
 # Each subcommand is its own program, loaded when it is asked for.
 COMMANDS = {
     "run": ("simulators.emulation.launcher", "trace one or several ranks of a job"),
@@ -29,6 +31,11 @@ def main(arguments: Sequence[str]) -> int:
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
         print(f"command={command}: is not known\n\n{usage()}", file=sys.stderr)
+        return 2
+    if sys.platform != "linux":
+        print(
+            InputError("platform", sys.platform, "has no virtual GPUs", "linux"), file=sys.stderr
+        )
         return 2
     module = importlib.import_module(COMMANDS[command][0])
     return int(module.main(list(rest)))

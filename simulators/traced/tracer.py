@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ def check_installed(field: str = "simulator.name") -> None:
     Raises:
         InputError: for ``field``, saying what to install.
     """
+    if sys.platform != "linux":
+        raise InputError(
+            field, "traced", f"needs virtual GPUs, which {sys.platform} has not", "linux"
+        )
     for module in ("torch", "megatron.core"):
         if not _is_installed(module):
             problem = f"traces Megatron-Core, and {module} is not installed"

@@ -12,6 +12,7 @@ import pytest
 from simulators.emulation.__main__ import main as command
 from simulators.emulation.launcher import main, ranks_of
 from simulators.errors import InputError
+from simulators.traced.tracer import check_installed
 from simulators.traces.files import read_directory
 from tests.simulators.emulation.sections import ROOT
 
@@ -60,6 +61,17 @@ def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert command(["walk"]) == 2
     assert "command=walk" in capsys.readouterr().err
     assert command(["--help"]) == 0
+
+
+def test_other_systems_are_told_where_virtual_gpus_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    for name in ("run", "live"):
+        assert command([name, "--help"]) == 2
+        assert "platform=win32: has no virtual GPUs (allowed: linux)" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"simulator\.name=traced: needs virtual GPUs"):
+        check_installed()
 
 
 def test_ranks_run_side_by_side_and_share_one_compilation(
