@@ -11,14 +11,23 @@ from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from rich.console import RenderableType
 
 from conf.door import INTERRUPTED, NOTHING_FITS, OK, STORE, run_command
-from conf.plan import build_plan
+from conf.output import output_choice
+from conf.plan import SearchPlan, build_plan
 from optimizer.question import Declared
 from optimizer.study import run_search
 from optimizer.tracking import TrackingError, make_tracker
-from optimizer.trial import Trial
+from optimizer.trial import SearchResult, Trial
 from reports.files import save_search
+from reports.for_programs import search_csv, search_json
+from reports.nothing_found import (
+    closest_miss,
+    memory_stood_in_the_way,
+    relief_words,
+    why_nothing_fits,
+)
 from reports.progress import progress_view
 from reports.record import search_record
 from reports.tables import search_report, shown_trials
@@ -31,8 +40,9 @@ def optimize(config: DictConfig) -> int:
     plan = build_plan(config)
     declared, top_k = plan.declared, plan.options.top_k
     directory = Path(HydraConfig.get().runtime.output_dir)
+    output = output_choice(config)
     tracker = make_tracker(plan.tracking)
-    with progress_view(console_for(sys.stderr), declared.job) as view:
+    with progress_view(console_for(sys.stderr), declared.job, output.verbosity) as view:
         result = run_search(
             declared,
             plan.space,
@@ -48,9 +58,16 @@ def optimize(config: DictConfig) -> int:
         )
     shown = shown_trials(result, top_k)
     checks = verify_recipes(declared, shown[: plan.verified])
-    report = search_report(result, declared.job, top_k, directory, checks)
-    files = save_search(directory, result, shown, declared.job, as_text(report), checks)
-    show(report)
+    relief = look_for_relief(plan, result)
+
+    def report(verbosity: str) -> RenderableType:
+        return search_report(
+            result, declared.job, top_k, directory, checks, verbosity=verbosity, relief=relief
+        )
+
+    files = save_search(directory, result, shown, declared.job, as_text(report("verbose")), checks)
+    if output.format == "table":
+        show(report(output.verbosity))
     settings: Any = OmegaConf.to_container(config, resolve=True)
     record = search_record(
         result,
@@ -62,15 +79,49 @@ def optimize(config: DictConfig) -> int:
         files=files,
         checks=checks,
     )
+    tracked = None
     try:
-        where = tracker.record(record)
-        if where is not None:
-            show_text(f"Tracked: {where}\n")
+        tracked = tracker.record(record)
     except TrackingError as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+    if output.format == "json":
+        show_text(
+            search_json(
+                result,
+                shown,
+                declared.job,
+                directory=directory,
+                files=files,
+                tracked=tracked,
+                relief=relief,
+            )
+        )
+    elif output.format == "csv":
+        show_text(search_csv(result, shown, declared.job))
+        if not shown:
+            print(why_nothing_fits(result, declared.job), *relief, sep="\n", file=sys.stderr)
+    elif tracked is not None and output.verbosity != "quiet":
+        show_text(f"Tracked: {tracked}\n")
     if result.stopped == "interrupted":
         return INTERRUPTED
     return OK if result.best else NOTHING_FITS
+
+
+def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
+    """Where memory left nothing: the nearest changes that make a recipe fit, in words."""
+    if result.best or result.stopped == "interrupted" or not memory_stood_in_the_way(result):
+        return []
+    from optimizer.would_fit import would_fit
+
+    missed = closest_miss(result)
+    print("nothing fits: looking for the nearest change that does", file=sys.stderr)
+    try:
+        closest = None if missed is None else missed.recipe
+        return relief_words(would_fit(plan.declared, plan.space, plan.simulator, closest))
+    except KeyboardInterrupt:
+        # The search's results are shown all the same.
+        print("not looked for further: interrupted", file=sys.stderr)
+        return []
 
 
 def verify_recipes(declared: Declared, trials: Sequence[Trial]) -> list[Verification]:

@@ -84,8 +84,8 @@ _ALLOCATED = Graded(
 )
 _MEMORY = Graded(
     Grade.ESTIMATED,
-    "on tensors counted shape by shape come what the allocator reserves, CUDA's context and "
-    "NCCL's buffers, which are estimates",
+    "tensors are counted shape by shape, what the allocator reserves beyond them, CUDA's context "
+    "and NCCL's buffers are not",
 )
 
 
@@ -104,9 +104,7 @@ def _time(prediction: Prediction) -> Graded:
 def _price(gpu: Gpu) -> Graded:
     hourly = f"{usd_words(gpu.price_usd_per_hour)} per GPU-hour"
     if _is_assumed(gpu):
-        return Graded(
-            Grade.ASSUMED, f"{hourly} is assumed, not a quote: give gpu.price_usd_per_hour="
-        )
+        return Graded(Grade.ASSUMED, f"{hourly} is no quote (gpu.price_usd_per_hour= gives yours)")
     return Graded(Grade.GIVEN, f"{hourly} is what was given")
 
 

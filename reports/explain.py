@@ -1,11 +1,11 @@
-"""Sentences: why the best recipe wins, and why nothing was found."""
+"""Sentences: why the best recipe wins, and why the others are behind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optimizer.trial import SearchResult, Trial
-from reports.wording import gib_words, part_words, recipe_words, seconds_words
+from optimizer.trial import Trial
+from reports.wording import part_words, recipe_words, seconds_words
 from simulators.job import Job, Recipe
 from simulators.prediction import Prediction
 
@@ -50,6 +50,25 @@ def why_best(ranked: Sequence[Trial], job_of: JobOf) -> str:
     if spent:
         sentence += f": it spends {', and '.join(spent)}"
     return f"{sentence}; {same}." if same else f"{sentence}."
+
+
+def behind_words(best: Prediction, other: Prediction) -> str:
+    """The part of the step that explains most of what ``other`` takes longer (or shorter) than
+    ``best``, and by how much they differ in it."""
+    gap_s = other.step_time_s - best.step_time_s
+    names = dict.fromkeys([*best.breakdown_s, *other.breakdown_s])
+    gaps = {
+        name: other.breakdown_s.get(name, 0.0) - best.breakdown_s.get(name, 0.0) for name in names
+    }
+    # Only parts that moved the way the whole did.
+    name = max(gaps, key=lambda part: gaps[part] if gap_s >= 0 else -gaps[part], default=None)
+    if name is None or gaps[name] * gap_s <= 0:
+        return "the same"
+    sign = "+" if gaps[name] > 0 else "-"
+    size_s = abs(gaps[name])
+    scaled, unit = (size_s, "s") if size_s >= 1 else (size_s * 1e3, "ms")
+    gap = f"{scaled:.{0 if scaled >= 10 else 1}f} {unit}"
+    return f"{sign}{gap} {part_words(name).replace('communication', 'comm')}"
 
 
 def _layout(trial: Trial) -> tuple[object, ...]:
@@ -98,36 +117,3 @@ def _differences(
 def _listing(parts: list[Part], word: str) -> str:
     shown = [f"{seconds_words(gap)} {word} on {part_words(name)}" for name, gap in parts[:3]]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
-def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
-    """What stood in the way when no trial came out ``ok``: the closest miss, and the rules."""
-    counts = result.counts()
-    lines = [f"No recipe fits: {sum(counts.values())} points were asked, none came out ok."]
-    missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
-    if missed:
-        lines.append("Closest miss: " + _miss_words(max(missed, key=_headroom_bytes), job_of))
-    for status in ("invalid", "pruned"):
-        rules = result.counts_by_rule(status)
-        for rule, count in sorted(rules.items(), key=lambda item: -item[1]):
-            example = next(t for t in result.trials if t.status == status and t.rule == rule)
-            reason = f" (for example: {example.reason})" if example.reason else ""
-            lines.append(f"{count} {status} by {rule}{reason}")
-    failed = [t for t in result.trials if t.status == "failed"]
-    if failed:
-        lines.append(f"{len(failed)} failed in the simulator (the first: {failed[0].reason})")
-    return "\n".join(lines)
-
-
-def _headroom_bytes(trial: Trial) -> int:
-    return _predicted(trial).memory.headroom_bytes
-
-
-def _miss_words(trial: Trial, job_of: JobOf) -> str:
-    memory = _predicted(trial).memory
-    return (
-        f"{recipe_words(trial.recipe, job_of(trial.recipe).dp)} lacks "
-        f"{gib_words(-memory.headroom_bytes)} on stage {memory.worst_stage} "
-        f"({gib_words(memory.peak_reserved_bytes)} needed, "
-        f"{gib_words(memory.capacity_bytes)} usable)."
-    )

@@ -12,6 +12,7 @@ from typing import Any
 
 from optimizer.trial import SearchResult, Trial
 from reports.error_bars import tie_shares
+from reports.evidence import evidence_of
 from reports.explain import JobOf
 from reports.launch import megatron_launch
 from reports.verification import verification_json
@@ -49,45 +50,53 @@ def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:
     return {**asdict(recipe), "dp": job_of(recipe).dp}
 
 
-def top_recipes_json(trials: Sequence[Trial], job_of: JobOf) -> str:
-    """A JSON list, best first, of ``{"recipe": ..., "prediction": ..., "tie_share": ...}``.
-
-    ``tie_share`` is the lead, as a share of a step, below which the recipe cannot be told apart
+def top_recipes(trials: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
+    """Best first, ``recipe``, ``prediction``, ``evidence`` (``reports.evidence``) and
+    ``tie_share``: the lead, as a share of a step, below which the recipe cannot be told apart
     from the first one (``reports.error_bars``).
     """
-    rows = [
+    return [
         {
             "recipe": recipe_dict(t.recipe, job_of),
             "prediction": t.prediction.to_dict(),
+            "evidence": evidence_of(t.prediction, job_of(t.recipe)).of_figures(),
             "tie_share": share,
         }
         for t, share in zip(trials, tie_shares(trials, job_of), strict=True)
         if t.prediction is not None
     ]
-    return json.dumps(rows, indent=2, allow_nan=False) + "\n"
+
+
+def top_recipes_json(trials: Sequence[Trial], job_of: JobOf) -> str:
+    """``top_recipes`` as a JSON list."""
+    return json.dumps(top_recipes(trials, job_of), indent=2, allow_nan=False) + "\n"
+
+
+def trial_columns(trials: Sequence[Trial], objectives: tuple[str, ...]) -> list[str]:
+    """Columns of a table of trials: number, status, rule, reason, duration_s, objective.<name>,
+    the recipe's fields and dp, the prediction's scalars, the job's memory, and
+    breakdown_s.<part>."""
+    parts = sorted({p for t in trials if t.prediction for p in t.prediction.breakdown_s})
+    columns = ["number", "status", "rule", "reason", "duration_s"]
+    columns += [f"objective.{name}" for name in objectives]
+    columns += [*_RECIPE_FIELDS, "dp", *_PREDICTION_FIELDS]
+    columns += ["interval_low_s", "interval_high_s", *_MEMORY_FIELDS]
+    return columns + [f"breakdown_s.{part}" for part in parts]
 
 
 def trials_csv(result: SearchResult, job_of: JobOf) -> str:
-    """One row per distinct point; empty cells where a trial has no such value.
-
-    Columns: number, status, rule, reason, duration_s, objective.<name>, the recipe's fields
-    and dp, the prediction's scalars, the job's memory, and breakdown_s.<part>.
-    """
-    parts = sorted({p for t in result.trials if t.prediction for p in t.prediction.breakdown_s})
-    columns = ["number", "status", "rule", "reason", "duration_s"]
-    columns += [f"objective.{name}" for name in result.objectives]
-    columns += [*_RECIPE_FIELDS, "dp", *_PREDICTION_FIELDS]
-    columns += ["interval_low_s", "interval_high_s", *_MEMORY_FIELDS]
-    columns += [f"breakdown_s.{part}" for part in parts]
+    """One row per distinct point; empty cells where a trial has no such value."""
     buffer = io.StringIO()
+    columns = trial_columns(result.trials, result.objectives)
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
     for trial in result.trials:
-        writer.writerow(_row(trial, result.objectives, job_of))
+        writer.writerow(trial_row(trial, result.objectives, job_of))
     return buffer.getvalue()
 
 
-def _row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[str, Any]:
+def trial_row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[str, Any]:
+    """The cells of one trial that it has a value for, by column."""
     row: dict[str, Any] = {
         "number": trial.number,
         "status": trial.status,

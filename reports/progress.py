@@ -33,9 +33,26 @@ class ProgressView(Protocol):
     ) -> None: ...
 
 
-def progress_view(console: Console, job_of: JobOf) -> ProgressView:
-    """The view that suits the console."""
+def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") -> ProgressView:
+    """The view that suits the console: none when ``quiet``, every batch when ``verbose``."""
+    if verbosity == "quiet":
+        return Silence()
+    if verbosity == "verbose":
+        return LogLines(console, job_of, every_s=0.0)
     return LiveBar(console, job_of) if redraws(console) else LogLines(console, job_of)
+
+
+class Silence:
+    """Shows nothing."""
+
+    def show(self, progress: Progress) -> None:
+        return None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
 
 
 class LiveBar:

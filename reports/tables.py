@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,23 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from optimizer.trial import SearchResult, Trial
+from reports.answer import RecipesTable, evidence_words, figures, predicted
 from reports.error_bars import error_bar_words, told_apart_words
-from reports.explain import JobOf, why_best, why_nothing_fits
-from reports.files import LAUNCH
+from reports.evidence import evidence_of
+from reports.explain import JobOf, why_best
+from reports.files import LAUNCH, REPORT
+from reports.front_plot import front_plot
 from reports.launch import megatron_launch
+from reports.nothing_found import why_nothing_fits
 from reports.proof import proof_words
 from reports.verification import verification_report
-from reports.wording import (
-    gib_words,
-    long_time_words,
-    part_words,
-    percent_words,
-    question_words,
-    recipe_words,
-    seconds_words,
-    tokens_words,
-    usd_words,
-)
+from reports.wording import part_words, percent_words, question_words, seconds_words
 from simulators.job import Job
 from simulators.prediction import Prediction
 from simulators.traced.verification import Verification
@@ -42,6 +35,8 @@ _STOP_WORDS = {
     "timeout": "its time was up",
 }
 
+Notes = list[tuple[str, str]]
+
 
 def shown_trials(result: SearchResult, top_k: int) -> tuple[Trial, ...]:
     """The trials people are shown: the best K, or every Pareto one for several objectives."""
@@ -54,148 +49,130 @@ def search_report(
     top_k: int,
     directory: Path,
     checks: Sequence[Verification] = (),
+    verbosity: str = "normal",
+    relief: Sequence[str] = (),
 ) -> RenderableType:
-    """The whole report of a search: table, what tracing ``checks`` found, why, how sure, trial
-    counts, files."""
+    """The report of a search: the answer first, then the table, what tracing ``checks`` found,
+    the plot, why, how sure, trial counts, files.
+
+    Args:
+        result: of the search.
+        job_of: its jobs.
+        top_k: how many recipes to show.
+        directory: where its files are.
+        checks: what tracing the best found.
+        verbosity: ``quiet``: the answer alone; ``verbose``: also what files say as well.
+        relief: what would have made a recipe fit, where none did.
+    """
+    verbose = verbosity == "verbose"
     shown = shown_trials(result, top_k)
-    parts: list[RenderableType] = []
-    if shown:
-        job = job_of(shown[0].recipe)
-        parts += [_recipes_table(shown, result.objectives, job_of), Text()]
-        parts.append(verification_report(checks, job_of))
-        if len(result.objectives) == 1:
-            parts.append(_labelled("Why #1", why_best(result.best, job_of)))
-            told_apart = told_apart_words(shown, job_of)
-            if told_apart is not None:
-                parts.append(_labelled("How sure", told_apart))
-        parts += _prediction_notes(_predicted(shown[0]), job, "#1")
-        parts.append(_labelled("Launch #1", _launch_words(job)))
-    else:
-        parts.append(Text(why_nothing_fits(result, job_of)))
-    parts += [_labelled("Trials", _counts_words(result))]
-    if result.certificate is not None:
-        parts.append(_labelled("Proof", proof_words(result.certificate)))
-    parts += [_labelled("Note", note) for note in result.notes]
-    parts.append(_labelled("Files", str(directory)))
-    return Group(*parts)
+    if not shown:
+        answer = [Text(line) for line in (why_nothing_fits(result, job_of), *relief)]
+        notes = [] if verbosity == "quiet" else _search_notes(result, directory, verbose)
+        return Group(*answer, _noted(notes))
+    job, single = job_of(shown[0].recipe), len(result.objectives) == 1
+    parts: list[RenderableType] = [Text(question_words(job), style="bold")]
+    table = RecipesTable(shown, result.objectives, job_of)
+    if single:
+        script = _near(directory / LAUNCH)
+        parts.append(figures(predicted(shown[0]), job))
+        # On a line of its own, to be copied whole.
+        parts.append(Text.assemble(("launch      ", "bold"), f"bash {shlex.quote(str(script))}"))
+    if verbosity == "quiet":
+        return Group(*parts) if single else Group(*parts, table)
+    parts += [Text(), table, Text(), verification_report(checks, job_of)]
+    plot = front_plot(result, shown)
+    if plot is not None:
+        parts += [plot, Text()]
+    notes = []
+    if single:
+        notes.append(("Why #1", why_best(result.best, job_of)))
+        told_apart = told_apart_words(shown, job_of)
+        if told_apart is not None:
+            notes.append(("How sure", told_apart))
+    notes += _prediction_notes(predicted(shown[0]), job, verbose)
+    notes += _launch_notes(job, directory, verbose or not single)
+    notes += _search_notes(result, directory, verbose)
+    return Group(*parts, _noted(notes))
 
 
-def prediction_report(prediction: Prediction, job: Job) -> RenderableType:
-    """One recipe's prediction: totals, where the time goes, memory by stage."""
-    totals = Table.grid(padding=(0, 2))
-    for name, value in (
-        ("recipe", recipe_words(job.recipe, job.dp)),
-        ("step time", seconds_words(prediction.step_time_s)),
-        ("MFU / HFU", f"{percent_words(prediction.mfu)} / {percent_words(prediction.hfu)}"),
-        ("throughput", f"{prediction.tokens_per_s:,.0f} tokens/s"),
-        ("per GPU", f"{prediction.tokens_per_s_per_gpu:,.0f} tokens/s"),
-        (
-            "cost",
-            f"{usd_words(prediction.cost_per_step_usd)} per step, "
-            f"{usd_words(prediction.cost_per_billion_tokens_usd)} per billion tokens",
-        ),
-        ("memory", _fit_words(prediction)),
-    ):
-        totals.add_row(name, value)
-    notes = _prediction_notes(prediction, job, "this recipe")
+def prediction_report(
+    prediction: Prediction, job: Job, verbosity: str = "normal"
+) -> RenderableType:
+    """One recipe's prediction: its figures, where the time goes, memory by stage, how sure."""
+    answer = Group(Text(question_words(job), style="bold"), figures(prediction, job))
+    if verbosity == "quiet":
+        return answer
     return Group(
-        Text(question_words(job), style="bold"),
-        Text(),
-        totals,
+        answer,
         Text(),
         _breakdown_table(prediction),
         Text(),
         _memory_table(prediction),
         Text(),
-        *notes,
+        _noted(_prediction_notes(prediction, job, verbosity == "verbose")),
     )
 
 
-def _recipes_table(
-    trials: Sequence[Trial], objectives: tuple[str, ...], job_of: JobOf
-) -> RenderableType:
-    job = job_of(trials[0].recipe)
-    pareto = len(objectives) > 1
-    title = "Pareto-optimal recipes" if pareto else "Best recipes"
-    table = Table(
-        title=f"{title}: {question_words(job)}", title_justify="left", box=None, pad_edge=False
-    )
-    predictions = [_predicted(trial) for trial in trials]
-    digits = _digits(min(prediction.step_time_s for prediction in predictions))
-    table.add_column("#", justify="right")
-    table.add_column("recipe")
-    # Units in the heading keep the rows narrow enough for an 80-column terminal.
-    for name, unit in (
-        ("step", "s"),
-        ("MFU", "%"),
-        ("tokens/s", "per GPU"),
-        ("memory", "GiB"),
-        ("headroom", "GiB"),
-        ("cost", "$/B tok"),
-    ):
-        table.add_column(f"{name}\n{unit}", justify="right")
-    for rank, (trial, prediction) in enumerate(zip(trials, predictions, strict=True), start=1):
-        table.add_row(
-            str(rank),
-            recipe_words(trial.recipe, job_of(trial.recipe).dp),
-            f"{prediction.step_time_s:.{digits}f}",
-            f"{prediction.mfu * 100:.1f}",
-            f"{prediction.tokens_per_s_per_gpu:,.0f}",
-            f"{prediction.memory.peak_reserved_bytes / 2**30:.1f}",
-            f"{prediction.memory.headroom_bytes / 2**30:.1f}",
-            f"{prediction.cost_per_billion_tokens_usd:,.0f}",
-            style="bold" if rank == 1 and not pareto else None,
-        )
-    return table
+def _near(path: Path) -> Path:
+    """The path as it is written from here, where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _predicted(trial: Trial) -> Prediction:
-    if trial.prediction is None:
-        raise ValueError(f"trial {trial.number} has no prediction")
-    return trial.prediction
-
-
-def _digits(seconds: float) -> int:
-    """Decimals that show four significant digits."""
-    return max(0, 3 - math.floor(math.log10(seconds)))
-
-
-def _prediction_notes(prediction: Prediction, job: Job, name: str) -> list[RenderableType]:
-    tokens, price = job.training.tokens, job.gpu.price_usd_per_hour
-    run = (
-        f"{tokens_words(tokens)} take {name} {long_time_words(tokens / prediction.tokens_per_s)}"
-        f" and {usd_words(prediction.cost_of_run_usd)}, at an assumed {usd_words(price)} per"
-        " GPU-hour (gpu.price_usd_per_hour=)"
-    )
-    shares = ", ".join(
-        f"{percent_words(share)} {kind}" for kind, share in prediction.evidence_share.items()
-    )
-    notes: list[RenderableType] = [
-        _labelled("Run", run),
-        _labelled("Error bar", error_bar_words(prediction)),
-        _labelled("Evidence", f"time priced from {shares}"),
+def _prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
+    notes = [
+        ("Error bar", error_bar_words(prediction)),
+        ("Evidence", evidence_words(evidence_of(prediction, job))),
     ]
-    if prediction.estimated_operations:
-        only = ", ".join(prediction.estimated_operations)
-        notes.append(_labelled("Only estimated", only))
+    if verbose and prediction.estimated_operations:
+        notes.append(("Only estimated", ", ".join(prediction.estimated_operations)))
     if prediction.assumptions:
-        notes.append(_labelled("Assumed", "; ".join(prediction.assumptions)))
+        notes.append(("Assumed", "; ".join(prediction.assumptions)))
     return notes
 
 
-def _fit_words(prediction: Prediction) -> str:
-    memory = prediction.memory
-    used = (
-        f"{gib_words(memory.peak_reserved_bytes)} of {gib_words(memory.capacity_bytes)} usable"
-        f" on stage {memory.worst_stage}"
+def _launch_notes(job: Job, directory: Path, whole: bool) -> Notes:
+    """What launches #1, whose arguments are many; or just what the file could not say."""
+    launch = megatron_launch(job)
+    notes = []
+    if whole:
+        words = " ".join(shlex.join(option) for option in launch.arguments)
+        notes.append(("Launch #1", f"Megatron-LM, whole command in {directory / LAUNCH}: {words}"))
+    if launch.lacking:
+        notes.append(("Not in launch.sh", "; ".join(launch.lacking)))
+    return notes
+
+
+def _search_notes(result: SearchResult, directory: Path, verbose: bool) -> Notes:
+    """What was looked at, what of it is proved, and where the files are."""
+    notes = [("Trials", _counts_words(result, verbose))]
+    if result.certificate is not None:
+        notes.append(("Proof", proof_words(result.certificate)))
+    notes += [("Note", note) for note in result.notes]
+    notes.append(("Files", f"{directory} ({REPORT} has more than is shown here)"))
+    return notes
+
+
+def _counts_words(result: SearchResult, verbose: bool) -> str:
+    counts = result.counts()
+    words = [f"{counts['ok']} simulated and fit", f"{counts['oom']} out of memory"]
+    for status in ("pruned", "invalid"):
+        rules = sorted(result.counts_by_rule(status).items(), key=lambda item: -item[1])
+        by_rule = ", ".join(f"{rule} {count}" for rule, count in rules) if verbose else ""
+        words.append(f"{counts[status]} {status}" + (f" ({by_rule})" if by_rule else ""))
+    words.append(f"{counts['failed']} failed")
+    resumed = f", {result.resumed_trials} of them resumed" if result.resumed_trials else ""
+    simulating_s = sum(trial.duration_s for trial in result.trials)
+    simulating = f" ({simulating_s:.1f} s of simulating)" if verbose else ""
+    return (
+        f"{len(result.trials):,} points asked{resumed}: "
+        + "; ".join(words)
+        + f". {result.wall_s:.1f} s{simulating}; ended because {_STOP_WORDS[result.stopped]}."
     )
-    if prediction.fits:
-        return f"fits: {used}, {gib_words(memory.headroom_bytes)} headroom"
-    return f"does not fit: {used}, {gib_words(-memory.headroom_bytes)} too much"
 
 
 def _breakdown_table(prediction: Prediction) -> Table:
-    table = Table(title="Where the step goes", title_justify="left", box=None)
+    table = Table(title="Where the step goes", title_justify="left", box=None, pad_edge=False)
     table.add_column("part")
     table.add_column("time", justify="right")
     table.add_column("share", justify="right")
@@ -209,46 +186,23 @@ def _breakdown_table(prediction: Prediction) -> Table:
 def _memory_table(prediction: Prediction) -> Table:
     stages = prediction.memory.per_stage
     kinds = list(dict.fromkeys(kind for stage in stages for kind in stage.kind))
-    table = Table(title="Memory by pipeline stage, GiB", title_justify="left", box=None)
+    title = "Memory by pipeline stage, GiB"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("stage", justify="right")
     for kind in [*kinds, "peak allocated", "peak reserved"]:
         table.add_column(kind.replace("_", " "), justify="right")
     for stage in stages:
-        figures = [stage.kind.get(kind, 0) for kind in kinds]
-        figures += [stage.peak_allocated_bytes, stage.peak_reserved_bytes]
-        table.add_row(str(stage.stage), *(f"{figure / 2**30:.2f}" for figure in figures))
+        amounts = [stage.kind.get(kind, 0) for kind in kinds]
+        amounts += [stage.peak_allocated_bytes, stage.peak_reserved_bytes]
+        table.add_row(str(stage.stage), *(f"{amount / 2**30:.2f}" for amount in amounts))
     return table
 
 
-def _counts_words(result: SearchResult) -> str:
-    counts = result.counts()
-    words = [f"{counts['ok']} simulated and fit", f"{counts['oom']} out of memory"]
-    for status in ("pruned", "invalid"):
-        rules = sorted(result.counts_by_rule(status).items(), key=lambda item: -item[1])
-        by_rule = ", ".join(f"{rule} {count}" for rule, count in rules)
-        words.append(f"{counts[status]} {status}" + (f" ({by_rule})" if by_rule else ""))
-    words.append(f"{counts['failed']} failed")
-    resumed = f", {result.resumed_trials} of them resumed" if result.resumed_trials else ""
-    return (
-        f"{len(result.trials):,} points asked{resumed}: "
-        + "; ".join(words)
-        + f". {result.wall_s:.1f} s; ended because {_STOP_WORDS[result.stopped]}."
-    )
-
-
-def _launch_words(job: Job) -> str:
-    launch = megatron_launch(job)
-    words = f"Megatron-LM, whole command in {LAUNCH}: " + " ".join(
-        shlex.join(option) for option in launch.arguments
-    )
-    if launch.lacking:
-        words += ". Megatron-LM cannot express: " + "; ".join(launch.lacking)
-    return words
-
-
-def _labelled(label: str, text: str) -> RenderableType:
+def _noted(notes: Notes) -> RenderableType:
+    """Paragraphs beside their labels, in one column."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(no_wrap=True, style="bold")
     grid.add_column(overflow="fold")
-    grid.add_row(f"{label}:", text)
+    for label, words in notes:
+        grid.add_row(f"{label}:", words)
     return grid

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from optimizer.trial import SearchResult
-from reports.explain import JobOf, why_nothing_fits
+from reports.explain import JobOf
+from reports.nothing_found import why_nothing_fits
 from reports.proof import proof_words
 
 

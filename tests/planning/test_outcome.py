@@ -13,7 +13,7 @@ from planning.outcome import run_study
 from planning.pool import answer_cells
 from planning.store import AnswerStore
 from planning.study import Target, WhatIf
-from reports.explain import why_nothing_fits
+from reports.nothing_found import why_nothing_fits
 from tests.planning.fakes import SETTINGS, STUDY, answer, cell, declarations
 
 SEARCH = functools.partial(answer_cell, settings=SETTINGS, why_nothing=why_nothing_fits)

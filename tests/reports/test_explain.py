@@ -1,8 +1,6 @@
-from dataclasses import replace
-
-from reports.explain import why_best, why_nothing_fits
+from reports.explain import behind_words, why_best
 from simulators.job import Recipe
-from tests.samples import job_of, prediction, search_result, trial
+from tests.samples import job_of, prediction, trial
 
 
 def test_says_which_parts_differ_and_by_how_much():
@@ -43,13 +41,12 @@ def test_no_rival():
     assert "only recipe" in why_best([trial(0, Recipe())], job_of)
 
 
-def test_nothing_fits_names_the_closest_miss_and_the_rules():
-    result = search_result()
-    trials = tuple(t for t in result.trials if t.status != "ok")
-    said = why_nothing_fits(replace(result, trials=trials, best=(), pareto=()), job_of)
-    # Two trials miss, by 3.5 and 1.25 GiB.
-    assert "mb2" in said
-    assert "lacks 1.2 GiB on stage 1" in said
-    assert "1 invalid by degrees_divide_world (for example: 3 into 16)" in said
-    assert "1 pruned by recompute_dominated" in said
-    assert "ZeroDivisionError" in said
+def test_what_keeps_a_recipe_behind_is_its_largest_loss():
+    best = prediction(2.0, bubble=0.1, dp_communication=0.3)
+    slower = prediction(2.6, bubble=0.9, dp_communication=0.1)
+    assert behind_words(best, slower) == "+800 ms bubble"
+    # Where memory is the objective, what comes second may be faster.
+    assert behind_words(slower, best) == "-800 ms bubble"
+    assert behind_words(best, best) == "the same"
+    assert behind_words(best, prediction(9.4, dp_communication=4.0)) == "+3.8 s compute"
+    assert behind_words(best, prediction(9.4, dp_communication=7.0)) == "+6.7 s DP comm"

@@ -16,7 +16,7 @@ from planning.store import AnswerStore
 from planning.study import Target
 from reports.capacity.record import study_csv, study_record
 from reports.capacity.runs import last_record, new_directory, save_run
-from reports.explain import why_nothing_fits
+from reports.nothing_found import why_nothing_fits
 from tests.planning.fakes import SETTINGS, STUDY, declarations
 
 SEARCH = functools.partial(answer_cell, settings=SETTINGS, why_nothing=why_nothing_fits)

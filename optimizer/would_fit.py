@@ -1,0 +1,162 @@
+"""What would make a question fit that nothing fits: the nearest changes, each simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
+from optimizer.objective import Objective
+from optimizer.question import Declared
+from optimizer.space import compile_space
+from optimizer.survey import survey
+from simulators.base import SimulatorSpec, check_simulator, get_simulator
+from simulators.declared import declared_gpus
+from simulators.errors import InputError
+from simulators.job import Job, Recipe
+from simulators.prediction import Prediction
+from simulators.validity import why_invalid
+
+# More nodes than this many times those asked for are no near answer.
+_MOST_TIMES = 64
+# Bounds are below what is simulated, so the leanest recipe by bound may miss and the next not.
+_SIMULATED = 4
+
+
+@dataclass(frozen=True)
+class WouldFit:
+    """A change under which ``job``'s recipe was simulated and fits.
+
+    ``settings`` are as on the command line.
+    """
+
+    settings: tuple[str, ...]
+    job: Job
+    prediction: Prediction
+
+
+def would_fit(
+    declared: Declared,
+    space: Mapping[str, Any],
+    simulator: SimulatorSpec,
+    closest: Recipe | None = None,
+) -> tuple[WouldFit, ...]:
+    """The nearest change of each kind that makes something fit, where there is one.
+
+    Kinds: other knobs for the recipe that missed least, more nodes of the same kind, a GPU with
+    more memory. Nothing is claimed that was not simulated.
+
+    Args:
+        declared: the question that nothing fits.
+        space: the space file's content.
+        simulator: who predicts; of others than the replay nothing is known without simulating
+            whole spaces, so they are not asked.
+        closest: the recipe that missed least.
+    """
+    if simulator.name != BOUNDED_SIMULATOR:
+        return ()
+    kinds = [_more_nodes(declared, space, simulator)]
+    if closest is not None:
+        kinds.insert(0, _other_knobs(declared, simulator, closest))
+        kinds.append(_larger_gpus(declared, simulator, closest))
+    found = (next(kind, None) for kind in kinds)
+    return tuple(each for each in found if each is not None)
+
+
+def _other_knobs(
+    declared: Declared, simulator: SimulatorSpec, closest: Recipe
+) -> Iterator[WouldFit]:
+    """Knobs that trade time for memory, one by one and together; then finer layouts."""
+    changes: list[dict[str, Any]] = [
+        {"recompute": "full", "recompute_layers": None, "recompute_modules": None},
+        {"micro_batch": 1},
+        {"sp": True},
+        {"zero_stage": max(1, closest.zero_stage)},
+        {"zero_stage": 3},
+    ]
+    together = {name: value for change in changes for name, value in change.items()}
+    changes.append(together)
+    for tp, pp in _finer_layouts(declared, closest):
+        layout = {"tp": tp, "pp": pp, "sp": tp > 1, "vpp": 1}
+        changes += [layout, {**together, **layout, "zero_stage": max(1, closest.zero_stage)}]
+    for change in changes:
+        recipe = dataclasses.replace(closest, **change)
+        told = tuple(
+            f"space.knobs.{name}={'null' if value is None else str(value).lower()}"
+            for name, value in change.items()
+            if value != getattr(closest, name)
+        )
+        if told:
+            yield from _simulated(told, declared.job(recipe), simulator)
+
+
+def _finer_layouts(declared: Declared, closest: Recipe) -> list[tuple[int, int]]:
+    """Tensor- and pipeline-parallel sizes that cut the model into more pieces, fewest first."""
+    sizes = [1 << power for power in range(declared.cluster.num_gpus.bit_length())]
+    tensor = [size for size in sizes if size <= declared.cluster.domain]
+    pieces = {
+        (tp, pp)
+        for tp in {*tensor, closest.tp}
+        for pp in {*sizes, closest.pp}
+        if closest.tp * closest.pp < tp * pp <= declared.cluster.num_gpus
+    }
+    return sorted(pieces, key=lambda each: (each[0] * each[1], each[0]))
+
+
+def _more_nodes(
+    declared: Declared, space: Mapping[str, Any], simulator: SimulatorSpec
+) -> Iterator[WouldFit]:
+    """The same cluster two, four, ... times as large, with its leanest recipes."""
+    times = 2
+    while times <= _MOST_TIMES:
+        nodes = declared.cluster.num_nodes * times
+        larger = dataclasses.replace(
+            declared, cluster=dataclasses.replace(declared.cluster, num_nodes=nodes)
+        )
+        for recipe in _leanest(larger, space, simulator):
+            yield from _simulated((f"cluster.num_nodes={nodes}",), larger.job(recipe), simulator)
+        times *= 2
+
+
+def _leanest(
+    declared: Declared, space: Mapping[str, Any], simulator: SimulatorSpec
+) -> list[Recipe]:
+    """The recipes with the least bounds on memory, of those whose bound is within capacity."""
+    try:
+        surveyed = survey(compile_space(space, declared))
+    except InputError:
+        return []  # nothing of the space can be launched on so many GPUs
+    bounding = BoundingSurvey(surveyed, Objective(("memory",)), simulator)
+    used = bounding.all_rows().used_bytes
+    order = np.argsort(used, kind="stable")[:_SIMULATED]
+    return [surveyed.recipes[int(row)] for row in order if used[row] <= bounding.capacity_bytes]
+
+
+def _larger_gpus(
+    declared: Declared, simulator: SimulatorSpec, closest: Recipe
+) -> Iterator[WouldFit]:
+    """Shipped GPUs with more memory, the least first."""
+    gpus = sorted(declared_gpus().items(), key=lambda item: item[1].memory_bytes)
+    for name, gpu in gpus:
+        if gpu.memory_bytes > declared.gpu.memory_bytes:
+            job = dataclasses.replace(declared, gpu=gpu).job(closest)
+            yield from _simulated((f"gpu={name}",), job, simulator)
+
+
+def _simulated(
+    settings: tuple[str, ...], job: Job, simulator: SimulatorSpec
+) -> Iterator[WouldFit]:
+    """The change, if its job can be launched and fits."""
+    try:
+        check_simulator(simulator, job.gpu, job.cluster)
+    except InputError:
+        return
+    if why_invalid(job) is not None:
+        return
+    prediction = get_simulator(simulator).simulate(job)
+    if prediction.fits:
+        yield WouldFit(settings, job, prediction)

@@ -1,0 +1,200 @@
+"""The figures of one recipe and the table of the best, each with what it rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from optimizer.trial import Trial
+from reports.evidence import Evidence, Grade, evidence_of
+from reports.explain import JobOf, behind_words
+from reports.front_plot import needed_bytes
+from reports.wording import (
+    gib_words,
+    long_time_words,
+    percent_words,
+    recipe_words,
+    seconds_words,
+    tokens_words,
+    usd_words,
+)
+from simulators.job import Job
+from simulators.prediction import Prediction
+
+# Below this, recipes and what their figures rest on are worth more than the other columns.
+_WIDE = 100
+# Grades where a column's figures have different ones.
+_MARKS = {Grade.MEASURED: "m", Grade.FITTED: "f", Grade.ESTIMATED: "e", Grade.ASSUMED: "a"}
+
+
+def figures(prediction: Prediction, job: Job) -> Table:
+    """What one recipe takes, needs and costs; at the right, what each figure rests on."""
+    evidence = evidence_of(prediction, job)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    table.add_column(style="dim")
+    table.add_row("recipe", Text(recipe_words(job.recipe, job.dp), style="bold"), "evidence")
+    for name, value, grade in (
+        ("step time", _step_words(prediction), evidence.time.grade),
+        ("MFU / HFU", _use_words(prediction), evidence.time.grade),
+        ("throughput", _throughput_words(prediction), evidence.time.grade),
+        ("memory", memory_words(prediction), evidence.memory.grade),
+        ("cost", _cost_words(prediction, job), evidence.cost.grade),
+    ):
+        table.add_row(name, value, str(grade))
+    return table
+
+
+def _step_words(prediction: Prediction) -> str:
+    words = seconds_words(prediction.step_time_s)
+    if prediction.interval_s is None:
+        return words
+    low, high = map(seconds_words, prediction.interval_s)
+    return f"{words}, error bar {low} to {high}"
+
+
+def _use_words(prediction: Prediction) -> str:
+    return f"{percent_words(prediction.mfu)} / {percent_words(prediction.hfu)}"
+
+
+def _throughput_words(prediction: Prediction) -> str:
+    each = prediction.tokens_per_s_per_gpu
+    return f"{prediction.tokens_per_s:,.0f} tokens/s, {each:,.0f} per GPU"
+
+
+def memory_words(prediction: Prediction) -> str:
+    """What the fullest GPU needs of what is usable, and by how much it fits or does not."""
+    memory = prediction.memory
+    needed = (
+        f"{gib_words(needed_bytes(prediction))} of {gib_words(memory.capacity_bytes)} usable"
+        f" on stage {memory.worst_stage}"
+    )
+    if prediction.fits:
+        return f"fits: {needed}, {gib_words(memory.headroom_bytes)} free"
+    return f"does not fit: {needed}, {gib_words(-memory.headroom_bytes)} too much"
+
+
+def _cost_words(prediction: Prediction, job: Job) -> str:
+    tokens = job.training.tokens
+    return (
+        f"{usd_words(prediction.cost_of_run_usd)} and "
+        f"{long_time_words(tokens / prediction.tokens_per_s)} for {tokens_words(tokens)}, at "
+        f"{usd_words(job.gpu.price_usd_per_hour)} per GPU-hour; "
+        f"{usd_words(prediction.cost_per_billion_tokens_usd)} per billion tokens"
+    )
+
+
+@dataclass(frozen=True)
+class RecipesTable:
+    """The best recipes, best first, or a front; as many columns as there is room for."""
+
+    trials: Sequence[Trial]
+    objectives: tuple[str, ...]
+    job_of: JobOf
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table(wide=options.max_width >= _WIDE)
+
+    def _table(self, *, wide: bool) -> Table:
+        predictions = [predicted(trial) for trial in self.trials]
+        jobs = [self.job_of(trial.recipe) for trial in self.trials]
+        evidence = [evidence_of(p, job) for p, job in zip(predictions, jobs, strict=True)]
+        pareto = len(self.objectives) > 1
+        table = Table(
+            title="Pareto-optimal recipes" if pareto else "Best recipes",
+            title_justify="left",
+            title_style="bold",
+            box=None,
+            pad_edge=False,
+        )
+        digits = _digits(min(prediction.step_time_s for prediction in predictions))
+        capacity = predictions[0].memory.capacity_bytes / 2**30
+        columns = [
+            _Column("step", "s", [f"{p.step_time_s:.{digits}f}" for p in predictions], "time"),
+            _Column("MFU", "%", [f"{p.mfu * 100:.1f}" for p in predictions], "time"),
+            _Column(
+                "memory",
+                f"of {capacity:.1f}",
+                [f"{needed_bytes(p) / 2**30:.1f}" for p in predictions],
+                "memory",
+            ),
+            _Column(
+                "cost",
+                "$/B tok",
+                [f"{p.cost_per_billion_tokens_usd:,.0f}" for p in predictions],
+                "cost",
+            ),
+        ]
+        table.add_column("#", justify="right")
+        table.add_column("recipe", overflow="fold")
+        for column in columns:
+            table.add_column(column.heading(evidence), justify="right", no_wrap=True)
+        behind = wide and not pareto and len(predictions) > 1
+        if behind:
+            table.add_column("behind #1\nmostly for", justify="right")
+        for place, (trial, job) in enumerate(zip(self.trials, jobs, strict=True)):
+            cells = [column.cell(place, evidence) for column in columns]
+            if behind:
+                cells.append(behind_words(predictions[0], predictions[place]) if place else "")
+            table.add_row(
+                str(place + 1),
+                recipe_words(trial.recipe, job.dp),
+                *cells,
+                style="bold" if place == 0 and not pareto else None,
+            )
+        return table
+
+
+@dataclass(frozen=True)
+class _Column:
+    """Figures of one kind, and which of the grades is theirs."""
+
+    name: str
+    unit: str
+    figures: Sequence[str]
+    graded: str
+
+    def heading(self, evidence: Sequence[Evidence]) -> str:
+        """Name, unit and grade: of all figures, or that the figures have marks of their own."""
+        grades = self._grades(evidence)
+        said = str(grades[0]) if len(set(grades)) == 1 else "m/f/e"
+        return f"{self.name}\n{self.unit}\n{said}"
+
+    def cell(self, place: int, evidence: Sequence[Evidence]) -> str:
+        grades = self._grades(evidence)
+        mark = f" {_MARKS[grades[place]]}" if len(set(grades)) > 1 else ""
+        return self.figures[place] + mark
+
+    def _grades(self, evidence: Sequence[Evidence]) -> list[Grade]:
+        return [getattr(each, self.graded).grade for each in evidence]
+
+
+def evidence_words(evidence: Evidence) -> str:
+    """One sentence for each of time, memory and price."""
+    return (
+        f"time {evidence.time.grade}: {evidence.time.reason}. "
+        f"Memory {evidence.memory.grade}: {evidence.memory.reason}. "
+        f"Price {evidence.price.grade}: {evidence.price.reason}"
+    )
+
+
+def predicted(trial: Trial) -> Prediction:
+    """The prediction of a trial that has one.
+
+    Raises:
+        ValueError: when it has none.
+    """
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} has no prediction")
+    return trial.prediction
+
+
+def _digits(seconds: float) -> int:
+    """Decimals that show four significant digits."""
+    return max(0, 3 - math.floor(math.log10(seconds)))

@@ -1,0 +1,101 @@
+"""A search and a prediction as data: one JSON object, or CSV; nothing that people would read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optimizer.trial import SearchResult, Trial
+from reports.evidence import evidence_of
+from reports.explain import JobOf, why_best
+from reports.files import top_recipes, trial_columns, trial_row
+from reports.nothing_found import why_nothing_fits
+from simulators.job import Job
+from simulators.prediction import Prediction
+
+
+def search_json(
+    result: SearchResult,
+    shown: Sequence[Trial],
+    job_of: JobOf,
+    *,
+    directory: Path,
+    files: Sequence[Path],
+    tracked: str | None,
+    relief: Sequence[str] = (),
+) -> str:
+    """One JSON object of a search; ``docs/output.md`` lists its keys.
+
+    Args:
+        result: of the search.
+        shown: its best recipes, or its front.
+        job_of: its jobs.
+        directory: where its files are.
+        files: those files.
+        tracked: where MLflow has it; None: nowhere.
+        relief: what would have made a recipe fit, where none did.
+    """
+    why = None
+    if shown and len(result.objectives) == 1:
+        why = why_best(result.best, job_of)
+    record: dict[str, Any] = {
+        "objectives": list(result.objectives),
+        "recipes": top_recipes(shown, job_of),
+        "why_best": why,
+        "why_nothing": None if shown else why_nothing_fits(result, job_of).splitlines(),
+        "would_fit": list(relief),
+        "counts": result.counts(),
+        "counts_by_rule": {
+            status: result.counts_by_rule(status) for status in ("pruned", "invalid")
+        },
+        "space_points": result.space_size,
+        "stopped": result.stopped,
+        "wall_s": result.wall_s,
+        "notes": list(result.notes),
+        "certificate": None if result.certificate is None else result.certificate.to_dict(),
+        "directory": str(directory),
+        "files": [path.name for path in files],
+        "tracked": tracked,
+    }
+    return _json(record)
+
+
+def search_csv(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> str:
+    """The recipes shown, a row each: ``rank``, then the columns of ``trials.csv``."""
+    rows = [
+        {"rank": rank, **trial_row(trial, result.objectives, job_of)}
+        for rank, trial in enumerate(shown, start=1)
+    ]
+    return _csv(["rank", *trial_columns(shown, result.objectives)], rows)
+
+
+def prediction_json(prediction: Prediction, job: Job, beside: Mapping[str, Any]) -> str:
+    """One JSON object: the prediction, ``evidence`` of its figures, and ``beside``."""
+    evidence = evidence_of(prediction, job).of_figures()
+    return _json({**prediction.to_dict(), "evidence": evidence, **beside})
+
+
+def prediction_csv(prediction: Prediction, job: Job) -> str:
+    """One row: the columns of ``trials.csv`` that a prediction fills."""
+    trial = Trial(0, {}, job.recipe, "ok" if prediction.fits else "oom", prediction=prediction)
+    columns = trial_columns([trial], ())
+    for left_out in ("number", "rule", "reason", "duration_s"):
+        columns.remove(left_out)
+    row = trial_row(trial, (), lambda _: job)
+    return _csv(columns, [{name: row.get(name) for name in columns}])
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()

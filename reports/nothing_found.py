@@ -1,0 +1,109 @@
+"""What to say when a search found nothing: what stood in the way, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from optimizer.trial import SearchResult, Trial
+from reports.answer import predicted
+from reports.explain import JobOf
+from reports.front_plot import needed_bytes
+from reports.wording import gib_words, recipe_words
+
+if TYPE_CHECKING:
+    from optimizer.would_fit import WouldFit
+
+
+def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
+    """What stood in the way when no trial came out ``ok``, and what to change; a line each."""
+    counts = result.counts()
+    considered = len(result.trials) - counts["invalid"]
+    if considered == 0:
+        return "\n".join([_NOTHING_ASKED[result.stopped], *_rule_lines(result)])
+    if counts["failed"] == considered:
+        lines = [f"No recipe could be simulated: all {considered:,} failed."]
+    else:
+        lines = [f"No recipe fits: {len(result.trials):,} points were asked, none came out ok."]
+    missed = closest_miss(result)
+    if missed is not None:
+        lines.append("Closest miss: " + _miss_words(missed, job_of))
+    lines += _rule_lines(result)
+    failed = [trial for trial in result.trials if trial.status == "failed"]
+    if failed:
+        lines.append(f"{len(failed):,} failed in the simulator (the first: {failed[0].reason})")
+    if result.stopped in _CUT_SHORT:
+        rest = result.space_size - len(result.trials)
+        if rest > 0:
+            lines.append(
+                f"{rest:,} points of the space were not looked at: {_CUT_SHORT[result.stopped]}"
+            )
+    return "\n".join(lines)
+
+
+_NOTHING_ASKED = {
+    "timeout": "No recipe was looked at: the search's time was up before the first. Give "
+    "search.timeout_s more, or null.",
+    "interrupted": "No recipe was looked at: the search was interrupted before the first was "
+    "done. resume=true goes on with it.",
+}
+_CUT_SHORT = {
+    "n_trials": "search.n_trials= gives more of them a try, search=exact settles all.",
+    "converged": "search.patience=null goes on, search=exact settles all.",
+    "timeout": "search.timeout_s= gives more time.",
+    "interrupted": "resume=true goes on.",
+}
+
+
+def closest_miss(result: SearchResult) -> Trial | None:
+    """The simulated recipe that misses the memory by least; None when none was simulated."""
+    missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
+    return max(missed, key=_headroom_bytes, default=None)
+
+
+def memory_stood_in_the_way(result: SearchResult) -> bool:
+    """Whether something was found not to fit, by simulation or by its bound."""
+    from optimizer.screen import MEMORY_RULE
+
+    return closest_miss(result) is not None or MEMORY_RULE in result.counts_by_rule("pruned")
+
+
+def _rule_lines(result: SearchResult) -> list[str]:
+    lines = []
+    for status in ("invalid", "pruned"):
+        rules = result.counts_by_rule(status)
+        for rule, count in sorted(rules.items(), key=lambda item: -item[1]):
+            example = next(t for t in result.trials if t.status == status and t.rule == rule)
+            reason = f" (for example: {example.reason})" if example.reason else ""
+            lines.append(f"{count:,} {status} by {rule}{reason}")
+    return lines
+
+
+def relief_words(found: Sequence[WouldFit]) -> list[str]:
+    """The changes that were simulated and fit, a line each; or that none was found."""
+    if not found:
+        return [
+            "Nothing near would fit either, of what was simulated: other knobs for the closest "
+            "miss, up to 64 times the nodes, GPUs with more memory."
+        ]
+    return [
+        f"Would fit (simulated): {' '.join(each.settings)}, with "
+        f"{recipe_words(each.job.recipe, each.job.dp)}: "
+        f"{gib_words(each.prediction.memory.headroom_bytes)} free of "
+        f"{gib_words(each.prediction.memory.capacity_bytes)} usable."
+        for each in found
+    ]
+
+
+def _headroom_bytes(trial: Trial) -> int:
+    return predicted(trial).memory.headroom_bytes
+
+
+def _miss_words(trial: Trial, job_of: JobOf) -> str:
+    memory = predicted(trial).memory
+    return (
+        f"{recipe_words(trial.recipe, job_of(trial.recipe).dp)} lacks "
+        f"{gib_words(-memory.headroom_bytes)} on stage {memory.worst_stage} "
+        f"({gib_words(needed_bytes(predicted(trial)))} needed, "
+        f"{gib_words(memory.capacity_bytes)} usable)."
+    )
