@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import signal
@@ -34,6 +35,9 @@ def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
     """
     register_commands()
     _interrupt_once_a_second()
+    # An old code page, as Windows gives a file, must not end the program over a name.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     # Makes Hydra raise what it would otherwise print in its own way.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")

@@ -52,7 +52,8 @@ def as_text(renderable: RenderableType) -> str:
 
 def _as_text(renderable: RenderableType, encoding: str, console: Console) -> str:
     # What is drawn with characters beyond ASCII looks at the encoding of its stream.
-    with io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="") as buffer:
+    text = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace", newline="")
+    with text as buffer:
         console.file = buffer
         console.print(renderable)
         buffer.seek(0)

@@ -32,7 +32,7 @@ def ask(module: str, about: Any, questions: Sequence[Any]) -> list[dict[str, Any
             input=text,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            text=True,
+            encoding="utf-8",
             cwd=_ROOT,
             check=False,
             timeout=START_S + SECONDS_PER_QUESTION * len(questions),
