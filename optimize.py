@@ -30,6 +30,7 @@ from reports.nothing_found import (
 )
 from reports.progress import progress_view
 from reports.record import search_record
+from reports.search_page import Searched, asked_now, launch_texts, write_search_page
 from reports.tables import search_report, shown_trials
 from reports.terminal import as_text, console_for, show
 from simulators.output import show_text
@@ -69,6 +70,18 @@ def optimize(config: DictConfig) -> int:
     if output.format == "table":
         show(report(output.verbosity))
     settings: Any = OmegaConf.to_container(config, resolve=True)
+    overrides = HydraConfig.get().overrides.task
+    searched = Searched(
+        result,
+        declared,
+        plan.simulator,
+        shown,
+        asked_now(overrides, settings, plan.seed, result),
+        launch_texts(directory, files),
+        checks,
+        relief,
+    )
+    files.append(write_search_page(directory, searched))
     record = search_record(
         result,
         declared,

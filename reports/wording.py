@@ -9,9 +9,11 @@ from simulators.job import Job, Recipe
 _GIB = 2**30
 
 
-def recipe_words(recipe: Recipe, dp: int) -> str:
-    """One line for a recipe: degrees first, then only the knobs that are on."""
-    degrees = [("tp", recipe.tp), ("pp", recipe.pp), ("dp", dp), ("cp", recipe.cp)]
+def recipe_words(recipe: Recipe, dp: int | None) -> str:
+    """One line for a recipe: degrees first, then only the knobs that are on. A recipe whose
+    degrees do not divide the cluster has no ``dp``."""
+    degrees = [("tp", recipe.tp), ("pp", recipe.pp)]
+    degrees += [("cp", recipe.cp)] if dp is None else [("dp", dp), ("cp", recipe.cp)]
     if recipe.ep > 1 or recipe.etp not in (None, recipe.tp):
         degrees += [("ep", recipe.ep), ("etp", recipe.etp or recipe.tp)]
     words = [

@@ -1,0 +1,18 @@
+"""The report of a search as one HTML file that needs nothing else (``docs/report.md``).
+
+``record`` makes plain data of a search, one module a chart; ``page`` puts it into the HTML, style
+and script in ``assets``, where the browser draws it.
+"""
+
+from reports.search_page.page import PAGE, search_page, write_search_page
+from reports.search_page.searched import Asked, Searched, asked_now, launch_texts
+
+__all__ = [
+    "PAGE",
+    "Asked",
+    "Searched",
+    "asked_now",
+    "launch_texts",
+    "search_page",
+    "write_search_page",
+]

@@ -1,0 +1,69 @@
+// Reads the record and has every section drawn; sections without content go away.
+const main = (() => {
+  const { el, byId } = dom;
+  // Elements that choose a trial, by pointer or keyboard.
+  function selectable(element, number) {
+    element.addEventListener("click", () => selection.choose(number));
+    element.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      selection.choose(number);
+    });
+    return element;
+  }
+  function chosenLine(view) {
+    const line = el("p", { class: "chosen-recipe", role: "status" }, "Nothing chosen.");
+    selection.onChoose((number) => {
+      const row = view.rowOf.get(number);
+      const step = view.figure("step_time_s")(row);
+      const parts = [`Chosen: ${view.words(row)}`];
+      if (step !== null) {
+        parts.push(`step ${format.seconds(step)}`, `memory ${format.gib(view.figure("reserved_bytes")(row))}`,
+          `run ${format.usd(view.figure("cost_of_run_usd")(row))}`);
+      }
+      const why = [view.rule(row), view.reason(row)].filter(Boolean).join(": ");
+      line.textContent = [...parts, why].filter(Boolean).join("; ");
+    });
+    return line;
+  }
+  function tradeOffs(section, record, view) {
+    section.append(chosenLine(view), scatter.draw(record, view), parallel.draw(record, view));
+  }
+  function closest(section, record) {
+    section.querySelector("h2").textContent = "Closest misses";
+    section.append(el("p", {}, "The recipes that lack least memory, and where their step would go."),
+      ranking.list(record.recipes, false), breakdown.stacked(record));
+  }
+  function start() {
+    const record = JSON.parse(byId("record").textContent);
+    document.body.prepend(svg.textures());
+    theme.start(byId("theme"));
+    const view = trialTable.viewOf(record);
+    const { answered } = record;
+    const some = record.recipes.length > 0;
+    const draws = {
+      answer: answer.draw,
+      why: answered ? breakdown.draw : some ? closest : null,
+      tradeoffs: view.simulated.rows.length > 1 ? tradeOffs : null,
+      layouts: layoutMap.draw,
+      memory: some ? memory.draw : null,
+      pipeline: some ? pipeline.draw : null,
+      sure: answered ? sensitivity.draw : null,
+      trials: trialTable.draw,
+      launch: record.launch.length ? launch.draw : null,
+      particulars: particulars.draw,
+    };
+    for (const [id, draw] of Object.entries(draws)) {
+      const section = byId(id);
+      if (draw === null) {
+        section.remove();
+        continue;
+      }
+      draw(section, record, view);
+      byId("sections").append(el("a", { href: `#${id}` }, section.dataset.title));
+    }
+    document.documentElement.dataset.ready = "true";
+  }
+  return { start, selectable };
+})();
+main.start();

@@ -1,0 +1,83 @@
+// What the answer leans on: a bar for everything assumed, the longest first.
+const sensitivity = (() => {
+  const { el } = dom;
+  const ROW = 40;
+  function tornado(record) {
+    const { rows, compared } = record.sensitivity;
+    const [best] = record.recipes;
+    const share = (end) => end.cost_of_run_usd / best.cost_of_run_usd - 1;
+    const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
+    const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
+    const most = Math.max(...sorted.map(reach), 0.01) * 1.25;
+    const box = el("div");
+    svg.fitted(box, (width) => {
+      const left = Math.min(250, width * 0.4);
+      const x = svg.linear(-most, most, left, width - 14);
+      const height = sorted.length * ROW + 40;
+      const drawn = svg.root(width, height, "Change of the run's cost: " + sorted.map((row) =>
+        `${row.name} ${row.ends.map((end) => `${end.label} ${format.change(share(end))}`).join(", ")}`).join("; "));
+      drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => format.change(tick), 4),
+        svg.text((left + width) / 2, height - 5, "change of the run's cost", { "text-anchor": "middle" }));
+      sorted.forEach((row, at) => {
+        const y = at * ROW;
+        const group = svg.el("g", { class: "row" });
+        group.append(svg.rect(0, y, width, ROW, { class: "hit" }), ...label(row.name, left - 10, y));
+        for (const end of row.ends) {
+          const to = x(share(end));
+          const worse = share(end) > 0;
+          group.append(svg.rect(Math.min(x(0), to), y + 9, Math.max(1, Math.abs(to - x(0))), ROW - 18,
+            { class: worse ? "more" : "less" }),
+            svg.text(worse ? to + 5 : to - 5, y + 24, `${end.label}${lost(end) ? " ⚑" : ""}`,
+              { "text-anchor": worse ? "start" : "end", class: "faint" }));
+        }
+        drawn.append(dom.tip(group, () => words(row, share, record)));
+      });
+      drawn.append(svg.line(x(0), 0, x(0), height - 36, "axis"));
+      return drawn;
+    });
+    const others = compared.slice(1).map((rank) => `#${rank}`).join(", ");
+    return dom.figure("What the answer leans on",
+      compared.length > 1 ? `⚑: another recipe than #1 would be fastest, of #1 and ${others}` : "",
+      box, details(sorted, share, record));
+  }
+  const lost = (end) => end.winner !== null && end.winner !== 1;
+  function label(name, x, y) {
+    // Two lines, where one would not fit.
+    const [first, ...rest] = name.length > 30 ? name.split(/(?<=^.{14,30}) /) : [name];
+    const second = rest.join(" ");
+    const lines = second ? [[first, y + 17], [second, y + 31]] : [[first, y + 24]];
+    return lines.map(([words, at]) => svg.text(x, at, words, { "text-anchor": "end" }));
+  }
+  function words(row, share, record) {
+    const lines = row.ends.map((end) => `${end.label}: step ${format.seconds(end.step_time_s)}, ` +
+      `${format.usd(end.cost_of_run_usd)} (${format.change(share(end))}), ${format.days(end.days)}` +
+      (lost(end) ? `; then #${end.winner} is fastest: ${record.recipes[end.winner - 1].words}` : ""));
+    return [row.name + (row.setting ? ` (${row.setting})` : ""), ...lines].join("\n");
+  }
+  function details(rows, share, record) {
+    const heads = ["what", "change", "step", "run", "", "days", "fastest then"];
+    const cells = rows.flatMap((row) => row.ends.map((end) => [row.name, end.label,
+      format.seconds(end.step_time_s), format.usd(end.cost_of_run_usd), format.change(share(end)),
+      format.days(end.days), end.winner === null ? "" : `#${end.winner}`]));
+    return el("details", {}, el("summary", { class: "small" }, "the same as a table"),
+      dom.table(heads, cells, [2, 3, 4, 5]));
+  }
+  function verdict(record) {
+    const { rows, compared } = record.sensitivity;
+    if (compared.length < 2) return null;
+    const losing = rows.flatMap((row) => row.ends.filter(lost).map((end) => `${row.name} ${end.label} (#${end.winner})`));
+    const simulated = rows.filter((row) => row.setting && row.ends.every((end) => end.winner !== null));
+    return losing.length
+      ? `Another recipe shown would be fastest with ${losing.join(", ")}.`
+      : `#1 stays the fastest of the ${compared.length} layouts compared in all ` +
+        `${simulated.length * 2} changes.`;
+  }
+  function draw(section, record) {
+    section.append(el("p", {}, `Error bar of #1: ${record.error_bar}.`));
+    const said = [record.told_apart ? `Of the recipes, ${record.told_apart}.` : null, verdict(record),
+                  ...record.sensitivity.notes.map((note) => `${note}.`)];
+    section.append(...said.filter(Boolean).map((words) => el("p", {}, words)),
+      el("div", { class: "charts" }, ranking.errorBars(record.recipes), tornado(record)));
+  }
+  return { draw };
+})();

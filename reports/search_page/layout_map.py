@@ -1,0 +1,102 @@
+"""What became of every combination of tensor and pipeline parallelism: the best step, or why none.
+
+After the memory scan of Moye (Fig. 13): one cell a (TP, PP), data parallelism as follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from optimizer.certificate import Certificate
+from optimizer.trial import Trial
+from reports.explain import JobOf
+from reports.search_page.searched import predicted
+from reports.wording import gib_words, recipe_words
+
+# What a cell may come to, best first.
+FITS, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
+    "fits",
+    "memory",
+    "slower",
+    "pruned",
+    "failed",
+    "invalid",
+    "unasked",
+)
+_OUTCOMES = (FITS, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID)
+_OF_RULE = {"memory_bound": NO_MEMORY, "time_bound": SLOWER}
+
+
+def outcome(trial: Trial) -> str:
+    """What a trial says about its combination."""
+    if trial.status == "ok":
+        return FITS
+    if trial.status == "oom":
+        return NO_MEMORY
+    if trial.status == "pruned":
+        return _OF_RULE.get(trial.rule or "", PRUNED)
+    return FAILED if trial.status == "failed" else INVALID
+
+
+def layout_map(
+    trials: Sequence[Trial], job_of: JobOf, certificate: Certificate | None
+) -> dict[str, Any]:
+    """``tp`` and ``pp``: the degrees that were asked for, ascending; ``cells``: one a combination,
+    row by row of ``pp``.
+
+    A cell has its ``outcome``; the ``number``, ``step_time_s`` and ``words`` of its fastest recipe
+    that fits; how many trials came to which end; and ``why`` none fits.
+    """
+    cells: dict[tuple[int, int], list[Trial]] = {}
+    for trial in trials:
+        cells.setdefault((trial.recipe.pp, trial.recipe.tp), []).append(trial)
+    tp = sorted({tp for _, tp in cells})
+    pp = sorted({pp for pp, _ in cells})
+    nobody = _unasked_words(certificate)
+    return {
+        "tp": tp,
+        "pp": pp,
+        "cells": [
+            _cell(cells.get((row, column), ()), job_of, nobody) for row in pp for column in tp
+        ],
+    }
+
+
+def _cell(trials: Sequence[Trial], job_of: JobOf, nobody: str) -> dict[str, Any]:
+    if not trials:
+        return {"outcome": UNASKED, "counts": {}, "why": nobody}
+    ends: dict[str, list[Trial]] = {}
+    for trial in trials:
+        ends.setdefault(outcome(trial), []).append(trial)
+    counts = dict(Counter({end: len(ends[end]) for end in _OUTCOMES if end in ends}))
+    best_end = next(end for end in _OUTCOMES if end in ends)
+    cell: dict[str, Any] = {"outcome": best_end, "counts": counts}
+    if best_end == FITS:
+        best = min(ends[FITS], key=lambda trial: predicted(trial).step_time_s)
+        cell["number"] = best.number
+        cell["step_time_s"] = predicted(best).step_time_s
+        cell["words"] = recipe_words(best.recipe, job_of(best.recipe).dp)
+    else:
+        cell["why"] = _why(best_end, ends[best_end])
+    return cell
+
+
+def _why(end: str, trials: Sequence[Trial]) -> str:
+    simulated = [trial for trial in trials if trial.prediction is not None]
+    if end == NO_MEMORY and simulated:
+        closest = max(simulated, key=lambda trial: predicted(trial).memory.headroom_bytes)
+        missing = gib_words(-predicted(closest).memory.headroom_bytes)
+        return f"does not fit: the closest recipe lacks {missing}"
+    reasons = Counter(trial.reason for trial in trials if trial.reason)
+    return reasons.most_common(1)[0][0] if reasons else f"{trials[0].status}"
+
+
+def _unasked_words(certificate: Certificate | None) -> str:
+    if certificate is not None and certificate.proved:
+        return (
+            "needed no simulation: by their bounds its recipes cannot fit or cannot be among the "
+            "best, or there are none"
+        )
+    return "no recipe of it was asked for"

@@ -1,0 +1,75 @@
+"""The recipes that are shown, each with every figure of its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from optimizer.trial import Trial
+from reports.error_bars import lead_share, tie_shares
+from reports.evidence import evidence_of
+from reports.explain import JobOf
+from reports.search_page.searched import layout, predicted
+from reports.search_page.sentence import recipe_sentence
+from reports.wording import recipe_words
+from simulators.job import Job
+from simulators.prediction import Prediction
+
+SECONDS_A_DAY = 86400.0
+
+
+def recipe_rows(ranked: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
+    """One row a recipe, in the order given.
+
+    ``layout`` numbers equal layouts alike. ``tied``: whether it cannot be told apart from the
+    first (``reports.error_bars``); None where predictions have no error bar.
+    """
+    layouts: dict[tuple[object, ...], int] = {}
+    rows = []
+    for rank, (trial, share) in enumerate(
+        zip(ranked, tie_shares(ranked, job_of), strict=True), start=1
+    ):
+        lead = lead_share(predicted(ranked[0]), predicted(trial))
+        rows.append(
+            {
+                "rank": rank,
+                "number": trial.number,
+                "words": recipe_words(trial.recipe, job_of(trial.recipe).dp),
+                "sentence": recipe_sentence(job_of(trial.recipe)),
+                "layout": layouts.setdefault(layout(trial), len(layouts)),
+                "lead_share": lead,
+                "tie_share": share,
+                "tied": None if share is None else lead <= share,
+                **figures(predicted(trial), job_of(trial.recipe)),
+            }
+        )
+    return rows
+
+
+def figures(prediction: Prediction, job: Job) -> dict[str, Any]:
+    """The figures of one prediction, with units in their names; ``days`` of the whole run."""
+    memory = prediction.memory
+    low_s, high_s = prediction.interval_s or (None, None)
+    return {
+        "step_time_s": prediction.step_time_s,
+        "low_s": low_s,
+        "high_s": high_s,
+        "mfu": prediction.mfu,
+        "hfu": prediction.hfu,
+        "tokens_per_s": prediction.tokens_per_s,
+        "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu,
+        "cost_of_run_usd": prediction.cost_of_run_usd,
+        "cost_per_billion_tokens_usd": prediction.cost_per_billion_tokens_usd,
+        "days": job.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
+        "reserved_bytes": memory.peak_reserved_bytes,
+        "capacity_bytes": memory.capacity_bytes,
+        "headroom_bytes": memory.headroom_bytes,
+        "worst_stage": memory.worst_stage,
+        "critical_stage": prediction.critical_stage,
+        "breakdown_s": dict(prediction.breakdown_s),
+        "evidence_share": dict(prediction.evidence_share),
+        "estimated_operations": list(prediction.estimated_operations),
+        "assumptions": list(prediction.assumptions),
+        "grades": asdict(evidence_of(prediction, job)),
+    }

@@ -1,0 +1,162 @@
+"""A search as the plain data of its report: what the browser draws, and nothing it must know."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from optimizer.objective import MEASURES
+from optimizer.trial import SearchResult, Trial
+from reports.error_bars import error_bar_words, told_apart_words
+from reports.explain import why_best
+from reports.nothing_found import why_nothing_fits
+from reports.proof import proof_words
+from reports.search_page.checked import checked_recipes
+from reports.search_page.layout_map import layout_map
+from reports.search_page.memory import memory_stages
+from reports.search_page.pipeline import pipeline_bars
+from reports.search_page.recipes import recipe_rows
+from reports.search_page.searched import Searched, layout, predicted
+from reports.search_page.sensitivity import sensitivity
+from reports.search_page.trial_table import trial_table
+from reports.search_page.waterfall import waterfall
+from reports.wording import part_words, question_words, tokens_words
+from simulators.job import Recipe
+from simulators.uncertainty import LEVEL
+from simulators.uncertainty.table import published_residuals
+
+# Recipes drawn side by side; a Pareto front may have more, which the other figures show.
+MOST_RECIPES = 40
+_MISSES = 10
+
+
+def page_record(searched: Searched) -> dict[str, Any]:
+    """Everything the report shows, ready for JSON; figures carry their unit in their name."""
+    result, declared = searched.result, searched.declared
+    job_of = declared.job
+    ranked = list(searched.shown)[:MOST_RECIPES]
+    drawn = ranked or _closest_misses(result)
+    record: dict[str, Any] = {
+        "title": f"{declared.model.name} on {declared.cluster.name}",
+        "question": _question(searched),
+        "objectives": [
+            {"name": name, "unit": MEASURES[name].unit, "minimise": MEASURES[name].minimise}
+            for name in result.objectives
+        ],
+        "answered": bool(ranked),
+        "recipes": recipe_rows(drawn, job_of),
+        "parts": _parts(drawn),
+        "memory": [memory_stages(predicted(trial).memory) for trial in drawn],
+        "pareto": [trial.number for trial in result.pareto],
+        "map": layout_map(result.trials, job_of, result.certificate),
+        "trials": trial_table(result.trials, result.objectives, job_of),
+        "search": _search(result),
+        "checked": checked_recipes(searched.checks, job_of),
+        "provenance": _provenance(searched),
+        "launch": [{"name": n, "text": text} for n, text in searched.launch_files.items()],
+    }
+    if ranked:
+        record |= _answer(ranked, searched)
+    else:
+        record["nothing"] = [*why_nothing_fits(result, job_of).splitlines(), *searched.relief]
+    if drawn:
+        record["pipeline"] = pipeline_bars(job_of(drawn[0].recipe), searched.simulator)
+    return record
+
+
+def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
+    """What only a search with an answer has."""
+    result, declared = searched.result, searched.declared
+    best = predicted(ranked[0])
+    single = len(result.objectives) == 1
+    others = [at for at, trial in enumerate(ranked) if layout(trial) != layout(ranked[0])]
+    return {
+        "why": why_best(result.best, declared.job) if single else None,
+        "told_apart": told_apart_words(ranked, declared.job) if single else None,
+        "error_bar": error_bar_words(best),
+        "waterfalls": [waterfall(best.breakdown_s, predicted(t).breakdown_s) for t in ranked],
+        "rival": others[0] if others else min(1, len(ranked) - 1),
+        "sensitivity": sensitivity(ranked, declared, searched.simulator),
+    }
+
+
+def _question(searched: Searched) -> dict[str, Any]:
+    declared = searched.declared
+    job = declared.job(Recipe())
+    return {
+        "words": question_words(job),
+        "num_gpus": job.world_size,
+        "gpu": declared.gpu.name,
+        "gpu_memory_bytes": declared.gpu.memory_bytes,
+        "memory_reserve": declared.cluster.memory_reserve,
+        "tokens": tokens_words(declared.training.tokens),
+        "price_usd_per_hour": declared.gpu.price_usd_per_hour,
+    }
+
+
+def _closest_misses(result: SearchResult) -> list[Trial]:
+    """Of the recipes that were simulated and do not fit, those that lack least, closest first."""
+    missed = [t for t in result.trials if t.status == "oom" and t.prediction is not None]
+    missed.sort(key=lambda trial: -predicted(trial).memory.headroom_bytes)
+    return missed[:_MISSES]
+
+
+def _parts(drawn: Sequence[Trial]) -> list[dict[str, str]]:
+    """The parts of the step that any recipe spends time on, the largest of the first one first."""
+    first = predicted(drawn[0]).breakdown_s if drawn else {}
+    names = sorted(first, key=lambda name: -first[name])
+    names += [name for trial in drawn for name in predicted(trial).breakdown_s]
+    return [{"name": name, "label": part_words(name)} for name in dict.fromkeys(names)]
+
+
+def _search(result: SearchResult) -> dict[str, Any]:
+    certificate = result.certificate
+    return {
+        "counts": result.counts(),
+        "rules": {s: result.counts_by_rule(s) for s in ("pruned", "invalid")},
+        "stopped": result.stopped,
+        "wall_s": result.wall_s,
+        "space_size": result.space_size,
+        "resumed_trials": result.resumed_trials,
+        "notes": list(result.notes),
+        "proof": None if certificate is None else proof_words(certificate),
+        "certificate": None if certificate is None else certificate.to_dict(),
+    }
+
+
+def _provenance(searched: Searched) -> list[tuple[str, str]]:
+    asked, spec = searched.asked, searched.simulator
+    known = published_residuals()
+    runs, gpu = len(known.ids), searched.declared.gpu.name
+    rows = [
+        ("command", asked.command),
+        ("started", asked.started),
+        ("Trainscout", asked.version or "not installed, run from a checkout"),
+        ("git commit", asked.commit or "unknown"),
+        ("settings", f"config hash {asked.config_hash}; .hydra/config.yaml has them all"),
+        ("seed", str(asked.seed)),
+        ("simulator", _simulator_words(searched)),
+        ("network", "white-box collectives" if spec.network is None else spec.network.words),
+        ("framework", searched.declared.framework.name),
+        (
+            "error bars",
+            f"{LEVEL:.0%} intervals from {runs:,} published runs "
+            f"({known.publications(gpu)} publications with runs on {gpu})",
+        ),
+        ("Python", f"{platform.python_version()} on {platform.system()}"),
+    ]
+    if spec.calibration is not None:
+        rows.append(("calibration", spec.calibration.words))
+    for name in ("model", "cluster"):
+        source = getattr(getattr(searched.declared, name), "source", "")
+        if source:
+            rows.append((f"{name} from", source))
+    return rows
+
+
+def _simulator_words(searched: Searched) -> str:
+    spec = searched.simulator
+    if spec.measured_kernels is None:
+        return spec.name
+    return f"{spec.name}, with measured kernels of {spec.measured_kernels.path}"

@@ -1,0 +1,95 @@
+"""What a report is made of: a finished search and how it was asked for."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from optimizer.question import Declared
+from optimizer.trial import SearchResult, Trial
+from reports.record import config_hash, git_commit, product_version
+from simulators.base import SimulatorSpec
+from simulators.prediction import Prediction
+from simulators.traced.verification import Verification
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a search was asked for.
+
+    ``command``: the command line; ``started``: when, in UTC; ``version``: of Trainscout, and
+    ``commit`` of its repository, None where unknown; ``config_hash``: equal for equal settings.
+    """
+
+    command: str
+    started: str
+    config_hash: str
+    seed: int
+    version: str | None = None
+    commit: str | None = None
+
+
+def asked_now(
+    overrides: Sequence[str], settings: Mapping[str, Any], seed: int, result: SearchResult
+) -> Asked:
+    """How the search that has just ended was asked for: by ``overrides`` on the command line,
+    which made ``settings``."""
+    started = datetime.now(UTC) - timedelta(seconds=result.wall_s)
+    return Asked(
+        command=shlex.join(["python", "optimize.py", *overrides]),
+        started=f"{started:%Y-%m-%d %H:%M:%S} UTC",
+        config_hash=config_hash(settings),
+        seed=seed,
+        version=product_version(),
+        commit=git_commit(Path(__file__).parent),
+    )
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A finished search.
+
+    ``shown``: the trials people are shown, best first, or the Pareto front. ``launch_files``:
+    name, relative to the report, to content; the first is shown open. ``relief``: sentences on
+    what would help where nothing fits.
+    """
+
+    result: SearchResult
+    declared: Declared
+    simulator: SimulatorSpec
+    shown: Sequence[Trial]
+    asked: Asked
+    launch_files: Mapping[str, str] = field(default_factory=dict)
+    checks: Sequence[Verification] = ()
+    relief: Sequence[str] = ()
+
+
+def launch_texts(directory: Path, files: Iterable[Path]) -> dict[str, str]:
+    """Content of those of a search's files that launch its recipe, by name below ``directory``."""
+    names = {path.relative_to(directory).as_posix(): path for path in files}
+    return {
+        name: path.read_text(encoding="utf-8")
+        for name, path in names.items()
+        if name.startswith("launch")
+    }
+
+
+def predicted(trial: Trial) -> Prediction:
+    """The prediction of a trial that has one.
+
+    Raises:
+        ValueError: when it has none.
+    """
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} has no prediction")
+    return trial.prediction
+
+
+def layout(trial: Trial) -> tuple[object, ...]:
+    """What shapes the work of a rank; recipes of one layout differ in switches only."""
+    recipe = trial.recipe
+    return recipe.tp, recipe.pp, recipe.cp, recipe.ep, recipe.etp, recipe.vpp, recipe.micro_batch

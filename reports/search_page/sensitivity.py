@@ -1,0 +1,197 @@
+"""How far the answer leans on what is assumed: the best recipe again, with one thing changed.
+
+Prices move money only, and the error bar is what it is; all else is simulated again, with the best
+recipes of other layouts beside it, which says whether the answer would be another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from optimizer.question import Declared
+from optimizer.trial import Trial
+from reports.search_page.recipes import SECONDS_A_DAY
+from reports.search_page.searched import layout, predicted
+from simulators.base import SimulatorSpec, get_simulator
+from simulators.calibration import Calibration
+from simulators.job import Recipe
+from simulators.prediction import Prediction
+
+# Recipes of this many layouts are held against each other. The search should not wait for its
+# report: these cost a third of a second.
+COMPARED_LAYOUTS = 4
+
+World = tuple[Declared, SimulatorSpec]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something assumed, moved by ``factors``; ``apply`` moves it by one of them.
+
+    The first factor is for the worse. ``rewires``: a network engine would have to play it anew.
+    """
+
+    name: str
+    setting: str
+    factors: tuple[float, float]
+    apply: Callable[[World, float], World]
+    rewires: bool = False
+
+
+def _node_bandwidth(world: World, factor: float) -> World:
+    declared, simulator = world
+    cluster = replace(declared.cluster, nic_gbps=declared.cluster.nic_gbps * factor)
+    return replace(declared, cluster=cluster), simulator
+
+
+def _nvlink_bandwidth(world: World, factor: float) -> World:
+    declared, simulator = world
+    gpu = replace(declared.gpu, nvlink_bytes_per_s=declared.gpu.nvlink_bytes_per_s * factor)
+    return replace(declared, gpu=gpu), simulator
+
+
+def _memory_bandwidth(world: World, factor: float) -> World:
+    declared, simulator = world
+    rate = declared.gpu.memory_bandwidth_bytes_per_s * factor
+    return replace(
+        declared, gpu=replace(declared.gpu, memory_bandwidth_bytes_per_s=rate)
+    ), simulator
+
+
+def _peak(world: World, factor: float) -> World:
+    declared, simulator = world
+    peaks = {name: rate * factor for name, rate in declared.gpu.peak_flops.items()}
+    return replace(declared, gpu=replace(declared.gpu, peak_flops=peaks)), simulator
+
+
+def _time(name: str) -> Callable[[World, float], World]:
+    """What multiplies a time that ``Calibration`` corrects, on top of the correction in use."""
+
+    def apply(world: World, factor: float) -> World:
+        declared, simulator = world
+        known = simulator.calibration or Calibration(declared.gpu.name)
+        moved = replace(known, **{name: getattr(known, name) * factor})
+        return declared, replace(simulator, calibration=moved)
+
+    return apply
+
+
+CHANGES = (
+    Change("bandwidth between nodes", "cluster.nic_gbps", (0.5, 2.0), _node_bandwidth, True),
+    Change(
+        "time of communication between nodes, latency included",
+        "network_time",
+        (1.5, 1 / 1.5),
+        _time("network_time"),
+    ),
+    Change("NVLink bandwidth", "gpu.nvlink_bytes_per_s", (0.5, 2.0), _nvlink_bandwidth, True),
+    Change("time of every kernel", "compute_time", (1.2, 1 / 1.2), _time("compute_time")),
+    Change("peak FLOP/s at the same power", "gpu.peak_flops", (0.8, 1.25), _peak),
+    Change(
+        "GPU memory bandwidth", "gpu.memory_bandwidth_bytes_per_s", (0.8, 1.25), _memory_bandwidth
+    ),
+    Change("host time of a launch", "host_time", (2.0, 0.5), _time("host_time")),
+)
+PRICE_FACTORS = (1.2, 0.8)
+
+
+def sensitivity(
+    ranked: Sequence[Trial], declared: Declared, simulator: SimulatorSpec
+) -> dict[str, Any]:
+    """Rows of ``{"name", "setting", "ends"}``: the best recipe with one thing changed, for worse
+    and for better.
+
+    An end has its ``label``, ``step_time_s``, ``cost_of_run_usd``, ``days``, and ``winner``: the
+    rank in ``ranked`` of the fastest of the ``compared`` ranks; None where none was simulated.
+    ``notes`` say what is missing, and why.
+    """
+    best = predicted(ranked[0])
+    rows = [_price_row(best, declared)]
+    if best.interval_s is not None:
+        rows.append(_error_bar_row(best, declared, best.interval_s))
+    record: dict[str, Any] = {"rows": rows, "compared": [], "notes": []}
+    if simulator.name != "replay":
+        record["notes"] = [f"simulator={simulator.name} is too slow to ask again for every change"]
+        return record
+    compared = _best_of_layouts(ranked)
+    record["compared"] = [rank for rank, _ in compared]
+    changes = _applicable(declared)
+    if simulator.network is not None:
+        changes = [change for change in changes if not change.rewires]
+        engine = simulator.network.choice.engine
+        record["notes"] = [
+            f"bandwidths are left out: network={engine} would have to play every change anew"
+        ]
+    for change in changes:
+        rows.append(_change_row(change, compared, (declared, simulator)))
+    return record
+
+
+def _applicable(declared: Declared) -> list[Change]:
+    """Changes of what this cluster has at all."""
+    cluster, absent = declared.cluster, set()
+    if cluster.num_gpus <= cluster.domain or not cluster.nic_gbps:
+        absent |= {"cluster.nic_gbps", "network_time"}
+    if not declared.gpu.nvlink_bytes_per_s:
+        absent.add("gpu.nvlink_bytes_per_s")
+    return [change for change in CHANGES if change.setting not in absent]
+
+
+def _best_of_layouts(ranked: Sequence[Trial]) -> list[tuple[int, Recipe]]:
+    """Rank and recipe of the first of each layout, best first."""
+    firsts: dict[tuple[object, ...], tuple[int, Recipe]] = {}
+    for rank, trial in enumerate(ranked, start=1):
+        firsts.setdefault(layout(trial), (rank, trial.recipe))
+    return list(firsts.values())[:COMPARED_LAYOUTS]
+
+
+def _change_row(
+    change: Change, compared: Sequence[tuple[int, Recipe]], world: World
+) -> dict[str, Any]:
+    ends = []
+    for factor in change.factors:
+        declared, spec = change.apply(world, factor)
+        simulator = get_simulator(spec)
+        answers = [(rank, simulator.simulate(declared.job(recipe))) for rank, recipe in compared]
+        winner = min(answers, key=lambda answer: answer[1].step_time_s)[0]
+        ends.append(_end(_factor_words(factor), answers[0][1], declared, winner))
+    return {"name": change.name, "setting": change.setting, "ends": ends}
+
+
+def _price_row(best: Prediction, declared: Declared) -> dict[str, Any]:
+    ends = [
+        {**_end(f"{factor - 1:+.0%}", best, declared, 1), "cost_of_run_usd": usd}
+        for factor, usd in ((each, best.cost_of_run_usd * each) for each in PRICE_FACTORS)
+    ]
+    return {"name": "price of a GPU-hour", "setting": "gpu.price_usd_per_hour", "ends": ends}
+
+
+def _error_bar_row(
+    best: Prediction, declared: Declared, interval_s: tuple[float, float]
+) -> dict[str, Any]:
+    ends = []
+    for label, seconds in zip(("high end", "low end"), reversed(interval_s), strict=True):
+        share = seconds / best.step_time_s
+        end = _end(label, best, declared, None)
+        scaled = {name: end[name] * share for name in ("step_time_s", "cost_of_run_usd", "days")}
+        ends.append({**end, **scaled})
+    return {"name": "error bar of the step", "setting": None, "ends": ends}
+
+
+def _end(
+    label: str, prediction: Prediction, declared: Declared, winner: int | None
+) -> dict[str, Any]:
+    return {
+        "label": label,
+        "step_time_s": prediction.step_time_s,
+        "cost_of_run_usd": prediction.cost_of_run_usd,
+        "days": declared.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
+        "winner": winner,
+    }
+
+
+def _factor_words(factor: float) -> str:
+    """``x 2``, ``/ 1.5``: what people say rather than a factor below one."""
+    return f"× {factor:g}" if factor >= 1 else f"÷ {1 / factor:g}"
