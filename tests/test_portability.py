@@ -187,10 +187,30 @@ def test_a_search_needs_no_more_than_every_system_has(
     (trials,) = (tmp_path / "outputs").rglob("trials.csv")
     with trials.open(encoding="utf-8", newline="") as file:
         assert sum(row["status"] != "invalid" for row in csv.DictReader(file)) == 60
-    written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*")]
-    assert not [str(path) for path in written if any(map(FORBIDDEN.search, path.parts))]
+    assert not unwritable_on_windows(tmp_path)
     for script in tmp_path.rglob("*.sh"):
         assert b"\r" not in script.read_bytes()
+
+
+def unwritable_on_windows(directory: Path) -> list[str]:
+    written = [path.relative_to(directory) for path in directory.rglob("*")]
+    assert written
+    return [str(path) for path in written if any(map(FORBIDDEN.search, path.parts))]
+
+
+def test_a_study_needs_no_more_either(elsewhere: dict[str, str], tmp_path: Path) -> None:
+    study = """
+        name: ours
+        models: [llama3_8b]
+        clusters: [h100_64]
+        num_gpus: [8, 16]
+        training: {global_batch_size: 64, tokens: 1.0e+9}"""
+    (tmp_path / "mine/sweep").mkdir(parents=True)
+    (tmp_path / "mine/sweep/ours.yaml").write_text(study, "utf-8")
+    asked = ["--config-dir", "mine", "sweep=ours", "search=random", "search.n_trials=20"]
+    run_there("plan.py", *asked, "n_jobs=2", cwd=tmp_path, there=elsewhere)
+    assert len(list((tmp_path / "plans/ours/cells").iterdir())) == 2
+    assert not unwritable_on_windows(tmp_path)
 
 
 def test_a_name_that_a_code_page_lacks_is_shown_all_the_same(
