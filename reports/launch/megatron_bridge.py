@@ -16,7 +16,7 @@ from reports.launch.shell import (
     shell_script,
     title_lines,
 )
-from reports.launch.source import Code, call
+from reports.launch.source import Code, call, imports
 from simulators.job import Job, Model
 
 TITLE = "Megatron-Bridge"
@@ -25,6 +25,12 @@ _FILL_IN = (
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data and tokenizer (dataset.blend, tokenizer)",
 )
+# It has no defaults for weight decay.
+_SCHEDULE = {
+    "lr_decay_style": "cosine",
+    "start_weight_decay": 0.01,
+    "end_weight_decay": 0.01,
+}
 _POSITION = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 
 
@@ -52,15 +58,12 @@ def launch(job: Job) -> Launch:
 
 def _module(job: Job) -> str:
     provider = "GPTModelProvider" if job.model.mla is None else "MLAModelProvider"
-    block_imports = ("", "")
-    if job.model.mla is not None or job.model.moe is not None:
-        block_imports = _BLOCK_IMPORTS
     title = "\n".join(title_lines(job))
     config = {
         "model": Code(call(provider, _model(job), 8)),
         "train": Code(call("TrainingConfig", _train(job), 8)),
         "optimizer": Code(call("OptimizerConfig", _optimizer(job), 8)),
-        "scheduler": Code("SchedulerConfig(lr_decay_style='cosine')"),
+        "scheduler": Code(call("SchedulerConfig", _SCHEDULE, 8)),
         "ddp": Code(call("DistributedDataParallelConfig", _data_parallel(job), 8)),
         "dist": Code(call("DistributedInitConfig", _distributed(job), 8)),
         "comm_overlap": Code(call("CommOverlapConfig", _overlap(job), 8)),
@@ -72,47 +75,49 @@ def _module(job: Job) -> str:
         "logger": Code("LoggerConfig(log_interval=1)"),
         "rng": Code("RNGConfig()"),
     }
-    return _TEMPLATE.format(
-        title=title,
-        module="gpt_provider" if job.model.mla is None else "mla_provider",
-        provider=provider,
-        block_imports=block_imports,
-        config=call("ConfigContainer", config, 4),
-    )
+    body = _BODY.format(config=call("ConfigContainer", config, 4))
+    return _HEAD.format(title=title, imports=imports(_IMPORTS, body)) + body
 
 
-_TEMPLATE = '''"""{title}
+_IMPORTS = {
+    "importlib.util": (),
+    "os": (),
+    "sys": (),
+    "functools": ("partial",),
+    "torch": (),
+    "megatron.bridge.models.gpt_provider": ("GPTModelProvider",),
+    "megatron.bridge.models.mla_provider": ("MLAModelProvider",),
+    "megatron.bridge.training": ("initialize",),
+    "megatron.bridge.training.comm_overlap": ("CommOverlapConfig",),
+    "megatron.bridge.training.config": (
+        "CheckpointConfig",
+        "ConfigContainer",
+        "DistributedDataParallelConfig",
+        "DistributedInitConfig",
+        "GPTDatasetConfig",
+        "LoggerConfig",
+        "OptimizerConfig",
+        "RNGConfig",
+        "SchedulerConfig",
+        "TokenizerConfig",
+        "TrainingConfig",
+    ),
+    "megatron.bridge.training.gpt_step": ("forward_step",),
+    "megatron.bridge.training.mixed_precision": ("MixedPrecisionConfig",),
+    "megatron.bridge.training.pretrain": ("pretrain",),
+    "megatron.bridge.training.utils.omegaconf_utils": ("process_config_with_overrides",),
+    "megatron.core.models.gpt.gpt_layer_specs": ("get_gpt_decoder_block_spec",),
+    "megatron.core.transformer.enums": ("AttnBackend",),
+    "torch.nn": ("functional",),
+}
+_HEAD = '''"""{title}
 
 A Megatron-Bridge configuration and what runs it; started by megatron_bridge.sh.
 """
 
-import importlib.util
-import os
-import sys
-{block_imports[0]}
-import torch
-from megatron.bridge.models.{module} import {provider}
-from megatron.bridge.training import initialize
-from megatron.bridge.training.comm_overlap import CommOverlapConfig
-from megatron.bridge.training.config import (
-    CheckpointConfig,
-    ConfigContainer,
-    DistributedDataParallelConfig,
-    DistributedInitConfig,
-    GPTDatasetConfig,
-    LoggerConfig,
-    OptimizerConfig,
-    RNGConfig,
-    SchedulerConfig,
-    TokenizerConfig,
-    TrainingConfig,
-)
-from megatron.bridge.training.gpt_step import forward_step
-from megatron.bridge.training.mixed_precision import MixedPrecisionConfig
-from megatron.bridge.training.pretrain import pretrain
-from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
-{block_imports[1]}from megatron.core.transformer.enums import AttnBackend
-from torch.nn import functional
+{imports}
+'''
+_BODY = """
 
 CHECKPOINTS = os.environ.get("CHECKPOINTS")
 
@@ -132,7 +137,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-'''
+"""
 
 
 def _model(job: Job) -> dict[str, object]:
@@ -199,10 +204,6 @@ def _attention(model: Model) -> dict[str, object]:
 
 # Which layers have experts, and latent attention, only the specification of a whole block knows.
 _BLOCK_SPEC = Code("partial(get_gpt_decoder_block_spec, use_transformer_engine=True)")
-_BLOCK_IMPORTS = (
-    "from functools import partial\n",
-    "from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec\n",
-)
 
 
 def _experts(job: Job) -> dict[str, object]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -21,3 +23,23 @@ def call(function: str, arguments: Mapping[str, object], indent: int = 4) -> str
     inner = " " * (indent + 4)
     lines = [f"{inner}{name}={value!r}," for name, value in arguments.items()]
     return "\n".join([f"{function}(", *lines, " " * indent + ")"])
+
+
+def imports(known: Mapping[str, Sequence[str]], body: str) -> str:
+    """Import lines for the names of ``known`` modules that ``body`` uses.
+
+    A module without names is imported itself.
+    """
+    words = set(re.findall(r"\w+", body))
+    standard: list[str] = []
+    others: list[str] = []
+    for module, names in known.items():
+        group = standard if module.split(".")[0] in sys.stdlib_module_names else others
+        used = [name for name in names if name in words]
+        if not names and re.search(rf"\b{re.escape(module)}\.", body):
+            group.append(f"import {module}")
+        elif len(used) > 3:
+            group.append(f"from {module} import (\n    " + ",\n    ".join(used) + ",\n)")
+        elif used:
+            group.append(f"from {module} import {', '.join(used)}")
+    return "\n".join([*standard, *([""] if standard else []), *others])
