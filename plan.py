@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from conf.capacity import CapacityPlan, build_capacity
 from conf.door import CHANGED, INTERRUPTED, NOTHING_FITS, OK, run_command
+from optimizer.tracking import RunTree, Tracker, TrackingError, make_tracker
 from planning.answer import answer_cell
 from planning.changes import Change, changes
 from planning.lock import only_run
@@ -29,6 +30,7 @@ from reports.capacity.progress import StudyView
 from reports.capacity.record import study_csv, study_record
 from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
 from reports.capacity.tables import answer_words, goodput_words, study_report
+from reports.capacity.tracked import study_runs
 from reports.capacity.why import why_no_recipe
 from reports.launch import megatron_launch
 from reports.record import git_commit
@@ -46,13 +48,14 @@ def plan(config: DictConfig) -> int:
         return INTERRUPTED
     directory = Path(HydraConfig.get().runtime.output_dir)
     with only_run(directory, capacity.wait_s):
-        return run(capacity, directory, OmegaConf.to_yaml(config, resolve=True))
+        return run(capacity, directory, config)
 
 
-def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
+def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> int:
     """One run of the study, whose directory is this process's alone."""
     started = datetime.now().astimezone()
     search = capacity.settings
+    tracker = make_tracker(capacity.tracking)
     with StudyView(console_for(sys.stderr)) as view:
         try:
             outcome = run_study(
@@ -87,7 +90,7 @@ def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
             [answer_words(model, outcome) for model in outcome.models],
             [goodput_words(outcome, capacity.reliability)],
         ),
-        "settings.yaml": settings,
+        "settings.yaml": OmegaConf.to_yaml(config, resolve=True),
         **launch_scripts(outcome),
     }
     if found is not None:
@@ -96,6 +99,16 @@ def run(capacity: CapacityPlan, study_directory: Path, settings: str) -> int:
     show(report)
     if capacity.webhook is not None:
         tell(capacity.webhook, outcome, found, directory)
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    tree = study_runs(
+        outcome,
+        record,
+        settings=settings,
+        found=found,
+        directory=directory,
+        files=[*texts, STUDY],
+    )
+    track(tracker, tree)
     if found and capacity.fail_on_change:
         return CHANGED
     return OK if all(model.meets_all for model in outcome.models) else NOTHING_FITS
@@ -110,6 +123,16 @@ def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
         for model in outcome.models
         if model.chosen is not None
     }
+
+
+def track(tracker: Tracker, tree: RunTree) -> None:
+    """Keep the run with its cells; a failure is a warning."""
+    try:
+        where = tracker.record(tree)
+        if where is not None:
+            show_text(f"Tracked: {where}\n")
+    except TrackingError as error:
+        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
 
 
 def tell(

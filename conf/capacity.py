@@ -15,6 +15,7 @@ from conf.commands import refuse_unknown
 from conf.simulators import build_simulator
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.study import prepare_search
+from optimizer.tracking import TrackingSettings
 from planning.cells import OBJECTIVE, Cell, Declarations, SearchSettings, study_cells
 from planning.goodput import Reliability, goodput
 from planning.schedule import check_schedule
@@ -32,6 +33,7 @@ class CapacityPlan:
     declarations: Declarations
     settings: SearchSettings
     reliability: Reliability
+    tracking: TrackingSettings
     cells: tuple[Cell, ...]
     n_jobs: int
     change_threshold: float
@@ -57,12 +59,15 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
         raise InputError("search.storage", options.storage, problem, "null")
     reliability = build_value(Reliability, "goodput", config.goodput)
     reliability.check()
+    tracking = build_value(TrackingSettings, "tracking", config.tracking)
+    tracking.check()
     declarations = _declarations(study, build_value(Framework, "framework", config.framework))
     plan = CapacityPlan(
         study=study,
         declarations=declarations,
         settings=SearchSettings(space, options, build_simulator(config), config.seed),
         reliability=reliability,
+        tracking=tracking,
         cells=study_cells(study, declarations),
         n_jobs=config.n_jobs,
         change_threshold=config.change_threshold,

@@ -1,21 +1,33 @@
-"""A finished search as the record that a tracker keeps."""
+"""A finished search as the runs that a tracker keeps (docs/mlflow.md)."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from optimizer.question import Declared
-from optimizer.tracking import SearchRecord
-from optimizer.tracking.metrics import flat_params
-from optimizer.trial import SearchResult
+from optimizer.tracking import Run, RunTree, make_run
+from optimizer.tracking.metrics import (
+    best_so_far,
+    flat_params,
+    prediction_metrics,
+    search_metrics,
+)
+from optimizer.trial import SearchResult, Trial
+from reports.answer_note import search_note
 from reports.files import recipe_dict
 from reports.verification import verification_metrics
+from reports.wording import recipe_words
 from simulators.traced.verification import Verification
+
+NOTE = "mlflow.note.content"
+"""Tag that MLflow shows as a run's description."""
 
 
 def search_record(
@@ -28,7 +40,7 @@ def search_record(
     directory: Path,
     files: Sequence[Path],
     checks: Sequence[Verification] = (),
-) -> SearchRecord:
+) -> RunTree:
     """What to track: the best ``top_k`` and every Pareto recipe become child runs, with what
     tracing them found (``checks``).
 
@@ -36,32 +48,101 @@ def search_record(
     belong together; ``directory`` is the search's, and has the ``files``.
     """
     kept = {trial.number: trial for trial in (*result.best[:top_k], *result.pareto)}
-    tags = {
+    tags = {**_question_tags(declared, settings), "group": group, "stopped": result.stopped}
+    tags |= code_tags("optimize.py")
+    ended_ms = int(time.time() * 1000)
+    shown = result.pareto if len(result.objectives) > 1 else result.best[:top_k]
+    parent = make_run(
+        f"{declared.model.name} on {declared.cluster.name}, {declared.cluster.num_gpus} GPUs",
+        ended_ms - int(result.wall_s * 1000),
+        ended_ms,
+        params={**size_params(declared), **flat_params(settings)},
+        metrics=search_metrics(result),
+        series=best_so_far(result),
+        tags={
+            **tags,
+            "kind": "search",
+            "status": "fits" if shown else "nothing_fits",
+            "recipe": _words(shown[0], declared) if shown else None,
+            NOTE: search_note(result, shown, declared.job),
+        },
+    )
+    front = {trial.number for trial in result.pareto}
+    traced = {check.recipe: verification_metrics(check) for check in checks}
+    children = []
+    for rank, trial in enumerate(kept.values(), start=1):
+        own = {"rank": rank, "trial": trial.number, "pareto": str(trial.number in front).lower()}
+        more = traced.get(trial.recipe, {})
+        children.append(_recipe_run(trial, declared, ended_ms, {**tags, **own}, more))
+    return RunTree(
+        parent,
+        tuple(children),
+        directory,
+        tuple(files),
+        "KILLED" if result.stopped == "interrupted" else "FINISHED",
+    )
+
+
+def _recipe_run(
+    trial: Trial,
+    declared: Declared,
+    ended_ms: int,
+    tags: Mapping[str, Any],
+    more: Mapping[str, float],
+) -> Run:
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} was not simulated")
+    words = _words(trial, declared)
+    return make_run(
+        f"#{tags['rank']} {words}",
+        ended_ms - int(trial.duration_s * 1000),
+        ended_ms,
+        params={**size_params(declared), **recipe_dict(trial.recipe, declared.job)},
+        metrics={**prediction_metrics(trial.prediction), **more},
+        tags={**tags, "kind": "recipe", "status": "fits", "recipe": words},
+    )
+
+
+def _words(trial: Trial, declared: Declared) -> str:
+    return recipe_words(trial.recipe, declared.job(trial.recipe).dp)
+
+
+def size_params(declared: Declared) -> dict[str, Any]:
+    """What tells two questions of one model and cluster apart, under short names."""
+    training = declared.training
+    return {
+        "num_gpus": declared.cluster.num_gpus,
+        "global_batch_size": training.global_batch_size,
+        "sequence_length": training.sequence_length or declared.model.sequence_length,
+    }
+
+
+def _question_tags(declared: Declared, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def named(group: str, field: str = "name") -> Any:
+        return settings.get(group, {}).get(field)
+
+    return {
         "model": declared.model.name,
         "cluster": declared.cluster.name,
         "gpu": declared.gpu.name,
-        "group": group,
+        "framework": declared.framework.name,
+        "simulator": named("simulator"),
+        "network": named("network", "engine"),
+        "space": named("space"),
+        "sampler": named("search", "sampler"),
+        "objective": ",".join(settings.get("objective", {}).get("names", ())) or None,
+        "seed": settings.get("seed"),
         "config_hash": config_hash(settings),
-        "stopped": result.stopped,
     }
-    commit = git_commit(Path(__file__).parent)
-    if commit is not None:
-        tags["mlflow.source.git.commit"] = commit
-    return SearchRecord(
-        name=f"{declared.model.name} on {declared.cluster.name}",
-        result=result,
-        kept=[(t, recipe_dict(t.recipe, declared.job)) for t in kept.values()],
-        params=flat_params(settings),
-        tags=tags,
-        directory=directory,
-        artifacts=files,
-        metrics={
-            trial.number: verification_metrics(check)
-            for trial in kept.values()
-            for check in checks
-            if check.recipe == trial.recipe
-        },
-    )
+
+
+def code_tags(command: str) -> dict[str, Any]:
+    """Which code answered: the command, Trainscout's version, and its commit when known."""
+    return {
+        "mlflow.source.name": command,
+        "mlflow.source.git.commit": git_commit(Path(__file__).parent),
+        "version": product_version(),
+    }
 
 
 def config_hash(settings: Mapping[str, Any]) -> str:
@@ -70,11 +151,23 @@ def config_hash(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def product_version() -> str | None:
+    """The version installed; None where it runs from a checkout that is not."""
+    try:
+        return importlib.metadata.version("trainscout")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def git_commit(directory: Path) -> str | None:
     """The commit checked out at ``directory``; None outside a repository or without git."""
     try:
         found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=directory, capture_output=True, text=True, timeout=5
+            ["git", "rev-parse", "HEAD"],
+            cwd=directory,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=5,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

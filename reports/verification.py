@@ -35,8 +35,9 @@ def verification_metrics(check: Verification) -> dict[str, float]:
     }
     for source in ("builtin", "traced"):
         figures = [getattr(rank, source) for rank in check.ranks]
-        for name in ("peak_allocated_bytes", "peak_reserved_bytes", "parameter_bytes"):
-            metrics[f"verified/{source}_{name}"] = max(getattr(each, name) for each in figures)
+        for name in ("peak_allocated", "peak_reserved", "parameter"):
+            most_bytes = max(getattr(each, f"{name}_bytes") for each in figures)
+            metrics[f"verified/{source}_{name}_gib"] = most_bytes / 2**30
     return metrics
 
 

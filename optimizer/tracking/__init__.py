@@ -1,4 +1,4 @@
-"""Searches as MLflow runs: one parent run, one child per recipe worth keeping.
+"""Searches and studies as MLflow runs: one run each, one child per recipe or cell worth keeping.
 
 MLflow takes seconds to import and to open a store, which a search should not wait for. So a
 process beside it, at low priority, has the store open by the time the search ends
@@ -10,7 +10,7 @@ silent costs a warning, and ``python -m optimizer.tracking flush`` tries again.
 from __future__ import annotations
 
 from optimizer.tracking.settings import TrackingSettings
-from optimizer.tracking.spool import SearchRecord
+from optimizer.tracking.spool import Run, RunTree, make_run
 from optimizer.tracking.tracker import (
     MlflowTracker,
     NoTracker,
@@ -22,9 +22,11 @@ from optimizer.tracking.tracker import (
 __all__ = [
     "MlflowTracker",
     "NoTracker",
-    "SearchRecord",
+    "Run",
+    "RunTree",
     "Tracker",
     "TrackingError",
     "TrackingSettings",
+    "make_run",
     "make_tracker",
 ]

@@ -1,8 +1,12 @@
-"""Log searches that wait:  python -m optimizer.tracking flush DIRECTORY... [--uri URI]
+"""Log what waits to be tracked, and look up what is.
 
-Logs every search below the directories whose tracking store could not be reached when it ended,
-to that store or to another. Run again, it goes on with what is left. Exit codes: 0 nothing waits
-any more; 1 something still does; 2 bad input.
+  python -m optimizer.tracking flush DIRECTORY... [--uri URI]
+      logs every search and study below the directories whose tracking store could not be reached
+      when it ended, to that store or to another. Run again, it goes on with what is left.
+  python -m optimizer.tracking best [--where CONDITION] [--format table|json|csv]
+      shows the best tracked recipe of each model on each cluster, by size and batch.
+
+Exit codes: 0 done; 1 something still waits, nothing was found, or the store failed; 2 bad input.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from optimizer.tracking.best import FORMATS, best_recipes, best_text
 from optimizer.tracking.runs import log_spooled, open_store, root_cause
 from optimizer.tracking.settings import TrackingSettings
 from optimizer.tracking.spool import SPOOL, read_spool
 from optimizer.urls import without_password
 from simulators.errors import InputError
+from simulators.output import show_text
 
 _LONGEST_S = 600
 
@@ -36,11 +42,21 @@ def main(arguments: list[str]) -> int:
     flushing = commands.add_parser("flush", help="log searches that wait")
     flushing.add_argument("directories", nargs="+", type=Path)
     flushing.add_argument("--uri", help="log them here instead")
+    finding = commands.add_parser("best", help="the best recipe of each model on each cluster")
+    finding.add_argument("--uri", default=TrackingSettings.uri, help="default: %(default)s")
+    finding.add_argument(
+        "--experiment", default=TrackingSettings.experiment, help="default: %(default)s"
+    )
+    finding.add_argument("--where", help="of these runs only: \"tags.version = '0.1.0'\"")
+    finding.add_argument("--format", choices=FORMATS, default="table")
     commands.add_parser("serve", help="what a search starts beside itself")
     given = parser.parse_args(arguments)
     if given.command == "serve":
         return serve()
     try:
+        if given.command == "best":
+            settings = TrackingSettings(uri=given.uri, experiment=given.experiment)
+            return show_best(settings, given.where, given.format)
         return flush(given.directories, given.uri)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -72,6 +88,27 @@ def flush(directories: list[Path], uri: str | None) -> int:
     if not paths:
         print("No search waits to be tracked.")
     return 1 if failed else 0
+
+
+def show_best(settings: TrackingSettings, where: str | None, form: str) -> int:
+    """Print the best tracked recipes; the exit code.
+
+    Raises:
+        InputError: for a store or experiment that is not there, or a bad ``where``.
+    """
+    settings.check()
+    try:
+        rows = best_recipes(settings, where)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the store says
+        print(f"error: {without_password(settings.uri)}: {root_cause(error)}", file=sys.stderr)
+        return 1
+    if not rows:
+        print("No recipe is tracked there.", file=sys.stderr)
+        return 1
+    show_text(best_text(rows, form))
+    return 0
 
 
 def serve() -> int:

@@ -9,33 +9,38 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optimizer.tracking.spool import Run, Spooled, read_spool
+from optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 # MLflow's own limits for one batch and one value.
-_MAX_PARAMS, _MAX_VALUE = 100, 500
+_MAX_PARAMS, _MAX_METRICS, _MAX_VALUE, _MAX_TAG = 100, 900, 500, 5000
 
 
 def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str]:
     """A client of the store at ``uri``, and the id of the experiment, created if need be."""
+    if uri.startswith("sqlite:///"):
+        _probe_sqlite(Path(uri.removeprefix("sqlite:///")))
+    client = client_of(uri)
+    found = client.get_experiment_by_name(experiment)
+    if found is not None:
+        return client, found.experiment_id
+    return client, client.create_experiment(experiment)
+
+
+def client_of(uri: str) -> MlflowClient:
+    """A client of the store at ``uri`` that keeps quiet and does not wait for ever."""
     # Defaults wait minutes for a dead server, and report usage over the network.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    if uri.startswith("sqlite:///"):
-        _probe_sqlite(Path(uri.removeprefix("sqlite:///")))
     from mlflow.tracking import MlflowClient
 
     # Importing MLflow sets its own levels.
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    if found is not None:
-        return client, found.experiment_id
-    return client, client.create_experiment(experiment)
+    return MlflowClient(tracking_uri=uri)
 
 
 def log_spooled(client: MlflowClient, experiment_id: str, path: Path, *, again: bool) -> str:
@@ -57,40 +62,58 @@ def log_spooled(client: MlflowClient, experiment_id: str, path: Path, *, again: 
 
 
 def _log(client: MlflowClient, experiment_id: str, directory: Path, waiting: Spooled) -> str:
-    parent_id = _log_run(client, experiment_id, waiting.parent, {})
-    for child in waiting.children:
-        child_id = _log_run(client, experiment_id, child, {"mlflow.parentRunId": parent_id})
-        client.set_terminated(child_id, "FINISHED", waiting.ended_ms)
+    tags = {RECORD_ID: waiting.record_id}
+    children, more = waiting.children, {}
+    if waiting.children_digest is not None:
+        more[_DIGEST] = waiting.children_digest
+        having = _with_children(client, experiment_id, waiting.children_digest)
+        if having is not None:
+            children, more = (), {"children_in_run": having}
+    parent_id = _log_run(client, experiment_id, waiting.parent, {**tags, **more})
+    for child in children:
+        child_id = _log_run(client, experiment_id, child, {**tags, _PARENT: parent_id})
+        client.set_terminated(child_id, "FINISHED", child.ended_ms)
     for name in waiting.artifacts:
         client.log_artifact(parent_id, str(directory / name))
     # Last: a parent that has ended was logged completely.
-    client.set_terminated(parent_id, waiting.status, waiting.ended_ms)
+    client.set_terminated(parent_id, waiting.status, waiting.parent.ended_ms)
     return parent_id
+
+
+_PARENT, _DIGEST = "mlflow.parentRunId", "children_digest"
+
+
+def _with_children(client: MlflowClient, experiment_id: str, digest: str) -> str | None:
+    """The run that has children of this digest already."""
+    words = f"tags.{_DIGEST} = '{digest}' and attributes.status = 'FINISHED'"
+    found = client.search_runs([experiment_id], words, max_results=1)
+    return str(found[0].info.run_id) if found else None
 
 
 def _log_run(client: MlflowClient, experiment_id: str, run: Run, more_tags: dict[str, str]) -> str:
     from mlflow.entities import Metric, Param
 
+    tags = {key: value[:_MAX_TAG] for key, value in run.tags.items()}
     run_id: str = client.create_run(
-        experiment_id,
-        start_time=run.started_ms,
-        run_name=run.name,
-        tags={"mlflow.source.name": "optimize.py", **run.tags, **more_tags},
+        experiment_id, start_time=run.started_ms, run_name=run.name, tags={**tags, **more_tags}
     ).info.run_id
     params = [Param(key, value[:_MAX_VALUE]) for key, value in run.params.items()]
-    metrics = [Metric(key, value, run.started_ms, 0) for key, value in run.metrics.items()]
-    client.log_batch(run_id, metrics=metrics, params=params[:_MAX_PARAMS])
+    metrics = [Metric(key, value, run.ended_ms, 0) for key, value in run.metrics.items()]
+    for key, points in run.series.items():
+        metrics += [Metric(key, value, run.ended_ms, step) for step, value in points]
+    client.log_batch(run_id, metrics[:_MAX_METRICS], params[:_MAX_PARAMS])
     for first in range(_MAX_PARAMS, len(params), _MAX_PARAMS):
         client.log_batch(run_id, params=params[first : first + _MAX_PARAMS])
+    for first in range(_MAX_METRICS, len(metrics), _MAX_METRICS):
+        client.log_batch(run_id, metrics[first : first + _MAX_METRICS])
     return run_id
 
 
 def _logged_before(client: MlflowClient, experiment_id: str, waiting: Spooled) -> str | None:
-    found = client.search_runs(
-        [experiment_id], f"tags.`trainscout.search` = '{waiting.search_id}'", max_results=1000
-    )
+    words = f"tags.{RECORD_ID} = '{waiting.record_id}'"
+    found = client.search_runs([experiment_id], words, max_results=1000)
     for run in found:
-        if "mlflow.parentRunId" not in run.data.tags and run.info.status == waiting.status:
+        if _PARENT not in run.data.tags and run.info.status == waiting.status:
             return str(run.info.run_id)
     for run in found:
         client.delete_run(run.info.run_id)

@@ -1,4 +1,4 @@
-"""A finished search as the plain data that will be logged, and the file it waits in."""
+"""What is to be tracked as plain data, and the file it waits in until it is."""
 
 from __future__ import annotations
 
@@ -6,108 +6,109 @@ import json
 import math
 import os
 import tempfile
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from optimizer.tracking.metrics import prediction_metrics, search_metrics
 from optimizer.tracking.settings import TrackingSettings
-from optimizer.trial import SearchResult, Trial
 
 SPOOL = "tracking.json"
-"""File of a search's directory that says what is still to be logged, and where."""
+"""File of a search's or study's directory that says what is still to be logged, and where."""
 
-_FORMAT = 1
+RECORD_ID = "record_id"
+"""Tag of every run that tells what was tracked at once from all else."""
 
+_FORMAT = 2
 
-@dataclass(frozen=True)
-class SearchRecord:
-    """What is logged of one search.
-
-    ``kept`` pairs each trial that gets a child run with its recipe as parameters; ``params``
-    is the flattened configuration; ``directory`` is where the record waits until it is logged,
-    and has the ``artifacts``, files that are logged under their own names. ``metrics`` are more
-    of some trials' child runs, by number.
-    """
-
-    name: str
-    result: SearchResult
-    kept: Sequence[tuple[Trial, Mapping[str, Any]]]
-    params: Mapping[str, Any]
-    tags: Mapping[str, str]
-    directory: Path
-    artifacts: Sequence[Path] = field(default=())
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+Series = Sequence[tuple[int, float]]
+"""Values of one metric, each at a step."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run, ready to be logged. Times are milliseconds since 1970, as MLflow's."""
+    """One run, ready to be logged. Times are milliseconds since 1970, as MLflow's; ``series`` are
+    metrics with a value at each of several steps."""
 
     name: str
     started_ms: int
+    ended_ms: int
     params: dict[str, str]
     metrics: dict[str, float]
     tags: dict[str, str]
+    series: dict[str, Series] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunTree:
+    """What is tracked of one search or study: a run with its children.
+
+    ``status`` is MLflow's (FINISHED, KILLED); ``directory`` is where all this waits until it is
+    logged, and has the ``artifacts``, files that are logged under their own names. With
+    ``children_digest``, which equal children have in common, children that the store has already
+    are not logged again: the parent is given a tag that names the run that has them.
+    """
+
+    parent: Run
+    children: tuple[Run, ...]
+    directory: Path
+    artifacts: tuple[Path, ...] = ()
+    status: str = "FINISHED"
+    children_digest: str | None = None
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """A search that waits to be logged; ``search_id`` tells it from every other one."""
+    """A ``RunTree`` that waits to be logged at ``uri``; ``record_id`` tells it from all others."""
 
-    search_id: str
+    record_id: str
     uri: str
     experiment: str
     status: str
-    ended_ms: int
     parent: Run
     children: tuple[Run, ...]
     artifacts: tuple[str, ...]
+    children_digest: str | None
 
 
-def spooled(record: SearchRecord, settings: TrackingSettings) -> Spooled:
-    """The record as plain data."""
-    result, ended_ms = record.result, int(time.time() * 1000)
-    search_id = uuid.uuid4().hex
-    tags = {**record.tags, "trainscout.search": search_id}
-    front = {trial.number for trial in result.pareto}
-    children = []
-    for rank, (trial, recipe) in enumerate(record.kept, start=1):
-        if trial.prediction is None:
-            raise ValueError(f"trial {trial.number} was not simulated")
-        more = dict(record.metrics.get(trial.number, {}))
-        own = {
-            "trainscout.rank": str(rank),
-            "trainscout.trial": str(trial.number),
-            "trainscout.pareto": str(trial.number in front).lower(),
-        }
-        children.append(
-            Run(
-                f"{record.name} #{rank}",
-                ended_ms - int(trial.duration_s * 1000),
-                _texts(recipe),
-                _finite(prediction_metrics(trial.prediction) | more),
-                {**tags, **own},
-            )
-        )
+def make_run(
+    name: str,
+    started_ms: int,
+    ended_ms: int,
+    *,
+    params: Mapping[str, Any],
+    metrics: Mapping[str, float],
+    tags: Mapping[str, Any],
+    series: Mapping[str, Series] | None = None,
+) -> Run:
+    """A run of values as they come: what is None or not finite is left out."""
+    return Run(
+        name,
+        started_ms,
+        ended_ms,
+        _texts(params),
+        {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
+        _texts(tags),
+        dict(series or {}),
+    )
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in values.items() if value is not None}
+
+
+def spooled(tree: RunTree, settings: TrackingSettings) -> Spooled:
+    """The tree as it will wait for the store of ``settings``."""
     return Spooled(
-        search_id,
+        uuid.uuid4().hex,
         settings.uri,
         settings.experiment,
-        "KILLED" if result.stopped == "interrupted" else "FINISHED",
-        ended_ms,
-        Run(
-            record.name,
-            ended_ms - int(result.wall_s * 1000),
-            _texts(record.params),
-            _finite(search_metrics(result)),
-            tags,
-        ),
-        tuple(children),
-        tuple(path.name for path in record.artifacts),
+        tree.status,
+        tree.parent,
+        tree.children,
+        tuple(path.name for path in tree.artifacts),
+        tree.children_digest,
     )
 
 
@@ -144,11 +145,3 @@ def read_spool(path: Path) -> Spooled:
         return Spooled(**content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is no spooled search: {error}") from error
-
-
-def _texts(params: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(value) for key, value in params.items()}
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {key: float(value) for key, value in metrics.items() if math.isfinite(value)}

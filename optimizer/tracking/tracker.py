@@ -1,4 +1,4 @@
-"""Hands finished searches to the process that logs them."""
+"""Hands what is to be tracked to the process that logs it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import time
 from typing import Any, Protocol
 
 from optimizer.tracking.settings import TrackingSettings
-from optimizer.tracking.spool import SearchRecord, spooled, write_spool
+from optimizer.tracking.spool import RunTree, spooled, write_spool
 from optimizer.urls import without_password
 
 
 class TrackingError(Exception):
-    """The search is not tracked yet; the text is one line."""
+    """It is not tracked yet; the text is one line."""
 
 
 class Tracker(Protocol):
-    """Keeps searches. ``record`` says where it put this one (None: nowhere)."""
+    """Keeps runs. ``record`` says where it put them (None: nowhere)."""
 
-    def record(self, record: SearchRecord) -> str | None:
-        """Log the search.
+    def record(self, tree: RunTree) -> str | None:
+        """Log a run with its children.
 
         Raises:
             TrackingError: when the store is unreachable, refuses, or takes too long.
@@ -37,7 +37,7 @@ class Tracker(Protocol):
 class NoTracker:
     """``tracking=none``."""
 
-    def record(self, record: SearchRecord) -> None:
+    def record(self, tree: RunTree) -> None:
         return None
 
 
@@ -48,9 +48,9 @@ class MlflowTracker:
         self._settings = settings
         self._logger = _logger(settings.uri, settings.experiment)
 
-    def record(self, record: SearchRecord) -> str:
+    def record(self, tree: RunTree) -> str:
         settings, uri = self._settings, without_password(self._settings.uri)
-        path = write_spool(record.directory, spooled(record, settings))
+        path = write_spool(tree.directory, spooled(tree, settings))
         if not self._logger.is_there():
             # An earlier search of a multirun may have lost it.
             _logger.cache_clear()
@@ -60,7 +60,7 @@ class MlflowTracker:
             return f"{uri}, experiment {settings.experiment}, run {answer['run']}"
         reason = answer.get("error", f"did not answer within {settings.timeout_s:g} s")
         raise TrackingError(
-            f"{uri}: {reason}; python -m optimizer.tracking flush {record.directory} tries again"
+            f"{uri}: {reason}; python -m optimizer.tracking flush {tree.directory} tries again"
         )
 
 
@@ -84,7 +84,7 @@ class _Logger:
             # It is found where this program was, and Ctrl-C is none of its business.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
-            text=True,
+            encoding="utf-8",
         )
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True, name="tracking").start()

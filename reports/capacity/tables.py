@@ -137,7 +137,7 @@ def _days(days: float) -> str:
     return long_time_words(days * 86400)
 
 
-def _fabric_matters(cells: Iterable[Cell]) -> bool:
+def fabric_matters(cells: Iterable[Cell]) -> bool:
     """Whether a cluster was asked with more than one fabric."""
     pairs = {(cell.cluster, cell.fabric) for cell in cells}
     return len(pairs) > len({cluster for cluster, _ in pairs})
@@ -151,7 +151,7 @@ def _points_table(model: ModelOutcome) -> RenderableType:
     """Every cell that fits; * marks the front of GPUs, days and dollars."""
     table = _table(["", "cluster"], ["GPUs", "days", "cost", "MFU", "goodput"])
     table.add_column("recipe")
-    with_fabric = _fabric_matters(point.cell for point in model.points)
+    with_fabric = fabric_matters(point.cell for point in model.points)
     best = {id(point) for point in model.front}
     for point in model.points:
         table.add_row(
@@ -194,7 +194,7 @@ def _scaling_table(curves: Iterable[ScalingCurve]) -> RenderableType:
     table = _table(["cluster"], ["GPUs", "tokens/s/GPU", "efficiency"])
     table.add_column("what grew")
     sizes = [size for curve in curves for size in curve.points]
-    with_fabric = _fabric_matters(size.point.cell for size in sizes)
+    with_fabric = fabric_matters(size.point.cell for size in sizes)
     for size in sizes:
         table.add_row(
             _cluster_words(size.point.cell, with_fabric),
@@ -259,7 +259,7 @@ def _break_even_table(evens: Iterable[BreakEven], chosen: Point) -> RenderableTy
 def _without_point(results: Sequence[CellResult]) -> RenderableType:
     table = _table(["model", "cluster"], ["GPUs"])
     table.add_column("why", overflow="fold")
-    with_fabric = _fabric_matters(result.cell for result in results)
+    with_fabric = fabric_matters(result.cell for result in results)
     for result in results:
         # The second line is what was closest; study.json has all.
         lines = (result.reason or result.answer.status).splitlines()
@@ -288,6 +288,15 @@ def changes_report(found: Sequence[Change]) -> RenderableType:
         table.add_row("...", f"{len(found) - _SHOWN_CHANGES} more in changes.json", "", "")
     count = f"{len(found)} change" + ("s" if len(found) > 1 else "")
     return _titled(f"Since the last run: {count}", table)
+
+
+def change_words(change: Change) -> str:
+    """One difference in a line: what, where, before and now."""
+    share = "" if change.share is None else f" ({change.share:+.1%})"
+    kind = change.kind.replace("_", " ")
+    return (
+        f"{kind} of {change.where}: {change.before or 'none'} -> {change.after or 'none'}{share}"
+    )
 
 
 def goodput_words(outcome: StudyOutcome, reliability: Reliability) -> str:

@@ -25,7 +25,8 @@ targets: {day: {days: 1}}
 # In closed form, whatever the model: every search takes milliseconds.
 FAKE = "simulator.name=tests.optimizer.fake_simulator:FakeSimulator"
 ARGUMENTS = ["--config-dir", "mine", "sweep=ours", "search=grid", FAKE, "n_jobs=1"]
-ARGUMENTS += ["space.knobs.recompute=full"]
+ARGUMENTS += ["space.knobs.recompute=full", "tracking=none"]
+TRACKED = [*ARGUMENTS[:-1], "tracking=mlflow"]
 
 
 class Listener:
@@ -67,14 +68,14 @@ def runs_of(place: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def first(place):
-    done = run("plan.py", *ARGUMENTS, cwd=place)
+    done = run("plan.py", *TRACKED, cwd=place)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def test_a_study_is_answered_and_kept(first, place):
     assert "the cheapest cluster that meets every target is" in first.stdout
-    (directory,) = runs_of(place)
+    directory = runs_of(place)[0]
     names = {path.name for path in directory.iterdir()}
     assert names == {
         "study.json",
@@ -84,11 +85,45 @@ def test_a_study_is_answered_and_kept(first, place):
         "settings.yaml",
         "launch_llama3_8b.sh",
     }
-    assert (directory / "report.txt").read_text() == first.stdout
+    report, _, where = first.stdout.rpartition("Tracked: ")
+    assert (directory / "report.txt").read_text() == report
+    assert where.startswith("sqlite:///mlflow.db")
     record = json.loads((directory / "study.json").read_text())
     assert [cell["status"] for cell in record["cells"]] == ["fits"] * 4
     rows = csv.DictReader((directory / "study.csv").open())
     assert [row["cluster"] for row in rows] == ["h100_64"] * 2 + ["h200@h100_64"] * 2
+
+
+def test_a_study_is_in_mlflow_and_its_cells_once(first, place):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{place}/mlflow.db")
+    experiment = client.get_experiment_by_name("trainscout")
+    parent = client.get_run(first.stdout.split()[-1])
+    assert parent.data.tags["study"] == "ours"
+    left = {path.name for path in runs_of(place)[0].iterdir()}
+    assert {file.path for file in client.list_artifacts(parent.info.run_id)} == left
+
+    again = run("plan.py", *TRACKED, cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert "Since the last run: nothing changed." in again.stdout
+    unchanged = client.get_run(again.stdout.split()[-1])
+    assert unchanged.data.tags["children_in_run"] == parent.info.run_id
+    cells = client.search_runs([experiment.experiment_id], "tags.kind = 'cell'")
+    assert len(cells) == 4
+    assert {run.data.tags["mlflow.parentRunId"] for run in cells} == {parent.info.run_id}
+    record = json.loads((runs_of(place)[-1] / "study.json").read_text())
+    for field in ("days", "usd", "step_time_s", "mfu"):
+        expected = sorted(cell[field] for cell in record["cells"])
+        assert sorted(run.data.metrics[field] for run in cells) == pytest.approx(expected)
+
+
+def test_a_dead_tracking_server_costs_a_warning(place, tmp_path):
+    (tmp_path / "mine").symlink_to(place / "mine")
+    done = run("plan.py", *TRACKED, "tracking.uri=http://127.0.0.1:9", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "warning: not tracked in MLflow (http://127.0.0.1:9: " in done.stderr
+    assert (runs_of(tmp_path)[-1] / "tracking.json").exists()
 
 
 def test_what_changed_is_told_and_nothing_is_searched_again(first, place):

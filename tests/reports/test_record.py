@@ -19,28 +19,87 @@ def record(result, **changes):
     return search_record(result, DECLARED, **{**given, **changes})
 
 
+def trials(made):
+    return [int(child.tags["trial"]) for child in made.children]
+
+
 def test_the_best_and_the_front_are_kept_once():
     result = search_result()  # two ok trials, the first of them on the front
-    assert [trial.number for trial, _ in record(result).kept] == [0, 1]
-    assert [trial.number for trial, _ in record(result, top_k=1).kept] == [0]
+    assert trials(record(result)) == [0, 1]
+    assert trials(record(result, top_k=1)) == [0]
     front = search_result(pareto=result.best[::-1])
-    assert [trial.number for trial, _ in record(front, top_k=1).kept] == [0, 1]
+    made = record(front, top_k=1)
+    assert trials(made) == [0, 1]
+    assert [child.tags["rank"] for child in made.children] == ["1", "2"]
+    assert [child.tags["pareto"] for child in made.children] == ["true", "true"]
 
 
-def test_a_child_has_the_whole_recipe():
-    _, recipe = record(search_result()).kept[0]
-    assert recipe["tp"] == 4
-    assert recipe["dp"] == 2
+def test_a_child_has_the_whole_recipe_but_what_is_not_set():
+    child = record(search_result()).children[0]
+    assert (child.params["tp"], child.params["dp"], child.params["sp"]) == ("4", "2", "True")
+    assert "etp" not in child.params
+    assert child.params["num_gpus"] == "16"
+    assert child.name == f"#1 {child.tags['recipe']}"
+    assert child.tags["recipe"].startswith("tp4 pp2 dp2")
+    assert child.metrics["step_time_s"] == 2.0
 
 
 def test_what_a_search_is_found_by():
-    made = record(search_result())
-    assert made.name == "tiny on pair"
-    assert made.params == {"a.b": 1}
-    assert made.tags["model"] == "tiny"
-    assert made.tags["cluster"] == "pair"
-    assert made.tags["group"] == "sweep"
-    assert made.tags["config_hash"] == config_hash({"a": {"b": 1}})
+    settings = {
+        "a": {"b": 1},
+        "simulator": {"name": "replay"},
+        "network": {"engine": "whitebox"},
+        "search": {"sampler": "tpe"},
+        "objective": {"names": ["cost", "memory"]},
+        "seed": 3,
+    }
+    made = record(search_result(), settings=settings)
+    parent = made.parent
+    assert parent.name == "tiny on pair, 16 GPUs"
+    assert parent.params["a.b"] == "1"
+    expected = {
+        "kind": "search",
+        "status": "fits",
+        "model": "tiny",
+        "cluster": "pair",
+        "gpu": "h100",
+        "framework": DECLARED.framework.name,
+        "simulator": "replay",
+        "network": "whitebox",
+        "sampler": "tpe",
+        "objective": "cost,memory",
+        "seed": "3",
+        "stopped": "n_trials",
+        "group": "sweep",
+        "config_hash": config_hash(settings),
+        "mlflow.source.name": "optimize.py",
+    }
+    assert expected.items() <= parent.tags.items()
+    # What holds for the search holds for its recipes.
+    own = {"kind", "status", "mlflow.note.content", "recipe"}
+    for child in made.children:
+        assert parent.tags.items() - child.tags.items() <= {(k, parent.tags[k]) for k in own}
+
+
+def test_the_description_is_the_answer():
+    note = record(search_result()).parent.tags["mlflow.note.content"]
+    assert note.startswith("tiny on pair (16 x h100)")
+    assert "run **tp4 pp2 dp2" in note
+    assert "| 2 | tp2 pp4" in note
+    assert "**Why #1:** " in note
+
+
+def test_nothing_found_is_said():
+    made = record(search_result(best=(), pareto=()))
+    assert made.children == ()
+    assert made.parent.tags["status"] == "nothing_fits"
+    assert "recipe" not in made.parent.tags
+    assert made.parent.tags["mlflow.note.content"].startswith("**No recipe fits.**")
+
+
+def test_an_interrupted_search_is_killed():
+    assert record(search_result(stopped="interrupted")).status == "KILLED"
+    assert record(search_result()).status == "FINISHED"
 
 
 def test_the_hash_is_of_the_content():

@@ -1,6 +1,5 @@
 import socket
 import threading
-import uuid
 from dataclasses import replace
 
 import pytest
@@ -8,77 +7,73 @@ import pytest
 from optimizer.tracking import (
     MlflowTracker,
     NoTracker,
-    SearchRecord,
     TrackingError,
     TrackingSettings,
     make_tracker,
 )
 from optimizer.tracking.__main__ import main
-from optimizer.tracking.metrics import flat_params, prediction_metrics
 from optimizer.tracking.runs import log_spooled, open_store
 from optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
 from simulators.errors import InputError
-from tests.samples import prediction, search_result
+from tests.optimizer.tracking.trees import tree
 
 
-def record(tmp_path, **changes) -> SearchRecord:
-    report = tmp_path / "report.txt"
-    report.write_text("the report")
-    result = search_result(**changes)
-    return SearchRecord(
-        name="tiny on pair",
-        result=result,
-        kept=[(trial, {"tp": trial.recipe.tp, "dp": 2}) for trial in result.best],
-        params={f"key{i}": "x" * 600 for i in range(150)} | {"seed": 0},
-        tags={"model": "tiny", "cluster": "pair", "group": "sweep-1"},
-        directory=tmp_path,
-        artifacts=[report],
-    )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """One store for the module: MLflow takes seconds to create its tables."""
-    directory = tmp_path_factory.mktemp("mlflow")
-    return TrackingSettings(uri=f"sqlite:///{directory}/deep/mlflow.db")
-
-
-def test_a_search_is_a_parent_run_with_a_child_per_kept_recipe(store, tmp_path, monkeypatch):
+def test_a_search_is_a_parent_run_with_its_children(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = MlflowTracker(store).record(record(tmp_path))
+    where = MlflowTracker(store).record(tree(tmp_path))
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=store.uri)
     experiment = client.get_experiment_by_name("trainscout")
     runs = client.search_runs([experiment.experiment_id], "tags.group = 'sweep-1'")
-    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    (parent,) = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     children = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
-    assert len(parents) == 1
-    parent = parents[0]
     assert parent.info.run_id in where
-    assert parent.info.status == "FINISHED"
+    assert (parent.info.status, parent.info.run_name) == ("FINISHED", "tiny on pair")
+    assert (parent.info.start_time, parent.info.end_time) == (1000, 3000)
     assert parent.data.tags["model"] == "tiny"
+    assert "nothing" not in parent.data.tags
     assert parent.data.params["seed"] == "0"
     assert len(parent.data.params) == 151
-    assert parent.data.metrics["trials/oom"] == 2
     assert parent.data.metrics["best/step_time_s"] == 2.0
+    assert "unknown" not in parent.data.metrics
     assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["report.txt"]
 
-    children.sort(key=lambda run: int(run.data.tags["trainscout.rank"]))
-    assert [run.data.params["tp"] for run in children] == ["4", "2"]
+    children.sort(key=lambda run: int(run.data.tags["rank"]))
+    assert [run.data.params["tp"] for run in children] == ["8", "4"]
+    assert [run.data.metrics["step_time_s"] for run in children] == [2.0, 4.0]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
-    assert [run.data.tags["trainscout.pareto"] for run in children] == ["true", "false"]
-    metrics = children[1].data.metrics
-    assert metrics["step_time_s"] == 2.5
-    assert metrics["mfu"] == 0.5
-    assert metrics["memory/headroom_bytes"] == 10 * 2**30
-    assert metrics["breakdown/bubble_s"] == pytest.approx(0.6)
-    assert metrics["breakdown/bubble_s"] + metrics["breakdown/compute_s"] == pytest.approx(2.5)
+    assert {run.data.tags["record_id"] for run in children} == {parent.data.tags["record_id"]}
+
+
+def test_a_series_has_a_value_at_each_of_its_steps(fresh, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    where = MlflowTracker(fresh).record(tree(tmp_path))
+    client, _ = open_store(fresh.uri, fresh.experiment)
+    points = client.get_metric_history(where.rsplit(" ", 1)[1], "best_so_far/step_time_s")
+    assert {(point.step, point.value) for point in points} == {
+        (step, 1000.0 - step) for step in range(950)
+    }
+
+
+def test_children_that_the_store_has_are_not_logged_again(fresh, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tracker = MlflowTracker(fresh)
+    first = tracker.record(tree(tmp_path, digest="a")).rsplit(" ", 1)[1]
+    again = tracker.record(tree(tmp_path, digest="a")).rsplit(" ", 1)[1]
+    assert len(runs_in(fresh)) == 4
+    client, _ = open_store(fresh.uri, fresh.experiment)
+    assert client.get_run(again).data.tags["children_in_run"] == first
+    # The first has them, however often they are the same.
+    third = tracker.record(tree(tmp_path, digest="a")).rsplit(" ", 1)[1]
+    assert client.get_run(third).data.tags["children_in_run"] == first
+    tracker.record(tree(tmp_path, digest="b"))
+    assert len(runs_in(fresh)) == 8
 
 
 def test_an_interrupted_search_is_marked_killed(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = MlflowTracker(store).record(record(tmp_path, stopped="interrupted"))
+    where = MlflowTracker(store).record(tree(tmp_path, status="KILLED"))
     from mlflow.tracking import MlflowClient
 
     run = MlflowClient(tracking_uri=store.uri).get_run(where.rsplit(" ", 1)[1])
@@ -94,7 +89,7 @@ def test_an_unusable_database_is_one_line_at_once(tmp_path, content):
         path.write_bytes(content)
     tracker = MlflowTracker(TrackingSettings(uri=f"sqlite:///{path}"))
     with pytest.raises(TrackingError) as caught:
-        tracker.record(record(tmp_path))
+        tracker.record(tree(tmp_path))
     assert "\n" not in str(caught.value)
     assert "database" in str(caught.value)
 
@@ -105,7 +100,7 @@ def test_a_server_that_is_down_is_an_error_not_a_hang(tmp_path):
         port = free.getsockname()[1]
     tracker = MlflowTracker(TrackingSettings(uri=f"http://127.0.0.1:{port}", timeout_s=20))
     with pytest.raises(TrackingError, match=str(port)):
-        tracker.record(record(tmp_path))
+        tracker.record(tree(tmp_path))
 
 
 def test_a_silent_server_is_given_up_at_the_deadline(tmp_path):
@@ -113,7 +108,7 @@ def test_a_silent_server_is_given_up_at_the_deadline(tmp_path):
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
         tracker = MlflowTracker(TrackingSettings(uri=uri, timeout_s=1))
         with pytest.raises(TrackingError, match="did not answer within 1 s"):
-            tracker.record(record(tmp_path))
+            tracker.record(tree(tmp_path))
 
 
 def test_building_a_tracker_does_not_wait_for_the_store():
@@ -133,7 +128,7 @@ def test_building_a_tracker_does_not_wait_for_the_store():
 def test_none_keeps_nothing(tmp_path):
     tracker = make_tracker(TrackingSettings(name="none"))
     assert isinstance(tracker, NoTracker)
-    assert tracker.record(record(tmp_path)) is None
+    assert tracker.record(tree(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -158,26 +153,6 @@ def test_the_nearest_scheme_is_offered():
         TrackingSettings(uri="sqlit:///mlflow.db").check()
 
 
-def test_configuration_is_flattened_to_dotted_names():
-    assert flat_params({"a": {"b": 1, "c": {"d": 2}}, "e": [3]}) == {
-        "a.b": 1,
-        "a.c.d": 2,
-        "e": [3],
-    }
-
-
-def test_no_password_is_tracked():
-    flat = flat_params({"tracking": {"uri": "https://me:secret@host"}})
-    assert flat == {"tracking.uri": "https://me:***@host"}
-
-
-def test_an_error_bar_becomes_two_metrics():
-    bare = prediction()
-    assert "step_time_low_s" not in prediction_metrics(bare)
-    metrics = prediction_metrics(replace(bare, interval_s=(1.5, 2.5)))
-    assert (metrics["step_time_low_s"], metrics["step_time_high_s"]) == (1.5, 2.5)
-
-
 def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -190,15 +165,10 @@ def runs_in(settings):
 
 
 class TestFlushing:
-    @pytest.fixture
-    def fresh(self, store):
-        """The module's database, an experiment of its own."""
-        return replace(store, experiment=uuid.uuid4().hex)
-
     def test_what_no_server_took_is_logged_by_the_command(self, fresh, tmp_path, capsys, cwd):
         down = replace(fresh, uri=f"http://127.0.0.1:{free_port()}")
         with pytest.raises(TrackingError, match="flush"):
-            MlflowTracker(down).record(record(tmp_path))
+            MlflowTracker(down).record(tree(tmp_path))
         assert (tmp_path / SPOOL).stat().st_mode & 0o077 == 0
         assert main(["flush", str(tmp_path.parent)]) == 1
         assert main(["flush", str(tmp_path.parent), "--uri", fresh.uri]) == 0
@@ -209,11 +179,11 @@ class TestFlushing:
         assert len(runs_in(fresh)) == 3
 
     def test_what_was_logged_is_not_kept(self, fresh, tmp_path, cwd):
-        MlflowTracker(fresh).record(record(tmp_path))
+        MlflowTracker(fresh).record(tree(tmp_path))
         assert not (tmp_path / SPOOL).exists()
 
     def test_a_store_that_fails_half_way_leaves_no_halves(self, fresh, tmp_path, cwd):
-        path = write_spool(tmp_path, spooled(record(tmp_path), fresh))
+        path = write_spool(tmp_path, spooled(tree(tmp_path), fresh))
         client, experiment_id = open_store(fresh.uri, fresh.experiment)
         # The last thing to be logged is missing.
         (tmp_path / "report.txt").rename(tmp_path / "away.txt")
@@ -229,7 +199,7 @@ class TestFlushing:
         assert client.get_run(parent).info.status == "FINISHED"
 
     def test_a_search_that_did_get_through_is_not_logged_twice(self, fresh, tmp_path, cwd):
-        path = write_spool(tmp_path, spooled(record(tmp_path), fresh))
+        path = write_spool(tmp_path, spooled(tree(tmp_path), fresh))
         again = path.read_text()
         client, experiment_id = open_store(fresh.uri, fresh.experiment)
         first = log_spooled(client, experiment_id, path, again=False)
