@@ -96,6 +96,13 @@ _SIMULATION = {
     "heat_map": HeatMapChoice,
     "timeline": TimelineChoice,
 }
+_EXPLANATION = {
+    **_QUESTION,
+    "search": SearchOptions,
+    "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+}
 _CAPACITY = {
     "framework": Framework,
     "search": SearchOptions,
@@ -109,15 +116,18 @@ _CAPACITY = {
 COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
     "optimize.py": ("search_schema", _SEARCH),
     "simulate.py": ("simulation_schema", _SIMULATION),
+    "explain.py": ("explanation_schema", _EXPLANATION),
     "plan.py": ("capacity_schema", _CAPACITY),
 }
 """Each command's schema, and the dataclasses of its groups: what the reference page lists."""
 
 PLAIN_SETTINGS = {
+    "against": "What to compare with: `best`, searched for now, or an earlier search's directory.",
     "change_threshold": "Days or dollars that moved by more than this share count as a change.",
     "debug": "Show tracebacks.",
     "fail_on_change": "Exit code 3 when something changed since the study's last run.",
     "format": "`table`: a report for people; `json`, `csv`: data for programs, alone on stdout.",
+    "given": "Your launch script, configuration file or arguments; `null`: `a` says the recipe.",
     "join": "Work on a search that other processes also work on; needs `search.storage`.",
     "n_jobs": "Processes that search cells at the same time; -1 means one per core.",
     "resume": "Go on with the latest search of this model on this cluster.",
@@ -131,7 +141,7 @@ PLAIN_SETTINGS = {
 
 
 def register_commands() -> None:
-    """Make ``search_schema``, ``simulation_schema`` and ``capacity_schema`` known to Hydra."""
+    """Make the schema of every command known to Hydra."""
     search: dict[str, Any] = {
         **{group: structured(cls) for group, cls in _SEARCH.items()},
         # Open, so that choices can be given to a knob that its file computes; what a space may
@@ -144,6 +154,16 @@ def register_commands() -> None:
     }
     simulation: dict[str, Any] = {
         **{group: structured(cls) for group, cls in _SIMULATION.items()},
+        **_output(),
+    }
+    explanation: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _EXPLANATION.items()},
+        # Open: what a recipe leaves unsaid comes from the launch arguments, or from the other one.
+        "a": OmegaConf.create({}, flags={"struct": False}),
+        "b": OmegaConf.create({}, flags={"struct": False}),
+        "given": StringNode(None),
+        "against": StringNode(None),
+        "space": OmegaConf.create({}, flags={"struct": False}),
         **_output(),
     }
     capacity: dict[str, Any] = {
@@ -164,6 +184,7 @@ def register_commands() -> None:
     store = ConfigStore.instance()
     store.store(name="search_schema", node=OmegaConf.create(search))
     store.store(name="simulation_schema", node=OmegaConf.create(simulation))
+    store.store(name="explanation_schema", node=OmegaConf.create(explanation))
     store.store(name="capacity_schema", node=OmegaConf.create(capacity))
 
 

@@ -1,0 +1,95 @@
+"""Everything there is to say of a recipe, and of another beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optimizer.space import Space
+from reports.comparison.attribution import Attribution, attribute, changed_fields
+from reports.comparison.one_knob import Neighbour, one_knob, tie_limit
+from reports.comparison.predictions import Predictions
+from reports.comparison.reasons import Reason, reasons
+from simulators.job import Job, Recipe
+from simulators.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class Side:
+    """One recipe; ``name`` is what sentences call it, ``origin`` says where it comes from."""
+
+    name: str
+    origin: str
+    job: Job
+    prediction: Prediction
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.job.recipe
+
+
+@dataclass(frozen=True)
+class Difference:
+    """From the first recipe to the second.
+
+    ``tie_share`` is the lead, as a share of a step, below which the two cannot be told apart
+    (None: the simulator does not know). ``reasons`` are why parts of the step differ,
+    ``attribution`` what each change brings (None: the recipes are the same).
+    """
+
+    other: Side
+    tie_share: float | None
+    reasons: tuple[Reason, ...]
+    attribution: Attribution | None
+
+    def lead(self, first: Side) -> float:
+        """By how much of the shorter step they differ."""
+        steps = (first.prediction.step_time_s, self.other.prediction.step_time_s)
+        return max(steps) / min(steps) - 1
+
+    def told_apart(self, first: Side) -> bool | None:
+        return None if self.tie_share is None else self.lead(first) > self.tie_share
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A recipe, its neighbours in a space, and what it differs in from another (None: none)."""
+
+    first: Side
+    neighbours: tuple[Neighbour, ...]
+    difference: Difference | None
+
+
+def compare(
+    first: tuple[str, str, Recipe],
+    other: tuple[str, str, Recipe] | None,
+    space: Space,
+    predictions: Predictions,
+) -> Comparison:
+    """Compare launchable recipes, each given as name, origin and recipe."""
+    side = _side(first, predictions)
+    neighbours = tuple(one_knob(side.recipe, space, predictions))
+    if other is None:
+        return Comparison(side, neighbours, None)
+    second = _side(other, predictions)
+    changed = changed_fields(side.recipe, second.recipe)
+    return Comparison(
+        side,
+        neighbours,
+        Difference(
+            other=second,
+            tie_share=tie_limit(side.recipe, second.recipe, predictions),
+            reasons=tuple(
+                reasons(
+                    (side.job, second.job),
+                    (side.prediction, second.prediction),
+                    (side.name, second.name),
+                )
+            ),
+            attribution=attribute(side.recipe, second.recipe, predictions) if changed else None,
+        ),
+    )
+
+
+def _side(given: tuple[str, str, Recipe], predictions: Predictions) -> Side:
+    name, origin, recipe = given
+    return Side(name, origin, predictions.job(recipe), predictions.of(recipe))

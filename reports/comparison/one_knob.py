@@ -1,0 +1,183 @@
+"""If you only change one knob: every neighbour of a recipe in a space, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from optimizer.expressions import NotWholeError
+from optimizer.space import RECIPE_DEFAULTS, Knob, Space
+from pruning.equivalence import plainest
+from reports.comparison.attribution import Fields, changed_fields
+from reports.comparison.predictions import Predictions
+from simulators.job import Recipe
+from simulators.prediction import Prediction
+from simulators.uncertainty import features_of, tie_share
+
+# Partners are alternatives to each other: so many, the nearest values of as many knobs, are tried.
+_PARTNERS = 3
+# What a knob must add to its partner's change, as a share of the step, to be a change of its own.
+_WORTH_A_PARTNER = 0.001
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A recipe one knob away.
+
+    ``fields``: the knob first, then what had to change with it for the recipe to be launchable,
+    with their values ``before`` and ``after``. ``told_apart`` says whether the difference is
+    larger than predicted differences are typically off by (None: the simulator does not know).
+    """
+
+    fields: Fields
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
+    recipe: Recipe
+    prediction: Prediction
+    told_apart: bool | None
+
+
+def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Neighbour]:
+    """Launchable recipes that differ from ``recipe`` in one knob of ``space``.
+
+    Where a value alone cannot be launched, or means nothing, what the space derives from it is
+    changed with it, else one more knob, whichever is best; not where that other knob alone would
+    do as well. Recipes that only spell the same one differently are left out. Those that fit come
+    first, the shortest step first.
+    """
+    base = predictions.of(recipe)
+    job = predictions.job(recipe)
+    plain = plainest(job)
+    neighbours: dict[Recipe, Neighbour] = {}
+    for knob in _knobs(space):
+        for choice in knob.choices:
+            if choice == getattr(recipe, knob.name):
+                continue
+            changed = replace(recipe, **{knob.name: choice})
+            candidates = _with_partners(changed, recipe, knob, space, predictions)
+            found = [
+                candidate
+                for candidate in candidates
+                if plainest(predictions.job(candidate)) != plain
+                and _adds(knob.name, candidate, recipe, predictions)
+            ]
+            if not found:
+                continue
+            best = min(found, key=lambda each: _order(predictions.of(each)))
+            if best not in neighbours:
+                neighbours[best] = _neighbour(knob.name, recipe, best, base, predictions)
+    return sorted(neighbours.values(), key=lambda each: _order(each.prediction))
+
+
+def _adds(knob: str, candidate: Recipe, recipe: Recipe, predictions: Predictions) -> bool:
+    """Whether the knob adds to what its partners do without it."""
+    without = replace(candidate, **{knob: getattr(recipe, knob)})
+    if without == recipe or not predictions.launchable(without):
+        return True
+    alone, both = predictions.of(without), predictions.of(candidate)
+    return _order(both) < (not alone.fits, (1 - _WORTH_A_PARTNER) * alone.step_time_s)
+
+
+def _order(prediction: Prediction) -> tuple[bool, float]:
+    return not prediction.fits, prediction.step_time_s
+
+
+def _knobs(space: Space) -> list[Knob]:
+    return [knob for knob in space.knobs if knob.name in RECIPE_DEFAULTS]
+
+
+def _values(recipe: Recipe, space: Space) -> dict[str, Any]:
+    """What the space's expressions may read, as this recipe has it."""
+    values: dict[str, Any] = dict(space.declared.quantities)
+    values["dp"] = space.declared.job(recipe).dp
+    for knob in space.knobs:
+        helper = knob.otherwise if knob.when is not None else knob.choices[0]
+        values[knob.name] = getattr(recipe, knob.name, helper)
+    return values
+
+
+def _meant(recipe: Recipe, names: Fields, space: Space, predictions: Predictions) -> bool:
+    """Whether the recipe can be launched, and the knobs in ``names`` matter to it."""
+    if not predictions.launchable(recipe):
+        return False
+    values = _values(recipe, space)
+    knobs = (knob for knob in _knobs(space) if knob.name in names)
+    return all(knob.when is None or knob.when.holds(values) for knob in knobs)
+
+
+def _with_partners(
+    changed: Recipe, recipe: Recipe, knob: Knob, space: Space, predictions: Predictions
+) -> list[Recipe]:
+    """The changed recipe if it is one, else what it becomes with a partner."""
+    if _meant(changed, (knob.name,), space, predictions):
+        return [changed]
+    derived = _derived(changed, space)
+    if derived is not None and _meant(derived, (knob.name,), space, predictions):
+        return [derived]
+    partners = list(_partners(changed, recipe, knob, space, predictions))
+    partners.sort(key=lambda pair: pair[0])
+    return [candidate for _, candidate in partners[:_PARTNERS]]
+
+
+def _derived(changed: Recipe, space: Space) -> Recipe | None:
+    values = _values(changed, space)
+    fields: dict[str, Any] = {}
+    for name, expression in space.derived:
+        try:
+            fields[name] = values[name] = expression(values)
+        except NotWholeError:
+            return None
+    return replace(changed, **fields)
+
+
+def _partners(
+    changed: Recipe, recipe: Recipe, knob: Knob, space: Space, predictions: Predictions
+) -> Iterator[tuple[int, Recipe]]:
+    """For each other knob the nearest of its values that makes the change possible, with how
+    many choices away it is."""
+    for partner in _knobs(space):
+        if partner.name == knob.name:
+            continue
+        now = getattr(recipe, partner.name)
+        here = partner.choices.index(now) if now in partner.choices else 0
+        nearest = sorted(enumerate(partner.choices), key=lambda entry: abs(entry[0] - here))
+        for index, value in nearest:
+            candidate = replace(changed, **{partner.name: value})
+            if value != now and _meant(candidate, (knob.name, partner.name), space, predictions):
+                yield abs(index - here), candidate
+                break
+
+
+def _neighbour(
+    knob: str, recipe: Recipe, found: Recipe, base: Prediction, predictions: Predictions
+) -> Neighbour:
+    others = tuple(name for name in changed_fields(recipe, found) if name != knob)
+    fields = (knob, *others)
+    prediction = predictions.of(found)
+    return Neighbour(
+        fields=fields,
+        before=tuple(getattr(recipe, name) for name in fields),
+        after=tuple(getattr(found, name) for name in fields),
+        recipe=found,
+        prediction=prediction,
+        told_apart=told_apart(recipe, found, predictions),
+    )
+
+
+def told_apart(one: Recipe, other: Recipe, predictions: Predictions) -> bool | None:
+    """Whether two recipes differ by more than predicted differences like it are off by."""
+    share = tie_limit(one, other, predictions)
+    if share is None:
+        return None
+    shorter, longer = sorted(predictions.of(each).step_time_s for each in (one, other))
+    return longer / shorter - 1 > share
+
+
+def tie_limit(one: Recipe, other: Recipe, predictions: Predictions) -> float | None:
+    """The lead, as a share of a step, below which they cannot be told apart."""
+    first = predictions.of(one)
+    if first.interval_s is None:
+        return None
+    features = features_of(predictions.job(one), first.step_time_s, first.breakdown_s)
+    return tie_share(features, one, other)

@@ -1,0 +1,33 @@
+"""Predictions of many recipes of one job, each made once."""
+
+from __future__ import annotations
+
+from optimizer.question import Declared
+from simulators.base import Simulator
+from simulators.job import Job, Recipe
+from simulators.prediction import Prediction
+from simulators.validity import why_invalid
+
+
+class Predictions:
+    """What a simulator says of recipes of one declared job; each is simulated once."""
+
+    def __init__(self, declared: Declared, simulator: Simulator) -> None:
+        self.declared = declared
+        self._simulator = simulator
+        self._made: dict[Recipe, Prediction] = {}
+        self._launchable: dict[Recipe, bool] = {}
+
+    def job(self, recipe: Recipe) -> Job:
+        return self.declared.job(recipe)
+
+    def launchable(self, recipe: Recipe) -> bool:
+        if recipe not in self._launchable:
+            self._launchable[recipe] = why_invalid(self.job(recipe)) is None
+        return self._launchable[recipe]
+
+    def of(self, recipe: Recipe) -> Prediction:
+        """The prediction of a launchable recipe."""
+        if recipe not in self._made:
+            self._made[recipe] = self._simulator.simulate(self.job(recipe))
+        return self._made[recipe]

@@ -1,0 +1,237 @@
+"""Why one recipe spends more on a part of its step than another, from the mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reports.comparison.mechanism import Mechanism, Traffic, mechanism
+from reports.wording import percent_words
+from simulators.job import Job
+from simulators.prediction import Prediction
+
+# Differences below this share of the shorter step are not worth a sentence.
+NOTABLE_SHARE = 0.002
+# Quantities nearer than this are called equal.
+_EQUAL = 0.005
+
+
+@dataclass(frozen=True)
+class Reason:
+    """By how much the second recipe spends more on ``part`` (seconds), and why, in words."""
+
+    part: str
+    difference_s: float
+    words: str
+
+
+def reasons(
+    jobs: tuple[Job, Job], predictions: tuple[Prediction, Prediction], names: tuple[str, str]
+) -> list[Reason]:
+    """A reason for each notable difference of two breakdowns, the largest first.
+
+    ``names`` is what the two recipes are called in the sentences.
+    """
+    first, second = predictions
+    parts = dict.fromkeys([*first.breakdown_s, *second.breakdown_s])
+    gaps = {
+        part: second.breakdown_s.get(part, 0.0) - first.breakdown_s.get(part, 0.0)
+        for part in parts
+    }
+    least_s = NOTABLE_SHARE * min(first.step_time_s, second.step_time_s)
+    pair = _Pair(mechanism(jobs[0], first), mechanism(jobs[1], second), predictions, names)
+    return [
+        Reason(part, gap, _REASONS[part](pair) if part in _REASONS else "")
+        for part, gap in sorted(gaps.items(), key=lambda item: -abs(item[1]))
+        if abs(gap) > least_s
+    ]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    first: Mechanism
+    second: Mechanism
+    predictions: tuple[Prediction, Prediction]
+    names: tuple[str, str]
+
+    @property
+    def sides(self) -> tuple[tuple[str, Mechanism], tuple[str, Mechanism]]:
+        return (self.names[0], self.first), (self.names[1], self.second)
+
+    def each(self, words: Callable[[Mechanism], str]) -> str:
+        return self.said(words(self.first), words(self.second))
+
+    def said(self, one: str, other: str) -> str:
+        """``a ..., b ...``, or ``both ...`` where the words are the same."""
+        if one == other:
+            return f"both {one}"
+        return f"{self.names[0]} {one}, {self.names[1]} {other}"
+
+
+def _bubble(pair: _Pair) -> str:
+    def words(side: Mechanism) -> str:
+        recipe, batches = side.job.recipe, side.job.num_micro_batches
+        if recipe.pp == 1:
+            return "has no pipeline"
+        return (
+            f"({recipe.pp} - 1) / ({recipe.vpp} x {batches}) = {percent_words(side.ideal_bubble)}"
+        )
+
+    ideal = "filling and draining the pipeline takes (pp - 1) / (vpp x micro-batches) of a pass: "
+    rest = ""
+    for (name, side), prediction in zip(pair.sides, pair.predictions, strict=True):
+        recipe = side.job.recipe
+        if recipe.pp == 1:
+            continue
+        bubble_s = prediction.breakdown_s.get("bubble", 0.0)
+        busy_s = prediction.step_time_s - bubble_s
+        beyond_s = bubble_s - side.ideal_bubble * busy_s
+        if beyond_s > 0.01 * prediction.step_time_s:
+            share = percent_words(beyond_s / prediction.step_time_s)
+            layers = sorted(set(side.job.layers_per_stage))
+            what = "unequal stages" if len(layers) > 1 else "the ends' extra work and transfers"
+            rest += f"; {name} waits {share} of its step beyond that for {what}"
+    return ideal + pair.each(words) + rest
+
+
+def _compute(pair: _Pair) -> str:
+    words = []
+    one, other = pair.first, pair.second
+    if abs(one.repeated_share - other.repeated_share) > _EQUAL:
+        words.append(
+            "recomputation repeats "
+            + pair.each(lambda side: f"{percent_words(side.repeated_share)} of the model's FLOPs")
+        )
+    if not _close(one.matrix_flops, other.matrix_flops):
+        words.append(
+            "a GPU of the critical stage multiplies "
+            + pair.each(lambda side: f"{side.matrix_flops / 1e15:,.1f} PFLOP a step")
+        )
+    rates = [
+        side.matrix_flops / prediction.breakdown_s["compute"] / 1e12
+        for (_, side), prediction in zip(pair.sides, pair.predictions, strict=True)
+    ]
+    if not _close(*rates):
+        speeds = pair.said(*(f"runs at {rate:,.0f} TFLOP/s" for rate in rates))
+        words.append(f"{speeds} ({pair.each(_gemm_words)})")
+    return "; ".join(words) or "the same kernels"
+
+
+def _gemm_words(side: Mechanism) -> str:
+    job = side.job
+    tokens = job.sequence_length * job.recipe.micro_batch // job.recipe.cp
+    moe = job.model.moe
+    width = job.model.ffn_hidden_size // job.recipe.tp
+    if moe is not None:
+        width = moe.ffn_hidden_size // job.etp
+        return f"has GEMMs of {tokens:,} tokens before routing by expert width {width:,}"
+    return f"has GEMMs of {tokens:,} tokens by MLP width {width:,}"
+
+
+def _traffic(dimension: str) -> Callable[[_Pair], str]:
+    def words(side: Mechanism) -> str:
+        traffic = side.traffic.get(dimension)
+        if traffic is None or traffic.group.size == 1:
+            return "exchanges nothing"
+        return f"exchanges {_traffic_words(traffic)}{_hidden_words(side, dimension)}"
+
+    return lambda pair: pair.each(words)
+
+
+def _hidden_words(side: Mechanism, dimension: str) -> str:
+    recipe = side.job.recipe
+    if dimension == "tp" and recipe.tp_comm_overlap:
+        return ", beside the GEMMs it belongs to"
+    if dimension == "ep" and recipe.overlap_moe_expert_parallel_comm:
+        return ", beside another micro-batch"
+    return ""
+
+
+def _traffic_words(traffic: Traffic) -> str:
+    group = traffic.group
+    where = "inside a node" if group.nodes == 1 else f"over {group.nodes} nodes"
+    return (
+        f"{traffic.bytes / 2**30:,.0f} GiB a step in {traffic.messages:,} messages of "
+        f"{traffic.message_bytes / 2**20:,.1f} MiB in groups of {group.size} {where}"
+    )
+
+
+def _pipeline(pair: _Pair) -> str:
+    def words(side: Mechanism) -> str:
+        boundary = side.boundary
+        if not boundary.messages:
+            return "has no pipeline"
+        beside = ", beside computation" if side.job.recipe.vpp > 1 else ", each waited for"
+        return (
+            f"passes {boundary.messages:,} messages of {boundary.message_bytes / 2**20:,.1f} MiB"
+            f" a step to its neighbours{beside}"
+        )
+
+    return pair.each(words)
+
+
+def _data_parallel(pair: _Pair) -> str:
+    def words(side: Mechanism) -> str:
+        recipe, replicas = side.job.recipe, side.job.dp * side.job.recipe.cp
+        if replicas == 1 and side.job.expert_dp == 1:
+            return "has no replicas"
+        hidden = [
+            what
+            for what, on in (
+                ("gradients", recipe.overlap_grad_reduce or recipe.zero_stage == 3),
+                ("parameters", recipe.overlap_param_gather or recipe.zero_stage == 3),
+            )
+            if on
+        ]
+        beside = f", {' and '.join(hidden)} beside computation" if hidden else ", nothing hidden"
+        return (
+            f"sums gradients of {side.parameters / 1e9:.2f} B parameters a GPU over {replicas} "
+            f"replicas (zero_stage={recipe.zero_stage}{beside})"
+        )
+
+    return pair.each(words)
+
+
+def _optimizer(pair: _Pair) -> str:
+    return pair.each(lambda side: f"updates {side.updated / 1e6:,.0f} M parameters a GPU")
+
+
+def _slowdown(pair: _Pair) -> str:
+    def words(side: Mechanism) -> str:
+        recipe = side.job.recipe
+        names = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather")
+        on = [name for name in names if getattr(recipe, name)]
+        return "hides " + (" and ".join(on) if on else "only what its backward passes hide")
+
+    return "kernels lose SMs and memory bandwidth to communication beside them: " + pair.each(
+        words
+    )
+
+
+def _stragglers(pair: _Pair) -> str:
+    return "a fixed share of kernel time, which all GPUs wait for, so it goes with computation"
+
+
+def _host(pair: _Pair) -> str:
+    return "the GPU waits where kernels end before the next is launched: " + pair.each(
+        lambda side: f"launches {side.kernels:,} matrix kernels a step"
+    )
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= _EQUAL * max(abs(one), abs(other))
+
+
+_REASONS: dict[str, Callable[[_Pair], str]] = {
+    "bubble": _bubble,
+    "compute": _compute,
+    "tp_communication": _traffic("tp"),
+    "cp_communication": _traffic("cp"),
+    "ep_communication": _traffic("ep"),
+    "pp_communication": _pipeline,
+    "dp_communication": _data_parallel,
+    "overlap_slowdown": _slowdown,
+    "stragglers": _stragglers,
+    "optimizer": _optimizer,
+    "host": _host,
+}

@@ -1,0 +1,355 @@
+"""A comparison as people read it on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from reports.comparison.attribution import Attribution, Change
+from reports.comparison.comparison import Comparison, Difference, Side
+from reports.comparison.one_knob import Neighbour
+from reports.comparison.words import (
+    Unit,
+    change_words,
+    signed_gib,
+    signed_percent,
+    signed_seconds,
+)
+from reports.wording import (
+    gib_words,
+    part_words,
+    percent_words,
+    question_words,
+    recipe_words,
+    seconds_words,
+    usd_words,
+)
+from simulators.uncertainty import LEVEL
+
+_GIB = 2**30
+# Parts of a step below this share of it are left out.
+_SHOWN_SHARE = 0.0005
+# One-knob changes shown unless all are asked for.
+SHOWN_KNOBS = 12
+# Two predictions of one question are equal but for rounding.
+_SAME_STEP = 1e-6
+
+
+def comparison_report(
+    comparison: Comparison, *, stored_step_s: float | None = None, everything: bool = False
+) -> RenderableType:
+    """The whole report.
+
+    ``stored_step_s`` is the step that an earlier search predicted for the other recipe;
+    ``everything``: also neighbours that are far behind.
+    """
+    first, difference = comparison.first, comparison.difference
+    parts: list[RenderableType] = [
+        Text(question_words(first.job), style="bold"),
+        Text(),
+        _recipes(first, difference),
+        Text(),
+    ]
+    if difference is not None:
+        parts += [_verdict(first, difference), Text()]
+        if stored_step_s is not None:
+            parts.append(_same_question(difference.other, stored_step_s))
+    parts += [_totals(first, difference), Text(), _breakdown(first, difference)]
+    if difference is not None:
+        parts.append(_reasons(difference))
+        if difference.attribution is not None:
+            parts += [Text(), _changes(difference.attribution, first, difference.other)]
+    parts += [Text(), _one_knob(first, comparison.neighbours, everything=everything)]
+    parts += [Text(), _memory(first, difference)]
+    return Group(*parts)
+
+
+def _recipes(first: Side, difference: Difference | None) -> RenderableType:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for side in [first] + ([] if difference is None else [difference.other]):
+        words = Text(recipe_words(side.recipe, side.job.dp))
+        table.add_row(side.name, words.append(f"  ({side.origin})", style="dim"))
+    return table
+
+
+def _verdict(first: Side, difference: Difference) -> RenderableType:
+    other = difference.other
+    gap_s = other.prediction.step_time_s - first.prediction.step_time_s
+    if difference.attribution is None:
+        return Text(f"{first.name} and {other.name} are the same recipe.", style="bold")
+    lead = difference.lead(first)
+    faster = "faster" if gap_s < 0 else "slower"
+    share = abs(gap_s) / first.prediction.step_time_s
+    words = f"{other.name} is {seconds_words(abs(gap_s))} a step ({percent_words(share)}) {faster}"
+    words += f" than {first.name}"
+    limit = difference.tie_share
+    if limit is None:
+        words += "; the simulator does not say how sure that is."
+    else:
+        apart = "is enough" if lead > limit else "is not enough"
+        words += (
+            f". {percent_words(lead)} of the shorter step {apart} to tell them apart: of "
+            f"predicted differences between measured layouts that differ as much, one in "
+            f"{round(1 / (1 - LEVEL))} was off by more than {percent_words(limit)}."
+        )
+    for side in (first, other):
+        if not side.prediction.fits:
+            short = gib_words(-side.prediction.memory.headroom_bytes)
+            words += f" {side.name} does not fit in memory, by {short}."
+    return Text(words)
+
+
+def _same_question(other: Side, stored_step_s: float) -> RenderableType:
+    """A warning where the earlier search asked something else, else nothing."""
+    step_s = other.prediction.step_time_s
+    if abs(stored_step_s / step_s - 1) < _SAME_STEP:
+        return Text("", end="")
+    return Text(
+        f"Note: that search predicted {seconds_words(stored_step_s)} for it, not "
+        f"{seconds_words(step_s)}: it asked about another model, cluster or training.\n",
+        style="yellow",
+    )
+
+
+def _totals(first: Side, difference: Difference | None) -> RenderableType:
+    sides = [first] + ([] if difference is None else [difference.other])
+    table = _table("", [side.name for side in sides], difference)
+    figures: list[tuple[str, list[str], str]] = []
+
+    def add(name: str, values: list[str], change: str = "") -> None:
+        figures.append((name, values, change))
+
+    predictions = [side.prediction for side in sides]
+    gap = predictions[-1].step_time_s - predictions[0].step_time_s
+    add(
+        "step time",
+        [seconds_words(each.step_time_s) for each in predictions],
+        f"{signed_seconds(gap)} ({signed_percent(gap / predictions[0].step_time_s)})",
+    )
+    add(
+        f"error bar ({LEVEL:.0%})",
+        [
+            "none"
+            if each.interval_s is None
+            else " to ".join(seconds_words(end) for end in each.interval_s)
+            for each in predictions
+        ],
+    )
+    add(
+        "MFU / HFU",
+        [f"{each.mfu * 100:.1f} / {each.hfu * 100:.1f} %" for each in predictions],
+        f"{(predictions[-1].mfu - predictions[0].mfu) * 100:+.1f} points",
+    )
+    add(
+        "tokens/s per GPU",
+        [f"{each.tokens_per_s_per_gpu:,.0f}" for each in predictions],
+        f"{predictions[-1].tokens_per_s_per_gpu - predictions[0].tokens_per_s_per_gpu:+,.0f}",
+    )
+    add(
+        "the whole run",
+        [usd_words(each.cost_of_run_usd) for each in predictions],
+        signed_percent(predictions[-1].cost_of_run_usd / predictions[0].cost_of_run_usd - 1)
+        if predictions[0].cost_of_run_usd
+        else "",
+    )
+    add(
+        "memory, worst stage",
+        [gib_words(each.memory.peak_reserved_bytes) for each in predictions],
+        signed_gib(
+            predictions[-1].memory.peak_reserved_bytes - predictions[0].memory.peak_reserved_bytes
+        )
+        + " GiB",
+    )
+    add(
+        "fits",
+        [
+            f"yes, {gib_words(each.memory.headroom_bytes)} left"
+            if each.fits
+            else f"no, {gib_words(-each.memory.headroom_bytes)} short"
+            for each in predictions
+        ],
+    )
+    for name, values, change in figures:
+        table.add_row(name, *values, *([change] if difference else []))
+    return table
+
+
+def _table(title: str, names: Sequence[str], difference: Difference | None) -> Table:
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    if difference is not None:
+        table.add_column(f"{names[1]} - {names[0]}", justify="right")
+    return table
+
+
+def _breakdown(first: Side, difference: Difference | None) -> RenderableType:
+    sides = [first] + ([] if difference is None else [difference.other])
+    table = _table("Where the step goes", [side.name for side in sides], difference)
+    parts = dict.fromkeys(part for side in sides for part in side.prediction.breakdown_s)
+    rows = []
+    for part in parts:
+        seconds = [side.prediction.breakdown_s.get(part, 0.0) for side in sides]
+        if max(seconds) > _SHOWN_SHARE * first.prediction.step_time_s:
+            rows.append((part, seconds))
+    rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if difference else -row[1][0])
+    for part, seconds in rows:
+        cells = [seconds_words(each) if each else "0" for each in seconds]
+        if difference is None:
+            cells[0] += f"  {percent_words(seconds[0] / first.prediction.step_time_s):>6}"
+        else:
+            cells.append(signed_seconds(seconds[1] - seconds[0]))
+        table.add_row(part_words(part), *cells)
+    return table
+
+
+def _reasons(difference: Difference) -> RenderableType:
+    lines: list[RenderableType] = []
+    for reason in difference.reasons:
+        more = "more" if reason.difference_s > 0 else "less"
+        head = f"{part_words(reason.part)}, {seconds_words(abs(reason.difference_s))} {more}: "
+        text = Text(head, style="bold").append(reason.words or "no reason known", style="not bold")
+        lines.append(Padding(text, (0, 0, 0, 2)))
+    if not lines:
+        return Text()
+    return Group(Text(), Text(f"Why {difference.other.name} differs", style="italic"), *lines)
+
+
+def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableType:
+    table = Table(
+        title=f"Which change brings what, from {first.name} to {other.name}",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    unit = Unit.of(first.prediction.step_time_s)
+    table.add_column("\nchange", min_width=20)
+    table.add_column(f"step\n{unit.name}", justify="right", no_wrap=True)
+    table.add_column(f"alone on\n{first.name}, {unit.name}", justify="right", no_wrap=True)
+    table.add_column(f"least …\nmost, {unit.name}", justify="right", no_wrap=True)
+    table.add_column("memory\nGiB", justify="right", no_wrap=True)
+    table.add_column("\nmostly")
+    for change in attribution.changes:
+        step = unit.signed(change.step_s)
+        if attribution.drawn is not None:
+            step += f" ± {unit.signed(change.error_s).lstrip('+')}"
+        table.add_row(
+            change_words(change.fields, change.before, change.after),
+            step,
+            "-" if change.alone_s is None else unit.signed(change.alone_s),
+            f"{unit.signed(change.least_s)} … {unit.signed(change.most_s)}",
+            signed_gib(change.memory_bytes),
+            _mostly(change),
+        )
+    total_s = sum(change.step_s for change in attribution.changes)
+    memory = sum(change.memory_bytes for change in attribution.changes)
+    table.add_row("together", unit.signed(total_s), "", "", signed_gib(memory), "")
+    return Group(table, Padding(Text(_how_shared(attribution, first), style="dim"), (0, 0, 0, 2)))
+
+
+def _mostly(change: Change) -> str:
+    """The parts of the step where a change acts, largest first."""
+    parts = sorted(change.parts_s.items(), key=lambda item: -abs(item[1]))
+    total = sum(abs(seconds) for _, seconds in parts)
+    kept = [item for item in parts[:2] if total and abs(item[1]) > 0.2 * total]
+    return ", ".join(f"{'less' if gap < 0 else 'more'} {part_words(part)}" for part, gap in kept)
+
+
+def _how_shared(attribution: Attribution, first: Side) -> str:
+    one_by_one = "in which the changes can be made one after another"
+    if attribution.drawn is None:
+        how = (
+            f"Effects interact, so each is the mean over all {attribution.orders:,} orders "
+            f"{one_by_one}"
+            if attribution.orders > 1
+            else f"There is one order {one_by_one}"
+        )
+    else:
+        how = (
+            f"Effects interact, so each is the mean over {attribution.drawn:,} orders, drawn from "
+            f"the {attribution.orders:,} {one_by_one} (± its standard error)"
+        )
+    words = f"{how}; {attribution.recipes:,} recipes simulated."
+    if attribution.not_fitting:
+        words += (
+            f" {attribution.not_fitting:,} of them do not fit in memory and count with the time "
+            "they would take."
+        )
+    if any(change.alone_s is None for change in attribution.changes):
+        words += f" -: cannot be launched alone on {first.name}."
+    for fields in attribution.together:
+        words += f" {' and '.join(fields)} cannot be changed one at a time."
+    return words
+
+
+def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool) -> RenderableType:
+    base = first.prediction
+    title = f"If you change only one knob of {first.name}"
+    if not neighbours:
+        return Text(f"{title}: no other recipe of the space can be launched.")
+    shown = list(neighbours) if everything else list(neighbours[:SHOWN_KNOBS])
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    unit = Unit.of(base.step_time_s)
+    table.add_column("\nchange", min_width=20)
+    for name, of in (("step", unit.name), ("", "%"), ("memory", "GiB"), ("headroom", "GiB")):
+        table.add_column(f"{name}\n{of}", justify="right", no_wrap=True)
+    table.add_column("told\napart", no_wrap=True)
+    for neighbour in shown:
+        prediction = neighbour.prediction
+        gap = prediction.step_time_s - base.step_time_s
+        reserved = prediction.memory.peak_reserved_bytes - base.memory.peak_reserved_bytes
+        headroom = f"{prediction.memory.headroom_bytes / _GIB:.1f}"
+        table.add_row(
+            change_words(neighbour.fields, neighbour.before, neighbour.after),
+            unit.signed(gap),
+            f"{gap / base.step_time_s * 100:+.1f}",
+            signed_gib(reserved),
+            headroom if prediction.fits else f"{headroom} !",
+            "" if neighbour.told_apart is None else "yes" if neighbour.told_apart else "no",
+        )
+    notes = []
+    hidden = len(neighbours) - len(shown)
+    if hidden:
+        notes.append(f"{hidden} more are behind these (verbosity=verbose shows them).")
+    if any(not neighbour.prediction.fits for neighbour in shown):
+        notes.append("!: does not fit in memory.")
+    if any(len(neighbour.fields) > 1 for neighbour in shown):
+        notes.append("Two changes where the first needs the second.")
+    return Group(table, *[Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes])
+
+
+def _memory(first: Side, difference: Difference | None) -> RenderableType:
+    sides = [first] + ([] if difference is None else [difference.other])
+    names = [f"{side.name}, stage {side.prediction.memory.worst_stage}" for side in sides]
+    table = Table(
+        title="Memory of the worst stage, GiB", title_justify="left", box=None, pad_edge=False
+    )
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    if difference is not None:
+        table.add_column(f"{sides[1].name} - {sides[0].name}", justify="right")
+    stages = [
+        side.prediction.memory.per_stage[side.prediction.memory.worst_stage] for side in sides
+    ]
+    kinds = dict.fromkeys(kind for stage in stages for kind in stage.kind)
+    rows = [(kind, [stage.kind.get(kind, 0) for stage in stages]) for kind in kinds]
+    rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if difference else -row[1][0])
+    rows += [
+        ("peak allocated", [stage.peak_allocated_bytes for stage in stages]),
+        ("peak reserved", [stage.peak_reserved_bytes for stage in stages]),
+        ("usable", [side.prediction.memory.capacity_bytes for side in sides]),
+    ]
+    for kind, figures in rows:
+        cells = [f"{figure / _GIB:.2f}" for figure in figures]
+        if difference is not None:
+            cells.append(f"{(figures[1] - figures[0]) / _GIB:+.2f}")
+        table.add_row(kind.replace("_", " "), *cells)
+    return table

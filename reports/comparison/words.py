@@ -1,0 +1,77 @@
+"""Fields of recipes and signed quantities in the words people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.wording import seconds_words
+
+# Below this a difference is rounding.
+_NOTHING_S = 1e-9
+# What a field that is left out means.
+_LEFT_OUT = {
+    "etp": "tp",
+    "recompute_layers": "all",
+    "recompute_modules": "core_attn",
+    "precision": "training's",
+    "first_stage_layers": "even",
+    "last_stage_layers": "even",
+    "nccl_algo": "NCCL's",
+    "nccl_max_channels": "NCCL's",
+}
+
+
+def value_words(field: str, value: Any) -> str:
+    if value is None:
+        return _LEFT_OUT.get(field, "none")
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def change_words(fields: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> str:
+    """``vpp 1 → 8``, several joined by ``, ``."""
+    return ", ".join(
+        f"{field} {value_words(field, old)} → {value_words(field, new)}"
+        for field, old, new in zip(fields, before, after, strict=True)
+    )
+
+
+def signed_seconds(seconds: float) -> str:
+    """Seconds with their sign, ``-`` and ``+``, in the units of ``seconds_words``."""
+    if abs(seconds) < _NOTHING_S:
+        return "0"
+    return f"{'-' if seconds < 0 else '+'}{seconds_words(abs(seconds))}"
+
+
+def signed_gib(count_bytes: float) -> str:
+    words = f"{count_bytes / 2**30:+.1f}"
+    return "0" if not words.strip("+-0.") else words
+
+
+def signed_percent(fraction: float) -> str:
+    return f"{fraction * 100:+.1f} %"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit of a table's seconds, and how many of its decimals mean something."""
+
+    name: str
+    per_second: float
+    decimals: int
+
+    @staticmethod
+    def of(step_s: float) -> Unit:
+        """For differences between steps of about ``step_s`` seconds: four digits of the step."""
+        name, per_second = ("s", 1.0) if step_s >= 1 else ("ms", 1e3)
+        whole = math.floor(math.log10(step_s * per_second)) + 1
+        return Unit(name, per_second, max(0, 4 - whole))
+
+    def signed(self, seconds: float) -> str:
+        """The number alone, with its sign."""
+        words = f"{seconds * self.per_second:+.{self.decimals}f}"
+        return "0" if not words.strip("+-0.") else words

@@ -1,0 +1,230 @@
+"""From what a user gives (a script, a file, arguments) to a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from optimizer.question import Declared
+from reports.given.given import Given
+from reports.given.launcher import GpuCount, gpu_count
+from reports.given.megatron import TITLE, MegatronArguments
+from reports.given.options import Options
+from reports.given.shell import Command, Script, read_script
+from reports.given.shell_values import is_known
+from reports.given.shell_words import MOST_BYTES
+from simulators.errors import InputError
+from simulators.framework import Framework
+from simulators.job import Cluster, Model, Recipe
+
+_ALLOWED = (
+    "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
+)
+
+
+def read_given(
+    given: str,
+    base: Declared,
+    said: Collection[str],
+    model_named: Callable[[str], Model],
+    framework_named: Callable[[str], Framework],
+) -> Given:
+    """The job that ``given`` (a path, or arguments) describes.
+
+    Args:
+        base: declarations for what it does not say.
+        said: settings of the command line (``model.num_layers``, ``cluster.num_nodes``), which
+            count more than the arguments.
+        model_named: a declared model by name, for frameworks whose arguments name one.
+        framework_named: declared software by name.
+
+    Raises:
+        InputError: for what cannot be read, or a value that the framework would refuse.
+    """
+    text, origin = _text_of(given)
+    script = Script() if origin.endswith(".toml") else read_script(text, os.environ)
+    if origin.endswith(".toml"):
+        table = _toml(origin, text)
+        return _torchtitan(table, [], origin, base, said, model_named, framework_named, None)
+    command = _launch_command(script, origin)
+    arguments = _program_arguments(command)
+    count = gpu_count(command, script, text)
+    if _is_torchtitan(command):
+        return _torchtitan({}, arguments, origin, base, said, model_named, framework_named, count)
+    exported = {name: value for name in _READ_VARIABLES if (value := _set(script, command, name))}
+    return _megatron(arguments, exported, origin, base, said, count, script)
+
+
+# Variables that change how a job runs.
+_READ_VARIABLES = ("NCCL_ALGO", "NCCL_MAX_NCHANNELS", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+def _text_of(given: str) -> tuple[str, str]:
+    """The text and what to call it."""
+    stripped = given.strip()
+    if not stripped:
+        raise InputError("given", given, "is empty", _ALLOWED)
+    if "--" in stripped and not Path(stripped).is_file():
+        return stripped, "the command line"
+    path = Path(stripped)
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError("given", given, "is larger than 1 MiB", _ALLOWED)
+        return path.read_text("utf-8"), path.name
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        raise InputError("given", given, f"cannot be read: {reason}", _ALLOWED) from error
+
+
+def _launch_command(script: Script, origin: str) -> Command:
+    """The command that starts the training: the one with most options."""
+    programs = [
+        command
+        for command in script.commands
+        if any(word.endswith(".py") or word == "torchtitan.train" for word in command.words)
+    ]
+    if programs:
+        return max(programs, key=lambda command: _options_in(command.words))
+    # A file of arguments: each line looks like a command of its own.
+    words = [
+        word
+        for command in script.commands
+        if command.words[0].startswith("--")
+        for word in command.words
+    ]
+    if not words:
+        problem = "starts no training program and holds no arguments"
+        raise InputError("given", origin, problem, _ALLOWED)
+    return Command(tuple(words), {}, 1)
+
+
+def _options_in(words: Collection[str]) -> int:
+    return sum(word.startswith("--") for word in words)
+
+
+def _program_arguments(command: Command) -> list[str]:
+    """Words behind the program; all of them where there is none."""
+    words = list(command.words)
+    for at, word in enumerate(words):
+        if word.endswith(".py") or word == "torchtitan.train":
+            return words[at + 1 :]
+    return words
+
+
+def _is_torchtitan(command: Command) -> bool:
+    sections = ("--parallelism.", "--training.", "--job.config_file", "--job.config-file")
+    return any(
+        word == "torchtitan.train" or "torchtitan/train" in word or word.startswith(sections)
+        for word in command.words
+    )
+
+
+def _set(script: Script, command: Command, name: str) -> str | None:
+    value = command.environment.get(name) or script.variables.text(name)
+    return value if value is not None and is_known(value) else None
+
+
+def _toml(origin: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError("given", origin, f"is no TOML: {error}") from error
+
+
+def _megatron(
+    words: list[str],
+    environment: dict[str, str],
+    origin: str,
+    base: Declared,
+    said: Collection[str],
+    count: GpuCount,
+    script: Script,
+) -> Given:
+    arguments = MegatronArguments(Options(words), environment)
+    model = _model(arguments.model.fields(base.model), base.model, origin, said)
+    recipe = arguments.recipe(model)
+    cluster = _cluster(count, base.cluster, recipe, said, arguments.notes)
+    replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
+    training = _kept(
+        "training", arguments.training(base.training, model, recipe, replicas), base.training, said
+    )
+    framework = _kept(
+        "framework",
+        arguments.framework(base.framework, training.precision),
+        base.framework,
+        said,
+    )
+    declared = Declared(model, base.gpu, cluster, training, framework)
+    reading = arguments.reading()
+    notes = (*reading.notes, *(f"not followed: {what}" for what in script.not_followed))
+    return Given(TITLE, origin, declared, recipe, replace(reading, notes=notes))
+
+
+def _model(fields: dict[str, Any], base: Model, origin: str, said: Collection[str]) -> Model:
+    """``base`` with what arguments say; called as it is when that changes nothing."""
+    told = {name: value for name, value in fields.items() if f"model.{name}" not in said}
+    made = replace(base, **told)
+    # Which length a model is usually trained at says nothing of its shape.
+    if replace(made, sequence_length=base.sequence_length) == base:
+        return made
+    return replace(made, name=_name(origin), source=f"arguments in {origin}")
+
+
+def _name(origin: str) -> str:
+    return "given" if origin == "the command line" else origin.partition(".")[0]
+
+
+def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:
+    """``made`` with the fields that the command line sets as they are in ``base``."""
+    names = [field.name for field in dataclasses.fields(base) if f"{group}.{field.name}" in said]
+    return replace(made, **{name: getattr(base, name) for name in names})
+
+
+def _cluster(
+    count: GpuCount, base: Cluster, recipe: Recipe, said: Collection[str], notes: list[str]
+) -> Cluster:
+    """The declared cluster with as many GPUs as the script starts."""
+    if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(said):
+        return base
+    per_node = count.per_node or base.gpus_per_node
+    nodes = count.nodes
+    if nodes is None and count.total is not None and count.total % per_node == 0:
+        nodes = count.total // per_node
+    if nodes is None:
+        notes.append(
+            f"the number of GPUs is that of cluster={base.name}, {base.num_gpus} "
+            "(cluster.num_nodes= to change it)"
+        )
+        return base
+    if (nodes, per_node) == (base.num_nodes, base.gpus_per_node):
+        return base
+    degrees = recipe.tp * recipe.pp * recipe.cp
+    if nodes * per_node % degrees:
+        notes.append(
+            f"it starts {nodes} x {per_node} GPUs, which tp x pp x cp = {degrees} does not divide:"
+            f" the {base.num_gpus} of cluster={base.name} are taken"
+        )
+        return base
+    notes.append(
+        f"{nodes} x {per_node} GPUs, as it starts; all else of the cluster is {base.name}'s "
+        "(cluster.num_nodes= to change it)"
+    )
+    return replace(base, name=f"{base.name} resized", num_nodes=nodes, gpus_per_node=per_node)
+
+
+def _torchtitan(
+    table: dict[str, Any],
+    words: list[str],
+    origin: str,
+    base: Declared,
+    said: Collection[str],
+    model_named: Callable[[str], Model],
+    framework_named: Callable[[str], Framework],
+    count: GpuCount | None,
+) -> Given:
+    raise InputError("given", origin, "TorchTitan is not read yet")

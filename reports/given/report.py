@@ -1,0 +1,54 @@
+"""What was made of launch arguments, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from reports.given.given import Given
+
+
+def given_report(given: Given, *, everything: bool = False) -> RenderableType:
+    """What was read, and every argument that was not; those without effect are only counted
+    unless ``everything`` is asked for."""
+    reading = given.reading
+    lines: list[tuple[str, str]] = [
+        (f"{given.framework}:", f"{len(reading.used)} arguments understood, from {given.origin}"),
+    ]
+    lines += [("Note:", note) for note in reading.notes]
+    lines += [
+        ("Not modelled:", f"{argument} (assumed: {assumed})")
+        for argument, assumed in reading.not_modelled
+    ]
+    for unknown in reading.unknown:
+        meant = f"; did you mean {unknown.nearest}?" if unknown.nearest else ""
+        lines.append(("Unknown:", f"{unknown.argument}{meant}"))
+    if reading.no_effect:
+        names = [argument.split(" ")[0] for argument in reading.no_effect]
+        words = ", ".join(reading.no_effect if everything else names)
+        lines.append(("No effect:", f"{words}"))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for label, words in lines:
+        style = "yellow" if label in ("Unknown:", "Not modelled:") else ""
+        grid.add_row(Text(label, style=style), words)
+    return Group(grid, Text())
+
+
+def given_record(given: Given) -> dict[str, Any]:
+    """JSON-ready: the declarations and the recipe that were read, and what was not understood."""
+    declared = given.declared
+    return {
+        "framework": given.framework,
+        "origin": given.origin,
+        "model": dataclasses.asdict(declared.model),
+        "training": dataclasses.asdict(declared.training),
+        "num_gpus": declared.cluster.num_gpus,
+        "recipe": dataclasses.asdict(given.recipe),
+        **dataclasses.asdict(given.reading),
+    }

@@ -1,0 +1,179 @@
+"""Shell text as words and operators; nothing is expanded yet, and nothing is ever run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from simulators.errors import InputError
+
+MOST_BYTES = 1 << 20
+_OPERATORS = ("&&", "||", ";;", ";", "|", "&", "(", ")", "\n")
+_REDIRECTION = re.compile(r"(&>>?|\d*>>?&?|\d*<&?|<<<)")
+_HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
+_ARRAY = re.compile(r"(\w+)(\+?)=\(")
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as written, quotes and expansions included."""
+
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Array:
+    """``NAME=( words )``, or ``NAME+=( words )``."""
+
+    name: str
+    append: bool
+    words: tuple[Word, ...]
+    line: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What ends a command or groups commands; a newline is one."""
+
+    text: str
+    line: int
+
+
+Token = Word | Array | Operator
+
+
+def tokens_of(text: str) -> list[Token]:
+    """The tokens of a shell script; comments, redirections and here-documents are left out.
+
+    Raises:
+        InputError: for a quote or a bracket that is never closed, or a script beyond 1 MiB.
+    """
+    if len(text) > MOST_BYTES:
+        raise InputError("given", f"{len(text)} characters", "is too long", "at most 1 MiB")
+    return _Reader(text.replace("\r\n", "\n")).tokens()
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.heredocs: list[str] = []
+
+    @property
+    def line(self) -> int:
+        return self.text.count("\n", 0, self.at) + 1
+
+    def tokens(self, closing: str | None = None) -> list[Token]:
+        """Tokens up to the ``closing`` operator of an array (None: to the end)."""
+        found: list[Token] = []
+        while self.at < len(self.text):
+            rest = self.text[self.at : self.at + 2]
+            if rest[0] in " \t":
+                self.at += 1
+            elif rest == "\\\n":
+                self.at += 2
+            elif rest[0] == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif closing is not None and rest[0] == closing:
+                self.at += 1
+                return found
+            else:
+                self._token(found, rest)
+        if closing is not None:
+            raise InputError("given", "(", "is never closed in the script", closing)
+        return found
+
+    def _token(self, found: list[Token], rest: str) -> None:
+        line = self.line
+        if (heredoc := _HEREDOC.match(self.text, self.at)) is not None:
+            self.heredocs.append(heredoc[2])
+            self.at = heredoc.end()
+        elif (redirection := _REDIRECTION.match(self.text, self.at)) is not None:
+            self.at = redirection.end()
+            while self.text[self.at : self.at + 1] in (" ", "\t"):
+                self.at += 1
+            self._word()
+        elif rest == "((":
+            start = self.at
+            self.at = self._closed(self.at + 1, "(", ")") + 1
+            found.append(Word(self.text[start : self.at], line))
+        elif rest in _OPERATORS or rest[0] in _OPERATORS:
+            operator = rest if rest in _OPERATORS else rest[0]
+            self.at += len(operator)
+            found.append(Operator(operator, line))
+            if operator == "\n":
+                self._skip_heredocs()
+        elif (array := _ARRAY.match(self.text, self.at)) is not None:
+            self.at = array.end()
+            inner = self.tokens(closing=")")
+            words = tuple(token for token in inner if isinstance(token, Word))
+            found.append(Array(array[1], bool(array[2]), words, line))
+        else:
+            found.append(Word(self._word(), line))
+
+    def _skip_heredocs(self) -> None:
+        for delimiter in self.heredocs:
+            end = re.compile(rf"^\t*{re.escape(delimiter)}$", re.MULTILINE).search(
+                self.text, self.at
+            )
+            self.at = len(self.text) if end is None else end.end()
+        self.heredocs = []
+
+    def _word(self) -> str:
+        """The word that begins here, as written."""
+        start = self.at
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "\\":
+                self.at += 2
+            elif char in "'\"`":
+                self.at = self._quoted(self.at) + 1
+            elif self.text.startswith(("$(", "${"), self.at):
+                opening = self.text[self.at + 1]
+                self.at = self._closed(self.at + 1, opening, ")" if opening == "(" else "}") + 1
+            elif char in " \t\n;|&()<>":
+                break
+            else:
+                self.at += 1
+        if self.at == start:
+            # A character that begins no word here: passed over, so that reading goes on.
+            self.at += 1
+        return self.text[start : self.at].replace("\\\n", "")
+
+    def _quoted(self, at: int) -> int:
+        """Where the quote that opens at ``at`` closes."""
+        quote, start = self.text[at], at
+        at += 1
+        while at < len(self.text):
+            char = self.text[at]
+            if char == quote:
+                return at
+            if char == "\\" and quote != "'":
+                at += 1
+            elif quote == '"' and self.text.startswith(("$(", "${"), at):
+                opening = self.text[at + 1]
+                at = self._closed(at + 1, opening, ")" if opening == "(" else "}")
+            at += 1
+        line = self.text.count("\n", 0, start) + 1
+        raise InputError("given", quote, f"is never closed (line {line})", "a closing quote")
+
+    def _closed(self, at: int, opening: str, closing: str) -> int:
+        """Where the bracket that opens at ``at`` closes."""
+        depth, start = 0, at
+        while at < len(self.text):
+            char = self.text[at]
+            if char == "\\":
+                at += 1
+            elif char in "'\"`":
+                at = self._quoted(at)
+            elif char == opening:
+                depth += 1
+            elif char == closing:
+                depth -= 1
+                if depth == 0:
+                    return at
+            at += 1
+        line = self.text.count("\n", 0, start) + 1
+        raise InputError("given", opening, f"is never closed (line {line})", closing)
