@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from conf.build import build_declared, build_recipe, build_value
-from conf.commands import HeatMapChoice, TimelineChoice, refuse_unknown
+from conf.commands import HeatMapChoice, refuse_unknown
 from conf.door import OK, run_command
 from conf.simulators import build_simulator
 from reports.experts import expert_record, expert_report
@@ -19,17 +19,15 @@ from reports.heat_map import heat_map
 from reports.network import network_record, network_report
 from reports.tables import prediction_report
 from reports.terminal import show
-from reports.trace import chrome_trace
-from simulators.base import SimulatorSpec, check_simulator, get_simulator, measured_table
+from reports.timeline.files import write_timeline_files
+from simulators.base import check_simulator, get_simulator
 from simulators.errors import InputError, require_choice
-from simulators.job import Job
 from simulators.output import show_text, write_output
 from simulators.replay.expert_load import expert_load
 from simulators.replay.network_use import network_use
 from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.timeline import operation_timeline
+from simulators.replay.timeline_choice import TimelineChoice
 from simulators.validity import check_job
-from simulators.workload.program import Workload
 
 
 def simulate(config: DictConfig) -> int:
@@ -45,9 +43,7 @@ def simulate(config: DictConfig) -> int:
         problem = "network=whitebox knows no links"
         raise InputError("heat_map.file", heat_map_file, problem, "network=flow, packet or hybrid")
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
-    if timeline.file is not None:
-        workload = simulator.workload(job) if isinstance(simulator, ReplaySimulator) else None
-        write_timeline(job, Path(timeline.file), timeline.micro_batches, spec, workload)
+    write_timeline_files(job, spec, simulator, timeline)
     prediction = simulator.simulate(job)
     use = load = None
     if isinstance(simulator, ReplaySimulator):
@@ -71,27 +67,6 @@ def simulate(config: DictConfig) -> int:
         report += [Text(), network_report(use)]
     show(Group(*report))
     return OK
-
-
-def write_timeline(
-    job: Job,
-    path: Path,
-    micro_batches: int | None,
-    spec: SimulatorSpec,
-    workload: Workload | None,
-) -> None:
-    """Write a step's operations as Chrome trace events; ``workload`` None is the built-in one.
-
-    Raises:
-        InputError: when the file cannot be written or the micro-batches not be scheduled.
-    """
-    if micro_batches is None:
-        micro_batches = min(job.num_micro_batches, 2 * job.recipe.pp)
-    measured = measured_table(spec.measured_kernels)
-    timeline = operation_timeline(
-        job, micro_batches, spec.calibration, measured, workload, spec.network
-    )
-    write_output("timeline.file", path, chrome_trace(timeline))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from simulators.framework import Framework
 from simulators.job import Cluster, Gpu, Model, Recipe, Training
 from simulators.network.choice import NetworkChoice
 from simulators.network.topology import SwitchFabric
+from simulators.replay.timeline_choice import TimelineChoice
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,6 @@ class SimulatorChoice:
     name: str = "replay"
     calibration: str | None = None
     measured_kernels: str | None = None
-
-
-@dataclass(frozen=True)
-class TimelineChoice:
-    """The operation timeline of a step.
-
-    ``file``: where to write it (None: nowhere). ``micro_batches``: for how many; None plays two
-    rounds of the pipeline, or the whole step when it is shorter.
-    """
-
-    file: str | None = None
-    micro_batches: int | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from simulators.errors import InputError
 from simulators.framework import Framework
 from simulators.kernels import price_kernels
 from simulators.kernels.measured import load_measured
-from simulators.replay.timeline import operation_timeline
+from simulators.replay.unroll import operation_timeline
 from simulators.workload.ir import Gemm
 from simulators.workload.megatron import build_workload
 from tests.samples import GPU

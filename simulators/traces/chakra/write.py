@@ -36,7 +36,8 @@ from simulators.traces.events import (
 )
 from simulators.traces.lowering import lower
 from simulators.traces.vocabulary import tensor_bytes, tensors
-from simulators.workload.ir import Attention, Convolution, Gemm, GroupedGemm, Kernel, Streaming
+from simulators.workload.ir import Streaming
+from simulators.workload.work import kernel_flops
 
 # The version that Chakra's own generators write.
 SCHEMA_VERSION = "0.0.4"
@@ -263,25 +264,10 @@ def _work(op: Op) -> tuple[int, int]:
     bytes decide, but rooflines divide by it.
     """
     kernels = lower(op).kernels
-    operations = sum(_operations(kernel) for kernel in kernels)
+    operations = sum(kernel_flops(kernel) for kernel in kernels)
     if kernels and all(isinstance(kernel, Streaming) for kernel in kernels):
         moved_bytes = sum(kernel.bytes for kernel in kernels if isinstance(kernel, Streaming))
     else:
         moved_bytes = sum(map(tensor_bytes, (*tensors(op.inputs), *op.outputs)))
     written = sum(prod(tensor.shape) for tensor in op.outputs)
     return max(operations, written, 1), moved_bytes
-
-
-def _operations(kernel: Kernel) -> int:
-    """2 x multiplications of a kernel; 0 for memory-bound ones."""
-    if isinstance(kernel, Gemm):
-        return 2 * kernel.batch * kernel.m * kernel.n * kernel.k
-    if isinstance(kernel, GroupedGemm):
-        return 2 * kernel.groups * kernel.m_per_group * kernel.n * kernel.k
-    if isinstance(kernel, Convolution):
-        return kernel.flops
-    if isinstance(kernel, Attention):
-        heads = kernel.batch * kernel.heads * kernel.seq_q * kernel.seq_k
-        forward = 2 * heads * (kernel.head_dim + kernel.head_dim_v) // (2 if kernel.causal else 1)
-        return forward * 5 // 2 if kernel.pass_ == "bwd" else forward
-    return 0

@@ -11,16 +11,22 @@ from simulators.errors import InputError
 from simulators.framework import Framework
 from simulators.job import Job, Recipe, Training
 from simulators.replay.simulator import ReplaySimulator
+from simulators.replay.step_program import StepProgram, step_program
 from simulators.replay.timeline import (
+    COMMUNICATION,
     COMPUTE,
     DATA_PARALLEL,
     HOST,
-    NO_MICRO_BATCH,
+    NONE,
+    PIPELINE,
     STREAMS,
-    operation_timeline,
+    Timeline,
 )
+from simulators.replay.unroll import operation_timeline, unroll
 from simulators.validity import check_job
+from simulators.workload.ir import Block
 from tests.samples import CLUSTER, GPU, MODEL
+from tests.simulators.replay.conftest import Machine, Rates
 
 # Wide enough that kernels outlast their launches: the host then never holds the device back.
 WIDE = replace(MODEL, hidden_size=8192, num_heads=64, ffn_hidden_size=32768, sequence_length=4096)
@@ -64,9 +70,12 @@ def test_a_stream_runs_one_operation_at_a_time(recipe: Recipe) -> None:
 def test_no_operation_precedes_its_launch() -> None:
     timeline = operation_timeline(wide_job(RECIPES["one stage"]), micro_batches=1)
     launches = timeline.end_s[(timeline.stream == HOST)]
-    device = timeline.start_s[(timeline.stream != HOST) & (timeline.stream != DATA_PARALLEL)]
+    device = np.flatnonzero((timeline.stream == COMPUTE) | (timeline.stream == COMMUNICATION))
     assert len(launches) == len(device)
-    assert (np.sort(device) >= np.sort(launches) - 1e-12).all()
+    by = timeline.launched_by[device]
+    assert len(set(by.tolist())) == len(by)
+    assert (timeline.stream[by] == HOST).all()
+    assert (timeline.start_s[device] >= timeline.end_s[by] - 1e-12).all()
 
 
 def test_a_slow_host_holds_the_device_back() -> None:
@@ -81,10 +90,10 @@ def test_a_slow_host_holds_the_device_back() -> None:
 
 def test_the_step_end_belongs_to_no_micro_batch() -> None:
     timeline = operation_timeline(wide_job(RECIPES["pipeline"]), micro_batches=4)
-    names = np.array(timeline.names)[timeline.name]
+    names = np.array(timeline.names)[timeline.operation]
     update = (names == "update") & (timeline.stream == COMPUTE)
     assert update.sum() == 4
-    assert (timeline.micro_batch[update] == NO_MICRO_BATCH).all()
+    assert (timeline.micro_batch[update] == NONE).all()
     assert set(timeline.micro_batch[names == "qkv_fwd"].tolist()) == {0, 1, 2, 3}
 
 
@@ -92,3 +101,97 @@ def test_the_step_end_belongs_to_no_micro_batch() -> None:
 def test_refuses_micro_batches_the_schedule_cannot_run(micro_batches: int) -> None:
     with pytest.raises(InputError, match=r"timeline\.micro_batches"):
         operation_timeline(wide_job(RECIPES["interleaved"]), micro_batches)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_streams_do_the_priced_work_no_more_and_no_less(recipe: Recipe, machine: Machine) -> None:
+    machine(Rates(wire_bytes_per_s=1e12, memory_bytes_per_s=1e13, send_s=1e-3))
+    question = wide_job(recipe)
+    step = step_program(question, micro_batches=4)
+    timeline = unroll(step)
+    seconds = timeline.end_s - timeline.start_s
+    for stage in range(recipe.pp):
+        whole = step.workload.stages[stage]
+        blocks = [
+            block
+            for chunk in whole.chunks
+            for run in chunk.runs
+            for block in (run.forward, run.backward) * run.count * 4
+        ]
+        kernels = communication = 0.0
+        # What is not launched beside passes runs between them.
+        for block in [*blocks, *_step_end(step, stage)]:
+            for priced in step.pricer.operations(block):
+                if priced.communication is None:
+                    kernels += priced.seconds
+                else:
+                    communication += priced.seconds
+        here = timeline.stage == stage
+        on = {stream: seconds[here & (timeline.stream == stream)].sum() for stream in range(5)}
+        assert on[COMPUTE] == pytest.approx(kernels)
+        assert on[COMMUNICATION] == pytest.approx(communication)
+        rank = step.program.tasks.stream_rank[step.program.tasks.task_streams]
+        beside = step.program.communication & (rank == stage)
+        assert on[DATA_PARALLEL] == pytest.approx(step.program.tasks.work[beside].sum())
+
+
+def _step_end(step: StepProgram, stage: int) -> list[Block]:
+    tasks = step.program.compute_tasks[stage][step.program.pass_tasks[stage] :]
+    return [step.program.blocks[task] for task in tasks.tolist()]
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_nothing_starts_before_what_it_waits_for(recipe: Recipe) -> None:
+    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    before, after = timeline.edges
+    assert (timeline.start_s[after] >= timeline.end_s[before] - 1e-9).all()
+    # Only what was sent joins stages.
+    across = timeline.stage[before] != timeline.stage[after]
+    assert (timeline.stream[before[across]] == PIPELINE).all()
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_every_pass_sends_to_the_stage_that_goes_on(pp: int, vpp: int) -> None:
+    vpp = vpp if pp > 1 else 1
+    timeline = operation_timeline(wide_job(Recipe(tp=4, pp=pp, vpp=vpp)), micro_batches=4)
+    rows, to_stage = timeline.sends
+    # Forward and backward, over every boundary between chunks, for each micro-batch.
+    assert len(rows) == 2 * 4 * (pp * vpp - 1)
+    assert set(rows.tolist()) == set(np.flatnonzero(timeline.stream == PIPELINE).tolist())
+    assert (to_stage != timeline.stage[rows]).all()
+    before, after = timeline.edges
+    for row, stage in zip(rows.tolist(), to_stage.tolist(), strict=True):
+        needs = after[before == row]
+        assert (timeline.stage[needs] == stage).any()
+        same = timeline.micro_batch[needs[timeline.stage[needs] == stage]]
+        assert (same == timeline.micro_batch[row]).all()
+
+
+def test_transfers_beside_compute_take_their_time(machine: Machine) -> None:
+    machine(Rates(send_s=0.5))
+    timeline = operation_timeline(wide_job(RECIPES["interleaved"]), micro_batches=4)
+    rows = timeline.sends[0]
+    assert (timeline.end_s - timeline.start_s)[rows] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_every_kernel_is_part_of_a_pass_of_its_stage(recipe: Recipe) -> None:
+    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    rows = np.flatnonzero((timeline.stream == COMPUTE) | (timeline.stream == COMMUNICATION))
+    passes = timeline.block_pass[timeline.block[rows]]
+    assert (timeline.passes.stage[passes] == timeline.stage[rows]).all()
+    assert (timeline.passes.micro_batch[passes] == timeline.micro_batch[rows]).all()
+    assert timeline.passes.name.count("forward") == 4 * recipe.pp * recipe.vpp
+
+
+def test_same_job_same_timeline() -> None:
+    first, second = (operation_timeline(wide_job(RECIPES["pipeline"]), 4) for _ in range(2))
+    for column in ("operation", "stage", "start_s", "end_s", "sends"):
+        assert np.array_equal(getattr(first, column), getattr(second, column))
+    assert columns_of(first) == {len(first.start_s)}
+
+
+def columns_of(timeline: Timeline) -> set[int]:
+    names = ("operation", "stage", "stream", "micro_batch", "block", "launched_by", "end_s")
+    return {len(getattr(timeline, name)) for name in names}

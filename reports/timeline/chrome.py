@@ -1,0 +1,271 @@
+"""An operation timeline as Chrome trace events, which Perfetto and chrome://tracing open.
+
+A process is a rank. Its threads: passes with the blocks they consist of, the host's launches,
+kernels, communication inside a pass, data-parallel communication, what is sent to and received
+from neighbouring stages. Arrows join a launch and what it launched, what is sent and where it is
+received, and the same collective on several of the ranks shown. Counters: memory, links.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reports.timeline.arguments import arguments
+from reports.timeline.lanes import lanes_of
+from reports.timeline.meetings import meetings
+from simulators.errors import InputError
+from simulators.job import Job
+from simulators.replay.link_use import link_use
+from simulators.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline
+from simulators.replay.timeline import (
+    COMMUNICATION,
+    COMPUTE,
+    DATA_PARALLEL,
+    HOST,
+    LAUNCH,
+    NONE,
+    PIPELINE,
+    Timeline,
+)
+from simulators.traces.chrome import ChromeTrace, chrome_file
+from simulators.workload.ranks import group_of, place_of
+
+# Thread numbers decide the order that threads are shown in.
+PASS_THREAD = 0
+_THREADS = {
+    HOST: (1, "host launches"),
+    COMPUTE: (2, "kernels"),
+    COMMUNICATION: (3, "communication"),
+    DATA_PARALLEL: (4, "data parallelism"),
+}
+SEND_THREAD, RECEIVE_THREAD = 100, 200
+MEMORY_COUNTER = "memory (bytes)"
+LINK_COUNTERS = {"nvlink": "NVLink sent (bytes/s)", "nic": "NIC sent (bytes/s)"}
+# Some 200 bytes each: what a browser can still open.
+MOST_SLICES = 5_000_000
+
+
+def write_chrome(
+    option: str,
+    path: Path,
+    job: Job,
+    timeline: Timeline,
+    ranks: Sequence[int],
+    memory: MemoryTimeline,
+) -> None:
+    """Write a timeline of a valid job as ``ranks`` see it; compressed where ``path`` ends in .gz.
+
+    Raises:
+        InputError: naming ``option``, when it cannot be written or would be too large.
+    """
+    places = {rank: place_of(job, rank) for rank in ranks}
+    rows = np.bincount(timeline.stage, minlength=job.recipe.pp)
+    count = sum(int(rows[place.stage]) for place in places.values())
+    if count > MOST_SLICES:
+        problem = f"would hold {count} operations of {len(ranks)} ranks"
+        allowed = f"at most {MOST_SLICES}: fewer timeline.ranks or timeline.micro_batches"
+        raise InputError(option, path, problem, allowed)
+    with chrome_file(option, path) as trace:
+        numbers = Arrows()
+        stages = {place.stage for place in places.values()}
+        shown = {stage: _Stage(timeline, stage) for stage in sorted(stages)}
+        for rank, place in places.items():
+            trace.process(rank, f"rank {rank} ({place.words})")
+            stage = shown[place.stage]
+            stage.write(trace, rank, numbers)
+            _write_memory(trace, rank, place.stage, memory)
+            for link, use in stage.links.items():
+                steps = zip(use.at_s.tolist(), use.bytes_per_s.tolist(), strict=True)
+                for at_s, rate in steps:
+                    trace.counter(LINK_COUNTERS[link], rank, at_s, round(rate))
+        for ends in _transfer_arrows(job, timeline, ranks, shown):
+            trace.arrow(numbers.next(), ends)
+        for meeting in meetings(job, timeline, ranks):
+            row_ends = [(rank, *shown[places[rank].stage].spot(row)) for rank, row in meeting]
+            trace.arrow(numbers.next(), sorted(row_ends, key=lambda end: end[2]))
+
+
+class Arrows:
+    """Numbers arrows apart."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        self._last += 1
+        return self._last
+
+
+class _Stage:
+    """What all ranks of one stage show."""
+
+    def __init__(self, timeline: Timeline, stage: int) -> None:
+        self._timeline = timeline
+        self._stage = stage
+        self.links = link_use(timeline, stage)
+        self._rows = np.flatnonzero(
+            (timeline.stage == stage) & (timeline.stream != PIPELINE)
+        ).tolist()
+        sent, to_stage = timeline.sends
+        self._sends = self._in_lanes(sent[timeline.stage[sent] == stage])
+        self._receives = self._in_lanes(sent[to_stage == stage])
+        self._starts, self._ends = timeline.start_s.tolist(), timeline.end_s.tolist()
+
+    def _in_lanes(self, rows: np.ndarray) -> dict[int, int]:
+        """Rows of transfers, by start, and the lane of each."""
+        times = self._timeline
+        rows = rows[np.argsort(times.start_s[rows], kind="stable")]
+        intervals = list(
+            zip(times.start_s[rows].tolist(), times.end_s[rows].tolist(), strict=True)
+        )
+        return dict(zip(rows.tolist(), lanes_of(intervals), strict=True))
+
+    def write(self, trace: ChromeTrace, rank: int, numbers: Arrows) -> None:
+        """All slices of one rank and the arrows from launches to what they launch."""
+        trace.thread(rank, PASS_THREAD, "passes")
+        for thread, name in _THREADS.values():
+            trace.thread(rank, thread, name)
+        for first, name, rows in (
+            (SEND_THREAD, "send", self._sends),
+            (RECEIVE_THREAD, "receive", self._receives),
+        ):
+            for lane in range(max(rows.values(), default=NONE) + 1):
+                trace.thread(rank, first + lane, f"{name} {lane + 1}" if lane else name)
+        for name, start_s, end_s, said in self._spans():
+            trace.slice(name, rank, PASS_THREAD, start_s, end_s, said)
+        self._write_rows(trace, rank, numbers)
+        for first, name, rows in (
+            (SEND_THREAD, "send", self._sends),
+            (RECEIVE_THREAD, "receive", self._receives),
+        ):
+            for row, lane in rows.items():
+                start_s, end_s = self._starts[row], self._ends[row]
+                said = self._arguments(row)
+                trace.slice(name, rank, first + lane, start_s, end_s, said)
+
+    def _write_rows(self, trace: ChromeTrace, rank: int, numbers: Arrows) -> None:
+        timeline = self._timeline
+        names = timeline.names
+        stream, operation = timeline.stream, timeline.operation
+        arrow_of: dict[int, int] = {}
+        launched = timeline.launched_by[self._rows]
+        # Device work after its launch in rows, as it was unrolled.
+        leads = set(launched[launched != NONE].tolist())
+        for row, by in zip(self._rows, launched.tolist(), strict=True):
+            thread = _THREADS[int(stream[row])][0]
+            start_s, end_s = self._starts[row], self._ends[row]
+            if row in leads:
+                number = arrow_of[row] = numbers.next()
+                trace.slice(LAUNCH, rank, thread, start_s, end_s, leads_to=number)
+                continue
+            name, led_by = names[operation[row]], arrow_of.get(by)
+            trace.slice(name, rank, thread, start_s, end_s, self._arguments(row), led_by=led_by)
+
+    def _arguments(self, row: int) -> dict[str, object]:
+        timeline = self._timeline
+        priced = timeline.operations[timeline.operation[row]]
+        assert priced is not None
+        said = arguments(priced, self._ends[row] - self._starts[row])
+        micro_batch = int(timeline.micro_batch[row])
+        return said if micro_batch == NONE else {"micro_batch": micro_batch, **said}
+
+    def _spans(self) -> Iterator[tuple[str, float, float, dict[str, object]]]:
+        """Passes, each followed by its blocks: name, start, end, arguments.
+
+        Blocks go by their kernels, which run one after another, where they have any: what
+        communicates beside the next block would make them overlap.
+        """
+        timeline, passes = self._timeline, self._timeline.passes
+        here = (timeline.stage == self._stage) & (timeline.block != NONE)
+        kernels = _bounds(timeline, np.flatnonzero(here & (timeline.stream == COMPUTE)))
+        others = _bounds(timeline, np.flatnonzero(here & (timeline.stream != COMPUTE)))
+        blocks: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
+        for block in sorted({*kernels, *others}):
+            start_s, end_s = kernels.get(block) or others[block]
+            number = int(timeline.block_pass[block])
+            blocks[number].append((timeline.block_name[block], start_s, end_s))
+        for number, inside in blocks.items():
+            micro_batch, chunk = int(passes.micro_batch[number]), int(passes.chunk[number])
+            name = passes.name[number]
+            said: dict[str, object] = {}
+            if micro_batch != NONE:
+                name = f"{name} {micro_batch}"
+                said = {"micro_batch": micro_batch, "chunk": chunk}
+            yield name, min(each[1] for each in inside), max(each[2] for each in inside), said
+            for block_name, start_s, end_s in inside:
+                yield block_name, start_s, end_s, {}
+
+    def spot(self, row: int) -> tuple[int, float]:
+        """Thread and a time within the slice of a row."""
+        middle_s = (self._starts[row] + self._ends[row]) / 2
+        if row in self._sends:
+            return SEND_THREAD + self._sends[row], middle_s
+        return _THREADS[int(self._timeline.stream[row])][0], middle_s
+
+    def received(self, row: int) -> tuple[int, float]:
+        """As ``spot``, where the transfer of a row is received."""
+        return RECEIVE_THREAD + self._receives[row], (self._starts[row] + self._ends[row]) / 2
+
+
+def _bounds(timeline: Timeline, rows: np.ndarray) -> dict[int, tuple[float, float]]:
+    """Start of the first and end of the last row of each block."""
+    if not len(rows):
+        return {}
+    rows = rows[np.argsort(timeline.block[rows], kind="stable")]
+    numbers, first = np.unique(timeline.block[rows], return_index=True)
+    starts = np.minimum.reduceat(timeline.start_s[rows], first)
+    ends = np.maximum.reduceat(timeline.end_s[rows], first)
+    return dict(
+        zip(numbers.tolist(), zip(starts.tolist(), ends.tolist(), strict=True), strict=True)
+    )
+
+
+def _write_memory(trace: ChromeTrace, rank: int, stage: int, memory: MemoryTimeline) -> None:
+    """All that is allocated, and what of it are activations and temporary."""
+    rows = memory.stage == stage
+    at_s = memory.at_s[rows].tolist()
+    kinds = dict(zip(MEMORY_KINDS, memory.kind_bytes[rows].T, strict=True))
+    columns = {
+        MEMORY_COUNTER: memory.allocated_bytes[rows],
+        "activations (bytes)": kinds["activations"],
+        "temporary (bytes)": kinds["temporary"],
+    }
+    for name, values in columns.items():
+        for at, value in zip(at_s, values.tolist(), strict=True):
+            trace.counter(name, rank, at, value)
+
+
+def _transfer_arrows(
+    job: Job, timeline: Timeline, ranks: Sequence[int], shown: dict[int, _Stage]
+) -> Iterator[list[tuple[int, int, float]]]:
+    """From what is sent to where it is received, and to the first kernel that needs it."""
+    needed = _first_needing(timeline)
+    chosen = set(ranks)
+    for rank in ranks:
+        pipeline = group_of(job, "pp", rank)
+        for row, to_stage in zip(*(side.tolist() for side in timeline.sends), strict=True):
+            peer = pipeline[to_stage]
+            if pipeline[timeline.stage[row]] != rank or peer not in chosen:
+                continue
+            if timeline.end_s[row] <= timeline.start_s[row]:
+                continue
+            ends = [
+                (rank, *shown[int(timeline.stage[row])].spot(row)),
+                (peer, *shown[to_stage].received(row)),
+            ]
+            if row in needed:
+                ends.append((peer, *shown[to_stage].spot(needed[row])))
+            yield ends
+
+
+def _first_needing(timeline: Timeline) -> dict[int, int]:
+    """By row of a transfer, the first row of a kernel that waits for it."""
+    before, after = timeline.edges
+    waits = (timeline.stream[before] == PIPELINE) & (timeline.stream[after] == COMPUTE)
+    waits &= timeline.stage[before] != timeline.stage[after]
+    waits &= timeline.end_s[after] > timeline.start_s[after]
+    return dict(zip(before[waits].tolist(), after[waits].tolist(), strict=True))
