@@ -138,7 +138,7 @@ def _best_of(path: Path) -> tuple[Compared, float | None]:
     step_s = None
     file = path / "top_recipes.json" if path.is_dir() else path
     if file.suffix == ".json":
-        entries = json.loads(file.read_text())
+        entries = json.loads(file.read_text("utf-8"))
         entry = entries[0] if isinstance(entries, list) else entries
         step_s = entry.get("prediction", {}).get("step_time_s")
     return Compared("best", f"best of {path}", recipes[0]), step_s
