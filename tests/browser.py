@@ -82,7 +82,6 @@ def open_in(
 
     page.on("pageerror", lambda error: opened.errors.append(str(error)))
     page.on("console", note)
-    page.on("request", lambda asked: opened.requests.append(asked.url))
+    page.on("request", lambda asked: asked.url == url or opened.requests.append(asked.url))
     page.goto(url)
-    opened.requests = [asked for asked in opened.requests if asked != url]
     return opened

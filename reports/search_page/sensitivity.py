@@ -162,7 +162,7 @@ def _change_row(
 
 def _price_row(best: Prediction, declared: Declared) -> dict[str, Any]:
     ends = [
-        {**_end(f"{factor - 1:+.0%}", best, declared, 1), "cost_of_run_usd": usd}
+        {**_end(f"{factor - 1:+.0%}", best, declared, None), "cost_of_run_usd": usd}
         for factor, usd in ((each, best.cost_of_run_usd * each) for each in PRICE_FACTORS)
     ]
     return {"name": "price of a GPU-hour", "setting": "gpu.price_usd_per_hour", "ends": ends}

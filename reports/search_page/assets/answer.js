@@ -46,17 +46,14 @@ const answer = (() => {
   function memoryCard(best, question) {
     const needed = best.capacity_bytes - best.headroom_bytes;
     const verdict = best.headroom_bytes >= 0
-      ? `${format.gib(best.headroom_bytes)} headroom`
-      : `${format.gib(-best.headroom_bytes)} too much`;
+      ? `${format.gib(best.headroom_bytes)} below` : `${format.gib(-best.headroom_bytes)} above`;
     return card("Memory of a GPU", best.grades.memory, format.gib(needed),
       bar(`${format.gib(needed)} of ${format.gib(best.capacity_bytes)} usable`,
         needed / best.capacity_bytes, best.headroom_bytes < 0),
-      `${verdict} below the ${format.gib(best.capacity_bytes)} usable ` +
-      `(${format.percent(question.memory_reserve, 0)} is kept free); stage ${best.worst_stage}`);
+      `${verdict} the ${format.gib(best.capacity_bytes)} usable (${format.percent(question.memory_reserve, 0)} ` +
+      `is kept free), on stage ${best.worst_stage}`);
   }
   function cards(best, record) {
-    const shares = Object.entries(best.evidence_share).filter(([, share]) => share > 0)
-      .map(([kind, share]) => `${format.percent(share)} ${kind}`);
     return el("div", { class: "cards" },
       stepCard(best),
       card("MFU", best.grades.time, format.percent(best.mfu),
@@ -66,13 +63,17 @@ const answer = (() => {
         `${format.grouped(best.tokens_per_s_per_gpu)} tokens/s on each of ` +
         `${format.grouped(record.question.num_gpus)} × ${record.question.gpu}`),
       memoryCard(best, record.question),
-      card(`The run: ${record.question.tokens}`, best.grades.cost,
-        `${format.usd(best.cost_of_run_usd)}, ${format.days(best.days)}`,
-        `${format.usd(best.cost_per_billion_tokens_usd)} per billion tokens, at ` +
-        `$${record.question.price_usd_per_hour} per GPU-hour (${best.grades.price.grade})`),
-      card("Evidence", null, shares[0] || "none", `time priced from ${shares.join(", ")}`,
-        best.estimated_operations.length
-          ? `only estimated: ${best.estimated_operations.join(", ")}` : null));
+      card("The run", best.grades.cost,
+        `${format.days(best.days)}, ${format.usd(best.cost_of_run_usd)}`.replaceAll(/ (?!\$)/g, "\u00a0"),
+        `for ${record.question.tokens}; ${format.usd(best.cost_per_billion_tokens_usd)} per billion tokens, at ` +
+        `$${record.question.price_usd_per_hour} per GPU-hour (${best.grades.price.grade})`));
+  }
+  function evidence(best) {
+    const shares = Object.entries(best.evidence_share).filter(([, share]) => share > 0)
+      .map(([kind, share]) => `${format.percent(share)} ${kind}`);
+    const only = best.estimated_operations;
+    return `time is priced from ${shares.join(", ") || "nothing known"}` +
+      (only.length ? `; only estimated: ${only.join(", ")}.` : ".");
   }
   function point(label, words) {
     return words ? el("li", {}, el("b", {}, label), words) : null;
@@ -80,7 +81,7 @@ const answer = (() => {
   function fits(section, record) {
     const best = record.recipes[0];
     const single = record.objectives.length === 1;
-    const head = single ? "Run " : "Fastest of the front: ";
+    const head = single ? "Run " : `Best in ${format.name(record.objectives[0])}: `;
     section.append(
       el("h1", {}, head, el("span", { class: "recipe" }, best.words)),
       el("p", {}, best.sentence),
@@ -91,7 +92,8 @@ const answer = (() => {
         single ? null : point("Front:", `${format.plural(record.pareto.length, "recipe")} of which ` +
           `none is worse than another in all of ${record.objectives.map(format.name).join(", ")}.`),
         point("How sure:", record.told_apart),
-        point("Proved:", record.search.proof)),
+        point("Proved:", record.search.proof),
+        point("Evidence:", evidence(best))),
       launch.actions(record));
   }
   function nothingFits(section, record) {

@@ -118,13 +118,15 @@ const breakdown = (() => {
       dom.table(heads, rows, heads.map((_, at) => at)));
   }
   function draw(section, record) {
-    section.append(el("p", {}, record.why || "For several objectives no recipe is the best; the " +
-      "waterfall leads from the fastest to any other of the front."));
+    if (record.why === null) {
+      section.append(el("p", {}, "For several objectives no recipe is the best; the waterfall leads " +
+        "from the first of the front to any other."));
+    }
     const charts = el("div", { class: "charts" });
     section.append(charts);
     if (record.recipes.length > 1) charts.append(waterfall(record));
     charts.append(stacked(record));
     section.append(ranking.list(record.recipes, true));
   }
-  return { draw, stacked };
+  return { draw };
 })();

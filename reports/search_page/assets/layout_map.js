@@ -50,19 +50,19 @@ const layoutMap = (() => {
       return el("td", {}, dom.tip(made, detail));
     };
     const table = el("table", { class: "map" },
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "PP ↓ TP →"),
-        tp.map((degree) => el("th", { scope: "col" }, String(degree))))),
-      el("tbody", {}, pp.map((degree, row) => el("tr", {},
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "TP ↓ PP →"),
+        pp.map((degree) => el("th", { scope: "col" }, String(degree))))),
+      el("tbody", {}, tp.map((degree, column) => el("tr", {},
         el("th", { scope: "row" }, String(degree)),
-        tp.map((_, column) => button(cellOf(row, column), row, column))))));
+        pp.map((_, row) => button(cellOf(row, column), row, column))))));
     const ends = new Set(cells.map((cell) => cell.outcome));
     const meaning = Object.keys(SHORT).filter((end) => ends.has(end))
       .map((end) => `${SHORT[end]}: ${LONG[end]}`);
     section.append(
-      el("p", {}, "The fastest step of all recipes with these degrees that fit (darker is faster); " +
-        "data parallelism, micro-batch, recomputation and switches are whatever is best there."),
-      el("p", { class: "small faint" }, meaning.join("; ")),
-      el("div", { class: "wide" }, table), said);
+      el("p", {}, "The fastest step of all recipes with these degrees that fit (darker is faster; the " +
+        "outlined cell has #1); data parallelism, micro-batch, recomputation and switches are whatever " +
+        "is best there. ", el("span", { class: "faint" }, `${meaning.join("; ")}.`)),
+      el("div", { class: "wide map-room" }, table), said);
   }
   return { draw };
 })();

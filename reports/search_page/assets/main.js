@@ -31,8 +31,9 @@ const main = (() => {
   }
   function closest(section, record) {
     section.querySelector("h2").textContent = "Closest misses";
-    section.append(el("p", {}, "The recipes that lack least memory, and where their step would go."),
-      ranking.list(record.recipes, false), breakdown.stacked(record));
+    section.dataset.title = "Closest misses";
+    section.append(el("p", {}, "The recipes that lack least memory of those simulated; which stage lacks " +
+      "what is below."), ranking.list(record.recipes, false));
   }
   function start() {
     const record = JSON.parse(byId("record").textContent);
@@ -62,6 +63,7 @@ const main = (() => {
       draw(section, record, view);
       byId("sections").append(el("a", { href: `#${id}` }, section.dataset.title));
     }
+    if (some) selection.choose(record.recipes[0].number);
     document.documentElement.dataset.ready = "true";
   }
   return { start, selectable };

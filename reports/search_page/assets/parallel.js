@@ -4,14 +4,15 @@ const parallel = (() => {
   const HEIGHT = 330;
   const TOP = 34;
   const FLOOR = HEIGHT - 30;
+  // A brush takes in what it ends beside: some five pixels.
+  const NEAR = 0.02;
   const MEASURES = [
     { name: "step_time_s", label: "step, s", words: (v) => format.short(v, 4) },
     { name: "reserved_bytes", label: "memory, GiB", words: (v) => format.short(v / format.GIB, 3) },
   ];
 
   // An axis has a place between 0 (bottom) and 1 for every simulated trial, and names for places.
-  function axesOf(record, view) {
-    const { simulated } = view;
+  function axesOf(record, simulated) {
     const knobs = record.trials.knobs.map((knob) => {
       const codes = simulated.rows.map((row) => knob.code[row]);
       const used = [...new Set(codes)].sort((a, b) => a - b);
@@ -30,13 +31,24 @@ const parallel = (() => {
     });
     return [...knobs.filter(Boolean), ...measures];
   }
+  // Recipes that fit, where any does: what does not would stretch the axes.
+  function fitting(record, view) {
+    const all = view.simulated;
+    const kept = all.rows.map((row, at) => ({ row, at }))
+      .filter(({ row }) => !record.answered || view.status(row) === "ok");
+    const columns = MEASURES.map(({ name }) => [name, kept.map(({ at }) => all[name][at])]);
+    return { rows: kept.map(({ row }) => row), at: new Map(kept.map(({ row }, at) => [row, at])),
+             ...Object.fromEntries(columns) };
+  }
   const words = (value) => ({ true: "yes", false: "no" })[String(value)] ?? String(value);
 
   function draw(record, view) {
-    const axes = axesOf(record, view);
+    const simulated = fitting(record, view);
+    const axes = axesOf(record, simulated);
     const brushes = axes.map(() => null);
     const step = axes[axes.length - 2].at;
-    const count = view.simulated.rows.length;
+    const shown = new Set(record.recipes.map((each) => view.rowOf.get(each.number)));
+    const count = simulated.rows.length;
     const canvas = el("canvas", { "aria-hidden": "true" });
     const box = el("div");
     const said = el("p", { class: "small", role: "status" });
@@ -44,7 +56,7 @@ const parallel = (() => {
 
     const y = (place) => FLOOR - place * (FLOOR - TOP);
     const inside = (at) => brushes.every((brush, axis) => brush === null ||
-      (axes[axis].at[at] >= brush[0] - 1e-9 && axes[axis].at[at] <= brush[1] + 1e-9));
+      (axes[axis].at[at] >= brush[0] - NEAR && axes[axis].at[at] <= brush[1] + NEAR));
     function paint() {
       const pen = canvas.getContext("2d");
       const ratio = devicePixelRatio || 1;
@@ -55,19 +67,19 @@ const parallel = (() => {
       for (let at = 0; at < count; at += 1) (inside(at) ? kept : rest).push(at);
       // The fastest are drawn last, on top.
       kept.sort((a, b) => step[b] - step[a]);
-      lines(pen, rest, () => theme.colour("--line"), 0.35, 1);
-      const slow = theme.colour("--c4");
-      const fast = theme.colour("--c0");
+      lines(pen, rest, "--line", 0.35, 1);
       const alpha = Math.max(0.15, Math.min(0.8, 60 / kept.length));
-      lines(pen, kept, (at) => (step[at] < 0.25 ? fast : slow), alpha, 1.3);
-      const chosen = view.simulated.at.get(view.rowOf.get(selection.chosen()));
-      if (chosen !== undefined) lines(pen, [chosen], () => theme.colour("--c5"), 1, 3);
+      const best = kept.filter((at) => shown.has(simulated.rows[at]));
+      lines(pen, kept, "--c4", alpha, 1.2);
+      lines(pen, best, "--c0", 0.9, 1.6);
+      const chosen = simulated.at.get(view.rowOf.get(selection.chosen()));
+      if (chosen !== undefined) lines(pen, [chosen], "--c5", 1, 3);
     }
     function lines(pen, which, colour, alpha, width) {
       pen.globalAlpha = alpha;
       pen.lineWidth = width;
+      pen.strokeStyle = theme.colour(colour);
       for (const at of which) {
-        pen.strokeStyle = colour(at);
         pen.beginPath();
         axes.forEach((axis, place) => pen.lineTo(xs[place], y(axis.at[at])));
         pen.stroke();
@@ -77,21 +89,21 @@ const parallel = (() => {
     function tell() {
       paint();
       const any = brushes.some((brush) => brush !== null);
-      const kept = any ? view.simulated.rows.filter((_, at) => inside(at)) : null;
+      const kept = any ? simulated.rows.filter((_, at) => inside(at)) : null;
       selection.brush(kept === null ? null : new Set(kept));
       said.textContent = any
-        ? `${kept.length} of ${count} simulated recipes are within the brushes; the table of trials shows only them.`
-        : `${count} simulated recipes. Drag along an axis to keep only lines through that stretch.`;
+        ? `${kept.length} of ${count} recipes are within the brushes; the table of trials shows only them.`
+        : `${format.plural(count, "recipe")} ${record.answered ? "that fit" : "simulated"}. Drag along an axis to keep only lines through that stretch.`;
     }
     function chart(width) {
-      const space = (width - 70) / (axes.length - 1);
-      xs = axes.map((_, at) => 35 + at * space);
+      const space = (width - 100) / (axes.length - 1);
+      xs = axes.map((_, at) => 40 + at * space);
       const ratio = devicePixelRatio || 1;
       canvas.width = width * ratio;
       canvas.height = HEIGHT * ratio;
       canvas.style.width = `${width}px`;
       canvas.style.height = `${HEIGHT}px`;
-      const drawn = svg.root(width, HEIGHT, `Parallel coordinates of ${count} simulated recipes over ` +
+      const drawn = svg.root(width, HEIGHT, `Parallel coordinates of ${count} recipes over ` +
         axes.map((axis) => axis.label).join(", "));
       axes.forEach((axis, at) => {
         const x = xs[at];
@@ -177,7 +189,7 @@ const parallel = (() => {
     } } }, "Clear brushes");
     tell();
     return dom.figure("Knobs and what comes of them",
-      "a line a recipe; dark: the fastest quarter of the range; orange: the chosen one",
+      "a line a recipe; dark: those listed above; thick: the chosen one",
       el("div", { class: "controls" }, clear), holder, said);
   }
   return { draw };

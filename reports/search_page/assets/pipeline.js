@@ -1,18 +1,20 @@
 // What every stage does when: a bar a pass, and hatching where it waits.
 const pipeline = (() => {
   const { el } = dom;
-  const FILL = { forward: "blue", backward: "orange", recompute: "red", send: "sky", gather: "green",
+  const FILL = { forward: "blue", backward: "plain-orange", recompute: "red", send: "sky", gather: "green",
                  reduce: "pink", finish: "slate", optimizer: "rose" };
   const NAME = { forward: "forward", backward: "backward", recompute: "recomputation in it",
                  send: "transfer to the next stage", gather: "parameter gather",
                  reduce: "gradient reduction", finish: "gradient norm and tied embeddings",
                  optimizer: "optimizer" };
+  // Where a bar stands in its row, from and to: forward and backward are told apart by it too.
+  const STAND = { forward: [0, 0.74], backward: [0.26, 1], recompute: [0.26, 1] };
   const LABEL = 34;
   const ZOOMS = [1, 2, 4, 8, 16];
 
   function geometry(bars) {
     const second = bars.lane.some((lane) => lane > 0);
-    const tall = Math.max(7, Math.min(20, 380 / bars.stages));
+    const tall = Math.max(7, Math.min(24, 400 / bars.stages));
     const row = tall + (second ? Math.max(4, tall * 0.4) : 0) + 3;
     return { tall, row, thin: row - tall - 3 };
   }
@@ -28,11 +30,16 @@ const pipeline = (() => {
       drawn.append(svg.rect(LABEL, stage * row, x(end) - LABEL, tall, { fill: svg.fill("idle") }));
     }
     const paths = new Map();
-    const add = (fill, faint, from, to, y, high) => {
-      const key = `${fill} ${faint}`;
+    const add = (kind, faint, from, to, top, room) => {
+      const [above, below] = STAND[kind] || [0, 1];
+      const y = (top + above * room).toFixed(1);
+      const high = ((below - above) * room).toFixed(1);
+      const key = `${kind} ${faint}`;
       paths.set(key, `${paths.get(key) || ""}M${from.toFixed(2)},${y}H${to.toFixed(2)}v${high}H${from.toFixed(2)}z`);
     };
     const labels = [];
+    // Edges would hide bars that are hardly wider than themselves.
+    const edged = (x(end) - LABEL) * bars.stages / bars.start.length > 5 ? "edge" : null;
     bars.start.forEach((start, at) => {
       const kind = bars.kinds[bars.kind[at]];
       const y = bars.stage[at] * row + (bars.lane[at] ? tall + 1 : 0);
@@ -44,8 +51,9 @@ const pipeline = (() => {
       const again = x(start + Math.min(bars.recompute[at], bars.length[at]));
       if (bars.recompute[at]) add("recompute", "1", from, again, y, high);
       add(kind, faint, bars.recompute[at] ? again : from, to, y, high);
-      if (to - from > 17 && tall >= 11 && bars.micro_batch[at] >= 0 && kind !== "send") {
-        labels.push(svg.text((from + to) / 2, y + tall / 2 + 4, String(bars.micro_batch[at] + 1),
+      if (to - from > 17 && tall >= 13 && bars.micro_batch[at] >= 0 && kind !== "send") {
+        const [above, below] = STAND[kind] || [0, 1];
+        labels.push(svg.text((from + to) / 2, y + ((above + below) / 2) * tall + 4, String(bars.micro_batch[at] + 1),
           { "text-anchor": "middle", class: "number" }));
       }
     });
@@ -54,7 +62,7 @@ const pipeline = (() => {
       // A pale chunk lets the paper through, not the hatching behind it.
       if (opacity !== "1") drawn.append(svg.el("path", { d, fill: "var(--paper)" }));
       drawn.append(svg.el("path", { d, fill: svg.fill(FILL[kind]), "fill-opacity": opacity,
-                                    class: "edge", "data-kind": kind }));
+                                    class: edged, "data-kind": kind }));
     }
     drawn.append(...labels);
     for (let stage = 0; stage < bars.stages; stage += Math.ceil(14 / row)) {
@@ -123,7 +131,8 @@ const pipeline = (() => {
       el("p", {}, "One step of ", el("span", { class: "recipe" }, recipe.words), `, with ${shown}. ` +
         "Numbers are micro-batches" +
         (bars.chunks > 1 ? ", paler bars later chunks of a stage" : "") +
-        "; the thin row below a stage is its data-parallel communication."),
+        "; forward passes stand higher than backward ones, and the thin row below a stage is its " +
+        "data-parallel communication."),
       el("div", { class: "controls" }, label),
       svg.legend([...kinds.map((kind) => [FILL[kind], NAME[kind]]), ["idle", "waiting"]]), scroller);
   }

@@ -54,10 +54,11 @@ const ranking = (() => {
                    "run", ""];
     return dom.table(heads, recipes.map((recipe) => [
       String(recipe.rank),
-      el("span", { class: "recipe small" }, recipe.words),
+      el("button", { type: "button", class: "recipe small pick",
+        on: { click: () => selection.choose(recipe.number) } }, recipe.words),
       format.seconds(recipe.step_time_s), format.percent(recipe.mfu),
       format.grouped(recipe.tokens_per_s_per_gpu), format.gib(recipe.reserved_bytes),
-      format.gib(Math.abs(recipe.headroom_bytes)), format.usd(recipe.cost_of_run_usd), tie(recipe),
+      format.gib(Math.abs(recipe.headroom_bytes)), format.usd(recipe.cost_of_run_usd), fit ? tie(recipe) : "",
     ]), [0, 2, 3, 4, 5, 6, 7]);
   }
   return { errorBars, list, whisker, words };

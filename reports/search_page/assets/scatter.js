@@ -2,10 +2,10 @@
 const scatter = (() => {
   const { el } = dom;
   const AXES = [
-    { name: "step_time_s", label: "step time, s", words: format.seconds, short: (v) => format.short(v, 4) },
-    { name: "reserved_bytes", label: "memory reserved, GiB", words: format.gib,
+    { less: true, name: "step_time_s", label: "step time, s", words: format.seconds, short: (v) => format.short(v, 4) },
+    { less: true, name: "reserved_bytes", label: "memory reserved, GiB", words: format.gib,
       short: (v) => format.short(v, 3), scale: 1 / format.GIB },
-    { name: "cost_of_run_usd", label: "cost of the run, $", words: format.usd, short: format.usd },
+    { less: true, name: "cost_of_run_usd", label: "cost of the run, $", words: format.usd, short: format.usd },
     { name: "tokens_per_s_per_gpu", label: "tokens/s per GPU", words: (v) => format.grouped(v),
       short: (v) => format.short(v, 4) },
     { name: "mfu", label: "MFU, %", words: format.percent, short: (v) => format.short(v, 3), scale: 100 },
@@ -21,8 +21,7 @@ const scatter = (() => {
     const { simulated } = view;
     const box = el("div", { class: "scatter" });
     let [across, up] = firstAxes(record.objectives);
-    let withMisses = false;
-    const frontRows = new Set(record.pareto.map((number) => view.rowOf.get(number)));
+    let withMisses = !record.answered;
     const top = record.answered ? new Map(record.recipes.map((each) => [each.number, each.rank])) : new Map();
     const bestRow = record.answered ? view.rowOf.get(record.recipes[0].number) : -1;
     let places = [];
@@ -51,16 +50,14 @@ const scatter = (() => {
       }
       drawn.append(svg.el("path", { d: dots.ok, fill: "var(--c0)", "fill-opacity": 0.75, class: "marks" }),
         svg.el("path", { d: dots.oom, stroke: "var(--c6)", "stroke-width": 1.5 }));
-      const front = places.filter(({ row }) => frontRows.has(row)).sort((a, b) => a.x - b.x);
-      if (front.length > 1) {
-        drawn.append(svg.el("path", { class: "front", d: `M${front.map((p) => `${p.x},${p.y}`).join("L")}` }),
-          svg.el("path", { d: front.map((place) => diamond(place, 5)).join(""), fill: "var(--c5)" }));
-      }
+      const front = frontOf(places.filter(({ row }) => view.status(row) === "ok"), AXES[across], AXES[up]);
+      drawn.append(svg.el("path", { class: "front", d: steps(front) }),
+        svg.el("path", { d: front.map((place) => diamond(place, 5)).join(""), fill: "var(--c5)" }));
       const best = places.find(({ row }) => row === bestRow);
       if (best) {
         drawn.append(svg.el("path", { d: star(best, 9), fill: "var(--c5)", stroke: "var(--paper)" }));
         const right = best.x < width * 0.75;
-        drawn.append(svg.text(best.x + (right ? 11 : -11), best.y + 4, "#1",
+        drawn.append(svg.text(best.x + (right ? 11 : -11), best.y - 8, "#1",
           { class: "strong", "text-anchor": right ? "start" : "end" }));
       }
       const chosen = places.find(({ row }) => row === view.rowOf.get(selection.chosen()));
@@ -118,7 +115,7 @@ const scatter = (() => {
       act(chosen);
       redraw();
     };
-    const misses = el("input", { type: "checkbox", on: { change: () => {
+    const misses = el("input", { type: "checkbox", checked: withMisses, on: { change: () => {
       withMisses = misses.checked;
       redraw();
     } } });
@@ -139,8 +136,23 @@ const scatter = (() => {
     return el("ul", { class: "legend" },
       mark(svg.el("path", { d: circle(at, 3.5), fill: "var(--c0)" }), "fits"),
       mark(svg.el("path", { d: star(at, 7), fill: "var(--c5)" }), "#1"),
-      mark(svg.el("path", { d: diamond(at, 5), fill: "var(--c5)" }), "Pareto front"));
+      mark(svg.el("path", { d: diamond(at, 5), fill: "var(--c5)" }), "nothing is better in both figures"));
   }
+  // What nothing drawn beats in both figures, from the best across to the best up.
+  function frontOf(places, across, up) {
+    const right = across.less ? 1 : -1;
+    const down = up.less ? -1 : 1;
+    const sorted = [...places].sort((a, b) => right * (a.x - b.x) || down * (a.y - b.y));
+    let best = Infinity;
+    return sorted.filter((place) => {
+      const better = down * place.y < best;
+      if (better) best = down * place.y;
+      return better;
+    });
+  }
+  // Between two of them, what is reached is the worse of either.
+  const steps = (front) => front.map((place, at) => (at ? `H${place.x}V${place.y}` : `M${place.x},${place.y}`))
+    .join("");
   function scale(values, start, end) {
     const low = values.reduce((a, b) => Math.min(a, b), Infinity);
     const high = values.reduce((a, b) => Math.max(a, b), -Infinity);

@@ -8,7 +8,7 @@ const sensitivity = (() => {
     const share = (end) => end.cost_of_run_usd / best.cost_of_run_usd - 1;
     const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
     const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
-    const most = Math.max(...sorted.map(reach), 0.01) * 1.25;
+    const most = Math.max(...sorted.map(reach), 0.01) * 1.5;
     const box = el("div");
     svg.fitted(box, (width) => {
       const left = Math.min(250, width * 0.4);
@@ -16,7 +16,7 @@ const sensitivity = (() => {
       const height = sorted.length * ROW + 40;
       const drawn = svg.root(width, height, "Change of the run's cost: " + sorted.map((row) =>
         `${row.name} ${row.ends.map((end) => `${end.label} ${format.change(share(end))}`).join(", ")}`).join("; "));
-      drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => format.change(tick), 4),
+      drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => (tick ? format.change(tick) : "0"), 4),
         svg.text((left + width) / 2, height - 5, "change of the run's cost", { "text-anchor": "middle" }));
       sorted.forEach((row, at) => {
         const y = at * ROW;
@@ -66,7 +66,7 @@ const sensitivity = (() => {
     const { rows, compared } = record.sensitivity;
     if (compared.length < 2) return null;
     const losing = rows.flatMap((row) => row.ends.filter(lost).map((end) => `${row.name} ${end.label} (#${end.winner})`));
-    const simulated = rows.filter((row) => row.setting && row.ends.every((end) => end.winner !== null));
+    const simulated = rows.filter((row) => row.ends.every((end) => end.winner !== null));
     return losing.length
       ? `Another recipe shown would be fastest with ${losing.join(", ")}.`
       : `#1 stays the fastest of the ${compared.length} layouts compared in all ` +
@@ -75,7 +75,7 @@ const sensitivity = (() => {
   function draw(section, record) {
     section.append(el("p", {}, `Error bar of #1: ${record.error_bar}.`));
     const said = [record.told_apart ? `Of the recipes, ${record.told_apart}.` : null, verdict(record),
-                  ...record.sensitivity.notes.map((note) => `${note}.`)];
+                  ...record.sensitivity.notes.map((note) => `${note[0].toUpperCase()}${note.slice(1)}.`)];
     section.append(...said.filter(Boolean).map((words) => el("p", {}, words)),
       el("div", { class: "charts" }, ranking.errorBars(record.recipes), tornado(record)));
   }

@@ -52,7 +52,7 @@ const svg = (() => {
   const FILLS = {
     blue: [0, null], orange: [1, "slash"], green: [2, "dots"], pink: [3, "back"],
     sky: [4, "level"], red: [5, "cross"], grey: [6, "upright"], olive: [7, "slash"],
-    rose: [3, "dots"], slate: [6, "back"], azure: [0, "dots"],
+    rose: [3, "dots"], slate: [6, "back"], azure: [0, "dots"], "plain-orange": [1, null],
   };
   const LIST = Object.keys(FILLS);
   const TEXTURES = {

@@ -1,0 +1,57 @@
+from dataclasses import replace
+
+from optimizer.certificate import Certificate
+from reports.search_page.layout_map import layout_map
+from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
+
+
+def cells(trials, certificate=None):
+    found = layout_map(trials, DECLARED.job, certificate)
+    places = [(tp, pp) for pp in found["pp"] for tp in found["tp"]]
+    return dict(zip(places, found["cells"], strict=True))
+
+
+def everything():
+    fitting = fitting_trials()
+    return [*fitting, *other_trials(len(fitting))]
+
+
+def test_a_cell_has_its_fastest_recipe_that_fits():
+    found = cells(everything())
+    best = found[1, 1]
+    fits = [t for t in fitting_trials() if (t.recipe.tp, t.recipe.pp) == (1, 1)]
+    assert len(fits) == 2
+    assert best["outcome"] == "fits"
+    assert best["step_time_s"] == min(t.prediction.step_time_s for t in fits)
+    assert best["number"] == fits[0].number
+    assert best["counts"] == {"fits": 2}
+
+
+def test_every_way_not_to_fit_says_why():
+    found = cells(everything())
+    outcomes = {place: (cell["outcome"], cell.get("why")) for place, cell in found.items()}
+    assert outcomes[2, 2] == ("memory", "does not fit: the closest recipe lacks 3.0 GiB")
+    assert outcomes[1, 8] == ("memory", "needs at least 99 of 76 GiB")
+    assert outcomes[8, 2] == ("slower", "no better")
+    assert outcomes[2, 4] == ("pruned", "means the same")
+    assert outcomes[3, 1] == ("invalid", "3 into 16")
+    assert outcomes[4, 4] == ("failed", "division by zero")
+    assert outcomes[8, 8] == ("unasked", "no recipe of it was asked for")
+
+
+def test_one_that_fits_outweighs_those_that_do_not():
+    fits, missed = fitting_trials()[0], other_trials(50)[0]
+    missed = replace(missed, recipe=replace(fits.recipe, micro_batch=8))
+    (cell,) = cells([missed, fits]).values()
+    assert cell["outcome"] == "fits"
+    assert cell["counts"] == {"fits": 1, "memory": 1}
+
+
+def test_a_proof_says_why_a_layout_was_not_simulated():
+    proof = Certificate(
+        objectives=("cost",), points=9, not_launchable={}, equal=0, spelled={}, recipes=9,
+        out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
+        proved=True, best=1.0, bound=1.0, gap=0.0,
+    )  # fmt: skip
+    assert cells(everything(), proof)[8, 8]["why"].startswith("needed no simulation")
+    assert "asked" in cells(everything(), replace(proof, proved=False))[8, 8]["why"]

@@ -1,0 +1,131 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from optimizer.certificate import Certificate
+from reports.search_page.record import MOST_RECIPES, page_record
+from simulators.traced.verification import RankCheck, RankFigures, Verification
+from tests.reports.search_page.searches import LAUNCH, RECIPES, nothing_fits, searched
+
+
+def test_figures_are_those_of_the_predictions():
+    given = searched()
+    record = page_record(given)
+    assert len(record["recipes"]) == len(RECIPES)
+    for row, trial in zip(record["recipes"], given.shown, strict=True):
+        prediction = trial.prediction
+        for name in ("step_time_s", "mfu", "hfu", "tokens_per_s", "cost_of_run_usd"):
+            assert row[name] == getattr(prediction, name)
+        assert (row["low_s"], row["high_s"]) == prediction.interval_s
+        assert row["headroom_bytes"] == prediction.memory.headroom_bytes
+        assert row["breakdown_s"] == prediction.breakdown_s
+        assert row["days"] == pytest.approx(1e9 / prediction.tokens_per_s / 86400)
+        assert row["grades"]["memory"]["grade"] == "estimated"
+
+
+def test_waterfalls_lead_from_the_first_to_each():
+    record = page_record(searched())
+    best = record["recipes"][0]
+    for row, bars in zip(record["recipes"], record["waterfalls"], strict=True):
+        gap = row["step_time_s"] - best["step_time_s"]
+        assert sum(bar["seconds"] for bar in bars) == pytest.approx(gap, abs=1e-9)
+
+
+def test_the_first_rival_has_another_layout():
+    record = page_record(searched())
+    assert record["recipes"][record["rival"]]["layout"] != record["recipes"][0]["layout"]
+
+
+def test_is_json_without_loss():
+    record = page_record(searched())
+    text = json.dumps(record, allow_nan=False)
+    assert json.loads(text)["launch"] == [
+        {"name": name, "text": text} for name, text in LAUNCH.items()
+    ]
+
+
+def test_says_how_to_come_to_it_again():
+    facts = dict(page_record(searched())["provenance"])
+    assert facts["command"] == "python optimize.py model=tiny"
+    assert facts["seed"] == "7"
+    assert facts["Trainscout"] == "1.2"
+    assert facts["git commit"] == "unknown"
+    assert "0123abcd" in facts["settings"]
+    assert "published runs" in facts["error bars"]
+
+
+def test_without_a_recipe_that_fits_it_has_the_closest_miss():
+    record = page_record(nothing_fits())
+    assert not record["answered"]
+    assert record["nothing"][0].startswith("No recipe fits")
+    assert record["nothing"][-1] == "A larger GPU helps."
+    (miss,) = record["recipes"]
+    assert miss["headroom_bytes"] == -3 * 2**30
+    assert "sensitivity" not in record
+    assert "waterfalls" not in record
+
+
+def test_without_any_simulated_recipe_it_is_still_a_record():
+    empty = nothing_fits()
+    trials = tuple(trial for trial in empty.result.trials if trial.prediction is None)
+    record = page_record(replace(empty, result=replace(empty.result, trials=trials)))
+    assert record["recipes"] == record["memory"] == []
+    assert "pipeline" not in record
+
+
+def test_several_objectives_have_no_best():
+    given = searched()
+    front = given.shown[:2]
+    result = replace(given.result, objectives=("step_time", "memory"), pareto=front)
+    trials = tuple(
+        replace(trial, values=None if trial.values is None else (1.0, 2.0))
+        for trial in result.trials
+    )
+    record = page_record(replace(given, result=replace(result, trials=trials), shown=front))
+    assert record["why"] is None
+    assert record["told_apart"] is None
+    assert record["pareto"] == [trial.number for trial in front]
+    assert [each["name"] for each in record["objectives"]] == ["step_time", "memory"]
+
+
+def test_a_long_front_is_cut_where_it_is_drawn_side_by_side():
+    given = searched(shown=searched().shown * 10)
+    assert len(page_record(given)["recipes"]) == MOST_RECIPES
+
+
+def test_a_proof_is_told():
+    proof = Certificate(
+        objectives=("cost",), points=9, not_launchable={}, equal=0, spelled={}, recipes=9,
+        out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
+        proved=True, best=1.0, bound=1.0, gap=0.0,
+    )  # fmt: skip
+    given = searched()
+    record = page_record(replace(given, result=replace(given.result, certificate=proof)))
+    assert record["search"]["proof"].startswith("No other recipe of the space beats")
+    assert record["search"]["certificate"]["discarded_share"] == pytest.approx(5 / 9)
+
+
+def test_what_tracing_found_stands_side_by_side():
+    figures = RankFigures(100, 110, 50, 1000, {"tp": 7})
+    traced = replace(figures, peak_allocated_bytes=104, communicated_bytes={"tp": 7, "dp": 3})
+    check = Verification(
+        recipe=RECIPES[0],
+        micro_batches=4,
+        step_micro_batches=16,
+        builtin_step_s=2.0,
+        traced_step_s=2.1,
+        builtin_parts_s={"compute": 1.9, "host": 0.001},
+        traced_parts_s={"compute": 2.0, "host": 0.001},
+        ranks=(RankCheck(0, 0, figures, traced, ("a copy",)),),
+    )
+    failed = Verification(recipe=RECIPES[1], micro_batches=1, step_micro_batches=1, problem="x")
+    found, other = page_record(searched(checks=(check, failed)))["checked"]
+    rows = {row["label"]: (row["builtin"], row["traced"]) for row in found["rows"]}
+    assert rows["step"] == (2.0, 2.1)
+    assert rows["of it compute"] == (1.9, 2.0)
+    assert "of it host" not in rows
+    assert rows["rank 0 (stage 0): peak allocated"] == (100, 104)
+    assert rows["rank 0 (stage 0): communicated, dp"] == (0.0, 3)
+    assert found["differences"] == [{"rank": 0, "words": ["a copy"]}]
+    assert (other["problem"], other["rows"]) == ("x", [])

@@ -1,0 +1,29 @@
+import re
+
+from reports.search_page import asked_now, launch_texts
+from tests.reports.search_page.searches import searched
+
+
+def test_the_command_can_be_pasted():
+    asked = asked_now(["model=x", "space.name=two words"], {"seed": 3}, 3, searched().result)
+    assert asked.command == "python optimize.py model=x 'space.name=two words'"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", asked.started)
+    assert asked.seed == 3
+
+
+def test_equal_settings_have_equal_hashes():
+    result = searched().result
+    first, same, other = (
+        asked_now([], settings, 0, result).config_hash
+        for settings in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2})
+    )
+    assert first == same != other
+
+
+def test_launch_files_are_told_from_others(tmp_path):
+    (tmp_path / "launch").mkdir()
+    files = [tmp_path / name for name in ("launch.sh", "trials.csv", "launch/job.toml")]
+    for path in files:
+        path.write_text(path.name)
+    texts = launch_texts(tmp_path, files)
+    assert texts == {"launch.sh": "launch.sh", "launch/job.toml": "job.toml"}

@@ -1,0 +1,94 @@
+from dataclasses import replace
+
+import pytest
+
+from reports.search_page.sensitivity import CHANGES, sensitivity
+from simulators.base import SimulatorSpec, get_simulator
+from simulators.network.choice import CongestedNetwork, NetworkChoice
+from simulators.network.topology.fabric import SwitchFabric
+from tests.reports.search_page.searches import DECLARED, fitting_trials
+
+
+def rows(**changed):
+    found = sensitivity(fitting_trials(), replace(DECLARED, **changed), SimulatorSpec())
+    return {row["name"]: row["ends"] for row in found["rows"]}, found
+
+
+def test_every_change_is_the_best_recipe_simulated_again():
+    found, _ = rows()
+    cluster = DECLARED.cluster
+    best = fitting_trials()[0].recipe
+    for end, factor in zip(found["bandwidth between nodes"], (0.5, 2.0), strict=True):
+        changed = replace(DECLARED, cluster=replace(cluster, nic_gbps=cluster.nic_gbps * factor))
+        again = get_simulator("replay").simulate(changed.job(best))
+        assert end["step_time_s"] == again.step_time_s
+        assert end["cost_of_run_usd"] == again.cost_of_run_usd
+    assert [end["label"] for end in found["bandwidth between nodes"]] == ["÷ 2", "× 2"]
+
+
+def test_worse_comes_first():
+    found, _ = rows()
+    assert {change.name for change in CHANGES} < set(found)
+    for worse, better in found.values():
+        assert worse["cost_of_run_usd"] >= better["cost_of_run_usd"]
+
+
+def test_price_moves_money_alone():
+    found, _ = rows()
+    best = fitting_trials()[0].prediction
+    dear, cheap = found["price of a GPU-hour"]
+    assert dear["cost_of_run_usd"] == pytest.approx(1.2 * best.cost_of_run_usd)
+    assert cheap["cost_of_run_usd"] == pytest.approx(0.8 * best.cost_of_run_usd)
+    assert dear["step_time_s"] == cheap["step_time_s"] == best.step_time_s
+
+
+def test_error_bar_ends_where_the_interval_does():
+    found, _ = rows()
+    best = fitting_trials()[0].prediction
+    high, low = found["error bar of the step"]
+    assert (low["step_time_s"], high["step_time_s"]) == pytest.approx(best.interval_s)
+
+
+def test_the_winner_is_the_fastest_of_those_compared():
+    found, whole = rows()
+    assert whole["compared"][0] == 1
+    layouts = {(t.recipe.tp, t.recipe.pp, t.recipe.micro_batch) for t in fitting_trials()}
+    assert len(whole["compared"]) == min(4, len(layouts))
+    for name, ends in found.items():
+        for end in ends:
+            simulated = name not in ("price of a GPU-hour", "error bar of the step")
+            assert (end["winner"] in whole["compared"]) == simulated
+
+
+def test_another_recipe_can_win():
+    """The slowest of all takes the first place: what is faster wins whatever changes."""
+    trials = fitting_trials()
+    backwards = [trials[-1], *trials[:-1]]
+    found = sensitivity(backwards, DECLARED, SimulatorSpec())
+    winners = {end["winner"] for row in found["rows"] for end in row["ends"]} - {None}
+    assert 1 not in winners
+
+
+def test_a_cluster_of_one_node_has_no_network_to_change():
+    found, _ = rows(cluster=replace(DECLARED.cluster, num_nodes=1))
+    assert "bandwidth between nodes" not in found
+    assert "NVLink bandwidth" in found
+
+
+def test_a_played_network_is_not_played_again():
+    fabric = SwitchFabric("two_tiers", "made up", tiers=2, nics_per_leaf=8, hop_latency_s=1e-6)
+    spec = SimulatorSpec(network=CongestedNetwork(NetworkChoice("flow"), fabric))
+    found = sensitivity(fitting_trials()[:1], DECLARED, spec)
+    names = [row["name"] for row in found["rows"]]
+    assert "bandwidth between nodes" not in names
+    assert "time of every kernel" in names
+    assert "network=flow" in found["notes"][0]
+
+
+def test_slow_simulators_are_not_asked_again():
+    found = sensitivity(fitting_trials(), DECLARED, SimulatorSpec("traced"))
+    assert [row["name"] for row in found["rows"]] == [
+        "price of a GPU-hour",
+        "error bar of the step",
+    ]
+    assert "traced" in found["notes"][0]
