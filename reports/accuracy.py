@@ -21,6 +21,7 @@ from reports.validation.page import (
 from reports.validation.plots import error_plot, memory_plot, step_time_plot
 from reports.validation.published import PUBLISHED_RUNS, stored_coverage
 from reports.validation.summaries import COLLECTIVES, KERNELS, read_summary, stored_summary
+from simulators.command_line import help_ending
 from simulators.errors import InputError
 from simulators.output import write_whole
 
@@ -84,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m reports.accuracy",
         description="Replay the published rows and write docs/accuracy.md with its plots.",
+        **help_ending(
+            "python -m reports.accuracy --kernels kernels.json --collectives collectives.json",
+            "0 done; 1 an internal failure; 2 wrong input",
+        ),
     )
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
     parser.add_argument(

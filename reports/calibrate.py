@@ -25,6 +25,7 @@ from reports.validation.rows import read_rows
 from reports.wording import seconds_words
 from simulators.base import get_simulator
 from simulators.calibration import CORRECTIONS, Calibration, CalibrationRun, calibration_text
+from simulators.command_line import help_ending
 from simulators.errors import InputError, require_choice
 from simulators.output import check_output, write_output
 from simulators.uncertainty import features_of
@@ -178,9 +179,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m reports.calibrate",
         description="Fit a few corrections to measured runs of your own machines.",
+        **help_ending(
+            "python -m reports.calibrate ours.csv --output calibration.yaml\n"
+            "python -m reports.calibrate ours.csv --corrections compute",
+            "0 written; 1 corrections would not predict left-out runs better, or an internal\n"
+            "failure; 2 wrong input, or what the runs confuse",
+        ),
     )
     parser.add_argument(
-        "runs", type=Path, help="CSV of measured runs on one kind of GPU (columns: docs/howto.md)"
+        "runs",
+        type=Path,
+        help="CSV of measured runs on one kind of GPU (columns: docs/validation.md)",
     )
     parser.add_argument(
         "--output",

@@ -24,7 +24,7 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
     if counts["failed"] == considered:
         lines = [f"No recipe could be simulated: all {considered:,} failed."]
     else:
-        lines = [f"No recipe fits: {len(result.trials):,} points were asked, none came out ok."]
+        lines = [f"No recipe fits: {len(result.trials):,} asked, none came out ok."]
     missed = closest_miss(result)
     if missed is not None:
         lines.append("Closest miss: " + _miss_words(missed, job_of))

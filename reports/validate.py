@@ -23,6 +23,7 @@ from reports.validation.report import validation_report
 from reports.validation.rows import QUALITIES, Row, read_rows
 from reports.validation.tables import validation_tables
 from simulators.base import Simulator, get_simulator
+from simulators.command_line import help_ending
 from simulators.errors import InputError
 from simulators.output import check_output, write_output
 
@@ -89,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m reports.validate",
         description="Predict measured training runs and report the errors.",
+        **help_ending(
+            "python -m reports.validate                         # the published rows\n"
+            "python -m reports.validate ours.csv --html ours.html --json ours.json",
+            "0 done; 1 an internal failure; 2 wrong input",
+        ),
     )
     parser.add_argument(
         "runs",

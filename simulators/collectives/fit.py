@@ -33,6 +33,7 @@ from simulators.collectives.describe import Measurement, read_table
 from simulators.collectives.least_squares import Fit, Row, fit, predict_us, rows_of
 from simulators.collectives.size_bands import BAND_NAMES, size_band
 from simulators.collectives.transport import FABRICS, load
+from simulators.command_line import exit_code, help_ending
 from simulators.errors import InputError
 from simulators.output import check_output, show_text, write_output
 
@@ -216,7 +217,14 @@ def _text(document: Mapping[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 2 for a table that cannot be used or a place that cannot be written."""
-    parser = argparse.ArgumentParser(description="Fit the collective coefficients.")
+    parser = argparse.ArgumentParser(
+        prog="python -m simulators.collectives.fit",
+        description="Fit the coefficients that price NCCL's collectives to nccl-tests results.",
+        **help_ending(
+            "python -m simulators.collectives.fit results.csv       # shows what --output writes\n"
+            "python -m simulators.collectives.fit results.csv --output conf/transport"
+        ),
+    )
     parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
     parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
     parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
@@ -251,4 +259,4 @@ def _command(given: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, sys.argv[1:]))

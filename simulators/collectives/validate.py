@@ -25,6 +25,7 @@ from simulators.collectives.describe import Measurement, read_table
 from simulators.collectives.graph import wiring_of
 from simulators.collectives.price import CollectivePrice, price_forced, price_send_recv
 from simulators.collectives.size_bands import size_band
+from simulators.command_line import exit_code, help_ending
 from simulators.errors import InputError
 from simulators.output import check_output, show_text, write_output
 from simulators.score import as_dicts, summarise, summarise_by
@@ -138,7 +139,11 @@ def _cell(outcome: Outcome) -> tuple[str, str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; 0 when a report was made, 2 for an input that cannot be used."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m simulators.collectives.validate",
+        description="Hold the prices of collectives against measured ones, and NCCL's own model.",
+        **help_ending("python -m simulators.collectives.validate results.csv --json errors.json"),
+    )
     parser.add_argument("table", type=Path, help="CSV of measured collectives")
     parser.add_argument("--json", type=Path, help="where to write the report")
     given = parser.parse_args(arguments)
@@ -178,4 +183,4 @@ def _summary(document: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, sys.argv[1:]))

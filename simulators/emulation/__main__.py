@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from simulators.command_line import exit_code
 from simulators.errors import InputError
 
 # Each subcommand is its own program, loaded when it is asked for.
@@ -19,7 +20,15 @@ def usage() -> str:
     """What there is."""
     lines = ["usage: python -m simulators.emulation COMMAND ...", "", "commands:"]
     lines += [f"  {name:6} {meaning}" for name, (_, meaning) in COMMANDS.items()]
-    lines += ["", "python -m simulators.emulation COMMAND --help tells a command's options."]
+    lines += ["", "examples:"]
+    lines += ["  python -m simulators.emulation run --world-size 16 -- train.py --steps 2"]
+    lines += [
+        "  python -m simulators.emulation live --world-size 16 --cluster h100_64 -- train.py"
+    ]
+    lines += [
+        "",
+        "python -m simulators.emulation COMMAND --help tells a command's options and exit codes.",
+    ]
     return "\n".join(lines)
 
 
@@ -42,4 +51,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,8 +1,5 @@
 """Train the learned slowdown on measured tables, hold it against the physical one, choose.
 
-    python -m simulators.interference.fit overlap_slowdown.csv [more.csv] \
-        --output simulators/interference/fitted
-
 Tables: see ``table.py``. Hyper-parameters are Moye's (Table 11); what that table leaves open is
 XGBoost's default. Four predictors are compared, twice each: in five random folds, as Moye does,
 where rows of one trace stand on both sides, and leaving one source out, which is what using
@@ -32,6 +29,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from simulators.command_line import exit_code, help_ending
 from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.interference.features import KERNEL_CLASSES, Floats
@@ -254,7 +252,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simulators.interference.fit",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **help_ending(
+            "python -m simulators.interference.fit overlap_slowdown.csv more.csv \\\n"
+            "    --output simulators/interference/fitted"
+        ),
     )
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
     parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
@@ -284,4 +285,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, sys.argv[1:]))

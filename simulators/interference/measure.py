@@ -1,7 +1,5 @@
 """Slow kernels down with imitated channels on the GPU at hand: rows that ``fit`` learns from.
 
-    python -m simulators.interference.measure --gpu h200 --output slowdowns_h200.csv --budget-s 600
-
 Every kernel runs alone, then on one stream while a copy kernel on another occupies N SMs and
 moves bytes at the pace of NCCL's channels (``simulators.device.channels``), for several N, paces
 and buffer sizes; and the other way round, how much the copies are delayed. The copies are
@@ -21,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from simulators.command_line import exit_code, help_ending
 from simulators.declared import declared_gpus
 from simulators.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
 from simulators.device.results import ResultFile
@@ -288,7 +287,9 @@ def main(arguments: list[str] | None = None, device: OverlapDevice | None = None
     parser = argparse.ArgumentParser(
         prog="python -m simulators.interference.measure",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **help_ending(
+            "python -m simulators.interference.measure --gpu h200 --output slowdowns_h200.csv"
+        ),
     )
     parser.add_argument("--gpu", required=True, help="declared GPU this machine has (conf/gpu)")
     parser.add_argument("--output", required=True, type=Path, help="CSV of slowdowns")
@@ -310,4 +311,4 @@ def main(arguments: list[str] | None = None, device: OverlapDevice | None = None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, sys.argv[1:]))

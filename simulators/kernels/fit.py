@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from simulators.command_line import exit_code, help_ending
 from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.job import Gpu
@@ -171,7 +172,15 @@ def write(output: Path, content: dict[str, Any]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = argparse.ArgumentParser(prog="python -m simulators.kernels.fit")
+    options = argparse.ArgumentParser(
+        prog="python -m simulators.kernels.fit",
+        description="Fit the coefficients that price kernels to measured times, GPU by GPU.",
+        **help_ending(
+            "python -m simulators.kernels.fit measured/h200/*.csv     # shows the YAML\n"
+            "python -m simulators.kernels.fit gemm.csv.gz --where gpu=H200-SXM-141GB \\\n"
+            "    --source 'our own, 2026' --output simulators/kernels/fitted"
+        ),
+    )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--where", action="append", default=[], help="column=value[,value]")
     options.add_argument("--source", default="", help="who measured the rows, and how")
@@ -239,8 +248,4 @@ def _existing(output: Path | None, name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,8 +1,5 @@
 """Time kernels of training on the GPU at hand: tables that ``simulators.kernels.fit`` reads.
 
-    python -m simulators.kernels.measure --gpu h200 --output measured/h200 \
-        --models gpt175b,llama3_70b,mixtral_8x7b --budget-s 600
-
 The shapes are exactly those the built-in models ask for: their workloads are built over
 tensor- and expert-parallel degrees and every distinct kernel is timed once (``simulators.device``
 says how: CUDA events, warm-up, median; and ``sustained``, after the board has warmed up, where a
@@ -24,6 +21,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from simulators.command_line import exit_code, help_ending
 from simulators.declared import declared_gpus
 from simulators.device.results import ResultFile
 from simulators.device.timing import burst_s, open_torch, sustained_s
@@ -250,7 +248,11 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
     parser = argparse.ArgumentParser(
         prog="python -m simulators.kernels.measure",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **help_ending(
+            "python -m simulators.kernels.measure --gpu h200 --output measured/h200 \\\n"
+            "    --models llama3_70b,mixtral_8x7b --budget-s 600\n"
+            "python -m simulators.kernels.measure --gpu h200 --output tried --device cpu"
+        ),
     )
     parser.add_argument("--gpu", required=True, help="declared GPU this machine has (conf/gpu)")
     parser.add_argument("--output", required=True, type=Path, help="folder of the tables")
@@ -322,4 +324,4 @@ def _positive(field: str, text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.command_line import exit_code, help_ending
 from simulators.declared import declared_gpus
 from simulators.errors import InputError
 from simulators.kernels.row_prices import PricedGroup, price_rows
@@ -132,7 +133,13 @@ def priced_tables(
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = argparse.ArgumentParser(prog="python -m simulators.kernels.validate")
+    options = argparse.ArgumentParser(
+        prog="python -m simulators.kernels.validate",
+        description="Hold the prices of kernels against measured times, by class and GPU.",
+        **help_ending(
+            "python -m simulators.kernels.validate measured/h200/*.csv --json kernels.json"
+        ),
+    )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--json", type=Path, help="write summaries and every row here")
     options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
@@ -197,8 +204,4 @@ def _write(
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
+from simulators.command_line import exit_code
 from simulators.errors import InputError
 from simulators.moe.arguments import GROUPS, Files, parameters, parse
 from simulators.moe.experiment import Experiment, Layer, layers_of
@@ -47,6 +47,7 @@ def help_text() -> str:
             default = "" if field.default is None else f" ({field.default:g})"
             lines.append(f"  {field.name + '=':28}{field.metadata['meaning']}{default}")
         lines.append("")
+    lines.append("exit codes: 0 done; 2 wrong input; 130 interrupted\n")
     return "\n".join(lines)
 
 
@@ -104,11 +105,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read us has seen enough; Python flushes stdout once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulators.command_line import exit_code
 from simulators.errors import InputError
 from simulators.output import check_output
 from simulators.traces.collate import Collated, collate, told_ranks
@@ -20,7 +21,13 @@ _EPILOG = """\
 A trace is what one rank did, as python -m simulators.emulation run writes it: a directory holds
 rank_00000.trace.gz and the like. Reading traces needs no torch.
 
-exit codes: 0, 2 for wrong input, 4 when launches of different ranks do not fit each other.
+examples:
+  python -m simulators.traces show traces/rank_00000.trace.gz
+  python -m simulators.traces collate traces
+  python -m simulators.traces export --help
+
+exit codes: 0 done; 2 wrong input; 4 launches of different ranks do not fit each other;
+130 interrupted
 """
 
 
@@ -158,4 +165,4 @@ def _kineto(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -6,26 +6,35 @@ The weights go into FILE, for ``predictor=transformer weights=FILE``.
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from simulators.command_line import exit_code, help_ending
 from simulators.network.hybrid import transformer
 from simulators.network.hybrid.settings import HybridSettings
 from simulators.network.hybrid.traces import queue_trace, windows
 from simulators.network.packet.settings import PacketSettings
+from simulators.output import check_output
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     defaults = HybridSettings()
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m simulators.network.hybrid.train",
+        description="Train the Transformer that predicts queues, on traffic of its own.",
+        **help_ending("python -m simulators.network.hybrid.train queues.pt --traces 8 --epochs 6"),
+    )
     parser.add_argument("file", type=Path, help="to write the weights to")
     parser.add_argument("--congestion", default="window", choices=("window", "dcqcn"))
     parser.add_argument("--traces", type=int, default=4, help="seeds of random traffic")
     parser.add_argument("--steps", type=int, default=200, help="samples of a trace")
     parser.add_argument("--horizon", type=int, nargs="+", default=[3, 12, 50], help="in samples")
     parser.add_argument("--epochs", type=int, default=6)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
+    check_output("file", chosen.file)
     settings = PacketSettings(congestion=chosen.congestion)
     found = [
         windows(
@@ -45,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main, sys.argv[1:]))

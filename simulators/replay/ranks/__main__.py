@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from simulators.command_line import exit_code
 from simulators.errors import InputError, require_positive
 from simulators.framework import UNDECLARED
 from simulators.output import check_output, show_text, write_output
@@ -21,6 +22,8 @@ examples:
   on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
     python -m simulators.replay.ranks traces --cluster h100_64 --framework megatron_core \\
         --host declared --perfetto step.json.gz
+
+exit codes: 0 done; 2 wrong input; 130 interrupted
 """
 
 
@@ -119,4 +122,4 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_code(main, sys.argv[1:]))
