@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.defaults import FOLLOWED_ELEMENTS
 from simulators.emulation.values.host import CANNOT, name_of, run, signature, tensors_in
 from simulators.emulation.values.shadow import (
@@ -122,7 +123,7 @@ def _of_share(
     made = []
     for element in (0, 1):
         values = {
-            key: torch.full((1,) * s.value.dim(), element, dtype=tensors[key].dtype)
+            key: plain.full((1,) * s.value.dim(), element, dtype=tensors[key].dtype)
             if s is share
             else s.value
             for key, s in known.items()
@@ -204,7 +205,7 @@ def _of_categories(
     assert isinstance(shadow, Categories)
     # Each category in turn along a leading dimension of its own.
     deep = max([result.dim(), *(s.value.dim() for s in definite)])
-    column = torch.arange(shadow.number).reshape(-1, *(1,) * deep).to(tensor.dtype)
+    column = plain.arange(shadow.number).reshape(-1, *(1,) * deep).to(tensor.dtype)
     values = {
         key: s.value.reshape((1,) * (deep + 1 - s.value.dim()) + tuple(s.value.shape))
         for key, s in others.items()

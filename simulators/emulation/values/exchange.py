@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.payloads import MOST_ELEMENTS, Message, Post
 from simulators.emulation.values.shadow import (
     Categories,
@@ -194,7 +195,7 @@ def _gathered(
     length, rest = divmod(output.shape[0], exchange.size)
     if rest:
         return nothing
-    part = torch.empty((length, *output.shape[1:]), device="meta")
+    part = plain.empty((length, *output.shape[1:]), device="meta")
     joined = of_cat([part] * exchange.size, [mine] * exchange.size, 0)
     if isinstance(joined, Known):
         joined = Known(compact(joined.value), joined.grade, joined.kind, joined.nested)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.apportion import apportion
 from simulators.errors import InputError, nearest_name
 from simulators.moe.popularity import read_histograms
@@ -106,7 +107,7 @@ def expected_loads(
         InputError: for experts that cannot be so popular when each token goes to ``top_k``, or
             a histogram of fewer layers.
     """
-    shares = torch.full((num_experts,), 1 / num_experts, dtype=torch.float64)
+    shares = plain.full((num_experts,), 1 / num_experts, dtype=torch.float64)
     if imbalance is not None and imbalance.num_experts == num_experts:
         router = imbalance.router(top_k)
         router.check()

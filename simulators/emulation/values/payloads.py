@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.errors import InputError
 
 # Flags, sizes and lists of them; data itself is not sent this way.
@@ -124,7 +125,7 @@ def read_line(line: str) -> tuple[Message, torch.Tensor]:
         int(entry["source"]),
         None if entry["peer"] is None else int(entry["peer"]),
     )
-    made = torch.tensor(values, dtype=_DTYPES[entry["dtype"]])
+    made = plain.tensor(values, dtype=_DTYPES[entry["dtype"]])
     return message, made.reshape(entry["shape"])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.call import Call, Rule, in_full, in_full_if_known
 from simulators.emulation.values.defaults import EXACT_ELEMENTS, FINITE
 from simulators.emulation.values.elementwise import elementwise
@@ -135,7 +136,7 @@ def _unscale(call: Call) -> Sequence[Shadow | None]:
     value = (
         shadow.value
         if isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
-        else torch.zeros((1,) * flag.dim(), dtype=flag.dtype)
+        else plain.zeros((1,) * flag.dim(), dtype=flag.dtype)
     )
     return [None] * len(gradients) + [Known(value, Grade.INVENTED)]
 
@@ -154,7 +155,7 @@ def _cat(call: Call) -> Sequence[Shadow | None]:
                 value = shadow.value.unsqueeze(dim)
                 shadow = Known(value, shadow.grade, shadow.kind, shadow.nested)
             lifted.append(shadow)
-        ones = [t.unsqueeze(dim) for t in (torch.empty(t.shape, device="meta") for t in tensors)]
+        ones = [t.unsqueeze(dim) for t in (plain.empty(t.shape, device="meta") for t in tensors)]
         return [of_cat(ones, [s for s in lifted if s is not None], dim)]
     return [of_cat(tensors, [s for s in shadows if s is not None], call.dim(tensors[0], 0))]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.imbalance import Imbalance, expected_loads
 from simulators.emulation.values.shadow import (
     Categories,
@@ -51,7 +52,7 @@ class Routers:
         options = scores.shape[dim]
         if options > MOST_EXPERTS or dim != scores.dim() - 1:
             # Not a router's choice among experts: some positions of many, all alike.
-            even = torch.full((1,), 1 / options, dtype=torch.float64)
+            even = plain.full((1,), 1 / options, dtype=torch.float64)
             return Categories(options, even, nested)
         rows = scores.numel() // options
         skewed = self._imbalance is not None and self._imbalance.num_experts == options
@@ -93,7 +94,7 @@ def scattered(
         return None
     # Routings over the elements of the tensor that are of one category.
     each = index.numel() * tensor.shape[dim] / max(tensor.numel(), 1)
-    shares = torch.zeros(tensor.shape[dim], dtype=torch.float64)
+    shares = plain.zeros(tensor.shape[dim], dtype=torch.float64)
     shares[: chosen.number] = chosen.all_shares() * each
     value = shares.reshape([-1 if d == dim else 1 for d in range(tensor.dim())])
     if len(chosen.shares) == 1 and tensor.shape[dim] == chosen.number:
@@ -125,7 +126,7 @@ def histogram(
     if high <= low or bins < 1:
         return None
     counts = chosen.counts(tensor.numel()).double()
-    values = torch.arange(chosen.number, dtype=torch.float64)
+    values = plain.arange(chosen.number, dtype=torch.float64)
     where = ((values - low) * bins / (high - low)).floor().long()
     where = torch.where(values == high, bins - 1, where)
     inside = (values >= low) & (values <= high)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.call import Call, Rule, in_full_if_known
 from simulators.emulation.values.host import name_of
 from simulators.emulation.values.routing import counted, histogram, is_spread, scattered
@@ -49,7 +50,7 @@ def _sort(call: Call) -> Sequence[Shadow | None]:
     order: Shadow | None = None
     if not isinstance(shadow, Categories) and tensor.dim():
         options = tensor.shape[call.dim(tensor)]
-        even = torch.full((options,), 1 / options, dtype=torch.float64)
+        even = plain.full((options,), 1 / options, dtype=torch.float64)
         if options <= MOST_EXPERTS:
             order = Categories(options, even, is_spread(shadow))
     if len(call.results) == 1:
@@ -69,7 +70,7 @@ def _scatter(call: Call) -> Sequence[Shadow | None]:
     if isinstance(source, torch.Tensor):
         shadow = call.get(source)
     else:
-        shadow = Known(torch.full((1,) * tensor.dim(), source), Grade.EXACT)
+        shadow = Known(plain.full((1,) * tensor.dim(), source), Grade.EXACT)
     accumulates = "add" in name_of(call.func) or call.argument("reduce") == "sum"
     dim = call.dim(tensor)
     return [scattered(tensor, call.get(tensor), dim, index, chosen, shadow, accumulates)]
@@ -106,7 +107,7 @@ def _index_put(call: Call) -> Sequence[Shadow | None]:
     assert isinstance(categories, Categories)
     shape = torch.broadcast_shapes(*(i.shape for _, i, _ in found))
     # As many as the indices together address.
-    wide = torch.empty(shape, device="meta") if shape != index.shape else index
+    wide = plain.empty(shape, device="meta") if shape != index.shape else index
     source, accumulates = call.shadow("values"), bool(call.argument("accumulate", False))
     return [scattered(tensor, call.get(tensor), dim, wide, categories, source, accumulates)]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.apportion import apportion
 
 
@@ -125,13 +126,13 @@ def materialise(shadow: Known | Categories, shape: torch.Size, dtype: torch.dtyp
     steps = ordered.reshape(*[shape[d] for d in kept], -1).cumsum(-1)
     steps = torch.floor(steps + 1e-9)
     ones = torch.diff(steps, dim=-1, prepend=torch.zeros_like(steps[..., :1]))
-    back = ones.reshape(ordered.shape).permute(*torch.argsort(torch.tensor([*kept, *folded])))
+    back = ones.reshape(ordered.shape).permute(*torch.argsort(plain.tensor([*kept, *folded])))
     return back.to(dtype)
 
 
 def _in_turn(shadow: Categories, shape: torch.Size) -> torch.Tensor:
     counts = shadow.counts(shape.numel())
-    ordered = torch.repeat_interleave(torch.arange(shadow.number), counts)
+    ordered = torch.repeat_interleave(plain.arange(shadow.number), counts)
     if len(shape) < 2:
         return ordered.reshape(shape)
     # Down the columns: no category comes more often than there are rows, so rows do not repeat.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.defaults import FOLLOWED_ELEMENTS
 from simulators.emulation.values.host import CANNOT, name_of, run
 from simulators.emulation.values.shadow import (
@@ -156,5 +157,5 @@ def _cat_categories(
 
 def filled(result: torch.Tensor, value: bool | int | float, grade: Grade) -> Known:
     """The same number everywhere."""
-    made = torch.full((1,) * result.dim(), value, dtype=result.dtype)
+    made = plain.full((1,) * result.dim(), value, dtype=result.dtype)
     return Known(made, grade)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.defaults import EXACT_ELEMENTS, FOLLOWED_ELEMENTS
 from simulators.emulation.values.shadow import (
     Categories,
@@ -42,7 +43,7 @@ class _Mirror:
         self.grades: torch.Tensor | None = None
 
     def window(self, tensor: torch.Tensor) -> torch.Tensor:
-        made = torch.empty(0, dtype=tensor.dtype)
+        made = plain.empty(0, dtype=tensor.dtype)
         return made.set_(
             self.memory,
             tensor.storage_offset(),
@@ -62,7 +63,7 @@ class _Mirror:
         if self.grades is None:
             if self.grade is grade:
                 return
-            self.grades = torch.full((self.memory.nbytes(),), int(self.grade), dtype=torch.uint8)
+            self.grades = plain.full((self.memory.nbytes(),), int(self.grade), dtype=torch.uint8)
         self._bytes_of(tensor).fill_(int(grade))
 
     def _bytes_of(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -163,7 +164,7 @@ class Store:
             whole = shape.numel() * dtype.itemsize == nbytes
             if whole and isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE:
                 mirror = _Mirror(nbytes)
-                whole_window = torch.empty(0, dtype=dtype).set_(
+                whole_window = plain.empty(0, dtype=dtype).set_(
                     mirror.memory,
                     offset,
                     shape,

@@ -11,6 +11,7 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
+from simulators.emulation.values import plain
 from simulators.emulation.values.call import Call, written_tensors
 from simulators.emulation.values.defaults import EXACT_ELEMENTS, INVENTED
 from simulators.emulation.values.exchange import Exchange, exchanged
@@ -114,7 +115,7 @@ class Values:
             hint = f"{operation}: follows from data that does not exist; {default!r} by convention"
             if isinstance(shadow, Missing):
                 hint = f"{operation}: {shadow.hint}"
-            value = torch.full(tensor.shape, default, dtype=tensor.dtype)
+            value = plain.full(tensor.shape, default, dtype=tensor.dtype)
             return Reading(value, Grade.INVENTED.label, hint)
 
     def is_data_dependent(
@@ -137,7 +138,7 @@ class Values:
         with self._lock:
             with on_host:
                 decision = decide_size(func, args, kwargs, self._get)
-                size = torch.tensor(decision.size)
+                size = plain.tensor(decision.size)
             result = decision.make()
             with on_host:
                 for tensor, shadow in zip(tensors_in([result]), decision.shadows, strict=True):
@@ -200,7 +201,7 @@ class Values:
         if not isinstance(tensor, FakeTensor):
             return _host_data(tensor)
         if tensor.numel() == 0:
-            return Known(torch.empty(tensor.shape, dtype=tensor.dtype), Grade.EXACT)
+            return Known(plain.empty(tensor.shape, dtype=tensor.dtype), Grade.EXACT)
         return self._store.get(tensor)
 
     def _observe_write(
