@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from rich.console import RenderableType
 
 from conf.capacity import CapacityPlan, build_capacity
 from conf.door import CHANGED, INTERRUPTED, NOTHING_FITS, OK, run_command
@@ -26,8 +27,8 @@ from planning.schedule import keep
 from planning.store import AnswerStore
 from planning.webhook import post
 from reports.capacity.page import study_page
-from reports.capacity.progress import StudyView
-from reports.capacity.record import study_csv, study_record
+from reports.capacity.progress import study_view
+from reports.capacity.record import study_csv, study_json, study_record
 from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
 from reports.capacity.tables import answer_words, goodput_words, study_report
 from reports.capacity.tracked import study_runs
@@ -56,7 +57,8 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     started = datetime.now().astimezone()
     search = capacity.settings
     tracker = make_tracker(capacity.tracking)
-    with StudyView(console_for(sys.stderr)) as view:
+    output = capacity.output
+    with study_view(console_for(sys.stderr), output.verbosity) as view:
         try:
             outcome = run_study(
                 capacity.study,
@@ -81,9 +83,12 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     before = last_record(study_directory)
     found = None if before is None else changes(before, record, capacity.change_threshold)
     directory = new_directory(study_directory, started)
-    report = study_report(outcome, capacity.reliability, found, directory)
+
+    def report(verbosity: str) -> RenderableType:
+        return study_report(outcome, capacity.reliability, found, directory, verbosity=verbosity)
+
     texts = {
-        "report.txt": as_text(report),
+        "report.txt": as_text(report("verbose")),
         "study.csv": study_csv(record),
         "report.html": study_page(
             record,
@@ -96,7 +101,8 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     if found is not None:
         texts["changes.json"] = json.dumps([c.to_json() for c in found], indent=1) + "\n"
     save_run(directory, record, texts)
-    show(report)
+    if output.format == "table":
+        show(report(output.verbosity))
     if capacity.webhook is not None:
         tell(capacity.webhook, outcome, found, directory)
     settings: Any = OmegaConf.to_container(config, resolve=True)
@@ -108,7 +114,13 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
         directory=directory,
         files=[*texts, STUDY],
     )
-    track(tracker, tree)
+    tracked = track(tracker, tree)
+    if output.format == "json":
+        show_text(study_json(outcome, record, found=found, directory=directory, tracked=tracked))
+    elif output.format == "csv":
+        show_text(texts["study.csv"])
+    elif tracked is not None and output.verbosity != "quiet":
+        show_text(f"Tracked: {tracked}\n")
     if found and capacity.fail_on_change:
         return CHANGED
     return OK if all(model.meets_all for model in outcome.models) else NOTHING_FITS
@@ -125,14 +137,13 @@ def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
     }
 
 
-def track(tracker: Tracker, tree: RunTree) -> None:
-    """Keep the run with its cells; a failure is a warning."""
+def track(tracker: Tracker, tree: RunTree) -> str | None:
+    """Keep the run with its cells, and say where; a failure is a warning."""
     try:
-        where = tracker.record(tree)
-        if where is not None:
-            show_text(f"Tracked: {where}\n")
+        return tracker.record(tree)
     except TrackingError as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+        return None
 
 
 def tell(
@@ -155,7 +166,7 @@ def run_once() -> bool:
     """One scheduled run, in a process of its own: it starts from today's declarations, prices and
     code. Returns whether to go on."""
     ended = subprocess.run([sys.executable, *once(sys.argv)]).returncode
-    show_text(f"The run ended with exit code {ended}.\n")
+    print(f"The run ended with exit code {ended}.", file=sys.stderr)
     return ended != INTERRUPTED
 
 
@@ -169,7 +180,7 @@ def once(arguments: Sequence[str]) -> list[str]:
 
 
 def announce(due: datetime) -> None:
-    show_text(f"Next run: {due:%Y-%m-%d %H:%M %Z}\n")
+    print(f"Next run: {due:%Y-%m-%d %H:%M %Z}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from conf.build import build_declared, build_value
 from conf.commands import refuse_unknown
+from conf.output import OutputChoice, output_choice
 from conf.simulators import build_simulator
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.study import prepare_search
@@ -41,6 +42,7 @@ class CapacityPlan:
     webhook: str | None
     wait_s: float
     schedule: str | None
+    output: OutputChoice
 
 
 def build_capacity(config: DictConfig) -> CapacityPlan:
@@ -75,6 +77,7 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
         webhook=config.webhook,
         wait_s=config.wait_s,
         schedule=config.schedule,
+        output=output_choice(config),
     )
     _check_settings(plan)
     return plan
@@ -124,11 +127,10 @@ def _check_settings(plan: CapacityPlan) -> None:
         if address.scheme not in ("http", "https") or not address.hostname:
             raise InputError("webhook", plan.webhook, "is no address", "https://...")
     used = {cell.declared.gpu.name for cell in plan.cells}
-    for gpu in plan.study.prices_usd_per_hour:
-        if gpu not in used:
-            field = f"sweep.prices_usd_per_hour.{gpu}"
-            price = plan.study.prices_usd_per_hour[gpu]
-            raise InputError(field, price, "is of a GPU that no cluster has", used)
+    for path, prices in plan.study.price_lists():
+        for gpu, price in prices.items():
+            if gpu not in used:
+                raise InputError(f"{path}.{gpu}", price, "is of a GPU that no cluster has", used)
 
 
 def _declarations(study: Study, framework: Framework) -> Declarations:

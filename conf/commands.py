@@ -168,7 +168,7 @@ def register_commands() -> None:
         "webhook": StringNode(None),
         "wait_s": FloatNode(0.0, is_optional=False),
         "schedule": StringNode(None),
-        "debug": BooleanNode(False, is_optional=False),
+        **_output(),
     }
     store = ConfigStore.instance()
     store.store(name="search_schema", node=OmegaConf.create(search))

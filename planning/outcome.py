@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from planning.answer import Answer
 from planning.cells import Cell, Declarations, study_cells, what_if_cell
 from planning.goodput import Reliability, goodput
-from planning.points import Point, TargetAnswer, answer_target, front, make_point, preferred
+from planning.points import (
+    Point,
+    TargetAnswer,
+    answer_target,
+    at_price,
+    front,
+    make_point,
+    preferred,
+)
 from planning.pool import AnswerCell, answer_cells
 from planning.scaling import ScalingCurve, scaling_curves
 from planning.sensitivity import BreakEven, Effect, break_even, effects_without_search
@@ -48,11 +56,22 @@ class CellResult:
 
 
 @dataclass(frozen=True)
+class ScenarioAnswer:
+    """What a model's answer is at other prices; ``chosen`` and ``meets_all`` as in
+    ``ModelOutcome``."""
+
+    name: str
+    chosen: Point | None
+    meets_all: bool
+
+
+@dataclass(frozen=True)
 class ModelOutcome:
     """What a study says of one model.
 
     ``chosen`` is the preferred cell of those that meet every target, or, where none does
-    (``meets_all`` false), of all that fit; ``effects`` and ``break_evens`` are about it.
+    (``meets_all`` false), of all that fit; ``effects`` and ``break_evens`` are about it, and
+    ``scenarios`` says which it is at other prices.
     """
 
     model: str
@@ -64,6 +83,7 @@ class ModelOutcome:
     curves: tuple[ScalingCurve, ...]
     effects: tuple[Effect, ...]
     break_evens: tuple[BreakEven, ...]
+    scenarios: tuple[ScenarioAnswer, ...]
 
 
 @dataclass(frozen=True)
@@ -188,14 +208,18 @@ def _draft(model: str, results: Iterable[CellResult], study: Study) -> _Draft:
         for result in results
         if result.point is not None and result.cell.model == model
     )
-    good = [point for point in points if _meets(point, study.targets.values())]
     return _Draft(
         model,
         points,
         tuple(answer_target(name, target, points) for name, target in study.targets.items()),
-        preferred(good or points, study.prefer),
-        bool(good),
+        *_choose(points, study),
     )
+
+
+def _choose(points: Sequence[Point], study: Study) -> tuple[Point | None, bool]:
+    """The preferred of the points, and whether it meets every target."""
+    good = [point for point in points if _meets(point, study.targets.values())]
+    return preferred(good or points, study.prefer), bool(good)
 
 
 def _meets(point: Point, targets: Iterable[Target]) -> bool:
@@ -245,7 +269,21 @@ def _finished(
         tuple(scaling_curves(draft.points)),
         tuple(effects),
         tuple(break_evens),
+        tuple(
+            _scenario(name, prices, draft.points, study)
+            for name, prices in study.price_scenarios.items()
+        ),
     )
+
+
+def _scenario(
+    name: str, prices: Mapping[str, float], points: Sequence[Point], study: Study
+) -> ScenarioAnswer:
+    moved = []
+    for point in points:
+        gpu = point.cell.declared.gpu
+        moved.append(at_price(point, prices.get(gpu.name, gpu.price_usd_per_hour)))
+    return ScenarioAnswer(name, *_choose(moved, study))
 
 
 def _effect(

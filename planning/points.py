@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optimizer.objective import non_dominated
 from planning.answer import Best
@@ -50,6 +50,14 @@ def make_point(cell: Cell, best: Best, goodput: Goodput) -> Point:
     days = declared.training.tokens / best.tokens_per_s / goodput.share / 86400
     gpu_hours = days * 24 * cell.num_gpus
     return Point(cell, best, goodput, days, gpu_hours, gpu_hours * declared.gpu.price_usd_per_hour)
+
+
+def at_price(point: Point, price_usd_per_hour: float) -> Point:
+    """The same run, its GPUs at another price."""
+    declared = point.cell.declared
+    gpu = replace(declared.gpu, price_usd_per_hour=price_usd_per_hour)
+    cell = replace(point.cell, declared=replace(declared, gpu=gpu))
+    return make_point(cell, point.best, point.goodput)
 
 
 def front(points: Sequence[Point]) -> list[Point]:

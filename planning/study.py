@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from simulators.errors import InputError, require_choice, require_positive
@@ -66,8 +67,10 @@ class Study:
     ``num_nodes``, one of both. An empty ``nic_gbps``, ``oversubscription`` or ``nics_per_node``
     leaves the clusters' own. ``training.tokens`` is what a run trains on; the batch is
     ``training.global_batch_size``, or ``sequences_per_gpu`` times the GPUs.
-    ``prices_usd_per_hour`` go by the GPU's name and replace declared ones. ``prefer`` says which
-    of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or ``smallest``.
+    ``prices_usd_per_hour`` go by the GPU's name and replace declared ones; ``price_scenarios``
+    are more such lists, by names of their own: the answer at each is shown too. ``prefer`` says
+    which of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or
+    ``smallest``.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Study:
     oversubscription: tuple[float, ...] = ()
     nics_per_node: tuple[int, ...] = ()
     prices_usd_per_hour: dict[str, float] = field(default_factory=dict)
+    price_scenarios: dict[str, dict[str, float]] = field(default_factory=dict)
     targets: dict[str, Target] = field(default_factory=dict)
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
     prefer: str = "cheapest"
@@ -111,13 +115,20 @@ class Study:
                 require_positive(f"sweep.{name}", value)
         if self.sequences_per_gpu is not None:
             require_positive("sweep.sequences_per_gpu", self.sequences_per_gpu)
-        for gpu, price in self.prices_usd_per_hour.items():
-            require_positive(f"sweep.prices_usd_per_hour.{gpu}", price)
+        for path, prices in self.price_lists():
+            for gpu, price in prices.items():
+                require_positive(f"{path}.{gpu}", price)
         for name, target in self.targets.items():
             target.check(f"sweep.targets.{name}")
         for name, what_if in self.what_ifs.items():
             what_if.check(f"sweep.what_ifs.{name}")
         require_choice("sweep.prefer", self.prefer, PREFERENCES)
+
+    def price_lists(self) -> Iterator[tuple[str, Mapping[str, float]]]:
+        """Every list of prices by GPU, with the setting it comes from."""
+        yield "sweep.prices_usd_per_hour", self.prices_usd_per_hour
+        for name, prices in self.price_scenarios.items():
+            yield f"sweep.price_scenarios.{name}", prices
 
 
 _AXES = ("num_gpus", "num_nodes", "nic_gbps", "oversubscription", "nics_per_node")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from planning.cells import Cell
-from planning.outcome import CellResult, ModelOutcome, StudyOutcome
+from planning.changes import Change
+from planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
 from planning.points import Point, TargetAnswer
+from reports.capacity.tables import answer_words
 from reports.wording import recipe_words
 
 FORMAT = 1
@@ -41,6 +45,26 @@ def study_record(
         "models": [_model_record(model) for model in outcome.models],
         "cells": [_cell_record(result, outcome, fronts, groups) for result in outcome.results],
     }
+
+
+def study_json(
+    outcome: StudyOutcome,
+    record: Mapping[str, Any],
+    *,
+    found: Sequence[Change] | None,
+    directory: Path,
+    tracked: str | None,
+) -> str:
+    """What ``format=json`` prints: the record, with the answers in words, the differences from the
+    run before (null: there was none), where its files are, and where it is tracked."""
+    content = {
+        "answers": [answer_words(model, outcome) for model in outcome.models],
+        "changes": None if found is None else [change.to_json() for change in found],
+        "directory": str(directory),
+        "tracked": tracked,
+        **record,
+    }
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def _model_record(model: ModelOutcome) -> dict[str, Any]:
@@ -75,7 +99,21 @@ def _model_record(model: ModelOutcome) -> dict[str, Any]:
             }
             for even in model.break_evens
         ],
+        "price_scenarios": [_scenario_record(scenario) for scenario in model.scenarios],
     }
+
+
+def _scenario_record(scenario: ScenarioAnswer) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "name": scenario.name,
+        "answer": _key(scenario.chosen),
+        "meets_all_targets": scenario.meets_all,
+    }
+    point = scenario.chosen
+    if point is None:
+        return record
+    price = point.cell.declared.gpu.price_usd_per_hour
+    return {**record, "price_usd_per_hour": price, "days": point.days, "usd": point.usd}
 
 
 def _target_record(target: TargetAnswer) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 from planning.cells import Cell
 from planning.changes import Change
 from planning.goodput import Reliability
-from planning.outcome import CellResult, ModelOutcome, StudyOutcome
+from planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
 from planning.points import Point, TargetAnswer
 from planning.scaling import ScalingCurve, ScalingPoint
 from planning.sensitivity import BreakEven, Effect
@@ -36,6 +36,8 @@ def study_report(
     reliability: Reliability,
     found: Sequence[Change] | None,
     directory: Path,
+    *,
+    verbosity: str,
 ) -> RenderableType:
     """The whole report: the answer for each model, its tables, what changed, counts.
 
@@ -44,15 +46,19 @@ def study_report(
         reliability: behind its calendar days.
         found: the differences from the run before; None when there was none.
         directory: where the run's files are.
+        verbosity: ``quiet`` has the answers alone, ``verbose`` every difference and reason.
     """
+    if verbosity == "quiet":
+        return Group(*(Text(answer_words(model, outcome)) for model in outcome.models))
+    whole = verbosity == "verbose"
     parts: list[RenderableType] = []
     for model in outcome.models:
         parts += [*_model_parts(model, outcome), Text()]
     failed = [result for result in outcome.results if result.point is None]
     if failed:
-        parts += [_without_point(failed), Text()]
+        parts += [_without_point(failed, whole=whole), Text()]
     if found is not None:
-        parts += [changes_report(found), Text()]
+        parts += [changes_report(found, None if whole else _SHOWN_CHANGES), Text()]
     parts += [
         Text(goodput_words(outcome, reliability)),
         Text(_counts_words(outcome)),
@@ -74,6 +80,8 @@ def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableT
         parts += [Text(), _effects_table(model.effects, model.chosen)]
         if model.break_evens:
             parts += [Text(), _break_even_table(model.break_evens, model.chosen)]
+        if model.scenarios:
+            parts += [Text(), _scenarios_table(model.scenarios, outcome.study.prefer)]
     return parts
 
 
@@ -256,27 +264,46 @@ def _break_even_table(evens: Iterable[BreakEven], chosen: Point) -> RenderableTy
     return _titled(title, table)
 
 
-def _without_point(results: Sequence[CellResult]) -> RenderableType:
+def _scenarios_table(scenarios: Iterable[ScenarioAnswer], prefer: str) -> RenderableType:
+    table = _table(["prices", "cluster"], ["GPUs", "price", "days", "cost"])
+    table.add_column("targets")
+    for scenario in scenarios:
+        point = scenario.chosen
+        if point is not None:
+            table.add_row(
+                scenario.name,
+                point.cell.cluster,
+                f"{point.num_gpus:,}",
+                f"${point.cell.declared.gpu.price_usd_per_hour:.2f}",
+                f"{point.days:,.1f}",
+                usd_words(point.usd),
+                "all met" if scenario.meets_all else "not all met",
+            )
+    return _titled(f"At other prices, the {prefer}", table)
+
+
+def _without_point(results: Sequence[CellResult], *, whole: bool) -> RenderableType:
     table = _table(["model", "cluster"], ["GPUs"])
     table.add_column("why", overflow="fold")
     with_fabric = fabric_matters(result.cell for result in results)
     for result in results:
-        # The second line is what was closest; study.json has all.
         lines = (result.reason or result.answer.status).splitlines()
+        # The second line is what was closest.
+        reason = "\n".join(lines) if whole else lines[:2][-1]
         cell = result.cell
         cluster = _cluster_words(cell, with_fabric)
-        table.add_row(cell.model, cluster, f"{cell.num_gpus:,}", lines[:2][-1])
+        table.add_row(cell.model, cluster, f"{cell.num_gpus:,}", reason)
     return _titled("No answer", table)
 
 
-def changes_report(found: Sequence[Change]) -> RenderableType:
-    """The differences from the run before, the answers' first."""
+def changes_report(found: Sequence[Change], most: int | None) -> RenderableType:
+    """The differences from the run before, the answers' first, and no more than ``most``."""
     if not found:
         return Text("Since the last run: nothing changed.")
     table = _table(["what", "where"], [])
     for name in ("before", "now"):
         table.add_column(name, overflow="fold")
-    for change in found[:_SHOWN_CHANGES]:
+    for change in found[:most]:
         share = "" if change.share is None else f" ({change.share:+.1%})"
         table.add_row(
             change.kind.replace("_", " "),
@@ -284,8 +311,8 @@ def changes_report(found: Sequence[Change]) -> RenderableType:
             change.before or "-",
             f"{change.after or '-'}{share}",
         )
-    if len(found) > _SHOWN_CHANGES:
-        table.add_row("...", f"{len(found) - _SHOWN_CHANGES} more in changes.json", "", "")
+    if most is not None and len(found) > most:
+        table.add_row("...", f"{len(found) - most} more in changes.json", "", "")
     count = f"{len(found)} change" + ("s" if len(found) > 1 else "")
     return _titled(f"Since the last run: {count}", table)
 

@@ -40,7 +40,7 @@ def outcome_of(tmp_path, targets, step_s=lambda cell: 16 / cell.num_gpus) -> Stu
 
 def test_the_report_has_the_answer_first_and_then_its_tables(tmp_path):
     outcome = outcome_of(tmp_path, {"fits": Target(), "soon": Target(days=50)})
-    text = as_text(study_report(outcome, FAILING, [], Path("there")))
+    text = as_text(study_report(outcome, FAILING, [], Path("there"), verbosity="normal"))
     first = text.splitlines()[0]
     assert first.startswith("small, 1 T tokens: the cheapest cluster that meets every target is")
     for words in (
@@ -74,7 +74,7 @@ def test_nothing_fits_is_said_with_its_reason(tmp_path):
     nothing = CellResult(cell(), Answer("nothing_fits"), None, "No recipe fits\nClosest miss: x")
     empty = replace(outcome.models[0], points=(), front=(), chosen=None, curves=(), effects=())
     outcome = replace(outcome, results=(nothing,), models=(empty,))
-    text = as_text(study_report(outcome, Reliability(), None, Path("there")))
+    text = as_text(study_report(outcome, Reliability(), None, Path("there"), verbosity="normal"))
     assert "nothing fits on any cluster" in text
     assert "Closest miss: x" in text
     assert "No recipe fits" not in text
@@ -105,7 +105,7 @@ def test_a_bend_names_the_part_and_the_batch():
 
 def test_changes_are_a_table_and_the_rest_is_counted():
     found = [Change("usd", f"cell {number}", "10", "12", 0.2) for number in range(30)]
-    text = as_text(changes_report(found))
+    text = as_text(changes_report(found, 20))
     assert "Since the last run: 30 changes" in text
     assert "(+20.0%)" in text
     assert "10 more in changes.json" in text
