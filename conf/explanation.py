@@ -19,7 +19,7 @@ from optimizer.options import SearchOptions
 from optimizer.question import Declared
 from optimizer.space import Space, compile_space
 from optimizer.warm_start import read_recipes
-from reports.given import Given, read_given
+from reports.given import TORCHTITAN, Given, read_given
 from simulators.base import SimulatorSpec, check_simulator
 from simulators.errors import InputError
 from simulators.framework import Framework
@@ -91,6 +91,8 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     if other is not None:
         _check(declared, "b" if b else "against", other.recipe, config.against)
     space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
+    if given is not None and given.framework == TORCHTITAN and "space" not in said:
+        space_spec = _file("space", "torchtitan")
     spec = build_simulator(config)
     check_simulator(spec, declared.gpu, declared.cluster)
     return ExplanationPlan(

@@ -7,7 +7,8 @@ the fields can be changed one after another such that every recipe on the way ca
 Without that restriction this is the Shapley value (Shapley 1953); with it, its form for games
 whose coalitions must be feasible (Faigle and Kern 1992). The effects sum to the difference.
 
-Fields for which no such order exists are changed together. With ``n`` changes there are up to
+Fields for which no such order exists are changed together, and so are fields that say one thing
+(recomputation and its details). With ``n`` changes there are up to
 ``2**n`` recipes on the way; where they are too many, orders are drawn and the standard error of
 the mean is given.
 """
@@ -31,9 +32,13 @@ MOST_RECIPES = 128
 _FEWEST_ORDERS = 30
 # Beyond this many changes there are too many subsets of them, and fields of a topic go together.
 _MOST_CHANGES = 12
-_TOPICS = (
+# Fields that say one thing together, so that a change of one alone means little.
+_ONE_THING = (
     ("recompute", "recompute_layers", "recompute_taper", "recompute_modules"),
     ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
+)
+_TOPICS = (
+    *_ONE_THING,
     ("zero_stage", "overlap_grad_reduce", "overlap_param_gather"),
     ("sp", "tp_comm_overlap"),
     ("cp", "cp_comm_type"),
@@ -85,8 +90,10 @@ class Attribution:
 
     @property
     def together(self) -> tuple[Fields, ...]:
-        """Fields that had to be changed together."""
-        return tuple(change.fields for change in self.changes if len(change.fields) > 1)
+        """Fields that cannot be changed one at a time, apart from those that say one thing."""
+        topics = [set(topic) for topic in _ONE_THING]
+        groups = [change.fields for change in self.changes if len(change.fields) > 1]
+        return tuple(group for group in groups if not any(set(group) <= each for each in topics))
 
 
 def changed_fields(before: Recipe, after: Recipe) -> Fields:
@@ -98,9 +105,9 @@ def changed_fields(before: Recipe, after: Recipe) -> Fields:
 def attribute(before: Recipe, after: Recipe, predictions: Predictions) -> Attribution:
     """Share out the difference between two launchable recipes over the fields they differ in."""
     names = changed_fields(before, after)
-    groups: list[Fields] = [(name,) for name in names]
+    groups = _by_topic(names, _ONE_THING)
     if len(groups) > _MOST_CHANGES:
-        groups = _by_topic(names)
+        groups = _by_topic(names, _TOPICS)
     paths = _Paths(before, after, groups, predictions)
     while not paths.orders:
         paths = _Paths(before, after, _merged(paths), predictions)
@@ -177,8 +184,8 @@ def _index(bit: int) -> int:
     return bit.bit_length() - 1
 
 
-def _by_topic(names: Fields) -> list[Fields]:
-    topic_of = {name: topic for topic in _TOPICS for name in topic}
+def _by_topic(names: Fields, topics: Sequence[Fields]) -> list[Fields]:
+    topic_of = {name: topic for topic in topics for name in topic}
     groups: dict[Fields, list[str]] = {}
     for name in names:
         groups.setdefault(topic_of.get(name, (name,)), []).append(name)

@@ -17,6 +17,25 @@ from simulators.uncertainty import features_of, tie_share
 
 # Partners are alternatives to each other: so many, the nearest values of as many knobs, are tried.
 _PARTNERS = 3
+# Fields that mean nothing without another's value: they fall back to their default with it.
+_DETAILS: dict[str, Fields] = {
+    "tp": ("sp", "tp_comm_overlap", "etp"),
+    "sp": ("tp_comm_overlap",),
+    "pp": (
+        "vpp",
+        "schedule",
+        "recompute_taper",
+        "first_stage_layers",
+        "last_stage_layers",
+        "embedding_as_layer",
+        "loss_as_layer",
+    ),
+    "cp": ("cp_comm_type",),
+    "ep": ("etp", "overlap_moe_expert_parallel_comm"),
+    "recompute": ("recompute_layers", "recompute_modules", "recompute_taper"),
+    "zero_stage": ("overlap_param_gather",),
+    "overlap_grad_reduce": ("overlap_param_gather",),
+}
 # What a knob must add to its partner's change, as a share of the step, to be a change of its own.
 _WORTH_A_PARTNER = 0.001
 
@@ -41,10 +60,10 @@ class Neighbour:
 def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Neighbour]:
     """Launchable recipes that differ from ``recipe`` in one knob of ``space``.
 
-    Where a value alone cannot be launched, or means nothing, what the space derives from it is
-    changed with it, else one more knob, whichever is best; not where that other knob alone would
-    do as well. Recipes that only spell the same one differently are left out. Those that fit come
-    first, the shortest step first.
+    Where a value alone cannot be launched, or means nothing, switches that need the old value are
+    turned off with it, or what the space derives from it is changed, else one more knob, whichever
+    is best; not where that other knob alone would do as well. Recipes that only spell the same one
+    differently are left out. Those that fit come first, the shortest step first.
     """
     base = predictions.of(recipe)
     job = predictions.job(recipe)
@@ -112,9 +131,10 @@ def _with_partners(
     """The changed recipe if it is one, else what it becomes with a partner."""
     if _meant(changed, (knob.name,), space, predictions):
         return [changed]
-    derived = _derived(changed, space)
-    if derived is not None and _meant(derived, (knob.name,), space, predictions):
-        return [derived]
+    details = {name: RECIPE_DEFAULTS[name] for name in _DETAILS.get(knob.name, ())}
+    for fallen_back in (replace(changed, **details), _derived(changed, space)):
+        if fallen_back is not None and _meant(fallen_back, (knob.name,), space, predictions):
+            return [fallen_back]
     partners = list(_partners(changed, recipe, knob, space, predictions))
     partners.sort(key=lambda pair: pair[0])
     return [candidate for _, candidate in partners[:_PARTNERS]]

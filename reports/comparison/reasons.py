@@ -62,9 +62,9 @@ class _Pair:
         return self.said(words(self.first), words(self.second))
 
     def said(self, one: str, other: str) -> str:
-        """``a ..., b ...``, or ``both ...`` where the words are the same."""
+        """``a ..., b ...``, or ``each ...`` where the words are the same."""
         if one == other:
-            return f"both {one}"
+            return f"each {one}"
         return f"{self.names[0]} {one}, {self.names[1]} {other}"
 
 
@@ -99,13 +99,15 @@ def _compute(pair: _Pair) -> str:
     one, other = pair.first, pair.second
     if abs(one.repeated_share - other.repeated_share) > _EQUAL:
         words.append(
-            "recomputation repeats "
-            + pair.each(lambda side: f"{percent_words(side.repeated_share)} of the model's FLOPs")
+            pair.each(
+                lambda side: f"repeats {percent_words(side.repeated_share)} of the model's FLOPs"
+            )
         )
     if not _close(one.matrix_flops, other.matrix_flops):
         words.append(
-            "a GPU of the critical stage multiplies "
-            + pair.each(lambda side: f"{side.matrix_flops / 1e15:,.1f} PFLOP a step")
+            pair.each(
+                lambda side: f"multiplies {side.matrix_flops / 1e15:,.3g} PFLOP a step and GPU"
+            )
         )
     rates = [
         side.matrix_flops / prediction.breakdown_s["compute"] / 1e12
@@ -193,7 +195,10 @@ def _data_parallel(pair: _Pair) -> str:
 
 
 def _optimizer(pair: _Pair) -> str:
-    return pair.each(lambda side: f"updates {side.updated / 1e6:,.0f} M parameters a GPU")
+    words = pair.each(lambda side: f"updates {side.updated / 1e6:,.0f} M parameters a GPU")
+    if _close(pair.first.updated, pair.second.updated):
+        words += "; the rest surrounds the update (gradient norm, copies)"
+    return words
 
 
 def _slowdown(pair: _Pair) -> str:
@@ -201,6 +206,8 @@ def _slowdown(pair: _Pair) -> str:
         recipe = side.job.recipe
         names = ("tp_comm_overlap", "overlap_grad_reduce", "overlap_param_gather")
         on = [name for name in names if getattr(recipe, name)]
+        if recipe.zero_stage == 3:
+            on.append("all gathers and reductions of zero_stage=3")
         return "hides " + (" and ".join(on) if on else "only what its backward passes hide")
 
     return "kernels lose SMs and memory bandwidth to communication beside them: " + pair.each(

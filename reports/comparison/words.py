@@ -33,11 +33,31 @@ def value_words(field: str, value: Any) -> str:
 
 
 def change_words(fields: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> str:
-    """``vpp 1 → 8``, several joined by ``, ``."""
-    return ", ".join(
-        f"{field} {value_words(field, old)} → {value_words(field, new)}"
-        for field, old, new in zip(fields, before, after, strict=True)
-    )
+    """``vpp 1 → 8``, several joined by ``, ``; what is recomputed with its details."""
+    old, new = (dict(zip(fields, values, strict=True)) for values in (before, after))
+    words = []
+    if "recompute" in old:
+        words.append(f"recompute {_recompute_words(old)} → {_recompute_words(new)}")
+    words += [
+        f"{field} {value_words(field, old[field])} → {value_words(field, new[field])}"
+        for field in fields
+        if not ("recompute" in old and field in ("recompute", *_DETAILS))
+    ]
+    return ", ".join(words)
+
+
+_DETAILS = ("recompute_layers", "recompute_modules", "recompute_taper")
+
+
+def _recompute_words(values: dict[str, Any]) -> str:
+    """``full(1 layer)``, ``selective(mlp)``; details that mean nothing are left out."""
+    kind, layers = values["recompute"], values.get("recompute_layers")
+    modules, taper = values.get("recompute_modules"), values.get("recompute_taper")
+    detail = modules if kind == "selective" else ""
+    if kind == "full":
+        detail = f"{layers} a chunk" if layers is not None else ""
+        detail += f" taper {taper}" if taper else ""
+    return f"{kind}({detail.strip()})" if detail else str(kind)
 
 
 def signed_seconds(seconds: float) -> str:

@@ -2,5 +2,6 @@
 
 from reports.given.given import Given, Reading
 from reports.given.read import read_given
+from reports.given.torchtitan import TITLE as TORCHTITAN
 
-__all__ = ["Given", "Reading", "read_given"]
+__all__ = ["TORCHTITAN", "Given", "Reading", "read_given"]

@@ -49,7 +49,7 @@ class MegatronArguments:
         self.whole = self.model.num_layers is not None
         if not self.whole:
             self.notes.append(
-                "no --num-layers: model, batch and precision are as declared where they are not said"
+                "no --num-layers: model, batch and precision are as declared where none is said"
             )
 
     def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:

@@ -111,7 +111,10 @@ class Options:
         for name in self._values:
             if name in self._used:
                 continue
-            if (entry := _entry(name, not_modelled)) is not None:
+            if self._values[name] == ["false"]:
+                # A switch of a file that is off.
+                silent.append(self.words(name))
+            elif (entry := _entry(name, not_modelled)) is not None:
                 unmodelled.append((self.words(name), not_modelled[entry]))
             elif _entry(name, no_effect) is not None:
                 silent.append(self.words(name))

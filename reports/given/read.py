@@ -18,9 +18,11 @@ from reports.given.options import Options
 from reports.given.shell import Command, Script, read_script
 from reports.given.shell_values import is_known
 from reports.given.shell_words import MOST_BYTES
+from reports.given.torchtitan import TITLE as TORCHTITAN
+from reports.given.torchtitan import TorchTitanArguments, words_of_table
 from simulators.errors import InputError
 from simulators.framework import Framework
-from simulators.job import Cluster, Model, Recipe
+from simulators.job import Cluster, Model
 
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
@@ -47,15 +49,16 @@ def read_given(
         InputError: for what cannot be read, or a value that the framework would refuse.
     """
     text, origin = _text_of(given)
-    script = Script() if origin.endswith(".toml") else read_script(text, os.environ)
     if origin.endswith(".toml"):
-        table = _toml(origin, text)
-        return _torchtitan(table, [], origin, base, said, model_named, framework_named, None)
+        words, nowhere = words_of_table(_toml(origin, text)), GpuCount(None, None, None)
+        return _torchtitan(words, origin, base, said, model_named, framework_named, nowhere)
+    script = read_script(text, os.environ)
     command = _launch_command(script, origin)
     arguments = _program_arguments(command)
     count = gpu_count(command, script, text)
     if _is_torchtitan(command):
-        return _torchtitan({}, arguments, origin, base, said, model_named, framework_named, count)
+        words = _with_configuration(arguments, given)
+        return _torchtitan(words, origin, base, said, model_named, framework_named, count)
     exported = {name: value for name in _READ_VARIABLES if (value := _set(script, command, name))}
     return _megatron(arguments, exported, origin, base, said, count, script)
 
@@ -124,6 +127,20 @@ def _is_torchtitan(command: Command) -> bool:
     )
 
 
+def _with_configuration(words: list[str], given: str) -> list[str]:
+    """Arguments behind the settings of the TOML file that they name; they count more."""
+    named = Options([word.replace("config_file", "config-file") for word in words])
+    name = named.text("--job.config-file")
+    if name is None:
+        return words
+    beside = Path(given).parent if Path(given).is_file() else Path()
+    for path in (Path(name), beside / name):
+        if path.is_file():
+            text, _ = _text_of(str(path))
+            return [*words_of_table(_toml(name, text)), *words]
+    raise InputError("--job.config-file", name, "is not to be found here", "given=<that file>")
+
+
 def _set(script: Script, command: Command, name: str) -> str | None:
     value = command.environment.get(name) or script.variables.text(name)
     return value if value is not None and is_known(value) else None
@@ -148,7 +165,9 @@ def _megatron(
     arguments = MegatronArguments(Options(words), environment)
     model = _model(arguments.model.fields(base.model), base.model, origin, said)
     recipe = arguments.recipe(model)
-    cluster = _cluster(count, base.cluster, recipe, said, arguments.notes)
+    cluster = _cluster(
+        count, base.cluster, recipe.tp * recipe.pp * recipe.cp, said, arguments.notes
+    )
     replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
     training = _kept(
         "training", arguments.training(base.training, model, recipe, replicas), base.training, said
@@ -169,8 +188,9 @@ def _model(fields: dict[str, Any], base: Model, origin: str, said: Collection[st
     """``base`` with what arguments say; called as it is when that changes nothing."""
     told = {name: value for name, value in fields.items() if f"model.{name}" not in said}
     made = replace(base, **told)
-    # Which length a model is usually trained at says nothing of its shape.
-    if replace(made, sequence_length=base.sequence_length) == base:
+    # Neither the length that it is usually trained at nor a head size that is spelt out is a shape.
+    same = {"sequence_length": base.sequence_length, "head_dim": base.head_dim}
+    if replace(made, **same) == base and made.qk_head_dim == base.qk_head_dim:
         return made
     return replace(made, name=_name(origin), source=f"arguments in {origin}")
 
@@ -186,9 +206,10 @@ def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:
 
 
 def _cluster(
-    count: GpuCount, base: Cluster, recipe: Recipe, said: Collection[str], notes: list[str]
+    count: GpuCount, base: Cluster, degrees: int, said: Collection[str], notes: list[str]
 ) -> Cluster:
-    """The declared cluster with as many GPUs as the script starts."""
+    """The declared cluster with as many GPUs as the script starts, if ``degrees`` (the product of
+    those other than data parallelism) divides them."""
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(said):
         return base
     per_node = count.per_node or base.gpus_per_node
@@ -203,7 +224,6 @@ def _cluster(
         return base
     if (nodes, per_node) == (base.num_nodes, base.gpus_per_node):
         return base
-    degrees = recipe.tp * recipe.pp * recipe.cp
     if nodes * per_node % degrees:
         notes.append(
             f"it starts {nodes} x {per_node} GPUs, which tp x pp x cp = {degrees} does not divide:"
@@ -218,13 +238,29 @@ def _cluster(
 
 
 def _torchtitan(
-    table: dict[str, Any],
     words: list[str],
     origin: str,
     base: Declared,
     said: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
-    count: GpuCount | None,
+    count: GpuCount,
 ) -> Given:
-    raise InputError("given", origin, "TorchTitan is not read yet")
+    arguments = TorchTitanArguments(words)
+    model = base.model
+    if arguments.model_name is not None:
+        model = _kept("model", model_named(arguments.model_name), base.model, said)
+    framework = base.framework if "framework" in said else framework_named("torchtitan")
+    cluster = _cluster(count, base.cluster, 1, said, arguments.notes)
+    recipe = arguments.recipe(model, cluster.num_gpus)
+    replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
+    training = _kept(
+        "training",
+        arguments.training(base.training, model, replicas, recipe),
+        base.training,
+        said,
+    )
+    framework = arguments.framework(framework, model, recipe)
+    framework = _kept("framework", framework, base.framework, said)
+    declared = Declared(model, base.gpu, cluster, training, framework)
+    return Given(TORCHTITAN, origin, declared, recipe, arguments.reading())

@@ -1,0 +1,323 @@
+"""TorchTitan's settings as a job.
+
+Two generations: TOML files of 2025 (``[section]`` and ``key = value``, overridden by
+``--section.key``), and the configurations in Python of 0.3 (``--module``, ``--config``). Names
+and defaults are those of ``config/job_config.py`` and ``config/configs.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reports.given.given import Reading
+from reports.given.options import Options
+from reports.given.torchtitan_presets import CONFIGURATIONS, FLAVORS
+from simulators.errors import InputError, require_choice
+from simulators.framework import Framework
+from simulators.job import Model, Recipe, Training
+
+TITLE = "TorchTitan"
+_KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"
+_EIGHT_BITS = ("--float8.*", "--quantize.*", "--mx.*")
+_SUBCOMMAND = re.compile(r"([a-z-]+):([a-z-]+)")
+_SINGLE_STAGE = {"1F1B": "1f1b", "GPipe": "gpipe"}
+
+
+def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
+    """The settings of a TOML file as arguments: ``[training] seq_len = 8192`` as
+    ``--training.seq-len=8192``."""
+    words = []
+    for key, value in table.items():
+        name = prefix + key.replace("_", "-")
+        if isinstance(value, Mapping):
+            words += words_of_table(value, f"{name}.")
+        elif isinstance(value, bool):
+            words.append(f"{name}={str(value).lower()}")
+        elif isinstance(value, list):
+            words.append(f"{name}={','.join(map(str, value))}")
+        else:
+            words.append(f"{name}={value}")
+    return words
+
+
+class TorchTitanArguments:
+    """The parts of a job as TorchTitan's settings say them; later words count more.
+
+    ``model_name`` is the declared model they name (None: none that is known). ``notes`` and
+    ``unmodelled`` collect what is worth saying on the way.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.notes: list[str] = []
+        self.unmodelled: list[tuple[str, str]] = []
+        plain, chosen = _without_subcommands(words)
+        named = Options(plain)
+        # The configurations of 0.3 are told by their name.
+        self.recent = named.has("--config") or named.has("--module")
+        configuration = named.text("--config") or ""
+        preset_model, preset = CONFIGURATIONS.get(configuration, (None, ()))
+        self.options = Options([*preset, *plain])
+        for name in ("--module", "--config"):
+            self.options.has(name)
+        self._recompute_choice = chosen.get("activation-checkpoint")
+        self.model_name = preset_model or self._flavor()
+        if self.model_name is None:
+            what = f"configuration {configuration}" if configuration else "model"
+            self.notes.append(f"its {what} is not a known one: the model is that of model=")
+
+    def _flavor(self) -> str | None:
+        name = self.options.text("--model.name")
+        flavor = self.options.text("--model.flavor")
+        return FLAVORS.get((name or "llama3", flavor or ""))
+
+    def _on(self, name: str, default: bool) -> bool:
+        """A switch: ``--section.key``, ``--section.no-key`` or ``key = true``."""
+        section, _, key = name.rpartition(".")
+        if self.options.has(f"{section}.no-{key}"):
+            return False
+        values = self.options.texts(name)
+        if values is None:
+            return default
+        return not values or values[0].lower() not in ("false", "0")
+
+    def _degree(self, name: str, default: int = 1) -> int:
+        value = self.options.whole(f"--parallelism.{name}")
+        return default if value is None else value
+
+    def recipe(self, model: Model, world: int) -> Recipe:
+        """The recipe on ``world`` GPUs.
+
+        Raises:
+            InputError: for degrees that do not make up the GPUs, or settings that are refused.
+        """
+        tp = self._degree("tensor-parallel-degree")
+        pp = self._degree("pipeline-parallel-degree")
+        cp = self._degree("context-parallel-degree")
+        ep = self._degree("expert-parallel-degree")
+        sharded, replicas = self._data_parallel(world, tp * pp * cp)
+        if sharded > 1 and replicas > 1:
+            self.unmodelled.append(
+                (
+                    f"{replicas} replicas of {sharded} shards",
+                    "parameters are sharded over all of them",
+                )
+            )
+        local = self._local_batch
+        micro = self._degree("pipeline-parallel-microbatch-size") if pp > 1 else local
+        fields: dict[str, Any] = {
+            "tp": tp,
+            "pp": pp,
+            "cp": cp,
+            "ep": ep if model.moe is not None else 1,
+            "etp": self._expert_tensor_parallel(ep, tp, model),
+            "micro_batch": micro,
+            "sp": tp > 1 and self._on("--parallelism.enable-sequence-parallel", True),
+            "tp_comm_overlap": self._async_tp() and tp > 1,
+            **self._sharding(sharded * cp, replicas, pp),
+            **self._pipeline(model, pp),
+        }
+        recipe = Recipe(**fields)
+        return replace(recipe, **self._recompute(model, recipe))
+
+    @property
+    def _local_batch(self) -> int:
+        batch = self.options.whole("--training.local-batch-size")
+        older = self.options.whole("--training.batch-size")
+        return batch if batch is not None else 8 if older is None else older
+
+    def _data_parallel(self, world: int, others: int) -> tuple[int, int]:
+        """Shards and replicas; the shards are what is left over unless they are said."""
+        replicas = self._degree("data-parallel-replicate-degree")
+        sharded = self._degree("data-parallel-shard-degree", -1)
+        if sharded == -1 and world % (others * replicas) == 0:
+            sharded = world // (others * replicas)
+        if sharded * replicas * others != world:
+            product = others * replicas * max(sharded, 1)
+            problem = f"times the other degrees makes {product}, not the {world} GPUs"
+            raise InputError(
+                "--parallelism.data-parallel-shard-degree",
+                sharded,
+                problem,
+                "-1 for what is left over; cluster.num_nodes= says how many GPUs there are",
+            )
+        return sharded, replicas
+
+    def _expert_tensor_parallel(self, ep: int, tp: int, model: Model) -> int | None:
+        if model.moe is None or tp == 1:
+            return None
+        etp = self.options.whole("--parallelism.expert-tensor-parallel-degree")
+        # Expert parallelism borrows the ranks of tensor parallelism, which then cuts no expert.
+        etp = (1 if ep > 1 else tp) if etp is None else etp
+        return None if etp == tp else etp
+
+    def _async_tp(self) -> bool:
+        names = ("--parallelism", "--compile", "--experimental")
+        wanted = [self._on(f"{name}.enable-async-tensor-parallel", False) for name in names]
+        if any(wanted) and not self._compiled():
+            self.unmodelled.append(
+                ("async tensor parallelism without compile", "its overlap is as if compiled")
+            )
+        return any(wanted)
+
+    def _sharding(self, sharded: int, replicas: int, pp: int) -> dict[str, Any]:
+        policy = self.options.text("--parallelism.fsdp-reshard-after-forward") or "default"
+        require_choice(
+            "--parallelism.fsdp-reshard-after-forward", policy, ("default", "always", "never")
+        )
+        if sharded == 1:
+            return {"zero_stage": 0, "overlap_grad_reduce": replicas > 1}
+        reshard = policy == "always" or (policy == "default" and pp == 1)
+        if pp > 1 and reshard:
+            self.unmodelled.append(
+                (
+                    "fsdp_reshard_after_forward = always with a pipeline",
+                    "parameters are gathered once a step",
+                )
+            )
+        stage = 1 if pp > 1 else 3 if reshard else 2
+        # FSDP2 always communicates beside computation.
+        return {
+            "zero_stage": stage,
+            "overlap_grad_reduce": stage < 3,
+            "overlap_param_gather": stage < 3,
+        }
+
+    def _pipeline(self, model: Model, pp: int) -> dict[str, Any]:
+        schedule = self.options.text("--parallelism.pipeline-parallel-schedule") or "1F1B"
+        per_stage = self.options.whole("--parallelism.pipeline-parallel-layers-per-stage")
+        ends = {
+            end: self._degree(f"pipeline-parallel-{end}-stage-less-layers")
+            for end in ("first", "last")
+        }
+        if pp == 1:
+            return {}
+        fields: dict[str, Any] = {
+            "embedding_as_layer": ends["first"] > 0,
+            "loss_as_layer": ends["last"] > 0,
+        }
+        for end, fewer in ends.items():
+            if fewer > 1:
+                name = f"pipeline_parallel_{end}_stage_less_layers = {fewer}"
+                self.unmodelled.append((name, "that stage has one layer less"))
+        if schedule in _SINGLE_STAGE:
+            return {**fields, "schedule": _SINGLE_STAGE[schedule]}
+        chunks = 2
+        if per_stage is not None:
+            chunks = math.ceil((model.num_layers + sum(ends.values())) / per_stage) // pp
+        if schedule != "Interleaved1F1B":
+            self.unmodelled.append(
+                (f"pipeline_parallel_schedule = {schedule}", f"Interleaved1F1B, {chunks} parts")
+            )
+        return {**fields, "vpp": max(1, chunks)}
+
+    def _recompute(self, model: Model, recipe: Recipe) -> dict[str, Any]:
+        mode = self._recompute_choice or self.options.text("--activation-checkpoint.mode")
+        mode = (mode or "selective").replace("-ac", "").replace("_", "-")
+        option = self.options.text("--activation-checkpoint.selective-ac-option")
+        if mode in ("none", "full"):
+            return {"recompute": mode}
+        if mode != "selective":
+            self.unmodelled.append(
+                (f"activation checkpointing: {mode}", "recomputation is selective, by operation")
+            )
+        every = "op" if self.recent else (option or "2")
+        if not every.isdigit():
+            return {"recompute": "selective", "recompute_modules": "operations"}
+        chunk = math.ceil(model.num_layers / (recipe.pp * recipe.vpp))
+        layers = chunk // int(every) if int(every) else 0
+        if layers == 0:
+            return {"recompute": "none"}
+        return {"recompute": "full", "recompute_layers": None if layers == chunk else layers}
+
+    def training(self, base: Training, model: Model, replicas: int, recipe: Recipe) -> Training:
+        """The training; ``replicas`` is the data-parallel size."""
+        options = self.options
+        batch = options.whole("--training.global-batch-size") or -1
+        if batch <= 0:
+            batch = self._local_batch * replicas
+        elif recipe.pp > 1 and batch > self._local_batch * replicas:
+            self.unmodelled.append(
+                (
+                    f"global_batch_size {batch} in several pipeline runs",
+                    "all micro-batches go through one",
+                )
+            )
+        length = options.whole("--training.seq-len") or 2048
+        steps = options.whole("--training.steps")
+        return replace(
+            base,
+            global_batch_size=batch,
+            tokens=float((10_000 if steps is None else steps) * batch * length),
+            sequence_length=None if length == model.sequence_length else length,
+            precision=self._precision(),
+            optimizer="adam",
+        )
+
+    def _precision(self) -> str:
+        converters = self.options.text("--model.converters") or ""
+        if "mx" in converters:
+            return "mxfp8"
+        if "float8" in converters or "linear.float8" in converters:
+            return "fp8_current"
+        choices = ("bfloat16", "float32")
+        width = self.options.text("--training.mixed-precision-param", choices)
+        return "fp32" if width == "float32" else "bf16"
+
+    def _compiled(self) -> bool:
+        return self._on("--compile.enable", self._on("--training.compile", False))
+
+    def framework(self, base: Framework, model: Model, recipe: Recipe) -> Framework:
+        """The software with what settings switch in it."""
+        components = (self.options.text("--compile.components") or "model,loss").split(",")
+        changes: dict[str, Any] = {}
+        if not self._compiled() or "model" not in components:
+            changes |= {"fusion": "eager", "fused_norm": False}
+        if not self._compiled() or "loss" not in components:
+            changes["cross_entropy"] = "eager"
+        graphs = not self._on("--training.disable-cuda-graphs", not self.recent)
+        if graphs and recipe.pp == 1 and model.moe is None:
+            changes["cuda_graphs"] = True
+        if recipe.pp > 1:
+            # FSDP2 adds up unreduced gradients in the type it reduces them in.
+            changes["accumulate_grads_fp32"] = True
+        return replace(base, **changes)
+
+    def reading(self) -> Reading:
+        """What became of every setting; call it last."""
+        known = yaml.safe_load(_KNOWN.read_text("utf-8"))
+        no_effect, not_modelled = list(known["no_effect"]), dict(known["not_modelled"])
+        if self._precision() not in ("fp8_current", "mxfp8"):
+            # Details of a conversion that is not made.
+            for name in _EIGHT_BITS:
+                del not_modelled[name]
+                no_effect.append(name)
+        silent, unmodelled, unknown = self.options.sort_rest(no_effect, not_modelled)
+        return Reading(
+            used=tuple(self.options.used()),
+            no_effect=tuple(silent),
+            not_modelled=(*self.unmodelled, *unmodelled),
+            unknown=tuple(unknown),
+            notes=tuple(self.notes),
+        )
+
+
+def _without_subcommands(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Arguments with ``-`` in their names, and choices such as ``activation-checkpoint:full``."""
+    plain: list[str] = []
+    chosen: dict[str, str] = {}
+    for word in words:
+        if (choice := _SUBCOMMAND.fullmatch(word)) is not None:
+            chosen[choice[1]] = choice[2]
+        elif word.startswith("--"):
+            name, equals, value = word.partition("=")
+            plain.append(name.replace("_", "-") + equals + value)
+        else:
+            plain.append(word)
+    return plain, chosen

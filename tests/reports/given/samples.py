@@ -1,0 +1,36 @@
+"""Reading launch arguments in tests, from declarations that they must override."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conf.build import build_value
+from optimizer.question import Declared
+from reports.given import Given, read_given
+from simulators.framework import Framework
+from simulators.job import Model
+from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+
+CONF = Path(__file__).parents[3] / "conf"
+
+BASE = Declared(MODEL, GPU, CLUSTER, TRAINING)
+
+
+def model(name: str) -> Model:
+    return build_value(Model, "model", _file("model", name))
+
+
+def framework(name: str) -> Framework:
+    return build_value(Framework, "framework", _file("framework", name))
+
+
+def read(given: str, said: tuple[str, ...] = (), **declared: Any) -> Given:
+    return read_given(given, replace(BASE, **declared), said, model, framework)
+
+
+def _file(group: str, name: str) -> Any:
+    return yaml.safe_load((CONF / group / f"{name}.yaml").read_text("utf-8"))
