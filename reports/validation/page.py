@@ -72,6 +72,7 @@ def _introduction(report: Report) -> str:
 
 How far predictions are from published measurements of real training runs. The page is generated:
 
+<!-- not run: writes this page, in a minute -->
 ```
 {COMMAND}
 ```

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
-from pathlib import Path
-
 import pytest
 from hydra import compose, initialize_config_module
 
@@ -13,7 +9,6 @@ from conf.capacity import build_capacity
 from conf.commands import register_commands
 from planning.study import Target, WhatIf
 from simulators.errors import InputError
-from tests.e2e.commands import ROOT
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,25 +20,6 @@ def hydra():
 
 def plan(*overrides: str):
     return build_capacity(compose("plan", list(overrides)))
-
-
-def documented() -> list[list[str]]:
-    """Arguments of each ``plan.py`` command that the pages show, once."""
-    found: dict[tuple[str, ...], None] = {}
-    for page in ("README.md", "docs/planning.md", "docs/howto.md", "conf/plan.yaml"):
-        text = re.sub(r"\\\n\s*", " ", Path(ROOT, page).read_text())
-        for shown in re.findall(r"(?:python|bin/python) plan\.py ([^`|>\n]*)", text):
-            arguments = tuple(shlex.split(shown, comments=True))
-            if "--help" not in arguments:
-                found[arguments] = None
-    return [list(arguments) for arguments in found]
-
-
-@pytest.mark.parametrize("arguments", documented(), ids=" ".join)
-def test_documented_commands_are_accepted(arguments):
-    if any(argument.startswith("schedule=") for argument in arguments):
-        pytest.importorskip("apscheduler")
-    assert plan(*arguments).cells
 
 
 def test_the_large_study_is_72_searches():

@@ -13,7 +13,7 @@ from simulators.replay.ranks import __main__ as ranks
 from simulators.replay.ranks.declarations import load_cluster
 from tests.e2e.commands import ROOT
 
-PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/*.md")))]
+PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md")))]
 PROGRAMS = {
     "simulators.emulation run": emulation.parser,
     "simulators.emulation live": live.parser,

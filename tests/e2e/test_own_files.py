@@ -1,9 +1,9 @@
 """A user's own declarations, in a directory of theirs."""
 
 import json
-import re
 
-from tests.e2e.commands import ROOT, run
+from tests.docs.blocks import FILE, blocks
+from tests.e2e.commands import run
 
 MODEL = """
 name: ours
@@ -30,7 +30,8 @@ fabric: roce
 
 
 def test_own_model_cluster_and_space(tmp_path):
-    (space,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/howto.md").read_text(), re.DOTALL)
+    files = [block for block in blocks("docs/howto/own-declarations.md") if block.kind == FILE]
+    (space,) = [block.text for block in files if block.file == "mine/space/layouts.yaml"]
     for group, name, text in (
         ("model", "ours", MODEL),
         ("cluster", "ours_16", CLUSTER),

@@ -1,0 +1,1 @@
+"""The configuration reference: pages generated from dataclasses, checks and ``conf/``."""

@@ -1,0 +1,181 @@
+"""Commands that are shown but not run are ones the programs accept; so are the help's examples."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import runpy
+import shutil
+import sys
+import tomllib
+from importlib.util import find_spec
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from conf.build import build_declared, build_recipe
+from conf.capacity import build_capacity
+from conf.commands import register_commands
+from conf.door import run_directory
+from conf.plan import build_plan, check_plan
+from optimizer.options import EXECUTORS
+from simulators.validity import check_job
+from tests.docs.blocks import PROGRAMS, ROOT, SHELL, blocks, commands_of, pages
+
+
+def examples_of_help() -> list[tuple[str, list[str]]]:
+    """Commands that the commands' own --help shows."""
+    found = []
+    for file in sorted((ROOT / "conf").glob("*.yaml")):
+        text = re.sub(r"\\\n\s*", " ", file.read_text("utf-8"))
+        for shown in re.findall(r"^ +(python [^|\n]*)", text, re.MULTILINE):
+            found += [(file.name, words) for words in commands_of(shown)]
+    return found
+
+
+def inline_commands() -> list[tuple[str, list[str]]]:
+    """Commands in running text and tables: `python ...`."""
+    found = []
+    for page in pages():
+        text = re.sub(r"```.*?```", "", (ROOT / page).read_text("utf-8"), flags=re.DOTALL)
+        for shown in re.findall(r"`(python[^`]+)`", text):
+            found += [(page, words) for words in commands_of(shown) if len(words) > 2]
+    return found
+
+
+NOT_RUN = [
+    (str(block), command)
+    for page in pages()
+    for block in blocks(page)
+    if block.kind == SHELL and block.not_run
+    for command in block.commands
+]
+SHOWN = [*NOT_RUN, *examples_of_help(), *inline_commands()]
+
+
+def of(program: str) -> list[list[str]]:
+    """Arguments of each shown command of ``program``, once, unless they are of the reader's."""
+    found: dict[tuple[str, ...], None] = {}
+    for _, words in SHOWN:
+        if words[:2] == ["python", program]:
+            arguments = tuple(words[2:])
+            elided = "..." in arguments or any(word.startswith("<") for word in arguments)
+            if not elided and "--help" not in arguments and "--config-dir" not in arguments:
+                found[arguments] = None
+    return [list(arguments) for arguments in found]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra():
+    register_commands()
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+    with initialize_config_module("conf", version_base="1.3"):
+        yield
+
+
+def jobs(arguments: list[str]) -> list[list[str]]:
+    """The override lists of a command: one, or every combination of a ``-m`` sweep."""
+    settings = [argument for argument in arguments if not argument.startswith("-")]
+    if "-m" not in arguments:
+        return [settings]
+    names, values = zip(*(setting.split("=", 1) for setting in settings), strict=True)
+    combinations = itertools.product(*(value.split(",") for value in values))
+    return [
+        [f"{name}={value}" for name, value in zip(names, combination, strict=True)]
+        for combination in combinations
+    ]
+
+
+@pytest.mark.parametrize("arguments", of("optimize.py"), ids=" ".join)
+def test_a_search_could_start(arguments):
+    for executor, package in EXECUTORS.items():
+        if f"executor={executor}" in arguments and package and not find_spec(package):
+            pytest.skip(f"needs {package}")
+    if "verify=traced" in arguments and not find_spec("megatron"):
+        pytest.skip("needs megatron-core")
+    for overrides in jobs(arguments):
+        check_plan(build_plan(compose("config", overrides)), None)
+
+
+@pytest.mark.parametrize("arguments", of("simulate.py"), ids=" ".join)
+def test_a_recipe_could_be_launched(arguments):
+    config = compose("simulate", arguments)
+    check_job(build_declared(config).job(build_recipe(config.recipe)))
+
+
+@pytest.mark.parametrize("arguments", of("plan.py"), ids=" ".join)
+def test_a_study_could_start(arguments):
+    if any(argument.startswith("schedule=") for argument in arguments):
+        pytest.importorskip("apscheduler")
+    assert build_capacity(compose("plan", arguments)).cells
+
+
+class AcceptedError(Exception):
+    """Raised in place of a command's work, once its arguments have been read."""
+
+
+def modules(shown: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+    """Module and arguments of each ``python -m`` that is shown, once."""
+    found: dict[tuple[str, ...], None] = {}
+    for _, words in shown:
+        if words[:2] == ["python", "-m"] and words[2] not in ("pytest", "venv"):
+            found[tuple(words[2:])] = None
+    return [(words[0], list(words[1:])) for words in found]
+
+
+WITH_ARGUMENTS = [(module, given) for module, given in modules(NOT_RUN) if given]
+
+
+@pytest.mark.parametrize(("module", "arguments"), WITH_ARGUMENTS, ids=str)
+def test_a_module_accepts_its_arguments(module, arguments, monkeypatch, tmp_path):
+    parse = argparse.ArgumentParser.parse_known_args
+
+    def parse_only(parser, *given, **named):
+        parse(parser, *given, **named)
+        raise AcceptedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_only)
+    monkeypatch.setattr(sys, "argv", [module, *(word for word in arguments if word != "...")])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AcceptedError):
+        runpy.run_module(module, run_name="__main__")
+
+
+def test_modules_that_are_named_exist():
+    for module, _ in modules(SHOWN):
+        assert find_spec(module), module
+
+
+def test_extras_that_are_installed_are_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for page in pages():
+        text = (ROOT / page).read_text("utf-8")
+        for extras in re.findall(r"pip install (?:-e )?'?\.\[([\w,]+)\]", text):
+            assert set(extras.split(",")) <= set(project["optional-dependencies"]), page
+
+
+def test_every_program_is_known():
+    """A command that starts with something else would be neither run nor checked."""
+    for place, words in NOT_RUN:
+        assert words[0] in (*PROGRAMS, ".", "pytest"), place
+        if words[0] not in ("python3", ".", "sbatch", "torchrun"):
+            assert shutil.which(words[0]) or find_spec(words[0]), place
+
+
+def test_no_command_hides_in_another_fence():
+    """Output stands in a fence of its own, so that no command is taken for it."""
+    for page in pages():
+        text = (ROOT / page).read_text("utf-8")
+        shell = "".join(block.text for block in blocks(page) if block.kind == SHELL)
+        for line in re.findall(r"^(?:\$ )?(python3? (?:-m )?[\w./]+.*)$", text, re.MULTILINE):
+            assert line in shell, f"{page}: {line}"
+
+
+def test_what_is_not_run_says_why():
+    reasons = [block.not_run for page in pages() for block in blocks(page) if block.not_run]
+    assert all(len(reason.split()) >= 1 for reason in reasons)
+    assert len(of("optimize.py")) >= 10
+    assert len(of("simulate.py")) >= 4
+    assert len(WITH_ARGUMENTS) >= 12
