@@ -32,8 +32,8 @@ const main = (() => {
   function closest(section, record) {
     section.querySelector("h2").textContent = "Closest misses";
     section.dataset.title = "Closest misses";
-    section.append(el("p", {}, "The recipes that lack least memory of those simulated; which stage lacks " +
-      "what is below."), ranking.list(record.recipes, false));
+    section.append(el("p", {}, "Of the recipes that were simulated, those that lack least memory; below is " +
+      "what each of their stages needs."), ranking.list(record.recipes, false));
   }
   function start() {
     const record = JSON.parse(byId("record").textContent);

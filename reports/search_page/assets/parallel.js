@@ -6,6 +6,7 @@ const parallel = (() => {
   const FLOOR = HEIGHT - 30;
   // A brush takes in what it ends beside: some five pixels.
   const NEAR = 0.02;
+  const MOST_STROKES = 200;
   const MEASURES = [
     { name: "step_time_s", label: "step, s", words: (v) => format.short(v, 4) },
     { name: "reserved_bytes", label: "memory, GiB", words: (v) => format.short(v / format.GIB, 3) },
@@ -79,9 +80,17 @@ const parallel = (() => {
       pen.globalAlpha = alpha;
       pen.lineWidth = width;
       pen.strokeStyle = theme.colour(colour);
-      for (const at of which) {
+      // A stroke of several lines costs little more than one of one; where they cross within it
+      // they do not darken each other.
+      const bundle = Math.max(1, Math.ceil(which.length / MOST_STROKES));
+      for (let first = 0; first < which.length; first += bundle) {
         pen.beginPath();
-        axes.forEach((axis, place) => pen.lineTo(xs[place], y(axis.at[at])));
+        for (const at of which.slice(first, first + bundle)) {
+          axes.forEach((axis, place) => {
+            if (place === 0) pen.moveTo(xs[0], y(axis.at[at]));
+            else pen.lineTo(xs[place], y(axis.at[at]));
+          });
+        }
         pen.stroke();
       }
       pen.globalAlpha = 1;
