@@ -30,7 +30,7 @@ from reports.capacity.page import study_page
 from reports.capacity.progress import study_view
 from reports.capacity.record import study_csv, study_json, study_record
 from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
-from reports.capacity.tables import answer_words, goodput_words, study_report
+from reports.capacity.tables import answer_words, change_words, goodput_words, study_report
 from reports.capacity.tracked import study_runs
 from reports.capacity.why import why_no_recipe
 from reports.launch import megatron_launch
@@ -94,6 +94,7 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
             record,
             [answer_words(model, outcome) for model in outcome.models],
             [goodput_words(outcome, capacity.reliability)],
+            None if found is None else [change_words(change) for change in found],
         ),
         "settings.yaml": OmegaConf.to_yaml(config, resolve=True),
         **launch_scripts(outcome),

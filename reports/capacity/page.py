@@ -6,294 +6,354 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from reports.capacity.plot import Axis, Mark, Series, figure
 from reports.wording import part_words, percent_words, tokens_words, usd_words
 
 Record = Mapping[str, Any]
 
-# Okabe and Ito's colours, which the colour-blind tell apart; marks differ in shape as well.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MARKS = ("●", "■", "▲", "◆", "▼", "★")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 340, 70, 40, 12, 12
-
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1a1a1a; --faint: #777; --line: #ddd; --paper: #fff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #eee; --faint: #aaa; --line: #444; --paper: #161616; }
-}
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 1150px; margin: 2em auto; padding: 0 1em; }
-.wide { overflow-x: auto; }
-.plots { display: flex; flex-wrap: wrap; gap: 1em; }
-figure { margin: 0; flex: 1 1 420px; } svg { width: 100%; height: auto; }
-figcaption { font-weight: 600; }
-svg text { fill: var(--ink); font-size: 12px; } svg .grid { stroke: var(--line); }
-svg .series { fill: none; stroke-width: 1.5; }
-table { border-collapse: collapse; margin: 0.5em 0 1.5em; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.2em 0.7em; text-align: left; border-bottom: 1px solid var(--line);
-         white-space: nowrap; }
-td:last-child { white-space: normal; }
-td.n, th.n { text-align: right; } tr.answer { font-weight: 700; } .faint { color: var(--faint); }
-"""
+_STYLES = (
+    Path(__file__).parents[1] / "search_page" / "assets" / "theme.css",
+    Path(__file__).with_name("page.css"),
+)
+# Nothing but the page's own style; it has no script.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
-def study_page(record: Record, answers: Sequence[str], notes: Sequence[str]) -> str:
+def study_page(
+    record: Record,
+    answers: Sequence[str],
+    notes: Sequence[str],
+    differences: Sequence[str] | None = None,
+) -> str:
     """The page of a run.
 
     Args:
         record: what ``study_record`` made.
         answers: a sentence for each model, in the record's order.
         notes: sentences about the whole run.
+        differences: what changed since the run before, a line each; None when there was none.
     """
     tokens = tokens_words(record["study"]["training"]["tokens"])
     title = f"Capacity study {record['name']}: {tokens}"
-    parts = [f"<h1>{escape(title)}</h1>"]
     cells = {cell["key"]: cell for cell in record["cells"]}
-    for model, answer in zip(record["models"], answers, strict=True):
+    parts = [f"<h1>{escape(title)}</h1>", _summary(record, cells)]
+    if differences is not None:
+        parts.append(_differences(differences))
+    for number, (model, answer) in enumerate(zip(record["models"], answers, strict=True)):
         own = [cell for cell in cells.values() if cell["model"] == model["model"]]
-        parts.append(f"<h2>{escape(model['model'])}</h2><p>{escape(answer)}</p>")
-        parts += _model_parts(model, [cell for cell in own if cell["status"] == "fits"])
+        fits = [cell for cell in own if cell["status"] == "fits"]
+        parts.append(f'<section id="model{number}"><h2>{escape(model["model"])}</h2>')
+        parts.append(f"<p>{escape(answer)}</p>")
+        if fits:
+            parts.append(_plots(record, model, fits))
+            parts += _tables(model, fits)
         parts += _without_answer([cell for cell in own if cell["status"] != "fits"])
-    parts += [f'<p class="faint">{escape(note)}</p>' for note in notes]
+        parts.append("</section>")
     started = f"Run of {record['started']}, Trainscout {record['commit'] or 'of unknown commit'}."
-    parts.append(f'<p class="faint">{escape(started)}</p>')
+    faint = "".join(f'<p class="faint small">{escape(note)}</p>' for note in (*notes, started))
+    style = "\n".join(path.read_text(encoding="utf-8") for path in _STYLES)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body><main>\n"
         + "\n".join(parts)
-        + "\n</body></html>\n"
+        + f"\n<section>{faint}</section></main></body></html>\n"
     )
 
 
-def _model_parts(model: Record, cells: Sequence[Record]) -> list[str]:
-    if not cells:
-        return []
-    curves = [
-        _Series(
-            curve["cluster"],
-            [(size["num_gpus"], 100 * size["efficiency"], _bend(size)) for size in curve["sizes"]],
-        )
-        for curve in model["scaling"]
+def _summary(record: Record, cells: Mapping[str, Record]) -> str:
+    """The answer of every model in a line."""
+    columns = [
+        _Column("model"),
+        _Column("cluster"),
+        _Column("GPUs", "n"),
+        _Column("days", "n"),
+        _Column("cost", "n"),
+        _Column("MFU", "n"),
+        _Column("targets"),
+        _Column("recipe", "recipe"),
     ]
+    rows = []
+    for model in record["models"]:
+        cell = cells.get(model["answer"])
+        if cell is None:
+            rows.append(_Row((model["model"], "nothing fits", "", "", "", "", "", "")))
+            continue
+        met = "all met" if model["meets_all_targets"] else "not all met"
+        figures = (f"{cell['num_gpus']:,}", f"{cell['days']:,.1f}", usd_words(cell["usd"]))
+        rest = (percent_words(cell["mfu"]), met if model["targets"] else "", cell["recipe_words"])
+        rows.append(_Row((model["model"], cell["cluster"], *figures, *rest)))
+    return _table(f"The {record['study']['prefer']} that meets every target", columns, rows)
+
+
+def _differences(differences: Sequence[str]) -> str:
+    if not differences:
+        return "<p>Since the last run: nothing changed.</p>"
+    listed = "".join(f"<li>{escape(line)}</li>" for line in differences)
+    count = f"{len(differences)} change{'s' * (len(differences) > 1)}"
+    return f"<details><summary>Since the last run: {count}</summary><ul>{listed}</ul></details>"
+
+
+def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
     # Colours go by the cluster, in both plots.
     names = list(dict.fromkeys(cell["cluster"] for cell in cells))
     by_cluster = [
-        _Series(
+        Series(
             name,
             [
-                (cell["days"], cell["usd"], f"{cell['num_gpus']} GPUs: {cell['recipe_words']}")
+                Mark(
+                    cell["days"],
+                    cell["usd"],
+                    f"{cell['num_gpus']} GPUs, {cell['days']:,.1f} days, "
+                    f"{usd_words(cell['usd'])}: {cell['recipe_words']}",
+                    f"{cell['num_gpus']:,}" if cell["pareto"] else "",
+                    cell["key"] == model["answer"],
+                )
                 for cell in cells
                 if cell["cluster"] == name
             ],
         )
         for name in names
     ]
-    plots = [_figure("Days and dollars", "days", "US dollars", by_cluster, names, log_y=True)]
-    if curves:
-        title = "Scaling efficiency"
-        plots.append(_figure(title, "GPUs", "% of the smallest size", curves, names))
-    return [f'<div class="plots">{"".join(plots)}</div>', *_tables(model, cells)]
+    targets = record["study"]["targets"].items()
+    days = Axis(
+        "days",
+        lambda value: f"{value:,g}",
+        logarithmic=True,
+        limits=[(each["days"], name) for name, each in targets if each["days"] is not None],
+    )
+    dollars = Axis(
+        "US dollars",
+        usd_words,
+        logarithmic=True,
+        limits=[(each["usd"], name) for name, each in targets if each["usd"] is not None],
+    )
+    note = "The answer is circled; Pareto-optimal cells show their GPUs."
+    plots = [figure("Days and dollars", note, days, dollars, by_cluster, names)]
+    if model["scaling"]:
+        plots.append(_scaling_plot(model, names))
+    return f'<div class="plots">{"".join(plots)}</div>'
+
+
+def _scaling_plot(model: Record, names: Sequence[str]) -> str:
+    curves = [
+        Series(
+            curve["cluster"],
+            [
+                Mark(
+                    size["num_gpus"],
+                    100 * size["efficiency"],
+                    f"{size['num_gpus']} GPUs: {size['efficiency']:.1%} {_bend(size)}",
+                )
+                for size in curve["sizes"]
+            ],
+        )
+        for curve in model["scaling"]
+    ]
+    marks = [mark for curve in curves for mark in curve.marks]
+    start = 10.0 * math.floor(min(mark.y for mark in marks) / 10 - 0.1)
+    gpus = Axis(
+        "GPUs",
+        lambda value: f"{value:,.0f}",
+        logarithmic=True,
+        ticks=[mark.x for mark in marks],
+    )
+    efficiency = Axis("% of the smallest size", lambda value: f"{value:g}", start=max(start, 0.0))
+    note = f"Tokens/s per GPU; the axis starts at {efficiency.start:g} %."
+    return figure("Scaling efficiency", note, gpus, efficiency, curves, names)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """``kind``: its class, ``n`` for figures; ``drawn``: its cells are HTML of the page's own."""
+
+    title: str
+    kind: str = ""
+    drawn: bool = False
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Cells, and the class of the row."""
+
+    cells: Sequence[str]
+    kind: str = ""
 
 
 def _tables(model: Record, cells: Sequence[Record]) -> Iterable[str]:
-    rows = [
-        (
-            "answer" if cell["key"] == model["answer"] else "",
-            [
-                "*" if cell["pareto"] else "",
-                cell["cluster"],
-                f"{cell['nics_per_node']} x {cell['nic_gbps']:g} Gb/s",
-                f"{cell['num_gpus']:,}",
-                f"{cell['days']:,.1f}",
-                usd_words(cell["usd"]),
-                percent_words(cell["mfu"]),
-                percent_words(cell["goodput_share"]),
-                ", ".join(cell["targets_met"]),
-                cell["recipe_words"],
-            ],
+    with_fabric = len({(cell["cluster"], _fabric(cell)) for cell in cells}) > len(
+        {cell["cluster"] for cell in cells}
+    )
+    columns = [_Column("cluster"), *([_Column("fabric")] if with_fabric else [])]
+    columns += [_Column(name, "n") for name in ("GPUs", "days", "cost", "MFU", "goodput")]
+    columns += [_Column("meets"), _Column("recipe", "recipe")]
+
+    def rows(shown: Iterable[Record]) -> list[_Row]:
+        return [
+            _Row(
+                (
+                    cell["cluster"],
+                    *([_fabric(cell)] if with_fabric else []),
+                    f"{cell['num_gpus']:,}",
+                    f"{cell['days']:,.1f}",
+                    usd_words(cell["usd"]),
+                    percent_words(cell["mfu"]),
+                    percent_words(cell["goodput_share"]),
+                    ", ".join(cell["targets_met"]) or "-",
+                    cell["recipe_words"],
+                ),
+                "answer" if cell["key"] == model["answer"] else "",
+            )
+            for cell in shown
+        ]
+
+    front = [cell for cell in cells if cell["pareto"] or cell["key"] == model["answer"]]
+    title = "Pareto-optimal cells: nothing needs fewer GPUs, days and dollars at once"
+    yield _table(title, columns, rows(front))
+    if len(front) < len(cells):
+        yield _folded(f"All {len(cells)} cells that fit", _table("", columns, rows(cells)))
+    yield _effects(model, next((c for c in cells if c["key"] == model["answer"]), None))
+    yield _prices(model)
+    if model["scaling"]:
+        yield _bends("Why scaling bends", model, largest=True)
+        yield _folded("Why at every size", _bends("", model, largest=False))
+
+
+def _fabric(cell: Record) -> str:
+    words = f"{cell['nics_per_node']} x {cell['nic_gbps']:g} Gb/s"
+    over = cell["oversubscription"]
+    return words if over == 1 else f"{words}, {over:g}:1"
+
+
+def _effects(model: Record, answer: Record | None) -> str:
+    if answer is None:
+        return ""
+
+    def moved(usd: float) -> float:
+        return usd / answer["usd"] - 1 if answer["usd"] else 0.0
+
+    effects = [effect["usd"] for effect in model["effects"] if effect["usd"] is not None]
+    widest = max((abs(moved(usd)) for usd in effects), default=0.0)
+    rows = []
+    for effect in model["effects"]:
+        name, gpus = effect["name"], f"{effect['num_gpus']:,}"
+        if effect["days"] is None:
+            rows.append(_Row((name, gpus, "-", "-", "-", "", effect["reason"] or "")))
+            continue
+        recipe = {None: "", True: "another recipe is best", False: "the same recipe"}
+        move = moved(effect["usd"])
+        figures = (f"{effect['days']:,.1f}", usd_words(effect["usd"]), f"{move:+.1%}")
+        words = recipe[effect["recipe_changed"]]
+        rows.append(_Row((name, gpus, *figures, _bar(move, widest), words)))
+    columns = [_Column("change"), *(_Column(name, "n") for name in ("GPUs", "days", "cost"))]
+    columns += [_Column("cost moves", "n"), _Column("", "bar", drawn=True), _Column("")]
+    return _table("What if", columns, rows)
+
+
+def _bar(move: float, widest: float) -> str:
+    """A bar to the left for less, to the right for more."""
+    length = 78 * abs(move) / widest if widest else 0.0
+    x = 80 - length if move < 0 else 80.0
+    kind = "less" if move < 0 else "more"
+    return (
+        '<svg viewBox="0 0 160 14" aria-hidden="true">'
+        f'<rect class="{kind}" x="{x:.1f}" y="2" width="{length:.1f}" height="10"/>'
+        '<line class="axis" x1="80" x2="80" y1="0" y2="14"/></svg>'
+    )
+
+
+def _prices(model: Record) -> str:
+    columns = [_Column("cell"), _Column("price of a GPU-hour", "n"), _Column("break-even", "n")]
+    evens = [
+        _Row(
+            (
+                even["cell"],
+                f"${even['price_usd_per_hour']:.2f}",
+                f"${even['break_even_usd_per_hour']:.2f}",
+            )
         )
-        for cell in cells
+        for even in model["break_evens"]
     ]
-    heads = ["", "cluster", "fabric", "GPUs", "days", "cost", "MFU", "goodput", "meets", "recipe"]
-    yield _table("GPUs, days, dollars (* nothing is better in all three)", heads, rows, (3, 8))
-    bends = [
-        (
-            "",
-            [
+    words = "Break-even: the price at which a cell of another cluster costs what the answer does"
+    table = _table(words, columns, evens)
+    columns = [_Column("prices"), _Column("answer"), _Column("price of a GPU-hour", "n")]
+    columns += [_Column("days", "n"), _Column("cost", "n"), _Column("targets")]
+    scenarios = [
+        _Row(
+            (
+                scenario["name"],
+                scenario["answer"],
+                f"${scenario['price_usd_per_hour']:.2f}",
+                f"{scenario['days']:,.1f}",
+                usd_words(scenario["usd"]),
+                "all met" if scenario["meets_all_targets"] else "not all met",
+            )
+        )
+        for scenario in model["price_scenarios"]
+        if scenario["answer"] is not None
+    ]
+    return table + _table("At other prices", columns, scenarios)
+
+
+def _bends(title: str, model: Record, *, largest: bool) -> str:
+    columns = [_Column("cluster"), _Column("GPUs", "n"), _Column("efficiency", "n")]
+    columns.append(_Column("what grew, in GPU time a token"))
+    rows = [
+        _Row(
+            (
                 curve["cluster"],
                 f"{size['num_gpus']:,}",
                 percent_words(size["efficiency"]),
                 _bend(size),
-            ],
+            )
         )
         for curve in model["scaling"]
-        for size in curve["sizes"]
+        for size in curve["sizes"][-1 if largest else 0 :]
     ]
-    yield _table(
-        "Why scaling bends", ["cluster", "GPUs", "efficiency", "what grew"], bends, (1, 3)
-    )
-    effects = [("", _effect_cells(effect)) for effect in model["effects"]]
-    yield _table("What if", ["change", "GPUs", "days", "cost", ""], effects, (1, 4))
-    evens = [
-        (
-            "",
-            [
-                even["cell"],
-                f"${even['price_usd_per_hour']:.2f}",
-                f"${even['break_even_usd_per_hour']:.2f}",
-            ],
-        )
-        for even in model["break_evens"]
-    ]
-    heads = ["cell", "price of a GPU-hour", "break-even price"]
-    yield _table("Break-even with the answer", heads, evens, (1, 3))
-
-
-def _effect_cells(effect: Record) -> list[str]:
-    name, gpus = effect["name"], f"{effect['num_gpus']:,}"
-    if effect["days"] is None:
-        return [name, gpus, "-", "-", effect["reason"] or ""]
-    recipe = {None: "", True: "another recipe is best", False: "the same recipe"}
-    days, usd = f"{effect['days']:,.1f}", usd_words(effect["usd"])
-    return [name, gpus, days, usd, recipe[effect["recipe_changed"]]]
+    return _table(title, columns, rows)
 
 
 def _bend(size: Record) -> str:
     if size["part"] is None:
         return ""
-    words = f"{part_words(size['part'])} ({size['share_of_growth']:.0%})"
+    words = f"{part_words(size['part'])} ({size['share_of_growth']:.0%} of it)"
     return f"{words}; batch limit" if size["batch_limited"] else words
 
 
 def _without_answer(cells: Sequence[Record]) -> list[str]:
+    columns = [_Column("cluster"), _Column("GPUs", "n"), _Column("why")]
     rows = [
-        ("", [cell["cluster"], f"{cell['num_gpus']:,}", cell["reason"] or ""]) for cell in cells
+        _Row((cell["cluster"], f"{cell['num_gpus']:,}", cell["reason"] or "")) for cell in cells
     ]
-    return [_table("No answer", ["cluster", "GPUs", "why"], rows, (1, 2))] if rows else []
+    return [_table("No answer", columns, rows)] if rows else []
 
 
-def _table(
-    title: str,
-    heads: Sequence[str],
-    rows: Sequence[tuple[str, Sequence[str]]],
-    numbers: tuple[int, int],
-) -> str:
-    """``rows`` are a class and cells; columns from ``numbers[0]`` up to ``numbers[1]`` are
-    figures."""
+def _folded(summary: str, content: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def _class(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def _table(title: str, columns: Sequence[_Column], rows: Sequence[_Row]) -> str:
     if not rows:
         return ""
 
-    def line(tag: str, cells: Sequence[str]) -> str:
-        kinds = [' class="n"' if numbers[0] <= at < numbers[1] else "" for at in range(len(cells))]
+    def line(tag: str, row: _Row) -> str:
         return "".join(
-            f"<{tag}{kind}>{escape(text)}</{tag}>" for kind, text in zip(kinds, cells, strict=True)
+            f"<{tag}{_class(column.kind)}>{text if column.drawn else escape(text)}</{tag}>"
+            for column, text in zip(columns, row.cells, strict=True)
         )
 
-    body = "".join(f'<tr class="{name}">{line("td", cells)}</tr>' for name, cells in rows)
+    heads = line("th", _Row([column.title for column in columns]))
+    body = "".join(f"<tr{_class(row.kind)}>{line('td', row)}</tr>" for row in rows)
+    heading = f"<h3>{escape(title)}</h3>" if title else ""
     return (
-        f'<h3>{escape(title)}</h3><div class="wide"><table><thead><tr>{line("th", heads)}</tr>'
-        f"</thead><tbody>{body}</tbody></table></div>"
+        f'{heading}<div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
-
-
-@dataclass(frozen=True)
-class _Series:
-    """Points of one cluster: x, y and what hovering over one says."""
-
-    name: str
-    points: Sequence[tuple[float, float, str]]
-
-
-def _figure(
-    title: str,
-    x_name: str,
-    y_name: str,
-    series: Sequence[_Series],
-    names: Sequence[str],
-    *,
-    log_y: bool = False,
-) -> str:
-    xs = [x for each in series for x, _, _ in each.points]
-    ys = [y for each in series for _, y, _ in each.points]
-    x_at = _Scale(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT, logarithmic=True)
-    y_low = min(ys) if log_y else min(0.0, *ys)
-    y_at = _Scale(y_low, max(ys), _HEIGHT - _BOTTOM, _TOP, logarithmic=log_y)
-    drawn = []
-    for tick in sorted(set(xs)) if x_name == "GPUs" else x_at.ticks():
-        x = x_at(tick)
-        drawn.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}"')
-        drawn.append(f' y2="{_HEIGHT - _BOTTOM}"/>')
-        drawn.append(f'<text x="{x:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{tick:,g}</text>')
-    for tick in y_at.ticks():
-        y = y_at(tick)
-        drawn.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}"')
-        drawn.append(f' y1="{y:.1f}" y2="{y:.1f}"/>')
-        label = usd_words(tick) if log_y else f"{tick:,g}"
-        drawn.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    for each in series:
-        number = names.index(each.name)
-        colour = _COLOURS[number % len(_COLOURS)]
-        mark = _MARKS[number % len(_MARKS)]
-        places = [(x_at(x), y_at(y), words) for x, y, words in sorted(each.points)]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
-        drawn.append(f'<polyline class="series" stroke="{colour}" points="{line}"/>')
-        for x, y, words in places:
-            drawn.append(
-                f'<text x="{x:.1f}" y="{y + 5:.1f}" text-anchor="middle" style="fill:{colour};'
-                f'font-size:15px">{mark}<title>{escape(f"{each.name} {words}")}</title></text>'
-            )
-    axis = f"{x_name} (across), {y_name} (up)"
-    legend = " ".join(
-        f'<span style="color:{_COLOURS[at % len(_COLOURS)]}">{_MARKS[at % len(_MARKS)]}</span>'
-        f" {escape(name)}"
-        for at, name in enumerate(names)
-    )
-    return (
-        f"<figure><figcaption>{escape(title)}</figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}: {axis}">'
-        f'{"".join(drawn)}<text x="{_WIDTH / 2}" y="{_HEIGHT - 4}" text-anchor="middle">{axis}'
-        f"</text></svg><div>{legend}</div></figure>"
-    )
-
-
-class _Scale:
-    """Places values between two ends of an axis, with a little room around them."""
-
-    def __init__(
-        self, low: float, high: float, start: float, end: float, *, logarithmic: bool
-    ) -> None:
-        self._log = logarithmic
-        room = 1.08 if logarithmic else 1.05
-        self._low, self._high = (low / room, high * room) if logarithmic else (low, high * room)
-        self._start, self._end = start, end
-
-    def __call__(self, value: float) -> float:
-        low, high = self._turned(self._low), self._turned(self._high)
-        return self._start + (self._turned(value) - low) / (high - low) * (self._end - self._start)
-
-    def _turned(self, value: float) -> float:
-        return math.log(value) if self._log else value
-
-    def ticks(self) -> list[float]:
-        """Round values within: 1, 2 and 5 times powers of ten (all digits where that gives too
-        few), or five even steps."""
-        if not self._log:
-            step = _round_step((self._high - self._low) / 5)
-            count = int(self._high / step)
-            return [step * at for at in range(count + 1) if step * at >= self._low]
-        first = math.floor(math.log10(self._low))
-        last = math.ceil(math.log10(self._high))
-        ticks: list[float] = []
-        for bases in ((1, 2, 5), range(1, 10)):
-            values = [base * 10.0**power for power in range(first, last + 1) for base in bases]
-            ticks = [value for value in values if self._low <= value <= self._high]
-            if len(ticks) > 2:
-                break
-        return ticks
-
-
-def _round_step(step: float) -> float:
-    power: float = 10.0 ** math.floor(math.log10(step))
-    return min(base * power for base in (1, 2, 5, 10) if base * power >= step)

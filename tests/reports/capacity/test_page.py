@@ -5,15 +5,18 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from planning.goodput import Reliability
 from planning.outcome import run_study
 from planning.store import AnswerStore
 from planning.study import Study, Target
 from reports.capacity.page import study_page
+from reports.capacity.plot import Axis, Mark, Series, figure
 from reports.capacity.record import study_record
 from tests.planning.fakes import SETTINGS, TRAINING, answer, declarations
 
-VOID = {"meta", "line", "polyline"}
+VOID = {"meta", "line", "polyline", "rect", "circle"}
 
 
 class Outline(HTMLParser):
@@ -48,7 +51,8 @@ def record_of(tmp_path: Path):
         ("here", "there"),
         TRAINING,
         num_gpus=(8, 16, 32),
-        targets={"fits": Target()},
+        targets={"fits": Target(), "soon": Target(days=100)},
+        price_scenarios={"spot": {"other": 0.5}},
     )
     outcome = run_study(
         study,
@@ -73,17 +77,30 @@ def test_the_page_holds_every_cell_and_needs_nothing_else(tmp_path):
     record = record_of(tmp_path)
     page = study_page(record, ["Take 8 < 16."], ["A note."])
     outline = read(page)
-    assert outline.counts["svg"] == 2
-    assert outline.counts["polyline"] == 4
-    # Heads and bodies: 6 cells, 6 sizes, effects, one other cluster.
     effects = len(record["models"][0]["effects"])
-    assert outline.counts["tr"] == (1 + 6) + (1 + 6) + (1 + effects) + (1 + 1)
+    assert outline.counts["svg"] == 2 + effects
+    assert outline.counts["polyline"] == 4
+    # Heads and bodies: answers, front and cells, effects, one other cluster, one other price list,
+    # the largest of both clusters and all six sizes.
+    front = sum(cell["pareto"] for cell in record["cells"])
+    rows = (1, front, 6, effects, 1, 1, 2, 6)
+    assert outline.counts["tr"] == sum(rows) + len(rows)
     assert "Take 8 < 16." in outline.text
+    assert "Since the last run" not in outline.text
     assert not re.search(r"https?://|url\(|@import", page)
-    # Every mark lies within its plot.
-    for x, y in re.findall(r'<text x="([\d.-]+)" y="([\d.-]+)"[^>]*>[●■]', page):
-        assert 0 < float(x) < 640
+    # Every mark lies within its plot; one of them is the answer.
+    for x, y in re.findall(r'<text class="mark" x="([\d.-]+)" y="([\d.-]+)"', page):
+        assert 0 < float(x) < 600
         assert 0 < float(y) < 340
+    assert outline.counts["circle"] == 1
+
+
+def test_differences_are_told(tmp_path):
+    record = record_of(tmp_path)
+    assert "nothing changed" in read(study_page(record, [""], [], [])).text
+    text = read(study_page(record, [""], [], ["usd of x: $1 -> $2", "another"])).text
+    assert "Since the last run: 2 changes" in text
+    assert "usd of x: $1 -> $2" in text
 
 
 def test_what_nothing_fits_is_shown_with_its_reason(tmp_path):
@@ -94,3 +111,61 @@ def test_what_nothing_fits_is_shown_with_its_reason(tmp_path):
     outline = read(study_page(record, ["Nothing fits."], []))
     assert "svg" not in outline.counts
     assert outline.text.count("lacks <3 GiB>") == 6
+
+
+def test_what_a_user_named_is_text(tmp_path):
+    record = copy.deepcopy(record_of(tmp_path))
+    name = "<b>&\"'"
+    record["name"] = record["models"][0]["model"] = name
+    for cell in record["cells"]:
+        cell["model"] = cell["cluster"] = cell["recipe_words"] = name
+    for curve in record["models"][0]["scaling"]:
+        curve["cluster"] = name
+    outline = read(study_page(record, [name], [name], [name]))
+    assert "b" not in outline.counts
+    assert outline.text.count(name) > 20
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_it_and_asks_for_nothing_else(tmp_path, open_page, scheme):
+    path = tmp_path / "report.html"
+    path.write_text(study_page(record_of(tmp_path), ["Take 8."], ["A note."]), encoding="utf-8")
+    opened = open_page(path, scheme=scheme)
+    page = opened.page
+    assert not opened.errors
+    assert not opened.requests
+    # Nothing is wider than a laptop's screen.
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1366
+    for plot in page.locator("figure svg").all():
+        box = plot.bounding_box()
+        assert box["width"] > 300
+        assert box["height"] > 150
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    folded = page.locator("details", has_text="cells that fit")
+    cell = folded.locator("tbody tr").first
+    assert not cell.is_visible()
+    folded.locator("summary").click()
+    assert cell.is_visible()
+
+
+def test_ticks_are_round_and_enough():
+    for low, high in ((3.0, 4.0), (1.0, 90.0), (1e5, 3e5), (0.01, 1e6)):
+        marks = [Mark(low, low, ""), Mark(high, high, "")]
+        axis = Axis("x", lambda value: f"@{value:g}", logarithmic=True)
+        shown = re.findall(
+            r"@([\d.e+-]+)<", figure("t", "", axis, axis, [Series("a", marks)], ["a"])
+        )
+        across = shown[: len(shown) // 2]
+        assert 3 <= len(across) <= 14
+        assert all(low / 1.2 <= float(tick) <= high * 1.2 for tick in across)
+        assert all(len(f"{float(tick):.3g}") == len(f"{float(tick):g}") for tick in across)
+
+
+def test_a_limit_is_drawn_where_it_is_in_sight():
+    marks = [Mark(1.0, 1.0, ""), Mark(10.0, 10.0, "")]
+    limits = [(5.0, "month"), (1000.0, "far")]
+    axis = Axis("x", lambda value: f"{value:g}", logarithmic=True, limits=limits)
+    drawn = figure("t", "", axis, axis, [Series("a", marks)], ["a"])
+    assert drawn.count("month") == 2
+    assert "far" not in drawn
