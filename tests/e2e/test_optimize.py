@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.commands import SMALL, files_in, run
+from tests.e2e.commands import SMALL, command, environment, files_in, run
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +20,16 @@ def searched(tmp_path_factory):
 
 def test_the_answer_is_shown_and_kept(searched):
     done, directory = searched
-    for shown in ("Best recipes", "Why #1", "Error bar", "--tensor-model-parallel-size", "Trials"):
+    for shown in ("Best recipes", "against memory", "Why #1", "Error bar", "Trials"):
         assert shown in done.stdout
     assert str(directory) in done.stdout
-    report = (directory / "report.txt").read_text()
-    assert done.stdout.startswith(report)
+    launch = next(line for line in done.stdout.splitlines() if line.startswith("launch "))
+    assert launch.split()[-1] == str((directory / "launch.sh").relative_to(directory.parents[2]))
+    # The file has more than is shown, and begins the same.
+    report = (directory / "report.txt").read_text("utf-8")
+    assert report.split("Why #1")[0] == done.stdout.split("Why #1")[0]
+    assert "--tensor-model-parallel-size" in report
+    assert "--tensor-model-parallel-size" not in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
@@ -66,7 +71,9 @@ def test_the_best_recipe_is_what_simulate_predicts(searched, tmp_path):
         if name != "dp"
     ]
     done = run("simulate.py", *SMALL[:3], *recipe, "format=json", cwd=tmp_path)
-    assert json.loads(done.stdout) == best["prediction"]
+    predicted = json.loads(done.stdout)
+    assert predicted.pop("evidence") == best["evidence"]
+    assert predicted == best["prediction"]
 
 
 def test_the_launch_script_is_valid_shell(searched):
@@ -111,6 +118,65 @@ def test_the_answer_does_not_depend_on_the_workers(searched, tmp_path):
     assert not (tmp_path / "mlflow.db").exists()
 
 
+@pytest.fixture(scope="module")
+def as_data(tmp_path_factory):
+    """The same small search for programs, twice in a multirun: the process and its folder."""
+    cwd = tmp_path_factory.mktemp("data")
+    arguments = ["-m", *SMALL, "search.n_trials=10,12", "tracking=none", "format=json"]
+    return run("optimize.py", *arguments, cwd=cwd), cwd
+
+
+def test_data_is_alone_on_stdout(as_data):
+    done, cwd = as_data
+    assert done.returncode == 0, done.stderr
+    decoder, rest, found = json.JSONDecoder(), done.stdout, []
+    while rest.strip():
+        record, end = decoder.raw_decode(rest)
+        found.append(record)
+        rest = rest[end:].lstrip()
+    assert [sum(record["counts"][s] for s in ("ok", "oom", "pruned")) for record in found] == [
+        10,
+        12,
+    ]
+    for record in found:
+        kept = json.loads((cwd / record["directory"] / "top_recipes.json").read_text("utf-8"))
+        assert record["recipes"] == kept
+    assert "Launching 2 jobs" in done.stderr
+
+
+def test_a_reader_that_leaves_ends_nothing_badly(as_data):
+    _, cwd = as_data
+    arguments = [*SMALL, "search.n_trials=10", "tracking=none", "format=json"]
+    with subprocess.Popen(
+        command("optimize.py", *arguments),
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdout.read(20)
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        assert process.wait(timeout=120) == 0
+
+
+def test_quiet_says_the_answer_and_nothing_else(tmp_path):
+    arguments = [*SMALL, "search.n_trials=10", "tracking=none", "verbosity=quiet"]
+    done = run("optimize.py", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 8
+    assert done.stdout.splitlines()[-1].startswith("launch      bash outputs/gpt13b-a800_8/")
+
+
+def test_nothing_found_for_programs_is_said_beside_the_data(tmp_path):
+    arguments = ["model=gpt175b", "cluster=a800_8", "executor=serial", "search.timeout_s=1e-6"]
+    done = run("optimize.py", *arguments, "tracking=none", "format=csv", cwd=tmp_path)
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 1
+    assert "No recipe was looked at" in done.stderr
+    assert "search.timeout_s" in done.stderr
+
+
 def test_several_objectives_give_a_front(tmp_path):
     arguments = [*SMALL, "objective=time_memory", "search=nsga2", "search.n_trials=40"]
     done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
@@ -130,6 +196,8 @@ def test_nothing_fits_says_what_was_closest(tmp_path):
     assert "No recipe fits" in done.stdout
     assert "Closest miss" in done.stdout
     assert "GiB on stage" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "Would fit (simulated): cluster.num_nodes=" in said
     (directory,) = tmp_path.glob("outputs/*/*")
     assert json.loads((directory / "top_recipes.json").read_text()) == []
 
@@ -166,6 +234,8 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
         (["space.knobs.micro_batch.choices=[7]"], "no launchable recipe"),
         (["tracking.uri=mlflow"], "tracking.uri=mlflow"),
         (["executor.n_jobs=0"], "executor.n_jobs=0"),
+        (["format=jsn"], "did you mean 'json'"),
+        (["verbosity=quite"], "did you mean 'quiet'"),
         (["hydra.run.dir=/dev/null/here"], "/dev/null is not a directory"),
         (["resume=true"], "no search in outputs/gpt13b-a800_8"),
         (["-m", "cluster=a800_8,h100x"], "h100x"),
@@ -197,8 +267,9 @@ def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     arguments = [*SMALL, "search=exact", "tracking=none"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Proof: No other recipe of the space beats one of these 10 best" in done.stdout
-    assert "ended because nothing left can be among the best" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "Proof: No other recipe of the space beats one of these 10 best" in said
+    assert "ended because nothing left can be among the best" in said
     (directory,) = (tmp_path / "outputs" / "gpt13b-a800_8").iterdir()
     proof = json.loads((directory / "certificate.json").read_text())
     assert proof["proved"]
@@ -208,4 +279,7 @@ def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     arguments = [*SMALL, "search=grid", "search.pruning=[]", "tracking=none"]
     grid = run("optimize.py", *arguments, cwd=tmp_path / "grid")
     assert grid.returncode == 0
-    assert done.stdout.split("Why #1")[0] == grid.stdout.split("Why #1")[0]
+    best, of_grid = (
+        each.stdout.split("Best recipes")[1].split("Step time")[0] for each in (done, grid)
+    )
+    assert best == of_grid
