@@ -1,0 +1,75 @@
+from dataclasses import replace
+
+import pytest
+
+from optimizer.question import Declared
+from optimizer.would_fit import would_fit
+from simulators.base import SimulatorSpec, get_simulator
+from simulators.declared import declared_gpus
+from simulators.job import Recipe
+from simulators.validity import why_invalid
+from tests.samples import CLUSTER, MODEL, TRAINING
+
+# 24 layers of 8,192: 19 B parameters.
+LARGE = replace(MODEL, num_layers=24, hidden_size=8192, num_heads=64, ffn_hidden_size=32768)
+ONE_NODE = replace(CLUSTER, num_nodes=1)
+DECLARED = Declared(LARGE, declared_gpus()["h100"], ONE_NODE, TRAINING)
+SPACE = {"name": "flat", "knobs": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "sp": [False]}}
+SPEC = SimulatorSpec()
+
+
+def changes(closest, declared=DECLARED, space=SPACE):
+    return would_fit(declared, space, SPEC, closest)
+
+
+def test_everything_claimed_was_simulated_and_fits():
+    found = changes(Recipe(tp=1))
+    assert found
+    for each in found:
+        assert why_invalid(each.job) is None
+        again = get_simulator(SPEC).simulate(each.job)
+        assert again == each.prediction
+        assert again.fits
+
+
+def test_settings_say_what_was_changed():
+    closest = Recipe(tp=1)
+    assert not get_simulator(SPEC).simulate(DECLARED.job(closest)).fits
+    knobs, *others = changes(closest)
+    given = dict(setting.removeprefix("space.knobs.").split("=") for setting in knobs.settings)
+    for name, value in given.items():
+        assert str(getattr(knobs.job.recipe, name)).lower() == value.replace("null", "none")
+    assert knobs.job.cluster == ONE_NODE
+    for each in others:
+        (setting,) = each.settings
+        name, value = setting.split("=")
+        if name == "gpu":
+            assert each.job.gpu == declared_gpus()[value]
+            assert each.job.recipe == closest
+        else:
+            assert (name, int(value)) == ("cluster.num_nodes", each.job.cluster.num_nodes)
+
+
+def test_nodes_are_doubled_until_something_fits():
+    tight = replace(DECLARED, model=replace(LARGE, num_layers=96))
+    space = SPACE | {"constants": {"recompute": "full", "zero_stage": 1}}
+    nodes = [each for each in changes(None, tight, space) if "num_nodes" in each.settings[0]]
+    (more,) = nodes
+    assert more.job.cluster.num_nodes > 2
+    half = replace(tight, cluster=replace(ONE_NODE, num_nodes=more.job.cluster.num_nodes // 2))
+    for tp in (1, 2, 4, 8):
+        for pp in (1, 2, 4, 8):
+            job = half.job(Recipe(tp=tp, pp=pp, recompute="full", zero_stage=1))
+            if why_invalid(job) is None:
+                assert not get_simulator(SPEC).simulate(job).fits
+
+
+def test_nothing_is_claimed_where_nothing_helps():
+    hopeless = replace(LARGE, num_layers=8, hidden_size=2**17, num_heads=1024)
+    hopeless = replace(hopeless, ffn_hidden_size=2**19)
+    assert changes(Recipe(tp=8), replace(DECLARED, model=hopeless)) == ()
+
+
+@pytest.mark.parametrize("name", ["traced", "mine:Simulator"])
+def test_other_simulators_are_not_asked(name):
+    assert would_fit(DECLARED, SPACE, SimulatorSpec(name), Recipe()) == ()
