@@ -69,13 +69,16 @@ class Searched:
 
 
 def launch_texts(directory: Path, files: Iterable[Path]) -> dict[str, str]:
-    """Content of those of a search's files that launch its recipe, by name below ``directory``."""
-    names = {path.relative_to(directory).as_posix(): path for path in files}
-    return {
-        name: path.read_text(encoding="utf-8")
-        for name, path in names.items()
-        if name.startswith("launch")
-    }
+    """Content of those of a search's files that launch its recipe, by name below ``directory``;
+    of equal ones the first."""
+    texts: dict[str, str] = {}
+    for path in files:
+        name = path.relative_to(directory).as_posix()
+        if name.startswith("launch"):
+            text = path.read_text(encoding="utf-8")
+            if text not in texts.values():
+                texts[name] = text
+    return texts
 
 
 def predicted(trial: Trial) -> Prediction:

@@ -5,16 +5,19 @@ const launch = (() => {
   const framed = window.parent !== window;
   async function copy(text, button) {
     const words = button.textContent;
-    let done = true;
-    try {
-      await navigator.clipboard.writeText(text);
-    } catch {
-      done = copyBySelecting(text);
-    }
+    const done = (!framed && await copyDirectly(text)) || copyBySelecting(text);
     button.textContent = done ? "Copied" : "Select the text below and copy it";
     setTimeout(() => {
       button.textContent = words;
     }, 2000);
+  }
+  async function copyDirectly(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      return false;
+    }
   }
   // Frames without leave to use the clipboard may still copy what is selected.
   function copyBySelecting(text) {
@@ -35,9 +38,11 @@ const launch = (() => {
 
   function actions(record) {
     if (!record.launch.length) return "";
-    const [first] = record.launch;
+    const [first, ...others] = record.launch;
+    const rest = others.length ? [" or see ", el("a", { href: "#launch", on: { click: main.go } },
+      `${format.plural(others.length, "other launch file")}`)] : [];
     return el("div", { class: "actions" }, copier(first, `Copy ${first.name}`),
-      el("span", {}, "or open ", record.launch.flatMap((file, at) => [at ? ", " : "", link(file)])));
+      el("span", {}, "open ", link(first), rest));
   }
   function draw(section, record) {
     section.append(el("p", {}, "Generated for ", el("span", { class: "recipe" }, record.recipes[0].words),

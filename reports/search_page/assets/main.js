@@ -35,10 +35,19 @@ const main = (() => {
     section.append(el("p", {}, "Of the recipes that were simulated, those that lack least memory; below is " +
       "what each of their stages needs."), ranking.list(record.recipes, false));
   }
+  // In the frame of MLflow's artifact viewer, links within the page would ask for another one.
+  function go(event) {
+    event.preventDefault();
+    const target = byId(event.currentTarget.getAttribute("href").slice(1));
+    target.scrollIntoView();
+    target.setAttribute("tabindex", "-1");
+    target.focus({ preventScroll: true });
+  }
   function start() {
     const record = JSON.parse(byId("record").textContent);
     document.body.prepend(svg.textures());
     theme.start(byId("theme"));
+    document.querySelector("a.skip").addEventListener("click", go);
     const view = trialTable.viewOf(record);
     const { answered } = record;
     const some = record.recipes.length > 0;
@@ -61,11 +70,11 @@ const main = (() => {
         continue;
       }
       draw(section, record, view);
-      byId("sections").append(el("a", { href: `#${id}` }, section.dataset.title));
+      byId("sections").append(el("a", { href: `#${id}`, on: { click: go } }, section.dataset.title));
     }
     if (some) selection.choose(record.recipes[0].number);
     document.documentElement.dataset.ready = "true";
   }
-  return { start, selectable };
+  return { start, selectable, go };
 })();
 main.start();

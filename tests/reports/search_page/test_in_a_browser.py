@@ -249,3 +249,31 @@ def test_print_has_no_controls(page):
     assert not page.locator("#theme").is_visible()
     assert page.locator("h1").is_visible()
     assert page.locator("#memory svg").last.is_visible()
+
+
+def test_works_in_the_sandboxed_frame_of_an_artifact_viewer(open_page, tmp_path):
+    """MLflow shows HTML artifacts as a blob in a frame that may run scripts, and nothing else."""
+    host = tmp_path / "host.html"
+    host.write_text(
+        "<iframe sandbox='allow-scripts' width=1300 height=700></iframe>", encoding="utf-8"
+    )
+    opened = open_page(host)
+    opened.page.evaluate(
+        """page => {
+          const blob = new Blob([page], { type: "text/html" });
+          document.querySelector("iframe").src = URL.createObjectURL(blob);
+        }""",
+        search_page(searched()),
+    )
+    frame = opened.page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for()
+    frame.locator("#theme").click()
+    assert frame.locator("html").get_attribute("data-theme") == "dark"
+    frame.get_by_role("link", name="Memory").click()
+    assert frame.locator("#memory").bounding_box()["y"] < 100
+    frame.get_by_role("link", name="Answer", exact=True).click()
+    frame.get_by_role("button", name="Copy launch.sh").click()
+    frame.get_by_role("button", name="Copied").wait_for()
+    # Files beside the report cannot be reached from there.
+    assert frame.locator("a[href='launch.sh']").count() == 0
+    assert opened.errors == []
