@@ -191,7 +191,8 @@ class Values:
         has = self._store.has
         for value in values:
             if isinstance(value, torch.Tensor):
-                if has(value):
+                # Of an empty tensor everything is known, though nothing is kept.
+                if not value.numel() or has(value):
                     return True
             elif isinstance(value, (list, tuple)) and self._concerns(value):
                 return True
