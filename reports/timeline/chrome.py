@@ -32,7 +32,7 @@ from simulators.replay.timeline import (
     Timeline,
 )
 from simulators.traces.chrome import ChromeTrace, chrome_file
-from simulators.workload.ranks import group_of, place_of
+from simulators.workload.ranks import Place, group_of, place_of
 
 # Thread numbers decide the order that threads are shown in.
 PASS_THREAD = 0
@@ -74,7 +74,7 @@ def write_chrome(
         stages = {place.stage for place in places.values()}
         shown = {stage: _Stage(timeline, stage) for stage in sorted(stages)}
         for rank, place in places.items():
-            trace.process(rank, f"rank {rank} ({place.words})")
+            trace.process(rank, _name(job, rank, place))
             stage = shown[place.stage]
             stage.write(trace, rank, numbers)
             _write_memory(trace, rank, place.stage, memory)
@@ -87,6 +87,15 @@ def write_chrome(
         for meeting in meetings(job, timeline, ranks):
             row_ends = [(rank, *shown[places[rank].stage].spot(row)) for rank, row in meeting]
             trace.arrow(numbers.next(), sorted(row_ends, key=lambda end: end[2]))
+
+
+def _name(job: Job, rank: int, place: Place) -> str:
+    """Stage and rank as wide as the last one's, since processes are sorted by name."""
+    stages, ranks = (len(str(count - 1)) for count in (job.recipe.pp, job.world_size))
+    name = f"stage {place.stage:0{stages}}, rank {rank:0{ranks}}"
+    size = {"tp": job.recipe.tp, "cp": job.recipe.cp, "dp": job.dp, "ep": job.recipe.ep}
+    at = ", ".join(f"{each} {getattr(place, each)}" for each, count in size.items() if count > 1)
+    return f"{name}: {at}" if at else name
 
 
 class Arrows:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ FLOW_CATEGORY = "communication"
 # Perfetto counts flows of the older kind (s, f) from 0 in the numbers that those of the newer
 # kind (bind_id) choose themselves: stay clear of them.
 BOUND_IDS = 1 << 32
+# Perfetto takes thread 0, and the thread numbered as its process, for the process's main thread:
+# two threads of ours would become one. Ranks have smaller numbers than threads.
+THREADS = 1_000_000
 MAX_BYTES = 4 << 30
 
 
@@ -67,9 +71,9 @@ class ChromeTrace:
             "name": name,
             "ph": "X",
             "pid": pid,
-            "tid": tid,
-            "ts": start / 1000,
-            "dur": (end - start) / 1000,
+            "tid": THREADS + tid,
+            "ts": _in_microseconds(start),
+            "dur": _in_microseconds(end - start),
         }
         if args:
             event["args"] = args
@@ -95,7 +99,7 @@ class ChromeTrace:
                 "ph": phase,
                 "id": number,
                 "pid": pid,
-                "tid": tid,
+                "tid": THREADS + tid,
                 "ts": _microseconds(at_s),
             }
             # Bind to the slice around the time, not to the next one.
@@ -108,7 +112,8 @@ class ChromeTrace:
         self._stream.write("\n]}\n")
 
     def _label(self, kind: str, pid: int, tid: int, args: Mapping[str, object]) -> None:
-        self._write({"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": args})
+        event = {"name": kind, "ph": "M", "pid": pid, "tid": THREADS + tid, "args": args}
+        self._write(event)
 
     def _write(self, event: Mapping[str, object]) -> None:
         self._stream.write(self._separator)
@@ -151,8 +156,16 @@ def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
+def _in_microseconds(nanoseconds: int) -> float:
+    """What a reader that multiplies by 1000 and drops the rest, as Perfetto does, makes whole."""
+    microseconds = nanoseconds / 1000
+    while int(microseconds * 1000) < nanoseconds:
+        microseconds = math.nextafter(microseconds, math.inf)
+    return microseconds
+
+
 def _microseconds(seconds: float) -> float:
-    return _nanoseconds(seconds) / 1000
+    return _in_microseconds(_nanoseconds(seconds))
 
 
 def read_chrome(field: str, path: Path) -> dict[str, Any]:

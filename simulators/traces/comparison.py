@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulators.errors import InputError
-from simulators.traces.chrome import read_chrome, slices
+from simulators.traces.chrome import THREADS, read_chrome, slices
 from simulators.traces.kernel_classes import CLASSES, COMMUNICATION, class_of_operation
 from simulators.traces.kineto import KinetoTrace
 from simulators.traces.perfetto import (
@@ -75,6 +75,7 @@ def read_predicted(field: str, path: Path, rank: int) -> tuple[dict[str, ClassTi
         ):
             problem = f"has a slice without name, thread or duration: {name!r}"
             raise InputError(field, path, problem)
+        thread %= THREADS
         if thread == PHASE_THREAD:
             steps.add(name.partition(STEP_WORDS)[2])
         elif thread >= FIRST_COMMUNICATOR_THREAD:

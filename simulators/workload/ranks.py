@@ -24,10 +24,6 @@ class Place:
     dp: int
     ep: int
 
-    @property
-    def words(self) -> str:
-        return f"pp {self.stage}, tp {self.tp}, cp {self.cp}, dp {self.dp}, ep {self.ep}"
-
 
 def place_of(job: Job, rank: int) -> Place:
     """Where a rank of the job lies.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from simulators.errors import InputError
+from simulators.traces.chrome import THREADS
 from simulators.traces.events import (
     Alloc,
     Begin,
@@ -54,7 +55,7 @@ def test_every_launch_is_a_slice_on_a_named_thread(tmp_path: Path, traces: list[
     slices = [event for event in events if event["ph"] == "X"]
     for trace in traces:
         rank = trace.header.rank
-        ours = [event for event in slices if event["pid"] == rank and event["tid"] >= 10]
+        ours = [event for event in slices if event["pid"] == rank and event["tid"] >= THREADS + 10]
         launches = [event for event in trace.events if isinstance(event, LAUNCHES)]
         assert len(ours) == len(launches)
         order = [trace.events[round(event["ts"])] for event in ours]
@@ -122,7 +123,7 @@ def test_times_of_a_replay_are_shown(tmp_path: Path) -> None:
     ends = np.array([0.0, 4e-3, np.nan, 4e-3, 5e-3])
     write_perfetto(tmp_path / "t.json", [trace], {0: EventTimes(starts, ends)})
     found = {
-        event["name"]: (event["tid"], event["ts"], event["dur"])
+        event["name"]: (event["tid"] - THREADS, event["ts"], event["dur"])
         for event in events_of(tmp_path / "t.json")
         if event["ph"] == "X"
     }
