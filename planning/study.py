@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from simulators.errors import InputError, require_choice, require_positive
 from simulators.job import Training
@@ -84,7 +85,8 @@ class Study:
     oversubscription: tuple[float, ...] = ()
     nics_per_node: tuple[int, ...] = ()
     prices_usd_per_hour: dict[str, float] = field(default_factory=dict)
-    price_scenarios: dict[str, dict[str, float]] = field(default_factory=dict)
+    # Prices by GPU; a dictionary of dictionaries of floats would refuse whole numbers.
+    price_scenarios: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, Target] = field(default_factory=dict)
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
     prefer: str = "cheapest"
@@ -115,6 +117,10 @@ class Study:
                 require_positive(f"sweep.{name}", value)
         if self.sequences_per_gpu is not None:
             require_positive("sweep.sequences_per_gpu", self.sequences_per_gpu)
+        for name, prices in self.price_scenarios.items():
+            if not isinstance(prices, Mapping):
+                field_name = f"sweep.price_scenarios.{name}"
+                raise InputError(field_name, prices, "is no list of prices", "{h100: 1.9}")
         for path, prices in self.price_lists():
             for gpu, price in prices.items():
                 require_positive(f"{path}.{gpu}", price)

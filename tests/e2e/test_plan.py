@@ -126,6 +126,25 @@ def test_a_dead_tracking_server_costs_a_warning(place, tmp_path):
     assert (runs_of(tmp_path)[-1] / "tracking.json").exists()
 
 
+def test_programs_read_nothing_but_data(first, place, tmp_path):
+    (tmp_path / "mine").symlink_to(place / "mine")
+    told = run("plan.py", *ARGUMENTS, "format=json", cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    content = json.loads(told.stdout)
+    record = json.loads((runs_of(tmp_path)[-1] / "study.json").read_text())
+    assert record.items() <= content.items()
+    assert content["changes"] is None
+    assert content["tracked"] is None
+    assert content["answers"][0].startswith("llama3_8b, 1 B tokens: the cheapest")
+
+    told = run("plan.py", *ARGUMENTS, "format=csv", "verbosity=quiet", cwd=tmp_path)
+    assert told.stdout == (runs_of(tmp_path)[-1] / "study.csv").read_text()
+    assert told.stderr == ""
+
+    told = run("plan.py", *ARGUMENTS, "verbosity=quiet", cwd=tmp_path)
+    assert " ".join(told.stdout.split()) == content["answers"][0]
+
+
 def test_what_changed_is_told_and_nothing_is_searched_again(first, place):
     listener = Listener()
     try:
@@ -157,6 +176,9 @@ def test_what_changed_is_told_and_nothing_is_searched_again(first, place):
         ("sweep.num_gpu=8", "did you mean 'num_gpus'"),
         ("sweep.models=[llama3]", "model=llama3: is not a known choice"),
         ("space.knobs.tp.choises=[1]", "space"),
+        ("format=yaml", "format=yaml"),
+        ("sweep.price_scenarios.spot.b200=1", "is of a GPU that no cluster has"),
+        ("tracking.uri=mlflow", "tracking.uri=mlflow"),
     ],
 )
 def test_wrong_input_is_refused_and_nothing_written(wrong, message, place, tmp_path):

@@ -65,3 +65,10 @@ def test_a_price_that_is_none_is_refused_by_its_scenario():
     with pytest.raises(InputError) as caught:
         study.check()
     assert caught.value.field == "sweep.price_scenarios.spot.other"
+
+
+@pytest.mark.parametrize("prices", [2.0, None, ["h100"]])
+def test_prices_without_gpus_are_refused(prices):
+    with pytest.raises(InputError) as caught:
+        replace(STUDY, price_scenarios={"spot": prices}).check()
+    assert caught.value.field == "sweep.price_scenarios.spot"
