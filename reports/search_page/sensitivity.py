@@ -14,6 +14,7 @@ from optimizer.question import Declared
 from optimizer.trial import Trial
 from reports.search_page.recipes import SECONDS_A_DAY
 from reports.search_page.searched import layout, predicted
+from reports.wording import usd_words
 from simulators.base import SimulatorSpec, get_simulator
 from simulators.calibration import Calibration
 from simulators.job import Recipe
@@ -162,8 +163,11 @@ def _change_row(
 
 def _price_row(best: Prediction, declared: Declared) -> dict[str, Any]:
     ends = [
-        {**_end(f"{factor - 1:+.0%}", best, declared, None), "cost_of_run_usd": usd}
-        for factor, usd in ((each, best.cost_of_run_usd * each) for each in PRICE_FACTORS)
+        {
+            **_end(usd_words(declared.gpu.price_usd_per_hour * factor), best, declared, None),
+            "cost_of_run_usd": best.cost_of_run_usd * factor,
+        }
+        for factor in PRICE_FACTORS
     ]
     return {"name": "price of a GPU-hour", "setting": "gpu.price_usd_per_hour", "ends": ends}
 

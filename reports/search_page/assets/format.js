@@ -12,7 +12,9 @@ const format = (() => {
   }
   const gib = (bytes) => `${(bytes / GIB).toFixed(1)} GiB`;
   const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)} %`;
-  const change = (share) => `${share >= 0 ? "+" : "−"}${Math.abs(share * 100).toFixed(1)} %`;
+  // A sign, or both where only the rounding would tell it.
+  const change = (share) => (Math.abs(share) < 5e-4 ? "±0.0 %" : signed(share));
+  const signed = (share) => `${share > 0 ? "+" : "−"}${Math.abs(share * 100).toFixed(1)} %`;
   function usd(value) {
     for (const [scale, suffix] of [[1e6, " M"], [1e3, " k"]]) {
       if (Math.abs(value) >= scale) return `$${short(value / scale, 3)}${suffix}`;

@@ -21,8 +21,7 @@ const main = (() => {
         parts.push(`step ${format.seconds(step)}`, `memory ${format.gib(view.figure("reserved_bytes")(row))}`,
           `run ${format.usd(view.figure("cost_of_run_usd")(row))}`);
       }
-      const why = [view.rule(row), view.reason(row)].filter(Boolean).join(": ");
-      line.textContent = [...parts, why].filter(Boolean).join("; ");
+      line.textContent = [...parts, trialTable.why(view, row)].filter(Boolean).join("; ");
     });
     return line;
   }

@@ -29,6 +29,8 @@ const pipeline = (() => {
     for (let stage = 0; stage < bars.stages; stage += 1) {
       drawn.append(svg.rect(LABEL, stage * row, x(end) - LABEL, tall, { fill: svg.fill("idle") }));
     }
+    const floor = bars.stages * row;
+    drawn.append(...svg.xAxis(x, floor, 0, (tick) => format.short(tick / 1e6, 4), 6 * zoom));
     const paths = new Map();
     const add = (kind, faint, from, to, top, room) => {
       const [above, below] = STAND[kind] || [0, 1];
@@ -69,9 +71,7 @@ const pipeline = (() => {
       drawn.append(svg.text(LABEL - 6, stage * row + tall / 2 + 4, String(stage),
         { "text-anchor": "end", class: "faint" }));
     }
-    const floor = bars.stages * row;
-    drawn.append(...svg.xAxis(x, floor, 0, (tick) => format.short(tick / 1e6, 4), 6 * zoom),
-      svg.text(LABEL + (width - LABEL) / 2, floor + 34, "seconds from the step's start (across), stage (down)",
+    drawn.append(svg.text(LABEL + (width - LABEL) / 2, floor + 34, "seconds from the step's start (across), stage (down)",
         { "text-anchor": "middle" }));
     drawn.addEventListener("pointermove", (event) => {
       const frame = drawn.getBoundingClientRect();
@@ -100,6 +100,12 @@ const pipeline = (() => {
     lines.push(`${format.seconds(bars.length[at] / 1e6)}, from ${format.seconds(bars.start[at] / 1e6)}`);
     if (bars.recompute[at]) lines.push(`recomputes for ${format.seconds(bars.recompute[at] / 1e6)}`);
     return lines.join("\n");
+  }
+  // A few micro-batches make waiting look larger than it is.
+  function wholeStep(recipe) {
+    const seconds = recipe.breakdown_s.bubble || 0;
+    return `Over the whole step, stage ${recipe.critical_stage} waits for others ` +
+      `${format.percent(seconds / recipe.step_time_s)} of the time (${format.seconds(seconds)}).`;
   }
   function draw(section, record) {
     const bars = record.pipeline;
@@ -132,7 +138,7 @@ const pipeline = (() => {
         "Numbers are micro-batches" +
         (bars.chunks > 1 ? ", paler bars later chunks of a stage" : "") +
         "; forward passes stand higher than backward ones, and the thin row below a stage is its " +
-        "data-parallel communication."),
+        "data-parallel communication. " + wholeStep(recipe)),
       el("div", { class: "controls" }, label),
       svg.legend([...kinds.map((kind) => [FILL[kind], NAME[kind]]), ["idle", "waiting"]]), scroller);
   }

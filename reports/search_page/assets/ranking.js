@@ -6,7 +6,7 @@ const ranking = (() => {
     return svg.el("path", { class: "whisker",
       d: `M${low},${y}H${high}M${low},${y - 4}v8M${high},${y - 4}v8` });
   }
-  const tie = (recipe) => (recipe.tied && recipe.rank > 1 ? "≈ #1" : "");
+  const tie = (recipe) => (recipe.tied && recipe.rank > 1 ? "≈\u00a0#1" : "");
   function errorBars(recipes) {
     const holder = el("div");
     const lows = recipes.map((each) => each.low_s ?? each.step_time_s);

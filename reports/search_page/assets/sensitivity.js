@@ -8,7 +8,7 @@ const sensitivity = (() => {
     const share = (end) => end.cost_of_run_usd / best.cost_of_run_usd - 1;
     const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
     const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
-    const most = Math.max(...sorted.map(reach), 0.01) * 1.5;
+    const most = Math.max(...sorted.map(reach), 0.01) * 2.1;
     const box = el("div");
     svg.fitted(box, (width) => {
       const left = Math.min(250, width * 0.4);
@@ -16,7 +16,7 @@ const sensitivity = (() => {
       const height = sorted.length * ROW + 40;
       const drawn = svg.root(width, height, "Change of the run's cost: " + sorted.map((row) =>
         `${row.name} ${row.ends.map((end) => `${end.label} ${format.change(share(end))}`).join(", ")}`).join("; "));
-      drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => (tick ? format.change(tick) : "0"), 4),
+      drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => (tick ? format.change(tick) : "0"), 5),
         svg.text((left + width) / 2, height - 5, "change of the run's cost", { "text-anchor": "middle" }));
       sorted.forEach((row, at) => {
         const y = at * ROW;
@@ -27,7 +27,7 @@ const sensitivity = (() => {
           const worse = share(end) > 0;
           group.append(svg.rect(Math.min(x(0), to), y + 9, Math.max(1, Math.abs(to - x(0))), ROW - 18,
             { class: worse ? "more" : "less" }),
-            svg.text(worse ? to + 5 : to - 5, y + 24, `${end.label}${lost(end) ? " ⚑" : ""}`,
+            svg.text(worse ? to + 5 : to - 5, y + 24, `${end.label}: ${format.change(share(end))}${lost(end) ? " ⚑" : ""}`,
               { "text-anchor": worse ? "start" : "end", class: "faint" }));
         }
         drawn.append(dom.tip(group, () => words(row, share, record)));

@@ -2,6 +2,8 @@
 const trialTable = (() => {
   const { el } = dom;
   const PAGE = 50;
+  // As the search ranks them: what fits first, fastest first.
+  const UNSORTED = -1;
   const MARK = { ok: "✓", oom: "✕", pruned: "–", invalid: "∅", failed: "!" };
   const SAID = { ok: "fits", oom: "out of memory", pruned: "pruned", invalid: "invalid", failed: "failed" };
 
@@ -24,6 +26,13 @@ const trialTable = (() => {
       figure,
     };
   }
+  function why(view, row) {
+    if (view.status(row) === "oom") {
+      const headroom = view.figure("headroom_bytes")(row);
+      return headroom === null ? "" : `lacks ${format.gib(-headroom)}`;
+    }
+    return [view.rule(row), view.reason(row)].filter(Boolean).join(": ");
+  }
   function columnsOf(record, view) {
     const numeric = (label, value, words) => ({ label, value, words, numeric: true });
     const columns = [
@@ -43,17 +52,22 @@ const trialTable = (() => {
       columns.push(numeric(format.name(of), (row) => objective.values[row], (value) => format.objective(value, of)));
     });
     columns.push({ label: "why", words: String, kind: "text",
-      value: (row) => [view.rule(row), view.reason(row)].filter(Boolean).join(": ") });
+      value: (row) => why(view, row) });
     return columns;
   }
   function draw(section, record, view) {
     const columns = columnsOf(record, view);
-    const state = { sort: 3, down: false, page: 0, words: "", status: "", rows: [] };
+    const state = { sort: UNSORTED, down: false, page: 0, words: "", status: "", rows: [] };
     const lower = new Array(view.count);
     // What the filter looks through, made when first needed.
     const haystack = (row) => (lower[row] ??= `${view.words(row)} ${view.status(row)} ${SAID[view.status(row)]} ` +
       `${view.rule(row)} ${view.reason(row)}`.toLowerCase());
 
+    const step = view.figure("step_time_s");
+    const rankOf = (row) => {
+      const seconds = step(row);
+      return seconds === null || view.status(row) === "ok" ? seconds : Number.MAX_VALUE;
+    };
     function arrange() {
       const terms = state.words.toLowerCase().split(/\s+/).filter(Boolean);
       const brushed = selection.brushed();
@@ -64,8 +78,8 @@ const trialTable = (() => {
         if (terms.length && !terms.every((term) => haystack(row).includes(term))) continue;
         rows.push(row);
       }
-      const column = columns[state.sort];
-      const keys = new Map(rows.map((row) => [row, column.value(row)]));
+      const value = state.sort === UNSORTED ? rankOf : columns[state.sort].value;
+      const keys = new Map(rows.map((row) => [row, value(row)]));
       const sign = state.down ? -1 : 1;
       // Trials without the figure come last whichever way it is sorted.
       rows.sort((a, b) => {
@@ -159,14 +173,14 @@ const trialTable = (() => {
   function counts(record) {
     const { counts: of, rules, stopped, wall_s: wall, space_size: size, resumed_trials: resumed } = record.search;
     const named = Object.entries(of).filter(([, count]) => count > 0).map(([status, count]) => {
-      const why = Object.entries(rules[status] || {}).sort((a, b) => b[1] - a[1])
+      const because = Object.entries(rules[status] || {}).sort((a, b) => b[1] - a[1])
         .map(([rule, each]) => `${rule} ${format.grouped(each)}`).join(", ");
-      return `${format.grouped(count)} ${SAID[status]}${why ? ` (${why})` : ""}`;
+      return `${format.grouped(count)} ${status === "ok" ? "fit" : SAID[status]}${because ? ` (${because})` : ""}`;
     });
     const all = Object.values(of).reduce((sum, each) => sum + each, 0);
     return `${format.plural(all, "point")} asked of ${format.grouped(size)} in the space` +
       `${resumed ? `, ${format.grouped(resumed)} of them resumed` : ""}: ${named.join("; ")}. ` +
       `${wall.toFixed(1)} s; ended because ${STOPPED[stopped] || stopped}.`;
   }
-  return { draw, viewOf };
+  return { draw, viewOf, why };
 })();
