@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import RenderableType
 
 from conf.door import INTERRUPTED, NOTHING_FITS, OK, STORE, run_command
-from conf.output import output_choice
 from conf.plan import SearchPlan, build_plan
 from optimizer.question import Declared
 from optimizer.study import run_search
@@ -22,6 +21,7 @@ from optimizer.tracking import TrackingError, make_tracker
 from optimizer.trial import SearchResult, Trial
 from reports.files import save_search
 from reports.for_programs import search_csv, search_json
+from reports.launch import launch_note, launches, write_launches
 from reports.nothing_found import (
     closest_miss,
     memory_stood_in_the_way,
@@ -39,9 +39,8 @@ from simulators.traced.verification import Verification
 
 def optimize(config: DictConfig) -> int:
     plan = build_plan(config)
-    declared, top_k = plan.declared, plan.options.top_k
+    declared, top_k, output = plan.declared, plan.options.top_k, plan.output
     directory = Path(HydraConfig.get().runtime.output_dir)
-    output = output_choice(config)
     tracker = make_tracker(plan.tracking)
     with progress_view(console_for(sys.stderr), declared.job, output.verbosity) as view:
         result = run_search(
@@ -60,13 +59,26 @@ def optimize(config: DictConfig) -> int:
     shown = shown_trials(result, top_k)
     checks = verify_recipes(declared, shown[: plan.verified])
     relief = look_for_relief(plan, result)
+    best = declared.job(shown[0].recipe) if shown and plan.launch.directory else None
+    found = () if best is None else launches(best, plan.launch.framework)
+    note = launch_note(found, f"{plan.launch.directory}/") if found else None
 
     def report(verbosity: str) -> RenderableType:
         return search_report(
-            result, declared.job, top_k, directory, checks, verbosity=verbosity, relief=relief
+            result,
+            declared.job,
+            top_k,
+            directory,
+            checks,
+            verbosity=verbosity,
+            relief=relief,
+            launch_files=note,
         )
 
     files = save_search(directory, result, shown, declared.job, as_text(report("verbose")), checks)
+    if best is not None and plan.launch.directory is not None:
+        written = write_launches(directory / plan.launch.directory, best, found)
+        files += [path for path in written if path.is_relative_to(directory)]
     if output.format == "table":
         show(report(output.verbosity))
     settings: Any = OmegaConf.to_container(config, resolve=True)

@@ -43,6 +43,18 @@ class HeatMapChoice:
 
 
 @dataclass(frozen=True)
+class LaunchChoice:
+    """Launch files. ``directory``: where to write them, of a search below its own (None: nowhere).
+
+    ``framework``: for which, ``megatron_lm``, ``megatron_bridge``, ``torchtitan``, ``deepspeed``
+    or ``all``.
+    """
+
+    directory: str | None = None
+    framework: str = "all"
+
+
+@dataclass(frozen=True)
 class VerifyChoice:
     """``name``: the other way to check the best recipes, if any; ``top_k``: how many of them."""
 
@@ -75,6 +87,7 @@ _SEARCH = {
     "executor": ExecutorOptions,
     "tracking": TrackingSettings,
     "verify": VerifyChoice,
+    "launch": LaunchChoice,
 }
 _SIMULATION = {
     **_QUESTION,
@@ -84,6 +97,7 @@ _SIMULATION = {
     "topology": SwitchFabric,
     "heat_map": HeatMapChoice,
     "timeline": TimelineChoice,
+    "launch": LaunchChoice,
 }
 _EXPLANATION = {
     **_QUESTION,

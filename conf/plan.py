@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from conf.build import build_declared, build_value
-from conf.commands import ObjectiveChoice, VerifyChoice, refuse_unknown
+from conf.commands import LaunchChoice, ObjectiveChoice, VerifyChoice, refuse_unknown
+from conf.output import OutputChoice, output_choice
 from conf.simulators import build_simulator
 from optimizer.objective import Objective
 from optimizer.options import ExecutorOptions, SearchOptions
 from optimizer.question import Declared
 from optimizer.study import identity, prepare_search
 from optimizer.tracking import TrackingSettings
+from reports.launch import check_framework
 from simulators.base import SimulatorSpec
 from simulators.errors import InputError, require_choice, require_positive
 
@@ -37,10 +39,12 @@ class SearchPlan:
     simulator: SimulatorSpec
     executor: ExecutorOptions
     tracking: TrackingSettings
+    launch: LaunchChoice
     verified: int
     seed: int
     resume: bool
     join: bool
+    output: OutputChoice
 
 
 def build_plan(config: DictConfig) -> SearchPlan:
@@ -61,12 +65,15 @@ def build_plan(config: DictConfig) -> SearchPlan:
         simulator=build_simulator(config),
         executor=build_value(ExecutorOptions, "executor", config.executor),
         tracking=build_value(TrackingSettings, "tracking", config.tracking),
+        launch=build_value(LaunchChoice, "launch", config.launch),
         verified=_verified(build_value(VerifyChoice, "verify", config.verify)),
         seed=config.seed,
         resume=config.resume,
         join=config.join,
+        output=output_choice(config),
     )
     plan.tracking.check()
+    check_framework(plan.launch.framework)
     if plan.join and plan.options.storage is None:
         problem = "needs a storage that every process of the search can reach"
         raise InputError("join", True, problem, "search.storage=<a path, or a database's URL>")

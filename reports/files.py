@@ -130,7 +130,8 @@ def save_search(
 ) -> list[Path]:
     """Write the files of a search into an existing directory; returns their paths.
 
-    ``launch.sh`` runs the best recipe; there is none when nothing fits. An exact search also
+    ``launch.sh`` runs the best recipe under Megatron-LM; there is none when nothing fits, or
+    Megatron-LM refuses it. An exact search also
     leaves its ``certificate.json``, and a verified one its ``verification.json``.
 
     Raises:
@@ -146,7 +147,9 @@ def save_search(
     if checks:
         texts[VERIFICATION] = verification_json(checks)
     if shown:
-        texts[LAUNCH] = megatron_launch(job_of(shown[0].recipe)).script()
+        launch = megatron_launch(job_of(shown[0].recipe))
+        if not launch.impossible:
+            texts[LAUNCH] = launch.script()
     for name, text in texts.items():
         write_whole(directory / name, text)
     return [directory / name for name in texts]

@@ -51,6 +51,7 @@ def search_report(
     checks: Sequence[Verification] = (),
     verbosity: str = "normal",
     relief: Sequence[str] = (),
+    launch_files: str | None = None,
 ) -> RenderableType:
     """The report of a search: the answer first, then the table, what tracing ``checks`` found,
     the plot, why, how sure, trial counts, files.
@@ -63,6 +64,7 @@ def search_report(
         checks: what tracing the best found.
         verbosity: ``quiet``: the answer alone; ``verbose``: also what files say as well.
         relief: what would have made a recipe fit, where none did.
+        launch_files: what is written that launches the first recipe, in words.
     """
     verbose = verbosity == "verbose"
     shown = shown_trials(result, top_k)
@@ -76,8 +78,10 @@ def search_report(
     if single:
         script = _near(directory / LAUNCH)
         parts.append(figures(predicted(shown[0]), job))
-        # On a line of its own, to be copied whole.
-        parts.append(Text.assemble(("launch      ", "bold"), f"bash {shlex.quote(str(script))}"))
+        if not megatron_launch(job).impossible:
+            # On a line of its own, to be copied whole.
+            start = f"bash {shlex.quote(str(script))}"
+            parts.append(Text.assemble(("launch      ", "bold"), start))
     if verbosity == "quiet":
         return Group(*parts) if single else Group(*parts, table)
     parts += [Text(), table, Text(), verification_report(checks, job_of)]
@@ -91,7 +95,7 @@ def search_report(
         if told_apart is not None:
             notes.append(("How sure", told_apart))
     notes += _prediction_notes(predicted(shown[0]), job, verbose)
-    notes += _launch_notes(job, directory, verbose or not single)
+    notes += _launch_notes(job, directory, verbose or not single, launch_files)
     notes += _search_notes(result, directory, verbose)
     return Group(*parts, _noted(notes))
 
@@ -131,16 +135,20 @@ def _prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
     return notes
 
 
-def _launch_notes(job: Job, directory: Path, whole: bool) -> Notes:
+def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | None) -> Notes:
     """What launches #1, whose arguments are many; or just what the file could not say."""
     launch = megatron_launch(job)
-    notes = []
-    if whole:
-        words = " ".join(shlex.join(option) for option in launch.arguments)
-        notes.append(("Launch #1", f"Megatron-LM, whole command in {directory / LAUNCH}: {words}"))
-    if launch.lacking:
-        notes.append(("Not in launch.sh", "; ".join(launch.lacking)))
-    return notes
+    words = []
+    if launch.impossible:
+        words.append("No launch.sh: Megatron-LM refuses " + "; ".join(launch.impossible))
+    elif whole:
+        arguments = " ".join(shlex.join(option) for option in launch.arguments)
+        words.append(f"Megatron-LM, whole command in {directory / LAUNCH}: {arguments}")
+    if launch_files is not None:
+        words.append(launch_files)
+    elif launch.lacking:
+        words.append("Megatron-LM cannot express: " + "; ".join(launch.lacking))
+    return [("Launch #1", ". ".join(words))] if words else []
 
 
 def _search_notes(result: SearchResult, directory: Path, verbose: bool) -> Notes:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sqlite3
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
@@ -74,7 +74,10 @@ def _log(client: MlflowClient, experiment_id: str, directory: Path, waiting: Spo
         child_id = _log_run(client, experiment_id, child, {**tags, _PARENT: parent_id})
         client.set_terminated(child_id, "FINISHED", child.ended_ms)
     for name in waiting.artifacts:
-        client.log_artifact(parent_id, str(directory / name))
+        folder = PurePosixPath(name).parent
+        client.log_artifact(
+            parent_id, str(directory / name), None if folder == PurePosixPath() else str(folder)
+        )
     # Last: a parent that has ended was logged completely.
     client.set_terminated(parent_id, waiting.status, waiting.parent.ended_ms)
     return parent_id

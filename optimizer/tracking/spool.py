@@ -107,7 +107,7 @@ def spooled(tree: RunTree, settings: TrackingSettings) -> Spooled:
         tree.status,
         tree.parent,
         tree.children,
-        tuple(path.name for path in tree.artifacts),
+        tuple(path.relative_to(tree.directory).as_posix() for path in tree.artifacts),
         tree.children_digest,
     )
 

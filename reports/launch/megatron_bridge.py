@@ -16,12 +16,12 @@ from reports.launch.shell import (
     shell_script,
     title_lines,
 )
-from reports.launch.source import Code, call, imports
+from reports.launch.source import Code, call, python_module
 from simulators.job import Job, Model
 
 TITLE = "Megatron-Bridge"
 _FILL_IN = (
-    "the learning rate (optimizer.lr)",
+    "what no speed depends on: learning rate, rotary base (optimizer.lr, model.rotary_base)",
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data and tokenizer (dataset.blend, tokenizer)",
 )
@@ -58,7 +58,6 @@ def launch(job: Job) -> Launch:
 
 def _module(job: Job) -> str:
     provider = "GPTModelProvider" if job.model.mla is None else "MLAModelProvider"
-    title = "\n".join(title_lines(job))
     config = {
         "model": Code(call(provider, _model(job), 8)),
         "train": Code(call("TrainingConfig", _train(job), 8)),
@@ -76,7 +75,8 @@ def _module(job: Job) -> str:
         "rng": Code("RNGConfig()"),
     }
     body = _BODY.format(config=call("ConfigContainer", config, 4))
-    return _HEAD.format(title=title, imports=imports(_IMPORTS, body)) + body
+    about = "A Megatron-Bridge configuration and what runs it; megatron_bridge.sh starts it."
+    return python_module([*title_lines(job), "", about], _IMPORTS, body)
 
 
 _IMPORTS = {
@@ -110,16 +110,7 @@ _IMPORTS = {
     "megatron.core.transformer.enums": ("AttnBackend",),
     "torch.nn": ("functional",),
 }
-_HEAD = '''"""{title}
-
-A Megatron-Bridge configuration and what runs it; started by megatron_bridge.sh.
-"""
-
-{imports}
-'''
-_BODY = """
-
-CHECKPOINTS = os.environ.get("CHECKPOINTS")
+_BODY = """CHECKPOINTS = os.environ.get("CHECKPOINTS")
 
 
 def recipe() -> ConfigContainer:

@@ -25,7 +25,7 @@ from simulators.job import Job, Model
 
 TITLE = "Megatron-LM"
 _FILL_IN = (
-    "the learning rate (--lr)",
+    "what no speed depends on: learning rate, rotary base (--lr, --rotary-base)",
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data and tokenizer (--mock-data, --tokenizer-type)",
 )

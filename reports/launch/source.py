@@ -43,3 +43,10 @@ def imports(known: Mapping[str, Sequence[str]], body: str) -> str:
         elif used:
             group.append(f"from {module} import {', '.join(used)}")
     return "\n".join([*standard, *([""] if standard else []), *others])
+
+
+def python_module(about: Sequence[str], known: Mapping[str, Sequence[str]], body: str) -> str:
+    """A module of ``body``, what it is ``about``, and the imports it needs from ``known``."""
+    # People name models and clusters as they like.
+    text = "\n".join(about).replace("\\", "/").replace('"', "'")
+    return "\n".join([f'"""{text}\n"""\n', imports(known, body), "", body])

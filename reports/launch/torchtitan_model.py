@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reports.launch.shell import title_lines
-from reports.launch.source import Code, call, imports
+from reports.launch.source import Code, call, python_module
 from simulators.job import Job, Model
 
 
@@ -88,8 +88,8 @@ def module_source(job: Job) -> str:
         optimizer=_optimizer(job),
         split=_split(job),
     )
-    title = "\n".join(title_lines(job))
-    return _HEAD.format(title=title, imports=imports(_imports(family), body)) + body
+    about = "The model and its training for TorchTitan 0.3; torchtitan.sh has the rest."
+    return python_module([*title_lines(job), "", about], _imports(family), body)
 
 
 def _imports(family: _Family) -> dict[str, tuple[str, ...]]:
@@ -251,15 +251,6 @@ def _split(job: Job) -> str:
 
 
 _EXPERTS = 'EXPERTS = {"w1_EFD": NORMAL, "w2_EDF": NORMAL, "w3_EFD": NORMAL}\n'
-_HEAD = '''"""{title}
-
-The model and its training as a TorchTitan 0.3 configuration; torchtitan.sh has the rest.
-"""
-
-{imports}
-
-'''
-
 _BODY = """DIM = {dim}
 VOCABULARY = {vocab}
 
@@ -306,7 +297,7 @@ def recipe() -> Trainer.Config:
     return Trainer.Config(
         model_spec=ModelSpec(
             name="{family.package}",
-            flavor="{name}",
+            flavor={name!r},
             model=model(),
             parallelize_fn={family.parallelize},
             pipelining_fn=pipeline_llm,

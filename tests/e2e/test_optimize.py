@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 
 import pytest
@@ -63,6 +64,19 @@ def test_every_point_asked_is_one_row(searched):
         assert (row["step_time_s"] != "") == (row["status"] in ("ok", "oom"))
 
 
+def test_the_page_has_the_same_answer(searched):
+    page = (searched[1] / "report.html").read_text("utf-8")
+    text = re.search(r'<script type="application/json" id="record">(.*?)</script>', page)[1]
+    record = json.loads(text)
+    best = json.loads((searched[1] / "top_recipes.json").read_text())
+    assert [row["step_time_s"] for row in record["recipes"]] == [
+        row["prediction"]["step_time_s"] for row in best
+    ]
+    with (searched[1] / "trials.csv").open() as file:
+        assert record["trials"]["count"] == len(list(csv.DictReader(file)))
+    assert record["launch"][0]["text"] == (searched[1] / "launch.sh").read_text()
+
+
 def test_the_best_recipe_is_what_simulate_predicts(searched, tmp_path):
     best = json.loads((searched[1] / "top_recipes.json").read_text())[0]
     recipe = [
@@ -81,6 +95,24 @@ def test_the_launch_script_is_valid_shell(searched):
     subprocess.run(["bash", "-n", str(script)], check=True)
     best = json.loads((searched[1] / "top_recipes.json").read_text())[0]["recipe"]
     assert f"--tensor-model-parallel-size {best['tp']} " in script.read_text()
+
+
+def test_launch_files_of_every_framework_that_can(searched):
+    done, directory = searched
+    assert "launch/ has files for Megatron-LM" in " ".join(done.stdout.split())
+    scripts = sorted((directory / "launch").glob("*.s*"))
+    assert {"megatron_lm.sh", "megatron_bridge.sh", "slurm.sbatch"} <= {s.name for s in scripts}
+    for script in scripts:
+        subprocess.run(["bash", "-n", str(script)], check=True)
+    same = directory / "launch" / "megatron_lm.sh"
+    assert (directory / "launch.sh").read_text() == same.read_text()
+
+
+def test_an_unknown_framework_is_refused_before_anything_is_written(tmp_path):
+    done = run("optimize.py", "launch.framework=torchtitn", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean 'torchtitan'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_search_is_in_mlflow(searched):
@@ -104,8 +136,10 @@ def test_the_search_is_in_mlflow(searched):
     assert parent.data.tags["cluster"] == "a800_8"
     names = {file.path for file in client.list_artifacts(parent.info.run_id)}
     # All that it left but its own state.
-    left = {path.name for path in directory.iterdir() if path.is_file()}
-    assert names == left - {"trials.journal"}
+    left = {path.name for path in directory.iterdir()}
+    assert names == left - {"trials.journal", ".hydra"}
+    inside = {file.path for file in client.list_artifacts(parent.info.run_id, "launch")}
+    assert inside == {f"launch/{path.name}" for path in (directory / "launch").iterdir()}
     assert "report.html" in names
 
 

@@ -1,0 +1,131 @@
+"""The launch files of a job in one directory: a script per framework, Slurm's, what is what."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reports.launch import deepspeed, megatron_bridge, megatron_lm, torchtitan
+from reports.launch.launch import Launch
+from reports.launch.shell import title_lines
+from reports.launch.slurm import NAME as SLURM
+from reports.launch.slurm import slurm_script
+from simulators.errors import InputError, require_choice
+from simulators.job import Job
+from simulators.output import write_whole
+
+FRAMEWORKS: dict[str, Callable[[Job], Launch]] = {
+    "megatron_lm": megatron_lm.launch,
+    "megatron_bridge": megatron_bridge.launch,
+    "torchtitan": torchtitan.launch,
+    "deepspeed": deepspeed.launch,
+}
+ALL = "all"
+ABOUT = "README.md"
+
+
+def check_framework(name: str) -> None:
+    """Refuse a framework that no launch files are written for.
+
+    Raises:
+        InputError: naming the nearest that there is.
+    """
+    require_choice("launch.framework", name, [ALL, *FRAMEWORKS])
+
+
+def launches(job: Job, framework: str = ALL) -> tuple[Launch, ...]:
+    """How each framework, or the one asked for, launches a valid job.
+
+    Raises:
+        InputError: for a framework that is not known.
+    """
+    check_framework(framework)
+    names = FRAMEWORKS if framework == ALL else [framework]
+    return tuple(FRAMEWORKS[name](job) for name in names)
+
+
+def launch_texts(job: Job, found: Sequence[Launch]) -> dict[str, str]:
+    """The directory's files by name: those of each launch, Slurm's, and what they are."""
+    texts = {name: text for launch in found for name, text in launch.files.items()}
+    scripts = [launch.script for launch in found if launch.script is not None]
+    if scripts:
+        texts[SLURM] = slurm_script(job, scripts[0])
+    texts[ABOUT] = _about(job, found)
+    return texts
+
+
+def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[Path]:
+    """Write the launch files of a valid job into a directory, which is made; returns their paths.
+
+    Raises:
+        InputError: when the directory cannot be written.
+    """
+    texts = launch_texts(job, found)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_whole(directory / name, text)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}"
+        raise InputError("launch.directory", str(directory), problem) from error
+    return [directory / name for name in texts]
+
+
+def launch_words(found: Sequence[Launch]) -> list[str]:
+    """One line per framework: its script and what it lacks, or why there is none."""
+    lines = []
+    for launch in found:
+        if launch.impossible:
+            lines.append(f"no {launch.title}: {'; '.join(launch.impossible)}")
+        else:
+            lacks = f", without {'; '.join(launch.lacking)}" if launch.lacking else ""
+            lines.append(f"{launch.title}: {launch.script}{lacks}")
+    return lines
+
+
+def launch_note(found: Sequence[Launch], directory: str) -> str:
+    """The same in one paragraph: what ``directory`` has files for, what they lack, who cannot."""
+    able = [launch.title for launch in found if launch.script is not None]
+    sentences = [f"{directory} has files for {', '.join([*able, 'Slurm'])}"] if able else []
+    for launch in found:
+        if launch.impossible:
+            sentences.append(f"None for {launch.title}: {'; '.join(launch.impossible)}")
+        elif launch.lacking:
+            sentences.append(f"{launch.title} runs it without {'; '.join(launch.lacking)}")
+    return ". ".join(sentences)
+
+
+def launch_record(found: Sequence[Launch]) -> dict[str, object]:
+    """The same for programs: by framework, ``script`` (None: it cannot), ``files``, ``lacking``
+    and ``impossible``."""
+    return {
+        launch.framework: {
+            "script": launch.script,
+            "files": list(launch.files),
+            "lacking": list(launch.lacking),
+            "impossible": list(launch.impossible),
+        }
+        for launch in found
+    }
+
+
+def _about(job: Job, found: Sequence[Launch]) -> str:
+    lines = ["# Launch files", "", *title_lines(job), ""]
+    for launch in found:
+        lines += [f"## {launch.title}", ""]
+        if launch.impossible:
+            lines += ["Cannot run this recipe:", "", *_listed(launch.impossible), ""]
+            continue
+        lines += [
+            f"Run `bash {launch.script}` on every node, or `sbatch {SLURM} {launch.script}`."
+        ]
+        lines += ["", "To fill in:", "", *_listed(launch.fill_in), ""]
+        if launch.lacking:
+            lines += ["What the recipe asks for and it does otherwise:", ""]
+            lines += [*_listed(launch.lacking), ""]
+    return "\n".join(lines)
+
+
+def _listed(words: Sequence[str]) -> list[str]:
+    return [textwrap.fill(f"- {word}", 98, subsequent_indent="  ") for word in words]

@@ -1,0 +1,66 @@
+"""A Slurm batch script that runs any of the launch scripts on the job's nodes."""
+
+from __future__ import annotations
+
+from reports.launch.shell import comment, title_lines
+from simulators.job import Job
+
+NAME = "slurm.sbatch"
+
+
+def slurm_script(job: Job, script: str) -> str:
+    """A batch script; ``script`` is the launch script it runs unless it is told another.
+
+    One task a node starts torchrun there. A run that fails is put back in the queue, where it
+    goes on from its last checkpoint, MAX_RESTARTS times (3).
+    """
+    cluster = job.cluster
+    header = [
+        *title_lines(job),
+        f"From its directory: sbatch {NAME} [{script}]",
+        "Add what your site asks for: --account, --partition, --time, a container.",
+    ]
+    directives = [
+        f"--job-name={_job_name(job)}",
+        f"--nodes={cluster.num_nodes}",
+        "--ntasks-per-node=1",
+        f"--gpus-per-node={cluster.gpus_per_node}",
+        "--exclusive",
+        "--mem=0",
+        "--requeue",
+        "--open-mode=append",
+    ]
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            *(f"#SBATCH {directive}" for directive in directives),
+            *comment(header),
+            _BODY.format(script=script),
+        ]
+    )
+
+
+def _job_name(job: Job) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in job.model.name)
+
+
+_BODY = """set -euo pipefail
+
+script="${{1:-{script}}}"
+hosts="$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
+export MASTER_ADDR="${{hosts%%$'\\n'*}}"
+# Jobs that share a node must not meet.
+export MASTER_PORT="$((20000 + SLURM_JOB_ID % 20000))"
+export CHECKPOINTS="${{CHECKPOINTS:-$PWD/checkpoints/$(basename "$script" .sh)}}"
+mkdir -p "$CHECKPOINTS"
+
+status=0
+# Tasks may use every core of their node: data loaders and NCCL's threads want them.
+srun --kill-on-bad-exit=1 --cpu-bind=none \\
+  bash -c 'NODE_RANK="$SLURM_NODEID" exec bash "$1"' launch "$script" || status=$?
+
+if [[ "$status" -ne 0 && "${{SLURM_RESTART_COUNT:-0}}" -lt "${{MAX_RESTARTS:-3}}" ]]; then
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status"
+"""
