@@ -72,7 +72,7 @@ def memory_words(prediction: Prediction) -> str:
     """What the fullest GPU needs of what is usable, and by how much it fits or does not."""
     memory = prediction.memory
     needed = (
-        f"{gib_words(needed_bytes(prediction))} of {gib_words(memory.capacity_bytes)} usable"
+        f"{needed_bytes(prediction) / 2**30:.1f} of {gib_words(memory.capacity_bytes)} usable"
         f" on stage {memory.worst_stage}"
     )
     if prediction.fits:
@@ -84,9 +84,9 @@ def _cost_words(prediction: Prediction, job: Job) -> str:
     tokens = job.training.tokens
     return (
         f"{usd_words(prediction.cost_of_run_usd)} and "
-        f"{long_time_words(tokens / prediction.tokens_per_s)} for {tokens_words(tokens)}, at "
-        f"{usd_words(job.gpu.price_usd_per_hour)} per GPU-hour; "
-        f"{usd_words(prediction.cost_per_billion_tokens_usd)} per billion tokens"
+        f"{long_time_words(tokens / prediction.tokens_per_s)} for {tokens_words(tokens)}, "
+        f"{usd_words(prediction.cost_per_billion_tokens_usd)} a billion, at "
+        f"{usd_words(job.gpu.price_usd_per_hour)} per GPU-hour"
     )
 
 

@@ -85,7 +85,7 @@ class _Marks:
     corner: str
 
 
-_MARKS = _Marks("·", "●", "×", "┊", "─", "└")
+_MARKS = _Marks("•", "●", "×", "┊", "─", "└")
 _ASCII = _Marks(".", "o", "x", ":", "-", "+")
 _STYLES = {"fits": "", "front": "bold green", "missed": "red", "limit": "red", "label": "bold"}
 

@@ -49,7 +49,7 @@ def canvas(text):
 
 def test_front_others_and_misses_have_marks_of_their_own():
     rows = "\n".join(canvas(drawn(FOUND, shown=[])))
-    assert (rows.count("●"), rows.count("·"), rows.count("×")) == (3, 1, 1)
+    assert (rows.count("●"), rows.count("•"), rows.count("×")) == (3, 1, 1)
 
 
 def test_the_front_is_named_by_rank():

@@ -43,7 +43,7 @@ def test_trials_are_counted_by_status_and_rule():
 def test_the_answer_comes_before_everything_else():
     lines = report().splitlines()
     assert lines[1].split()[:4] == ["recipe", "tp4", "pp2", "dp2"]
-    assert "fits: 66.0 GiB of 76.0 GiB usable on stage 1, 10.0 GiB free" in lines[5]
+    assert "fits: 66.0 of 76.0 GiB usable on stage 1, 10.0 GiB free" in lines[5]
     assert next(n for n, line in enumerate(lines) if "Best recipes" in line) > 6
 
 
@@ -136,7 +136,7 @@ def test_one_prediction_shows_breakdown_and_memory():
     assert "compute" in text
     assert "25.0 %" in text  # bubble 0.5 of 2.0
     assert "Memory by pipeline stage" in text
-    assert "fits: 66.0 GiB of 76.0 GiB usable on stage 1" in text
+    assert "fits: 66.0 of 76.0 GiB usable on stage 1" in text
 
 
 def test_one_prediction_that_does_not_fit_says_by_how_much():
