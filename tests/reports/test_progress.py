@@ -31,7 +31,18 @@ def test_every_line_when_asked():
     assert len(stream.getvalue().splitlines()) == 2
 
 
-def test_a_terminal_gets_a_bar():
+def test_quiet_shows_nothing_and_verbose_every_batch():
+    for verbosity, lines in (("quiet", 0), ("verbose", 2)):
+        stream = io.StringIO()
+        with progress_view(console_for(stream), job_of, verbosity) as view:
+            view.show(progress())
+            view.show(progress())
+        assert len(stream.getvalue().splitlines()) == lines
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=True, width=120, color_system=None)
     with progress_view(console, job_of) as view:
