@@ -33,6 +33,7 @@ _SCRIPTS = (
     "layout_map.js",
     "memory.js",
     "pipeline.js",
+    "checked.js",
     "sensitivity.js",
     "ranking.js",
     "trial_table.js",

@@ -93,6 +93,7 @@ const answer = (() => {
           `none is worse than another in all of ${record.objectives.map(format.name).join(", ")}.`),
         point("How sure:", record.told_apart),
         point("Proved:", record.search.proof),
+        point("Verified:", checked.sentence(record)),
         point("Evidence:", evidence(best))),
       launch.actions(record));
   }

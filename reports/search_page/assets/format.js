@@ -25,7 +25,11 @@ const format = (() => {
   function flops(value) {
     return `${grouped(value / 1e12, 2)} TFLOP`;
   }
-  const unit = { s: seconds, bytes: (value) => `${grouped(value / GIB, 2)} GiB`, flops };
+  function bytes(value) {
+    if (value === 0 || value >= 0.01 * GIB) return `${grouped(value / GIB, 2)} GiB`;
+    return value >= 2 ** 20 ? `${grouped(value / 2 ** 20, 1)} MiB` : `${grouped(value)} bytes`;
+  }
+  const unit = { s: seconds, bytes, flops };
 
   // Objectives come with the unit that their values are in.
   function objective(value, of) {

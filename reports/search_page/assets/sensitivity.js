@@ -77,7 +77,8 @@ const sensitivity = (() => {
     const said = [record.told_apart ? `Of the recipes, ${record.told_apart}.` : null, verdict(record),
                   ...record.sensitivity.notes.map((note) => `${note[0].toUpperCase()}${note.slice(1)}.`)];
     section.append(...said.filter(Boolean).map((words) => el("p", {}, words)),
-      el("div", { class: "charts" }, ranking.errorBars(record.recipes), tornado(record)));
+      el("div", { class: "charts" }, ranking.errorBars(record.recipes), tornado(record)),
+      ...checked.tables(record));
   }
   return { draw };
 })();

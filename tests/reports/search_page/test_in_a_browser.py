@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reports.search_page import search_page
+from simulators.traced.verification import RankCheck, RankFigures, Verification
 from tests.browser import LAPTOP
 from tests.reports.search_page.searches import nothing_fits, searched
 from tests.reports.search_page.test_page import HOSTILE, hostile
@@ -277,3 +278,19 @@ def test_works_in_the_sandboxed_frame_of_an_artifact_viewer(open_page, tmp_path)
     # Files beside the report cannot be reached from there.
     assert frame.locator("a[href='launch.sh']").count() == 0
     assert opened.errors == []
+
+
+def test_what_tracing_found_stands_beside_what_was_predicted(opened):
+    figures = RankFigures(2**30, 2**30, 2**30, 10**12, {"tp": 7})
+    check = Verification(
+        recipe=searched().shown[0].recipe,
+        micro_batches=4,
+        step_micro_batches=16,
+        builtin_step_s=2.0,
+        traced_step_s=2.1,
+        ranks=(RankCheck(0, 0, figures, figures, ("a copy",)),),
+    )
+    page = opened(searched(checks=(check,)))
+    assert "+5.0 % against the built-in source" in text(page, "#answer")
+    row = page.locator("#sure tr", has_text="communicated, tp")
+    assert row.locator("td").all_inner_texts()[1:] == ["7 bytes", "7 bytes", "equal"]
