@@ -3,9 +3,8 @@ const sensitivity = (() => {
   const { el } = dom;
   const ROW = 40;
   function tornado(record) {
-    const { rows, compared } = record.sensitivity;
-    const [best] = record.recipes;
-    const share = (end) => end.cost_of_run_usd / best.cost_of_run_usd - 1;
+    const { base, rows, compared } = record.sensitivity;
+    const share = (end) => end.cost_of_run_usd / base.cost_of_run_usd - 1;
     const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
     const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
     const most = Math.max(...sorted.map(reach), 0.01) * 2.1;

@@ -92,3 +92,17 @@ def test_slow_simulators_are_not_asked_again():
         "error bar of the step",
     ]
     assert "traced" in found["notes"][0]
+
+
+def test_changes_are_held_against_the_simulator_that_answers_for_them():
+    """A costlier simulator was asked about the best recipe too, and says something else."""
+    trials = fitting_trials()
+    own = trials[0].prediction
+    other = replace(own, step_time_s=own.step_time_s * 1.5, interval_s=None)
+    promoted = replace(trials[0], prediction=other, searched_values=trials[0].values)
+    found = sensitivity([promoted, *trials[1:]], DECLARED, SimulatorSpec())
+    assert found["base"]["step_time_s"] == own.step_time_s
+    assert "simulator=replay" in found["notes"][0]
+    plain = sensitivity(trials, DECLARED, SimulatorSpec())
+    assert plain["rows"] == found["rows"]
+    assert plain["notes"] == []
