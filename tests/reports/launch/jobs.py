@@ -54,12 +54,16 @@ _FLAG = st.booleans()
 
 
 @st.composite
-def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS) -> Job:
-    """Valid jobs: every field of the recipe takes each of its kinds of value."""
+def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = True) -> Job:
+    """Valid jobs: every field of the recipe takes each of its kinds of value.
+
+    Without ``parallel``, data parallelism is the only one.
+    """
     model = draw(st.sampled_from(models))
     gpu: Gpu = draw(st.sampled_from([HOPPER_FP8, BLACKWELL]))
-    tp, pp = draw(_DEGREES), draw(_DEGREES)
-    cp = draw(st.sampled_from([1, 1, 2]))
+    tp, pp, cp = 1, 1, 1
+    if parallel:
+        tp, pp, cp = draw(_DEGREES), draw(_DEGREES), draw(st.sampled_from([1, 1, 2]))
     sp = tp > 1 and (model.moe is not None or draw(_FLAG))
     etp = draw(st.sampled_from([None, 1])) if model.moe else None
     if model.moe and not sp:

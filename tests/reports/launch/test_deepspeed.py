@@ -1,0 +1,128 @@
+"""DeepSpeed launches against its own configuration class and Transformers' models."""
+
+import json
+import types
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from reports.launch import deepspeed
+from reports.launch.deepspeed import launch
+from simulators.job import Job, Recipe
+from tests.reports.launch.jobs import DENSE, EXPERTS, jobs
+from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+
+GROUPED = replace(DENSE, num_query_groups=4)
+MODELS = (
+    MODEL,
+    GROUPED,
+    replace(GROUPED, qk_norm=True, head_dim=128),
+    replace(GROUPED, qkv_bias=True, tied_embeddings=True),
+)
+STAGE_3 = Recipe(zero_stage=3, overlap_grad_reduce=True)
+
+
+def dense_job(recipe: Recipe = STAGE_3, **changes) -> Job:
+    return replace(Job(GROUPED, GPU, CLUSTER, TRAINING, recipe), **changes)
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+@given(jobs(MODELS, parallel=False))
+def test_deepspeed_takes_every_configuration(job):
+    pytest.importorskip("deepspeed")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    made = launch(job)
+    if made.impossible:
+        assert made.files == {}
+        return
+    with (
+        mock.patch("deepspeed.comm.get_rank", return_value=0),
+        mock.patch("deepspeed.comm.get_world_size", return_value=job.world_size),
+    ):
+        # Refuses batches that do not multiply, and settings of its parts that it does not know.
+        config = DeepSpeedConfig(json.loads(made.files["deepspeed.json"]))
+    assert config.world_size == job.dp
+    assert config.train_batch_size == job.training.global_batch_size
+    assert config.train_micro_batch_size_per_gpu == job.recipe.micro_batch
+    assert config.gradient_accumulation_steps == job.num_micro_batches
+    assert config.zero_optimization_stage == job.recipe.zero_stage
+    assert config.zero_config.overlap_comm == job.recipe.overlap_grad_reduce
+    assert config.bfloat16_config.enabled == (job.precision == "bf16")
+    assert config.float16_config.enabled == (job.precision == "fp16")
+
+
+def built(job: Job):
+    """The model of the training script, without memory."""
+    import torch
+
+    module = types.ModuleType("deepspeed_train")
+    source = launch(job).files["deepspeed_train.py"].replace("import deepspeed\n", "")
+    exec(compile(source, "deepspeed_train.py", "exec"), module.__dict__)
+    with torch.device("meta"):
+        return module.build_model()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["gpt2", "llama", "qwen3", "qwen2"])
+def test_the_model_is_the_declared_one(model):
+    pytest.importorskip("transformers")
+    sizes = {
+        name: value.numel() for name, value in built(dense_job(model=model)).named_parameters()
+    }
+    matrices = sum(size for name, size in sizes.items() if "norm" not in name and "ln" not in name)
+    head = model.qk_head_dim
+    attention = model.hidden_size * head * (2 * model.num_heads + 2 * model.kv_heads)
+    mlp = (3 if model.gated_mlp else 2) * model.hidden_size * model.ffn_hidden_size
+    biases = 0
+    if model.linear_bias:
+        biases = head * (model.num_heads + 2 * model.kv_heads) + model.ffn_hidden_size
+        biases += 2 * model.hidden_size
+    elif model.qkv_bias:
+        biases = head * (model.num_heads + 2 * model.kv_heads)
+    rows = model.vocab_size * (1 if model.tied_embeddings else 2)
+    if model.position == "learned":
+        rows += dense_job(model=model).sequence_length
+    layers = model.num_layers * (attention + mlp + biases)
+    assert matrices == layers + rows * model.hidden_size
+
+
+def test_full_recomputation_is_switched_on():
+    pytest.importorskip("transformers")
+    assert built(dense_job(replace(STAGE_3, recompute="full"))).is_gradient_checkpointing
+    assert not built(dense_job()).is_gradient_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipe": Recipe(tp=2)}, "tp=2"),
+        ({"recipe": Recipe(pp=2)}, "pp=2"),
+        ({"recipe": Recipe(cp=2)}, "cp=2"),
+        ({"recipe": Recipe(precision="fp8")}, "precision=fp8"),
+        ({"model": EXPERTS[0]}, "experts"),
+        ({"model": replace(MODEL, gated_mlp=True)}, "no Hugging Face model"),
+    ],
+)
+def test_what_zero_alone_cannot_run_is_not_written(changes, words):
+    made = launch(dense_job(**changes))
+    assert made.files == {}
+    assert any(words in reason for reason in made.impossible)
+
+
+def test_selective_recomputation_is_said_to_be_missing():
+    assert any(
+        "selective" in lack for lack in launch(dense_job(Recipe(recompute="selective"))).lacking
+    )
+
+
+def test_gradients_accumulate_as_declared():
+    job = dense_job()
+    assert deepspeed.settings(job)["data_types"] == {"grad_accum_dtype": "fp32"}
+    halves = replace(job, framework=replace(job.framework, accumulate_grads_fp32=False))
+    assert "data_types" not in deepspeed.settings(halves)

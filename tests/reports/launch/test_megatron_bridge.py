@@ -1,0 +1,163 @@
+"""Megatron-Bridge configurations against its fields and Megatron-Core's checks.
+
+Megatron-Bridge itself cannot be installed without CUDA: its configuration classes are stood in
+for by recorders that take the fields of the table beside this file, and those that they inherit.
+"""
+
+import csv
+import dataclasses
+import sys
+import types
+import warnings
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from reports.launch import megatron_core
+from reports.launch.megatron_bridge import launch
+from simulators.job import Job
+from tests.reports.launch.jobs import jobs
+
+TABLE = Path(__file__).with_name("megatron_bridge_fields.csv")
+
+
+def fields() -> dict[str, set[str]]:
+    """Fields of each configuration class."""
+    from megatron.core.datasets.gpt_dataset import GPTDatasetConfig
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig
+
+    lines = [line for line in TABLE.read_text().splitlines() if not line.startswith("#")]
+    own = {row["class"]: set(row["fields"].split()) for row in csv.DictReader(lines)}
+    inherited = {
+        "DistributedDataParallelConfig": DistributedDataParallelConfig,
+        "OptimizerConfig": OptimizerConfig,
+        "GPTDatasetConfig": GPTDatasetConfig,
+        "GPTModelProvider": TransformerConfig,
+        "MLAModelProvider": MLATransformerConfig,
+    }
+    for name, base in inherited.items():
+        own[name] = own[name] | {field.name for field in dataclasses.fields(base)}
+    own["MLAModelProvider"] |= own["GPTModelProvider"]
+    own["GPTDatasetConfig"] |= own["DataloaderConfig"]
+    return own
+
+
+class Recorded(types.SimpleNamespace):
+    """What a configuration class was told."""
+
+
+def stand_ins() -> dict[str, types.ModuleType]:
+    known = fields()
+
+    def recorder(name):
+        def make(**given):
+            unknown = set(given) - known[name]
+            assert not unknown, f"{name} has no {unknown}"
+            return Recorded(**given)
+
+        return make
+
+    places = {
+        "megatron.bridge.models.gpt_provider": ["GPTModelProvider"],
+        "megatron.bridge.models.mla_provider": ["MLAModelProvider"],
+        "megatron.bridge.training.comm_overlap": ["CommOverlapConfig"],
+        "megatron.bridge.training.mixed_precision": ["MixedPrecisionConfig"],
+        "megatron.bridge.training.config": [
+            "CheckpointConfig",
+            "ConfigContainer",
+            "DistributedDataParallelConfig",
+            "DistributedInitConfig",
+            "GPTDatasetConfig",
+            "LoggerConfig",
+            "OptimizerConfig",
+            "RNGConfig",
+            "SchedulerConfig",
+            "TokenizerConfig",
+            "TrainingConfig",
+        ],
+    }
+    functions = {
+        "megatron.bridge.training": ["initialize"],
+        "megatron.bridge.training.gpt_step": ["forward_step"],
+        "megatron.bridge.training.pretrain": ["pretrain"],
+        "megatron.bridge.training.utils": [],
+        "megatron.bridge.training.utils.omegaconf_utils": ["process_config_with_overrides"],
+        "megatron.bridge": [],
+        "megatron.bridge.models": [],
+    }
+    modules = {}
+    for place, names in {**places, **functions}.items():
+        module = types.ModuleType(place)
+        for name in names:
+            setattr(module, name, recorder(name) if name in known else None)
+        modules[place] = module
+    return modules
+
+
+def configuration(job: Job) -> Recorded:
+    module = types.ModuleType("megatron_bridge")
+    with mock.patch.dict(sys.modules, stand_ins()):
+        source = launch(job).files["megatron_bridge.py"]
+        exec(compile(source, "megatron_bridge.py", "exec"), module.__dict__)
+        return module.recipe()
+
+
+@settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
+@given(jobs())
+def test_every_field_exists_and_megatron_core_accepts_the_model(job):
+    pytest.importorskip("megatron.core")
+    if launch(job).impossible:
+        assert launch(job).files == {}
+        return
+    config = configuration(job)
+    recipe = job.recipe
+    assert config.train.global_batch_size == job.training.global_batch_size
+    assert config.train.micro_batch_size == recipe.micro_batch
+    assert config.dataset.seq_length == config.model.seq_length == job.sequence_length
+    assert config.ddp.use_distributed_optimizer == (recipe.zero_stage >= 1)
+    assert config.optimizer.use_distributed_optimizer == (recipe.zero_stage >= 1)
+    assert config.comm_overlap.overlap_grad_reduce == recipe.overlap_grad_reduce
+    assert config.comm_overlap.tp_comm_overlap == recipe.tp_comm_overlap
+    accepted = transformer_config(config, job)
+    assert accepted.virtual_pipeline_model_parallel_size == (
+        recipe.vpp if recipe.vpp > 1 else None
+    )
+
+
+def transformer_config(config: Recorded, job: Job):
+    """The model's and the precision's fields in Megatron-Core's class, which checks them."""
+    from megatron.core.transformer import MLATransformerConfig, TransformerConfig
+    from packaging.version import Version as PkgVersion
+
+    cls = TransformerConfig if job.model.mla is None else MLATransformerConfig
+    names = {field.name for field in dataclasses.fields(cls)}
+    told = {**vars(config.mixed_precision), **vars(config.model)}
+    told |= {
+        name: value
+        for name, value in vars(config.comm_overlap).items()
+        if name in ("tp_comm_overlap", "overlap_moe_expert_parallel_comm")
+    }
+    given_here = {name: value for name, value in told.items() if name in names}
+    # Needs Transformer Engine's kernels installed.
+    given_here.pop("apply_rope_fusion")
+    with (
+        warnings.catch_warnings(),
+        mock.patch("megatron.core.utils._te_version", PkgVersion("2.8.0")),
+    ):
+        warnings.simplefilter("ignore")
+        return cls(**given_here)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(jobs())
+def test_it_refuses_what_megatron_core_refuses(job):
+    assert launch(job).impossible == megatron_core.impossible(job)
+    assert launch(job).lacking == megatron_core.lacking(job)
