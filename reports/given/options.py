@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from reports.given.given import Unknown
 from reports.given.shell_values import is_known, shown
-from simulators.errors import InputError, nearest_name
+from simulators.errors import InputError
+
+# Names of launch arguments share most of their words: only nearly equal ones are mistyped.
+_SLIP = 0.85
 
 
 class Options:
@@ -119,9 +123,14 @@ class Options:
             elif _entry(name, no_effect) is not None:
                 silent.append(self.words(name))
             else:
-                nearest = nearest_name(name, [*known, *self._asked])
-                unknown.append(Unknown(self.words(name), nearest))
+                unknown.append(Unknown(self.words(name), _nearest(name, [*known, *self._asked])))
         return silent, unmodelled, unknown
+
+
+def _nearest(name: str, names: Collection[str]) -> str | None:
+    """The name that was meant, where one differs by a slip of the pen."""
+    found = difflib.get_close_matches(name, names, n=1, cutoff=_SLIP)
+    return found[0] if found else None
 
 
 def _entry(name: str, entries: Collection[str]) -> str | None:

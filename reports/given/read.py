@@ -16,7 +16,7 @@ from reports.given.launcher import GpuCount, gpu_count
 from reports.given.megatron import TITLE, MegatronArguments
 from reports.given.options import Options
 from reports.given.shell import Command, Script, read_script
-from reports.given.shell_values import is_known
+from reports.given.shell_values import is_known, shown
 from reports.given.shell_words import MOST_BYTES
 from reports.given.torchtitan import TITLE as TORCHTITAN
 from reports.given.torchtitan import TorchTitanArguments, words_of_table
@@ -55,12 +55,24 @@ def read_given(
     script = read_script(text, os.environ)
     command = _launch_command(script, origin)
     arguments = _program_arguments(command)
+    own = [word for word in arguments if shown(word) in ("$@", "$*")]
+    if own:
+        script.not_followed.append(f"{shown(own[0])}, the script's own arguments")
+        arguments = [word for word in arguments if word not in own]
     count = gpu_count(command, script, text)
     if _is_torchtitan(command):
         words = _with_configuration(arguments, given)
-        return _torchtitan(words, origin, base, said, model_named, framework_named, count)
+        made = _torchtitan(words, origin, base, said, model_named, framework_named, count)
+        return _noting(made, script)
     exported = {name: value for name in _READ_VARIABLES if (value := _set(script, command, name))}
-    return _megatron(arguments, exported, origin, base, said, count, script)
+    return _noting(_megatron(arguments, exported, origin, base, said, count), script)
+
+
+def _noting(given: Given, script: Script) -> Given:
+    """With what the script does that was not followed."""
+    passed = tuple(f"not followed: {what}" for what in script.not_followed)
+    reading = replace(given.reading, notes=(*given.reading.notes, *passed))
+    return replace(given, reading=reading)
 
 
 # Variables that change how a job runs.
@@ -160,7 +172,6 @@ def _megatron(
     base: Declared,
     said: Collection[str],
     count: GpuCount,
-    script: Script,
 ) -> Given:
     arguments = MegatronArguments(Options(words), environment)
     model = _model(arguments.model.fields(base.model), base.model, origin, said)
@@ -179,18 +190,16 @@ def _megatron(
         said,
     )
     declared = Declared(model, base.gpu, cluster, training, framework)
-    reading = arguments.reading()
-    notes = (*reading.notes, *(f"not followed: {what}" for what in script.not_followed))
-    return Given(TITLE, origin, declared, recipe, replace(reading, notes=notes))
+    return Given(TITLE, origin, declared, recipe, arguments.reading())
 
 
 def _model(fields: dict[str, Any], base: Model, origin: str, said: Collection[str]) -> Model:
     """``base`` with what arguments say; called as it is when that changes nothing."""
     told = {name: value for name, value in fields.items() if f"model.{name}" not in said}
     made = replace(base, **told)
-    # Neither the length that it is usually trained at nor a head size that is spelt out is a shape.
-    same = {"sequence_length": base.sequence_length, "head_dim": base.head_dim}
-    if replace(made, **same) == base and made.qk_head_dim == base.qk_head_dim:
+    # The length it is usually trained at is no part of a shape, nor is how a head's size is spelt.
+    spelt = replace(made, sequence_length=base.sequence_length, head_dim=base.head_dim)
+    if spelt == base and made.qk_head_dim == base.qk_head_dim:
         return made
     return replace(made, name=_name(origin), source=f"arguments in {origin}")
 

@@ -196,7 +196,7 @@ class _Interpreter:
         """Mention what was passed over if it could have changed the launch."""
         texts = [token.text for token in tokens if isinstance(token, Word)]
         arrays = any(isinstance(token, Array) for token in tokens)
-        if arrays or any(_ASSIGNMENT.match(text) or ".py" in text for text in texts):
+        if arrays or any(_ASSIGNMENT.match(text) or text.endswith(".py") for text in texts):
             self.script.not_followed.append(what)
 
 

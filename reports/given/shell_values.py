@@ -36,12 +36,12 @@ class Variables:
 
     def assign(self, name: str, words: list[str], *, append: bool, array: bool) -> None:
         before = self._set.get(name, [])
-        if append and array:
-            self._set[name] = before + words
-        elif append:
-            self._set[name] = ["".join([*before[:1], *words]), *before[1:]]
+        if array:
+            self._set[name] = [*before, *words] if append else words
         else:
-            self._set[name] = words
+            # A plain value is an array's first element.
+            text = "".join([*before[:1], *words] if append else words)
+            self._set[name] = [text, *before[1:]]
 
     def elements(self, name: str) -> list[str] | None:
         """The elements of an array, or the one value of a plain variable; None: not set."""
@@ -54,7 +54,7 @@ class Variables:
     def text(self, name: str) -> str | None:
         """The value of a plain variable, or an array's first element."""
         found = self.elements(name)
-        return None if not found else found[0]
+        return None if found is None else "".join(found[:1])
 
     def expand(self, word: str) -> list[str]:
         """The words that one word as written becomes: none, one, or several."""
@@ -73,6 +73,8 @@ class _Expansion:
         self.done: list[str] = []
         # None: no word has begun, so that nothing becomes of an empty expansion.
         self.current: str | None = None
+        # Quotes around an array without elements make no word, other empty quotes an empty one.
+        self.vanished = False
 
     def words(self) -> list[str]:
         self._read()
@@ -108,15 +110,16 @@ class _Expansion:
                 self._add(word[at + 1])
                 at += 2
             elif char == "'" and not inside:
-                end = word.find("'", at + 1)
+                end = _next(word, "'", at + 1)
                 self._add(word[at + 1 : end])
                 at = end + 1
             elif char == '"':
-                inside = not inside
-                self._add("")
+                if inside and not self.vanished:
+                    self._add("")
+                inside, self.vanished = not inside, False
                 at += 1
             elif char == "`":
-                end = word.find("`", at + 1)
+                end = _next(word, "`", at + 1)
                 self._add(unknown(word[at : end + 1]))
                 at = end + 1
             elif char == "$":
@@ -177,6 +180,7 @@ class _Expansion:
         if count:
             self._add(str(len(elements or [])))
             return
+        self.vanished |= index == "[@]" and not elements
         empty = not elements or ((operation or "").startswith(":") and elements == [""])
         match (operation or "").removeprefix(":"):
             case "-" | "=" if empty:
@@ -186,6 +190,8 @@ class _Expansion:
                     self._nested(rest, quoted=quoted)
             case _ if elements is None:
                 self._add(unknown(source))
+            case _ if index == "[*]" and quoted:
+                self._put([" ".join(elements)], quoted=True)
             case _:
                 self._put(elements, quoted=quoted)
 
@@ -225,6 +231,12 @@ def _evaluate(node: ast.expr) -> int:
             if abs(value) < _MOST:
                 return value
     raise ValueError(ast.dump(node))
+
+
+def _next(word: str, char: str, at: int) -> int:
+    """Where ``char`` is next, or the end."""
+    found = word.find(char, at)
+    return len(word) if found < 0 else found
 
 
 def _closing(word: str, at: int) -> int:
