@@ -16,7 +16,9 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the README as ``index.md``, and every file of the project that a page links to."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    files.append(File.generated(config, "index.md", content=site_page(readme, ROOT)))
+    # Without a table of contents beside it, what the commands print has the width of a terminal.
+    home = "---\nhide: [toc]\n---\n" + site_page(readme, ROOT)
+    files.append(File.generated(config, "index.md", content=home))
     for page in [file for file in files.documentation_pages() if file.src_uri != "index.md"]:
         folder = Path(config.docs_dir, page.src_uri).parent
         for linked in linked_outside(page.content_string, folder):

@@ -14,6 +14,7 @@ from conf.catalogue import load_catalogue
 from conf.commands import COMMANDS
 from optimizer.objective import Objective
 from planning.study import Study, Target, WhatIf
+from reports.launch import check_framework
 from reports.reference.settings import Check
 from simulators.base import check_simulator
 from simulators.errors import InputError, require_choice
@@ -62,7 +63,7 @@ def _classes() -> dict[str, type]:
 
 
 def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
-    config = {"optimize.py": "config", "simulate.py": "simulate", "plan.py": "plan"}[commands[0]]
+    config = "config" if commands[0] == "optimize.py" else commands[0].removesuffix(".py")
     return build_value(cls, prefix, compose(config)[prefix])
 
 
@@ -87,17 +88,16 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
 def _check(prefix: str, job_of: Callable[[Recipe], Job]) -> Check:
     checks: dict[str, Check] = {
         "recipe": lambda recipe: _check_recipe(job_of(recipe)),
+        "launch": lambda choice: check_framework(choice.framework),
         "objective": lambda choice: Objective(choice.names),
         "simulator": lambda choice: check_simulator(choice.name, job_of(Recipe()).gpu),
         "verify": lambda choice: require_choice("verify.name", choice.name, VERIFICATIONS),
-        "heat_map": _unchecked,
-        "timeline": _unchecked,
     }
-    return checks.get(prefix, lambda value: value.check())
+    return checks.get(prefix, lambda value: getattr(value, "check", _unchecked)())
 
 
-def _unchecked(value: object) -> None:
-    """A path or a count that only the place or the step it is for can refuse."""
+def _unchecked(*value: object) -> None:
+    """Paths and counts that only the place or the step they are for can refuse."""
 
 
 def _check_recipe(job: Job) -> None:

@@ -32,6 +32,7 @@ _TITLES = {
     "executor": "who simulates",
     "tracking": "where searches are kept",
     "verify": "looking at the best again",
+    "launch": "files that start the job",
     "heat_map": "a picture of the links",
     "timeline": "a step operation by operation",
     "goodput": "failures and checkpoints",
@@ -51,6 +52,12 @@ values they have.
 
 A value that is not allowed ends the command with exit code 2 before anything is written, and one
 line says what would be right.
+"""
+
+
+_OPEN = """\
+`a.` and `b.` of `explain.py` take the fields of [`recipe`](#recipe-how-the-job-is-laid-out),
+`space.` those of a space's [file](howto/own-declarations.md).
 """
 
 
@@ -83,7 +90,7 @@ def _plain() -> str:
         for name, commands in sorted(found.items())
     ]
     table = markdown_table(("setting", "commands", "default", "meaning"), rows)
-    return f"## Of a whole command\n\n{table}"
+    return f"## Of a whole command\n\n{table}\n{_OPEN}"
 
 
 def _table(rows: Sequence[Setting]) -> str:
