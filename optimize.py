@@ -61,9 +61,10 @@ def optimize(config: DictConfig) -> int:
     relief = look_for_relief(plan, result)
     best = declared.job(shown[0].recipe) if shown and plan.launch.directory else None
     found = () if best is None else launches(best, plan.launch.framework)
-    note = launch_note(found, f"{plan.launch.directory}/") if found else None
 
     def report(verbosity: str) -> RenderableType:
+        verbose = verbosity == "verbose"
+        note = launch_note(found, f"{plan.launch.directory}/", whole=verbose) if found else None
         return search_report(
             result,
             declared.job,

@@ -84,14 +84,20 @@ def launch_words(found: Sequence[Launch]) -> list[str]:
     return lines
 
 
-def launch_note(found: Sequence[Launch], directory: str) -> str:
-    """The same in one paragraph: what ``directory`` has files for, what they lack, who cannot."""
+def launch_note(found: Sequence[Launch], directory: str, *, whole: bool = True) -> str:
+    """The same in one paragraph: what ``directory`` has files for, what they lack, and who
+    cannot; why the latter cannot only when ``whole``."""
     able = [launch.title for launch in found if launch.script is not None]
     sentences = [f"{directory} has files for {', '.join([*able, 'Slurm'])}"] if able else []
-    for launch in found:
-        if launch.impossible:
+    unable = [launch for launch in found if launch.impossible]
+    if whole:
+        for launch in unable:
             sentences.append(f"None for {launch.title}: {'; '.join(launch.impossible)}")
-        elif launch.lacking:
+    elif unable:
+        names = ", ".join(launch.title for launch in unable)
+        sentences.append(f"{names} cannot run it ({directory}README.md says why)")
+    for launch in found:
+        if launch.lacking and not launch.impossible:
             sentences.append(f"{launch.title} runs it without {'; '.join(launch.lacking)}")
     return ". ".join(sentences)
 

@@ -46,6 +46,8 @@ def test_what_cannot_run_leaves_a_reason_and_no_file(tmp_path):
     assert "position=learned" in about
     note = launch_note(found, "launch/")
     assert note.startswith("launch/ has files for Megatron-LM, Megatron-Bridge, Slurm. None for")
+    short = launch_note(found, "launch/", whole=False)
+    assert short.endswith("TorchTitan, DeepSpeed cannot run it (launch/README.md says why)")
     assert any(line.startswith("no DeepSpeed: tp=2") for line in launch_words(found))
     record = launch_record(found)
     assert record["deepspeed"]["script"] is None
