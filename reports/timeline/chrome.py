@@ -21,6 +21,7 @@ from simulators.errors import InputError
 from simulators.job import Job
 from simulators.replay.link_use import link_use
 from simulators.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline
+from simulators.replay.prices import launches_of
 from simulators.replay.timeline import (
     COMMUNICATION,
     COMPUTE,
@@ -162,17 +163,25 @@ class _Stage:
         stream, operation = timeline.stream, timeline.operation
         arrow_of: dict[int, int] = {}
         launched = timeline.launched_by[self._rows]
-        # Device work after its launch in rows, as it was unrolled.
-        leads = set(launched[launched != NONE].tolist())
+        # Device work comes after its launch in rows, as it was unrolled.
+        leads = {by: row for row, by in zip(self._rows, launched.tolist(), strict=True)}
         for row, by in zip(self._rows, launched.tolist(), strict=True):
             thread = _THREADS[int(stream[row])][0]
             start_s, end_s = self._starts[row], self._ends[row]
             if row in leads:
                 number = arrow_of[row] = numbers.next()
-                trace.slice(LAUNCH, rank, thread, start_s, end_s, leads_to=number)
+                said = self._launches(leads[row])
+                trace.slice(LAUNCH, rank, thread, start_s, end_s, said, leads_to=number)
                 continue
             name, led_by = names[operation[row]], arrow_of.get(by)
             trace.slice(name, rank, thread, start_s, end_s, self._arguments(row), led_by=led_by)
+
+    def _launches(self, row: int) -> dict[str, object] | None:
+        """How many launches an operation of several kernels takes."""
+        priced = self._timeline.operations[self._timeline.operation[row]]
+        assert priced is not None
+        count = launches_of(priced.op)
+        return {"launches": count} if count > 1 else None
 
     def _arguments(self, row: int) -> dict[str, object]:
         timeline = self._timeline

@@ -85,7 +85,8 @@ class ChromeTrace:
 
     def counter(self, name: str, pid: int, at_s: float, value: float) -> None:
         """The value from now on."""
-        args = {name: value}
+        # Perfetto calls the track by its name alone where the series is called so.
+        args = {"value": value}
         self._write({"name": name, "ph": "C", "pid": pid, "ts": _microseconds(at_s), "args": args})
 
     def arrow(self, number: int, ends: list[tuple[int, int, float]]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from reports.timeline import chrome
 from reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
 from simulators.errors import InputError
+from simulators.replay.prices import launches_of
 from simulators.replay.simulator import ReplaySimulator
 from simulators.replay.timeline import COMPUTE, DATA_PARALLEL, HOST, NONE, PIPELINE, Timeline
 from simulators.workload.ir import Collective, SendRecv
@@ -109,6 +110,16 @@ def test_every_kernel_is_led_to_by_the_launch_before_it(tmp_path: Path, name: st
         assert launch["ts"] + launch["dur"] <= event["ts"] + TICK_US
 
 
+def test_a_launch_of_several_kernels_says_so(tmp_path: Path) -> None:
+    events, timeline = written(tmp_path / "t.json", "experts")
+    launches = {e["bind_id"]: e.get("args", {}) for e in slices(events) if e.get("flow_out")}
+    named = {e["name"]: launches[e["bind_id"]] for e in slices(events) if e.get("flow_in")}
+    launched = {op.op.name: launches_of(op.op) for op in timeline.operations if op is not None}
+    assert max(launched.values()) > 1
+    for name, args in named.items():
+        assert args.get("launches", 1) == launched[name]
+
+
 def arrows(events: Events) -> dict[int, Events]:
     found: dict[int, Events] = defaultdict(list)
     for event in events:
@@ -160,7 +171,7 @@ def counters(events: Events, name: str) -> dict[int, list[tuple[float, float]]]:
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
         if event["ph"] == "C" and event["name"] == name:
-            found[event["pid"]].append((event["ts"], event["args"][name]))
+            found[event["pid"]].append((event["ts"], event["args"]["value"]))
     return found
 
 

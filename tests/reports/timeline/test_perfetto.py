@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.question import job as question
-from reports.timeline.chrome import write_chrome
+from reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
 from reports.timeline.files import write_timeline_files
 from simulators.job import Recipe
 from simulators.replay.timeline_choice import TimelineChoice
@@ -53,6 +53,8 @@ def test_everything_written_is_read(browser: Browser, tmp_path: Path, name: str)
         assert min(accepted(page, path).values()) > 0
         (longest,) = query(page, "select max(ts + dur) from slice where name = 'update'")
         assert longest[0] == pytest.approx(timeline.step_time_s * 1e9, rel=0.05)
+        tracks = query(page, "select distinct name from process_counter_track order by name")
+        assert {name for (name,) in tracks} >= {MEMORY_COUNTER, LINK_COUNTERS["nvlink"]}
         # Arrows between ranks end on the threads they are meant for.
         across = query(
             page,

@@ -104,7 +104,7 @@ def test_memory_is_counted_over_time(tmp_path: Path) -> None:
     )
     write_perfetto(tmp_path / "t.json.gz", [trace])
     counts = [
-        event["args"][MEMORY_COUNTER]
+        event["args"]["value"]
         for event in events_of(tmp_path / "t.json.gz")
         if event["ph"] == "C"
     ]
