@@ -101,6 +101,24 @@ const pipeline = (() => {
     if (bars.recompute[at]) lines.push(`recomputes for ${format.seconds(bars.recompute[at] / 1e6)}`);
     return lines.join("\n");
   }
+  // The same in figures: seconds of every stage by what it does in the time shown.
+  function details(bars, kinds) {
+    const end = bars.start.reduce((most, start, at) => Math.max(most, start + bars.length[at]), 0);
+    const sums = Array.from({ length: bars.stages }, () => ({ busy: 0 }));
+    bars.length.forEach((length, at) => {
+      const sum = sums[bars.stage[at]];
+      const again = bars.recompute[at];
+      const kind = bars.kinds[bars.kind[at]];
+      sum[kind] = (sum[kind] || 0) + length - again;
+      sum.recompute = (sum.recompute || 0) + again;
+      if (bars.lane[at] === 0) sum.busy += length;
+    });
+    const heads = ["stage", ...kinds.map((kind) => NAME[kind]), "waiting"];
+    const rows = sums.map((sum, stage) => [String(stage),
+      ...kinds.map((kind) => format.seconds((sum[kind] || 0) / 1e6)), format.seconds((end - sum.busy) / 1e6)]);
+    return el("details", {}, el("summary", { class: "small" }, "the same as a table"),
+      dom.table(heads, rows, heads.map((_, at) => at)));
+  }
   // A few micro-batches make waiting look larger than it is.
   function wholeStep(recipe) {
     const seconds = recipe.breakdown_s.bubble || 0;
@@ -138,9 +156,9 @@ const pipeline = (() => {
         "Numbers are micro-batches" +
         (bars.chunks > 1 ? ", paler bars later chunks of a stage" : "") +
         "; forward passes stand higher than backward ones, and the thin row below a stage is its " +
-        "data-parallel communication. " + wholeStep(recipe)),
+        "data-parallel communication; other communication is part of its pass. " + wholeStep(recipe)),
       el("div", { class: "controls" }, label),
-      svg.legend([...kinds.map((kind) => [FILL[kind], NAME[kind]]), ["idle", "waiting"]]), scroller);
+      svg.legend([...kinds.map((kind) => [FILL[kind], NAME[kind]]), ["idle", "waiting"]]), scroller, details(bars, kinds));
   }
   return { draw };
 })();

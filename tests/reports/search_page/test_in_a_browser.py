@@ -191,6 +191,13 @@ def test_a_cell_says_why_it_is_empty(page):
     assert "lacks 3.0 GiB" in text(page, "#layouts [role=status]")
 
 
+def test_every_stage_of_the_pipeline_is_accounted_for(page):
+    page.locator("#pipeline summary").click()
+    stages = page.locator("#pipeline tbody tr").count()
+    assert stages == searched().shown[0].recipe.pp
+    assert "waiting" in text(page, "#pipeline thead")
+
+
 def test_hovering_says_more(page):
     page.locator("#memory svg g.row").first.hover()
     assert "stage 0" in text(page, "#tip")
