@@ -21,6 +21,13 @@ FRAMEWORKS: dict[str, Callable[[Job], Launch]] = {
     "torchtitan": torchtitan.launch,
     "deepspeed": deepspeed.launch,
 }
+# Whatever each may write: what an earlier recipe left must not stay beside another one's.
+_FILES = {
+    "megatron_lm": ("megatron_lm.sh",),
+    "megatron_bridge": ("megatron_bridge.sh", "megatron_bridge.py"),
+    "torchtitan": ("torchtitan.sh", "torchtitan_recipe.py"),
+    "deepspeed": ("deepspeed.sh", "deepspeed.json", "deepspeed_train.py"),
+}
 ALL = "all"
 ABOUT = "README.md"
 
@@ -58,6 +65,8 @@ def launch_texts(job: Job, found: Sequence[Launch]) -> dict[str, str]:
 def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[Path]:
     """Write the launch files of a valid job into a directory, which is made; returns their paths.
 
+    Files of the same frameworks that were there before, for another recipe, are removed.
+
     Raises:
         InputError: when the directory cannot be written.
     """
@@ -66,6 +75,9 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
         directory.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
             write_whole(directory / name, text)
+        for launch in found:
+            for name in set(_FILES[launch.framework]).difference(texts):
+                (directory / name).unlink(missing_ok=True)
     except OSError as error:
         problem = f"cannot be written: {error.strerror}"
         raise InputError("launch.directory", str(directory), problem) from error

@@ -17,8 +17,11 @@ from reports.launch import (
 )
 from simulators.errors import InputError
 from simulators.job import Recipe
-from tests.reports.launch.jobs import jobs
+from tests.reports.launch.jobs import DENSE, jobs
 from tests.samples import job_of
+
+ZERO = Recipe(zero_stage=3, overlap_grad_reduce=True)
+PARALLEL = Recipe(tp=2, sp=True)
 
 
 def test_one_framework_or_all():
@@ -52,6 +55,21 @@ def test_what_cannot_run_leaves_a_reason_and_no_file(tmp_path):
     record = launch_record(found)
     assert record["deepspeed"]["script"] is None
     assert record["megatron_lm"]["files"] == ["megatron_lm.sh"]
+
+
+def test_files_of_an_earlier_recipe_do_not_stay(tmp_path):
+    plain, parallel = (replace(job_of(recipe), model=DENSE) for recipe in (ZERO, PARALLEL))
+    before = write_launches(tmp_path, plain, launches(plain))
+    (tmp_path / "mine.sh").write_text("")
+    after = write_launches(tmp_path, parallel, launches(parallel))
+    gone = {path.name for path in before} - {path.name for path in after}
+    assert gone == {"deepspeed.sh", "deepspeed.json", "deepspeed_train.py"}
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in after} | {
+        "mine.sh"
+    }
+    # Other frameworks' files stay where one is asked for.
+    write_launches(tmp_path, plain, launches(plain, "deepspeed"))
+    assert (tmp_path / "megatron_lm.sh").exists()
 
 
 def test_a_place_that_is_no_directory_is_refused(tmp_path):
