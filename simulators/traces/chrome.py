@@ -84,10 +84,11 @@ class ChromeTrace:
         self._write(event)
 
     def counter(self, name: str, pid: int, at_s: float, value: float) -> None:
-        """The value from now on."""
-        # Perfetto calls the track by its name alone where the series is called so.
-        args = {"value": value}
-        self._write({"name": name, "ph": "C", "pid": pid, "ts": _microseconds(at_s), "args": args})
+        """The value from now on; ``name`` ends in a unit, in brackets."""
+        # Perfetto calls a track by the counter's name and the series': together ours.
+        counted, _, unit = name.rpartition(" ")
+        event = {"name": counted, "ph": "C", "pid": pid, "ts": _microseconds(at_s)}
+        self._write(event | {"args": {unit: value}})
 
     def arrow(self, number: int, ends: list[tuple[int, int, float]]) -> None:
         """An arrow from the first through all others of ``ends``: (pid, tid, a time within the

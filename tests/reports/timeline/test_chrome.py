@@ -170,8 +170,10 @@ def test_what_is_sent_leads_to_the_kernels_that_need_it(tmp_path: Path, name: st
 def counters(events: Events, name: str) -> dict[int, list[tuple[float, float]]]:
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for event in events:
-        if event["ph"] == "C" and event["name"] == name:
-            found[event["pid"]].append((event["ts"], event["args"]["value"]))
+        if event["ph"] == "C":
+            ((unit, value),) = event["args"].items()
+            if f"{event['name']} {unit}" == name:
+                found[event["pid"]].append((event["ts"], value))
     return found
 
 

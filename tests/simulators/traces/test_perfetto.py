@@ -27,7 +27,7 @@ from simulators.traces.events import (
     Trace,
     ValueRead,
 )
-from simulators.traces.perfetto import MEMORY_COUNTER, EventTimes, write_perfetto
+from simulators.traces.perfetto import EventTimes, write_perfetto
 from tests.simulators.traces.megatron_like import Layout, megatron_trace
 
 LAYOUT = Layout(tp=2, dp=1, pp=2, micro_batches=3)
@@ -104,7 +104,7 @@ def test_memory_is_counted_over_time(tmp_path: Path) -> None:
     )
     write_perfetto(tmp_path / "t.json.gz", [trace])
     counts = [
-        event["args"]["value"]
+        event["args"]["(bytes)"]
         for event in events_of(tmp_path / "t.json.gz")
         if event["ph"] == "C"
     ]
