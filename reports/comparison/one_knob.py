@@ -79,7 +79,6 @@ def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Nei
                 candidate
                 for candidate in candidates
                 if plainest(predictions.job(candidate)) != plain
-                and _adds(knob.name, candidate, recipe, predictions)
             ]
             if not found:
                 continue
@@ -137,7 +136,8 @@ def _with_partners(
             return [fallen_back]
     partners = list(_partners(changed, recipe, knob, space, predictions))
     partners.sort(key=lambda pair: pair[0])
-    return [candidate for _, candidate in partners[:_PARTNERS]]
+    nearest = [candidate for _, candidate in partners[:_PARTNERS]]
+    return [each for each in nearest if _adds(knob.name, each, recipe, predictions)]
 
 
 def _derived(changed: Recipe, space: Space) -> Recipe | None:

@@ -205,6 +205,8 @@ class _Expansion:
 
         # Names count as variables with or without the dollar.
         plain = re.sub(r"\$\{(\w+)\}|\$?\b([A-Za-z_]\w*)", value_of, text)
+        if not re.fullmatch(r"[\d\s+*/%()-]*", plain):
+            return unknown(source)
         try:
             return str(_evaluate(ast.parse(plain.strip(), mode="eval").body))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):

@@ -12,7 +12,9 @@ from reports.given.shell import read_script
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="no bash here")
 
-VALUES = st.sampled_from(["1", "''", '"a b"', "'x  y'", "$A", '"$A $B"', "${C:-z}", "$((2*3))", " "])
+VALUES = st.sampled_from(
+    ["1", "''", '"a b"', "'x  y'", "$A", '"$A $B"', "${C:-z}", "$((2*3))", " "]
+)
 ASSIGNMENTS = st.sampled_from(["A", "B"]).flatmap(
     lambda name: st.one_of(
         VALUES.map(lambda value: f"{name}={value}"),
@@ -23,7 +25,17 @@ ASSIGNMENTS = st.sampled_from(["A", "B"]).flatmap(
     )
 )
 WORDS = st.sampled_from(
-    ["$A", '"$A"', "${B}", "${A[@]}", '"${A[@]}"', '"${A[*]}"', "x${B}y", '"${#A[@]}"', "${B:+set}"]
+    [
+        "$A",
+        '"$A"',
+        "${B}",
+        "${A[@]}",
+        '"${A[@]}"',
+        '"${A[*]}"',
+        "x${B}y",
+        '"${#A[@]}"',
+        "${B:+set}",
+    ]
 )
 
 

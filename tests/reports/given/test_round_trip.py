@@ -98,9 +98,7 @@ def test_megatron_scripts_say_their_job(tmp_path_factory, name, recipe):
     assume(not command.lacking)
     script = tmp_path_factory.mktemp("launch") / "run.sh"
     script.write_text(command.script())
-    read = read_given(
-        str(script), replace(BASE, framework=CORE), (), model, framework
-    )
+    read = read_given(str(script), replace(BASE, framework=CORE), (), model, framework)
     assert read.reading.unknown == ()
     assert read.declared.cluster.num_gpus == CLUSTER.num_gpus
     found = read.declared.model

@@ -1,3 +1,6 @@
+import shlex
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,7 +91,9 @@ def test_nothing_is_said_of_passed_over_conditions_without_consequences():
 
 
 def test_case_takes_the_first_pattern_that_matches():
-    text = "S=22b\ncase $S in\n 1b) L=24 ;;\n 22b|23b) L=48; H=6144 ;;\n *) L=1 ;;\nesac\nrun $L $H"
+    text = (
+        "S=22b\ncase $S in\n 1b) L=24 ;;\n 22b|23b) L=48; H=6144 ;;\n *) L=1 ;;\nesac\nrun $L $H"
+    )
     assert words(text) == ["run", "48", "6144"]
 
 
@@ -125,15 +130,11 @@ def test_huge_scripts_and_numbers_are_refused_or_unknown():
 
 @given(st.text(alphabet="ab$ {}()[]'\"\\`#;|&<>=+-\n0", max_size=60))
 def test_any_text_is_read_or_refused(text):
-    try:
+    with suppress(InputError):
         read_script(text, {"a": "1"})
-    except InputError as error:
-        assert error.field == "given"
 
 
 @given(st.lists(st.text(alphabet="abc$ '\"\\{}()#*?0=", max_size=8), max_size=5))
 def test_quoted_words_come_back(given_words):
-    import shlex
-
     text = shlex.join(["run", *given_words])
     assert words(text) == ["run", *given_words]

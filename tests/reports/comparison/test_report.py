@@ -1,0 +1,155 @@
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from conf.build import build_value
+from optimizer.question import Declared
+from reports.comparison import Predictions, compare
+from reports.comparison.record import comparison_csv, comparison_record
+from reports.comparison.report import comparison_report
+from reports.comparison.words import Unit, change_words, signed_seconds
+from reports.terminal import as_text
+from simulators.base import get_simulator
+from simulators.job import Model, Recipe
+from tests.reports.comparison.samples import predictions, space
+from tests.reports.given.samples import CONF
+from tests.samples import CLUSTER, GPU, TRAINING
+
+FIRST = Recipe(tp=2, sp=True)
+OTHER = replace(FIRST, pp=2, vpp=2, micro_batch=2)
+
+
+def made(other=OTHER, **simulated):
+    simulated = {"step_s": lambda r: 10 - r.vpp - r.micro_batch, **simulated}
+    second = None if other is None else ("b", "here", other)
+    return compare(("a", "there", FIRST), second, space(), predictions(**simulated))
+
+
+def test_the_report_has_every_part_and_fits_a_page():
+    text = as_text(comparison_report(made()))
+    for shown in (
+        "a  tp2 pp1 dp8 mb1 sp zero1  (there)",
+        "b is 2.000 s a step (25.0 %) faster than a",
+        "Where the step goes",
+        "Why b differs",
+        "Which change brings what, from a to b",
+        "vpp 1 → 2",
+        "If you change only one knob of a",
+        "Memory of the worst stage, GiB",
+    ):
+        assert shown in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_alone_a_recipe_is_shown_with_its_neighbours():
+    text = as_text(comparison_report(made(None)))
+    assert "If you change only one knob of a" in text
+    assert "Which change" not in text
+
+
+def test_equal_recipes_differ_in_nothing():
+    text = as_text(comparison_report(made(FIRST)))
+    assert "a and b are the same recipe." in text
+    assert "Which change" not in text
+
+
+def test_what_does_not_fit_is_said():
+    report = comparison_report(made(headroom_gib=lambda r: 5 - 3 * r.micro_batch))
+    text = " ".join(as_text(report).split())
+    assert "b does not fit in memory, by 1.0 GiB." in text
+    assert "of them do not fit in memory and count with the time" in text
+    assert "!: does not fit in memory." in text
+
+
+def test_a_search_that_asked_something_else_is_noticed():
+    comparison = made()
+    step_s = comparison.difference.other.prediction.step_time_s
+    same = as_text(comparison_report(comparison, stored_step_s=step_s))
+    other = as_text(comparison_report(comparison, stored_step_s=2 * step_s))
+    assert "asked about another" not in same
+    assert "it asked about another model, cluster or training" in other
+
+
+def test_records_are_json_with_the_same_figures():
+    comparison = made()
+    record = json.loads(json.dumps(comparison_record(comparison), allow_nan=False))
+    difference = record["difference"]
+    steps = [record[side]["prediction"]["step_time_s"] for side in ("a", "b")]
+    assert difference["step_time_s"] == pytest.approx(steps[1] - steps[0])
+    assert sum(difference["breakdown_s"].values()) == pytest.approx(difference["step_time_s"])
+    brought = sum(change["step_s"] for change in difference["changes"]["changes"])
+    assert brought == pytest.approx(difference["step_time_s"])
+    for neighbour in record["one_knob"]:
+        assert neighbour["difference_s"] == pytest.approx(neighbour["step_time_s"] - steps[0])
+
+
+def test_csv_has_a_row_for_every_recipe():
+    comparison = made()
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
+    assert [row["recipe"] for row in rows[:3]] == ["a", "b", "one_knob"]
+    assert len(rows) == 2 + len(comparison.neighbours)
+    assert float(rows[1]["step_time_s"]) == comparison.difference.other.prediction.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("fields", "before", "after", "words"),
+    [
+        (("vpp",), (1,), (8,), "vpp 1 → 8"),
+        (("sp", "tp"), (False, 1), (True, 2), "sp off → on, tp 1 → 2"),
+        (("etp",), (None,), (1,), "etp tp → 1"),
+        (
+            ("recompute", "recompute_layers"),
+            ("none", None),
+            ("full", 1),
+            "recompute none → full(1 a chunk)",
+        ),
+        (
+            ("recompute", "recompute_modules"),
+            ("selective", "mlp"),
+            ("none", None),
+            "recompute selective(mlp) → none",
+        ),
+        (("recompute_layers",), (None,), (1,), "recompute_layers all → 1"),
+    ],
+)
+def test_changes_in_words(fields, before, after, words):
+    assert change_words(fields, before, after) == words
+
+
+def test_signed_quantities():
+    assert signed_seconds(-0.0125) == "-12.5 ms"
+    assert signed_seconds(0.0) == "0"
+    unit = Unit.of(91.8)
+    assert (unit.name, unit.signed(-13.7234), unit.signed(0.001)) == ("s", "-13.72", "0")
+    small = Unit.of(0.25)
+    assert (small.name, small.signed(0.0123)) == ("ms", "+12.3")
+
+
+def test_reasons_are_the_real_quantities():
+    """Of GPT-22B on 16 H100, counted by hand."""
+    shape = build_value(Model, "model", yaml.safe_load((CONF / "model/gpt22b.yaml").read_text()))
+    declared = Declared(shape, GPU, CLUSTER, TRAINING)
+    first = Recipe(tp=8, pp=2, recompute="full")
+    other = Recipe(tp=4, pp=4, vpp=2, sp=True)
+    comparison = compare(
+        ("a", "", first),
+        ("b", "", other),
+        space(),
+        Predictions(declared, get_simulator("replay")),
+    )
+    words = {reason.part: reason.words for reason in comparison.difference.reasons}
+    # (pp - 1) / (vpp x micro-batches): 64 sequences, one replica each.
+    assert "a (2 - 1) / (1 x 64) = 1.6 %, b (4 - 1) / (2 x 64) = 2.3 %" in words["bubble"]
+    assert "b repeats 0.0 % of the model's FLOPs" in words["compute"]
+    # 2 x 64 x 2048 tokens x 6144 x 2 bytes to and from the one neighbour of the last stage.
+    size = 2048 * 6144 * 2 / 2**20
+    assert f"passes 128 messages of {size:.1f} MiB" in words["pp_communication"]
+    assert "in groups of 8 inside a node, b exchanges" in words["tp_communication"]
+    gaps = sum(reason.difference_s for reason in comparison.difference.reasons)
+    step_s = comparison.difference.other.prediction.step_time_s
+    total = step_s - comparison.first.prediction.step_time_s
+    assert gaps == pytest.approx(total, abs=0.02 * step_s)
