@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import subprocess
 import sys
@@ -26,14 +25,13 @@ from planning.outcome import StudyOutcome, run_study
 from planning.schedule import keep
 from planning.store import AnswerStore
 from planning.webhook import post
-from reports.capacity.page import study_page
+from reports.capacity.files import study_texts
 from reports.capacity.progress import study_view
 from reports.capacity.record import study_csv, study_json, study_record
 from reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
-from reports.capacity.tables import answer_words, change_words, goodput_words, study_report
+from reports.capacity.tables import answer_words, study_report
 from reports.capacity.tracked import study_runs
 from reports.capacity.why import why_no_recipe
-from reports.launch import megatron_launch
 from reports.record import git_commit
 from reports.terminal import as_text, console_for, show
 from simulators.output import show_text
@@ -55,24 +53,8 @@ def plan(config: DictConfig) -> int:
 def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> int:
     """One run of the study, whose directory is this process's alone."""
     started = datetime.now().astimezone()
-    search = capacity.settings
     tracker = make_tracker(capacity.tracking)
-    output = capacity.output
-    with study_view(console_for(sys.stderr), output.verbosity) as view:
-        try:
-            outcome = run_study(
-                capacity.study,
-                capacity.declarations,
-                capacity.reliability,
-                AnswerStore(study_directory / CELLS, search),
-                functools.partial(answer_cell, settings=search, why_nothing=why_no_recipe),
-                n_jobs=capacity.n_jobs,
-                on_progress=view.show,
-            )
-        except KeyboardInterrupt:
-            kept = f"interrupted: answered cells are kept in {study_directory / CELLS}"
-            print(f"{kept}, and the same command goes on", file=sys.stderr)
-            raise
+    outcome = answer_study(capacity, study_directory)
     choices = HydraConfig.get().runtime.choices
     record = study_record(
         outcome,
@@ -87,39 +69,30 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     def report(verbosity: str) -> RenderableType:
         return study_report(outcome, capacity.reliability, found, directory, verbosity=verbosity)
 
-    texts = {
-        "report.txt": as_text(report("verbose")),
-        "study.csv": study_csv(record),
-        "report.html": study_page(
-            record,
-            [answer_words(model, outcome) for model in outcome.models],
-            [goodput_words(outcome, capacity.reliability)],
-            None if found is None else [change_words(change) for change in found],
-        ),
-        "settings.yaml": OmegaConf.to_yaml(config, resolve=True),
-        **launch_scripts(outcome),
-    }
-    if found is not None:
-        texts["changes.json"] = json.dumps([c.to_json() for c in found], indent=1) + "\n"
+    texts = study_texts(
+        outcome,
+        record,
+        capacity.reliability,
+        found,
+        report=as_text(report("verbose")),
+        settings=OmegaConf.to_yaml(config, resolve=True),
+    )
     save_run(directory, record, texts)
+    output = capacity.output
     if output.format == "table":
         show(report(output.verbosity))
     if capacity.webhook is not None:
         tell(capacity.webhook, outcome, found, directory)
     settings: Any = OmegaConf.to_container(config, resolve=True)
+    files = [*texts, STUDY]
     tree = study_runs(
-        outcome,
-        record,
-        settings=settings,
-        found=found,
-        directory=directory,
-        files=[*texts, STUDY],
+        outcome, record, settings=settings, found=found, directory=directory, files=files
     )
     tracked = track(tracker, tree)
     if output.format == "json":
         show_text(study_json(outcome, record, found=found, directory=directory, tracked=tracked))
     elif output.format == "csv":
-        show_text(texts["study.csv"])
+        show_text(study_csv(record))
     elif tracked is not None and output.verbosity != "quiet":
         show_text(f"Tracked: {tracked}\n")
     if found and capacity.fail_on_change:
@@ -127,15 +100,24 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     return OK if all(model.meets_all for model in outcome.models) else NOTHING_FITS
 
 
-def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
-    """The Megatron-LM command of each model's answer, by file name."""
-    return {
-        f"launch_{model.model}.sh": megatron_launch(
-            model.chosen.cell.declared.job(model.chosen.best.recipe)
-        ).script()
-        for model in outcome.models
-        if model.chosen is not None
-    }
+def answer_study(capacity: CapacityPlan, study_directory: Path) -> StudyOutcome:
+    """Search or read back every cell, and show how far that is."""
+    search, cells = capacity.settings, study_directory / CELLS
+    with study_view(console_for(sys.stderr), capacity.output.verbosity) as view:
+        try:
+            return run_study(
+                capacity.study,
+                capacity.declarations,
+                capacity.reliability,
+                AnswerStore(cells, search),
+                functools.partial(answer_cell, settings=search, why_nothing=why_no_recipe),
+                n_jobs=capacity.n_jobs,
+                on_progress=view.show,
+            )
+        except KeyboardInterrupt:
+            kept = f"interrupted: answered cells are kept in {cells}"
+            print(f"{kept}, and the same command goes on", file=sys.stderr)
+            raise
 
 
 def track(tracker: Tracker, tree: RunTree) -> str | None:
