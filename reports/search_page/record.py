@@ -88,7 +88,6 @@ def _question(searched: Searched) -> dict[str, Any]:
         "words": question_words(job),
         "num_gpus": job.world_size,
         "gpu": declared.gpu.name,
-        "gpu_memory_bytes": declared.gpu.memory_bytes,
         "memory_reserve": declared.cluster.memory_reserve,
         "tokens": tokens_words(declared.training.tokens),
         "price_usd_per_hour": declared.gpu.price_usd_per_hour,
@@ -121,7 +120,6 @@ def _search(result: SearchResult) -> dict[str, Any]:
         "resumed_trials": result.resumed_trials,
         "notes": list(result.notes),
         "proof": None if certificate is None else proof_words(certificate),
-        "certificate": None if certificate is None else certificate.to_dict(),
     }
 
 

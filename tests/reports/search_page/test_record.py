@@ -103,7 +103,6 @@ def test_a_proof_is_told():
     given = searched()
     record = page_record(replace(given, result=replace(given.result, certificate=proof)))
     assert record["search"]["proof"].startswith("No other recipe of the space beats")
-    assert record["search"]["certificate"]["discarded_share"] == pytest.approx(5 / 9)
 
 
 def test_what_tracing_found_stands_side_by_side():
