@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -27,6 +28,9 @@ from simulators.job import Cluster, Model
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
 )
+
+# Where arguments come from that are no file's.
+_TYPED = "the command line"
 
 
 def read_given(
@@ -52,7 +56,11 @@ def read_given(
     if origin.endswith(".toml"):
         words, nowhere = words_of_table(_toml(origin, text)), GpuCount(None, None, None)
         return _torchtitan(words, origin, base, said, model_named, framework_named, nowhere)
-    script = read_script(text, os.environ)
+    if origin == _TYPED and text.startswith("--"):
+        # The shell has made these words already: only quotes are left to be read.
+        script = Script(commands=[Command(tuple(_words(text)), {}, 1)])
+    else:
+        script = read_script(text, os.environ)
     command = _launch_command(script, origin)
     arguments = _program_arguments(command)
     own = [word for word in arguments if shown(word) in ("$@", "$*")]
@@ -84,8 +92,8 @@ def _text_of(given: str) -> tuple[str, str]:
     stripped = given.strip()
     if not stripped:
         raise InputError("given", given, "is empty", _ALLOWED)
-    if "--" in stripped and not Path(stripped).is_file():
-        return stripped, "the command line"
+    if "--" in stripped and not _is_file(stripped):
+        return stripped, _TYPED
     path = Path(stripped)
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -94,6 +102,20 @@ def _text_of(given: str) -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise InputError("given", given, f"cannot be read: {reason}", _ALLOWED) from error
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than names of files may be
+        return False
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError("given", text, f"cannot be read: {error}", _ALLOWED) from error
 
 
 def _launch_command(script: Script, origin: str) -> Command:
@@ -205,7 +227,7 @@ def _model(fields: dict[str, Any], base: Model, origin: str, said: Collection[st
 
 
 def _name(origin: str) -> str:
-    return "given" if origin == "the command line" else origin.partition(".")[0]
+    return "given" if origin == _TYPED else origin.partition(".")[0]
 
 
 def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:

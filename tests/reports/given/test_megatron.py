@@ -1,0 +1,321 @@
+"""Megatron-LM's arguments and defaults, one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from reports.given.megatron import MegatronArguments
+from reports.given.options import Options
+from simulators.errors import InputError
+from simulators.job import Mla, Recipe
+from tests.reports.given.samples import read
+from tests.samples import CLUSTER, MODEL, TRAINING
+
+SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "
+SHAPE += "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 "
+
+
+def shape(more: str = ""):
+    return read(SHAPE + more)
+
+
+def test_absent_arguments_are_megatron_s_defaults():
+    given = shape()
+    model, recipe = given.declared.model, given.recipe
+    assert (model.ffn_hidden_size, model.kv_heads, model.qk_head_dim) == (4 * 768, 12, 64)
+    assert (model.gated_mlp, model.normalization, model.position) == (
+        False,
+        "layernorm",
+        "learned",
+    )
+    assert model.linear_bias
+    assert model.qkv_bias
+    assert model.dropout
+    assert model.tied_embeddings
+    assert (model.moe, model.mla, model.num_mtp_layers) == (None, None, 0)
+    assert model.sequence_length == 2048
+    assert given.declared.training.sequence_length == 1024
+    assert given.declared.training.precision == "fp32"
+    assert recipe == Recipe(micro_batch=2, zero_stage=0)
+
+
+def test_a_gated_mlp_is_narrower_by_default():
+    # int(4 x 768 x 2/3 / 64) x 64.
+    assert shape("--swiglu").declared.model.ffn_hidden_size == 2048
+    assert shape("--swiglu --ffn-hidden-size 3000").declared.model.ffn_hidden_size == 3000
+
+
+def test_query_groups_count_only_when_asked_for():
+    assert shape("--num-query-groups 4").declared.model.kv_heads == 12
+    assert shape("--group-query-attention --num-query-groups 4").declared.model.kv_heads == 4
+    assert shape("--group-query-attention").declared.model.kv_heads == 1
+
+
+def test_sequence_parallelism_needs_tensor_parallelism():
+    alone = shape("--sequence-parallel")
+    assert not alone.recipe.sp
+    assert any("does nothing" in note for note in alone.reading.notes)
+    assert shape("--sequence-parallel --tensor-model-parallel-size 2").recipe.sp
+
+
+def test_without_a_global_batch_each_replica_takes_one_micro_batch():
+    arguments = SHAPE.replace("--global-batch-size 32", "--tensor-model-parallel-size 2")
+    given = read(arguments)
+    # 16 GPUs / tp 2 = 8 replicas x 2.
+    assert given.declared.training.global_batch_size == 16
+    assert any("no --global-batch-size" in note for note in given.reading.notes)
+
+
+def test_micro_batch_is_required_as_megatron_requires_it():
+    with pytest.raises(InputError, match="--micro-batch-size"):
+        read(SHAPE.replace("--micro-batch-size 2", ""))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fp32"),
+    [
+        ("--bf16", True),
+        ("--bf16 --grad-reduce-in-bf16", False),
+        ("--fp16", False),
+        ("--fp16 --accumulate-allreduce-grads-in-fp32", True),
+        ("--bf16 --use-precision-aware-optimizer --main-grads-dtype bf16", False),
+    ],
+)
+def test_type_of_accumulated_gradients(arguments, fp32):
+    assert shape(arguments).declared.framework.accumulate_grads_fp32 is fp32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "precision"),
+    [
+        ("--bf16", "bf16"),
+        ("--fp16", "fp16"),
+        ("--bf16 --fp8-format hybrid", "fp8"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe tensorwise", "fp8_current"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+    ],
+)
+def test_precision(arguments, precision):
+    assert shape(arguments).declared.training.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fields"),
+    [
+        ("--recompute-activations", {"recompute": "selective"}),
+        ("--recompute-granularity selective", {"recompute": "selective"}),
+        (
+            "--recompute-granularity selective --recompute-modules mlp core_attn",
+            {"recompute": "selective", "recompute_modules": "mlp+core_attn"},
+        ),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            {"recompute": "full"},
+        ),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+            {"recompute": "full", "recompute_layers": 3},
+        ),
+        ("--use-distributed-optimizer", {"zero_stage": 1}),
+        (
+            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params",
+            {"zero_stage": 3},
+        ),
+        ("--use-torch-fsdp2", {"zero_stage": 3}),
+        ("--use-distributed-optimizer --overlap-grad-reduce", {"overlap_grad_reduce": True}),
+        (
+            "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3",
+            {"pp": 2, "vpp": 2},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ettttt|tttttttL",
+            {"pp": 2, "first_stage_layers": 5, "last_stage_layers": 7},
+        ),
+        (
+            "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E(t*3|)*3t*3L",
+            {"pp": 2, "vpp": 2},
+        ),
+    ],
+)
+def test_recipes(arguments, fields):
+    found = shape(arguments).recipe
+    assert {name: getattr(found, name) for name in fields} == fields
+
+
+def test_full_recomputation_without_a_method_is_refused():
+    with pytest.raises(InputError, match="--recompute-method"):
+        shape("--recompute-granularity full")
+
+
+@pytest.mark.parametrize("layout", ["Et|tL", "E(t|)*9999999999L", "Ex|tL", "t*99999999"])
+def test_impossible_layouts_are_refused(layout):
+    with pytest.raises(InputError, match="layout"):
+        shape(f"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout {layout}")
+
+
+MOE = "--num-experts 8 --bf16 --moe-grouped-gemm "
+
+
+def test_defaults_of_experts():
+    moe = shape(MOE).declared.model.moe
+    assert (moe.top_k, moe.ffn_hidden_size, moe.dispatcher) == (2, 4 * 768, "allgather")
+    assert (moe.num_dense_layers, moe.layer_period, moe.capacity_factor) == (0, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "dense", "period", "exact"),
+    [
+        ("1", 0, 1, True),
+        ("([0]*2+[1]*10)", 2, 1, True),
+        ("([0]+[1])*6", 0, 2, True),
+        ("([0]*4+[1]+[0]+[1]+[0]+[1]+[0]+[1]+[0])", 3, 2, True),
+        # Megatron's period begins with an expert layer, here it ends with one.
+        ("2", 0, 2, False),
+        ("([1]*6+[0]*6)", 0, 2, False),
+    ],
+)
+def test_which_layers_have_experts(pattern, dense, period, exact):
+    given = shape(f"{MOE} --moe-layer-freq {pattern}")
+    moe = given.declared.model.moe
+    assert (moe.num_dense_layers, moe.layer_period) == (dense, period)
+    said = [argument for argument, _ in given.reading.not_modelled]
+    assert (f"--moe-layer-freq {pattern}" in said) is not exact
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[0]*12", "[1]*9", "__import__('os')", "[1]*99999999999", "0"]
+)
+def test_impossible_patterns_are_refused(pattern):
+    words = [*SHAPE.split(), *MOE.split(), "--moe-layer-freq", pattern]
+    with pytest.raises(InputError, match="--moe-layer-freq"):
+        MegatronArguments(Options(words), {}).model.fields(MODEL)
+
+
+def test_latent_attention_has_defaults():
+    model = shape("--multi-latent-attention").declared.model
+    assert model.mla == Mla(32, 128, 64, 128)
+
+
+def test_vocabularies():
+    assert shape("--tokenizer-type GPT2BPETokenizer").declared.model.vocab_size == 50257
+    null = shape("--tokenizer-type NullTokenizer --vocab-size 1000").declared.model
+    assert null.vocab_size == 1001
+    unsaid = shape("--tokenizer-type HuggingFaceTokenizer --tokenizer-model x")
+    assert unsaid.declared.model.vocab_size == MODEL.vocab_size
+    assert any("vocabulary" in note for note in unsaid.reading.notes)
+    assert shape("--padded-vocab-size 51200").declared.model.padded_vocab_size(8) == 51200
+
+
+def test_every_argument_ends_in_one_list():
+    given = shape("--bf16 --lr 1e-4 --window-size 512 --sequence-paralel --novel 3 4")
+    reading = given.reading
+    assert "--lr 1e-4" in reading.no_effect
+    assert ("--window-size 512", "attention is full") in reading.not_modelled
+    unknown = {each.argument: each.nearest for each in reading.unknown}
+    assert unknown == {"--sequence-paralel": "--sequence-parallel", "--novel 3 4": None}
+    listed = len(reading.used) + len(reading.no_effect) + len(reading.not_modelled)
+    words = SHAPE + "--bf16 --lr --window-size --sequence-paralel --novel"
+    assert listed + len(unknown) == words.count("--")
+
+
+def test_an_excerpt_leaves_the_rest_as_declared():
+    given = read("--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer")
+    assert given.declared.model == MODEL
+    assert given.declared.training == TRAINING
+    assert given.recipe == Recipe(tp=2, sp=True)
+    assert any("no --num-layers" in note for note in given.reading.notes)
+
+
+def test_the_same_shape_keeps_its_name():
+    words = (
+        "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
+        "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64"
+    )
+    assert read(words).declared.model == MODEL
+    assert read(words.replace("1024 --num", "2048 --num")).declared.model.name == "given"
+
+
+def test_what_the_command_line_says_counts_more():
+    given = read(SHAPE, said=("model.num_layers", "training.global_batch_size"))
+    assert given.declared.model.num_layers == MODEL.num_layers
+    assert given.declared.training.global_batch_size == TRAINING.global_batch_size
+
+
+def script(tmp_path, text: str) -> str:
+    path = tmp_path / "train.sh"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "per_node"),
+    [
+        ("torchrun --nnodes 4 --nproc_per_node=4 pretrain_gpt.py", 4, 4),
+        (
+            "N=8\npython -m torch.distributed.run --nnodes $N --nproc-per-node 8 pretrain_gpt.py",
+            8,
+            8,
+        ),
+        ("#SBATCH --nodes=3\n#SBATCH --gres=gpu:h100:4\nsrun python pretrain_gpt.py", 3, 4),
+        ("NNODES=5\nGPUS_PER_NODE=8\npython pretrain_gpt.py", 5, 8),
+        ("WORLD_SIZE=64\npython pretrain_gpt.py", 8, 8),
+        ("torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 pretrain_gpt.py", 2, 8),
+        ("python pretrain_gpt.py", 2, 8),
+    ],
+)
+def test_gpus_are_those_that_the_script_starts(tmp_path, text, nodes, per_node):
+    cluster = read(script(tmp_path, f"{text} {SHAPE}")).declared.cluster
+    assert (cluster.num_nodes, cluster.gpus_per_node) == (nodes, per_node)
+
+
+def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
+    text = f"torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
+    given = read(script(tmp_path, text + " --tensor-model-parallel-size 16"))
+    assert given.declared.cluster == CLUSTER
+    assert any("does not divide" in note for note in given.reading.notes)
+    kept = read(script(tmp_path, text), said=("cluster.num_nodes",))
+    assert kept.declared.cluster == CLUSTER
+
+
+def test_variables_of_nccl_and_the_allocator(tmp_path):
+    text = (
+        "export NCCL_ALGO=Tree\nPYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+        f"NCCL_MAX_NCHANNELS=8 torchrun pretrain_gpt.py {SHAPE}"
+    )
+    given = read(script(tmp_path, text))
+    assert (given.recipe.nccl_algo, given.recipe.nccl_max_channels) == ("tree", 8)
+    assert given.declared.framework.expandable_segments
+
+
+def test_a_value_that_nothing_sets_is_refused(tmp_path, monkeypatch):
+    path = script(tmp_path, f"python pretrain_gpt.py {SHAPE} --tensor-model-parallel-size $TPSIZE")
+    with pytest.raises(InputError, match=r"--tensor-model-parallel-size=\$TPSIZE"):
+        read(path)
+    monkeypatch.setenv("TPSIZE", "2")
+    assert read(path).recipe.tp == 2
+
+
+def test_a_file_of_arguments(tmp_path):
+    path = script(tmp_path, SHAPE.replace(" --", "\n--") + "\n# --bf16\n")
+    assert read(path).recipe.micro_batch == 2
+    assert read(path).declared.training.precision == "fp32"
+
+
+@pytest.mark.parametrize("given", ["", "nothing.sh", "echo"])
+def test_what_cannot_be_read_is_refused(given):
+    with pytest.raises(InputError, match="given"):
+        read(given)
+
+
+def test_a_script_without_training_is_refused(tmp_path):
+    with pytest.raises(InputError, match="starts no training"):
+        read(script(tmp_path, "echo hello\n"))
+
+
+def test_declared_software_is_kept_where_arguments_are_silent():
+    slow = replace(read(SHAPE).declared.framework, host_launch_s=1e-3)
+    assert read(SHAPE, framework=slow).declared.framework.host_launch_s == 1e-3
+
+
+def test_long_arguments_are_no_file_name():
+    assert read(SHAPE + "--data-path " + "x" * 5000).recipe.micro_batch == 2
