@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -20,9 +21,10 @@ from reports.front_plot import front_plot
 from reports.launch import megatron_launch
 from reports.nothing_found import why_nothing_fits
 from reports.proof import proof_words
+from reports.search_page.page import PAGE
 from reports.verification import verification_report
 from reports.wording import part_words, percent_words, question_words, seconds_words
-from simulators.job import Job
+from simulators.job import Job, Recipe
 from simulators.prediction import Prediction
 from simulators.traced.verification import Verification
 
@@ -33,6 +35,20 @@ _STOP_WORDS = {
     "proved": "nothing left can be among the best",
     "interrupted": "it was interrupted",
     "timeout": "its time was up",
+}
+
+# Columns that the whole names of the kinds of memory need.
+_ROOM_FOR_KINDS = 110
+_SHORT_KINDS = {
+    "parameters": "params",
+    "gradients": "grads",
+    "optimizer": "optim.",
+    "activations": "activ.",
+    "temporary": "temp.",
+    "communication buffers": "comm.",
+    "context": "CUDA",
+    "peak allocated": "peak\nalloc.",
+    "peak reserved": "peak\nreserved",
 }
 
 Notes = list[tuple[str, str]]
@@ -69,7 +85,9 @@ def search_report(
     verbose = verbosity == "verbose"
     shown = shown_trials(result, top_k)
     if not shown:
-        answer = [Text(line) for line in (why_nothing_fits(result, job_of), *relief)]
+        asked = job_of(result.trials[0].recipe if result.trials else Recipe())
+        answer = [Text(question_words(asked), style="bold")]
+        answer += [Text(line) for line in (why_nothing_fits(result, job_of), *relief)]
         notes = [] if verbosity == "quiet" else _search_notes(result, directory, verbose)
         return Group(*answer, _noted(notes))
     job, single = job_of(shown[0].recipe), len(result.objectives) == 1
@@ -112,7 +130,7 @@ def prediction_report(
         Text(),
         _breakdown_table(prediction),
         Text(),
-        _memory_table(prediction),
+        MemoryTable(prediction),
         Text(),
         _noted(_prediction_notes(prediction, job, verbosity == "verbose")),
     )
@@ -157,7 +175,7 @@ def _search_notes(result: SearchResult, directory: Path, verbose: bool) -> Notes
     if result.certificate is not None:
         notes.append(("Proof", proof_words(result.certificate)))
     notes += [("Note", note) for note in result.notes]
-    notes.append(("Files", f"{directory} ({REPORT} has more than is shown here)"))
+    notes.append(("Files", f"{directory}: {PAGE} to look at, {REPORT} with more than is here"))
     return notes
 
 
@@ -191,19 +209,27 @@ def _breakdown_table(prediction: Prediction) -> Table:
     return table
 
 
-def _memory_table(prediction: Prediction) -> Table:
-    stages = prediction.memory.per_stage
-    kinds = list(dict.fromkeys(kind for stage in stages for kind in stage.kind))
-    title = "Memory by pipeline stage, GiB"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("stage", justify="right")
-    for kind in [*kinds, "peak allocated", "peak reserved"]:
-        table.add_column(kind.replace("_", " "), justify="right")
-    for stage in stages:
-        amounts = [stage.kind.get(kind, 0) for kind in kinds]
-        amounts += [stage.peak_allocated_bytes, stage.peak_reserved_bytes]
-        table.add_row(str(stage.stage), *(f"{amount / 2**30:.2f}" for amount in amounts))
-    return table
+@dataclass(frozen=True)
+class MemoryTable:
+    """Memory of every pipeline stage by kind; with short headings where there is little room."""
+
+    prediction: Prediction
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        stages = self.prediction.memory.per_stage
+        kinds = list(dict.fromkeys(kind for stage in stages for kind in stage.kind))
+        names = [kind.replace("_", " ") for kind in [*kinds, "peak allocated", "peak reserved"]]
+        if options.max_width < _ROOM_FOR_KINDS:
+            names = [_SHORT_KINDS.get(name, name) for name in names]
+        title = "Memory by pipeline stage, GiB"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for name in ("stage", *names):
+            table.add_column(name, justify="right")
+        for stage in stages:
+            amounts = [stage.kind.get(kind, 0) for kind in kinds]
+            amounts += [stage.peak_allocated_bytes, stage.peak_reserved_bytes]
+            table.add_row(str(stage.stage), *(f"{amount / 2**30:.2f}" for amount in amounts))
+        yield table
 
 
 def _noted(notes: Notes) -> RenderableType:

@@ -44,4 +44,5 @@ def test_one_search_that_finds_nothing_does_not_stop_the_others(tmp_path):
     )
     assert done.returncode == 1, done.stderr
     assert "No recipe fits" in done.stdout
-    assert "Best recipes: gpt3_2b7" in done.stdout
+    assert "gpt175b on a800_8 (8 x a800_80)" in done.stdout
+    assert "gpt3_2b7 on a800_8 (8 x a800_80)" in done.stdout.split("Would fit")[1]
