@@ -57,6 +57,38 @@ def test_a_reader_that_leaves_early_is_no_failure(tmp_path, arguments):
     assert process.wait(timeout=60) == 0
 
 
+def test_launch_files_are_written_where_asked(tmp_path):
+    place = "launch.directory=new/launch"
+    done = run("simulate.py", *FITTING, place, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Launch files in new/launch:" in done.stdout
+    assert "no DeepSpeed: tp=4" in done.stdout
+    text = (tmp_path / "new" / "launch" / "megatron_lm.sh").read_text()
+    assert "--tensor-model-parallel-size 4 " in text
+    done = run("simulate.py", *FITTING, place, "format=json", cwd=tmp_path)
+    launch = json.loads(done.stdout)["launch"]
+    assert launch["megatron_bridge"]["script"] == "megatron_bridge.sh"
+    assert launch["deepspeed"]["script"] is None
+    assert any("tp=4" in reason for reason in launch["deepspeed"]["impossible"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("launch.framework=megatron", "did you mean 'megatron_lm'"),
+        ("launch.directory=file", "launch.directory=file: cannot be written"),
+        ("launch.folder=x", "launch.folder"),
+    ],
+)
+def test_launch_files_nobody_can_have_are_refused(tmp_path, setting, said):
+    (tmp_path / "file").write_text("")
+    done = run("simulate.py", *FITTING, setting, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_running_out_of_memory_is_an_answer(tmp_path):
     done = run(
         "simulate.py",

@@ -22,7 +22,7 @@ RENAMED = {
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
 }
 PROPERTY = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )

@@ -1,0 +1,94 @@
+"""Launch files that run: their frameworks, unmodified, on virtual GPUs."""
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reports.launch import launch_texts, launches
+from simulators.framework import Framework
+from simulators.job import Job, Recipe
+from tests.e2e.commands import environment
+from tests.reports.launch.jobs import DENSE
+from tests.samples import CLUSTER, GPU, TRAINING
+
+ROOT = Path(__file__).parents[3]
+SMALL = replace(DENSE, num_layers=2, num_query_groups=4, vocab_size=1024, sequence_length=256)
+JOB = Job(
+    SMALL,
+    GPU,
+    CLUSTER,
+    replace(TRAINING, global_batch_size=32),
+    Recipe(zero_stage=3, overlap_grad_reduce=True, recompute="full", micro_batch=1),
+    Framework(fusion="eager"),
+)
+
+
+@pytest.fixture(autouse=True)
+def emulation():
+    """What virtual GPUs need."""
+    torch = importlib.util.find_spec("torch")
+    if torch is None or (Path(torch.origin).parent / "lib" / "libtorch_cuda.so").exists():
+        pytest.skip("emulation needs torch's build for CPU")
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("emulation needs a C++ compiler")
+
+
+def emulated(directory: Path, *words: str) -> str:
+    """What a script says that runs as rank 0 of the job."""
+    place = ["--world-size", str(JOB.world_size), "--rank", "0", "--gpu", GPU.name]
+    command = [sys.executable, "-m", "simulators.emulation", "run", *place, "--", *words]
+    variables = {
+        **environment(),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(directory), *sys.path]),
+    }
+    done = subprocess.run(
+        command, cwd=directory, env=variables, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """The launch files of the job."""
+    for name, text in launch_texts(JOB, launches(JOB)).items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def summary(said: str) -> dict[str, str]:
+    """The table at the end of an emulated run."""
+    rows = [line.split(maxsplit=1) for line in said.splitlines() if line.startswith(" ")]
+    return {row[0]: row[1] for row in rows if len(row) == 2}
+
+
+def test_deepspeed_trains_in_shards(directory):
+    pytest.importorskip("deepspeed")
+    pytest.importorskip("transformers")
+    said = emulated(directory, "deepspeed_train.py", "--steps", "2")
+    assert "step 1: " in said
+    assert summary(said)["violations"].strip() == "0"
+
+
+def test_torchtitan_trains_what_its_module_says(directory):
+    for name in ("torchtitan", "triton", "tokenizers"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    made = [sys.executable, str(ROOT / "examples" / "torchtitan_assets.py")]
+    subprocess.run([*made, "--output", "assets", "--samples", "64"], cwd=directory, check=True)
+    text = (directory / "torchtitan.sh").read_text()
+    words = shlex.split(text[text.index("-m torchtitan.train") :].replace("\\\n", " "))
+    words = [word for word in words if "$" not in word and word != "--hf-assets-path"]
+    more = "--training.steps 2 --metrics.log-freq 1 --hf-assets-path assets/tokenizer "
+    more += "--dataloader.dataset c4_test --dataloader.dataset-path assets/data"
+    said = emulated(directory, *words[:-1], *more.split(), words[-1])
+    assert "Building llama3 tiny_llama" in said
+    assert "step:  2" in said
+    assert summary(said)["violations"].strip() == "0"
