@@ -22,7 +22,7 @@ TITLE = "DeepSpeed"
 _FILL_IN = (
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data, instead of random tokens (deepspeed_train.py)",
-    "what no speed depends on: learning rate, rotary base",
+    "settings that no speed depends on: learning rate (deepspeed.json), rotary base",
 )
 
 

@@ -21,7 +21,7 @@ from simulators.job import Job, Model
 
 TITLE = "Megatron-Bridge"
 _FILL_IN = (
-    "what no speed depends on: learning rate, rotary base (optimizer.lr, model.rotary_base)",
+    "settings that no speed depends on (optimizer.lr, model.rotary_base)",
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data and tokenizer (dataset.blend, tokenizer)",
 )
@@ -156,9 +156,7 @@ def _model(job: Job) -> dict[str, object]:
         "apply_rope_fusion": model.position == "rope" and model.mla is None,
         "cross_entropy_loss_fusion": megatron_core.loss_in_place(job),
         "cross_entropy_fusion_impl": "te" if megatron_core.loss_in_place(job) else "native",
-        "attention_backend": Code(
-            "AttnBackend.unfused" if job.attention == "unfused" else "AttnBackend.flash"
-        ),
+        "attention_backend": Code(f"AttnBackend.{megatron_core.attention_backend(job)}"),
         "gradient_accumulation_fusion": job.framework.fused_wgrad,
     }
     if not model.dropout:

@@ -38,6 +38,14 @@ def environment(job: Job) -> dict[str, str]:
     return {}
 
 
+def attention_backend(job: Job) -> str:
+    """Megatron's name for the attention that runs."""
+    if job.attention == "unfused":
+        return "unfused"
+    # Latent attention's keys are wider than its values, which FlashAttention 2 does not take.
+    return "flash" if job.model.mla is None else "auto"
+
+
 def query_key_norm(model: Model) -> bool:
     """Whether queries and keys are normalised; the latent ones of MLA always are."""
     return model.qk_norm or model.mla is not None

@@ -25,7 +25,7 @@ from simulators.job import Job, Model
 
 TITLE = "Megatron-LM"
 _FILL_IN = (
-    "what no speed depends on: learning rate, rotary base (--lr, --rotary-base)",
+    "settings that no speed depends on (--lr, --rotary-base)",
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data and tokenizer (--mock-data, --tokenizer-type)",
 )
@@ -192,7 +192,6 @@ def _experts(job: Job) -> Arguments:
 def _training(job: Job) -> Arguments:
     training = job.training
     iterations = max(1, math.ceil(training.tokens / job.tokens_per_step))
-    attention = "unfused" if job.attention == "unfused" else "flash"
     arguments: Arguments = [
         ("--micro-batch-size", str(job.recipe.micro_batch)),
         ("--global-batch-size", str(training.global_batch_size)),
@@ -200,7 +199,7 @@ def _training(job: Job) -> Arguments:
         # Megatron has no default, and stops without one.
         ("--lr", "1e-4"),
         ("--mock-data",),
-        ("--attention-backend", attention),
+        ("--attention-backend", megatron_core.attention_backend(job)),
     ]
     arguments += _precision(job.precision)
     arguments += _optimizer(job)

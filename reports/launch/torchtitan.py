@@ -23,7 +23,7 @@ MODULE = "torchtitan_recipe"
 _FILL_IN = (
     "the folder of the tokenizer (ASSETS=) and the data (--dataloader.dataset)",
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
-    "what no speed depends on: learning rate, rotary base (torchtitan_recipe.py)",
+    "settings that no speed depends on: learning rate, rotary base (torchtitan_recipe.py)",
 )
 _SCHEDULE = {"1f1b": "1F1B", "gpipe": "GPipe"}
 

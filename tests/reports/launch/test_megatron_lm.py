@@ -120,6 +120,8 @@ def test_latent_attention():
     assert given["--qk-head-dim"] == "128"
     assert given["--qk-pos-emb-head-dim"] == "64"
     assert "--multi-latent-attention" in given
+    # FlashAttention 2 wants keys as wide as values.
+    assert given["--attention-backend"] == "auto"
     # No query compression declared: Megatron's default of none must stay.
     assert "--q-lora-rank" not in given
 
