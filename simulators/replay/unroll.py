@@ -19,6 +19,7 @@ from simulators.job import Job
 from simulators.network.choice import CongestedNetwork
 from simulators.replay.engine import Ints, Times, run
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
+from simulators.replay.host_lag import SYNC_LAUNCHES
 from simulators.replay.prices import PricedOp, kernel_seconds
 from simulators.replay.step_program import StepProgram, step_program
 from simulators.replay.timeline import (
@@ -32,7 +33,7 @@ from simulators.replay.timeline import (
     Passes,
     Timeline,
 )
-from simulators.workload.ir import Block, Collective, SendRecv
+from simulators.workload.ir import Alloc, Block, Collective, Free, HostSync, SendRecv
 from simulators.workload.program import Workload
 from simulators.workload.schedule import FORWARD, stage_order
 
@@ -77,6 +78,28 @@ class _Task:
 
 
 @dataclass(frozen=True)
+class _Launched:
+    """A device operation and the host's seconds for it; ``after_sync``: the host has waited for
+    everything before it."""
+
+    operation: int
+    host_s: float
+    after_sync: bool
+
+
+def _after_syncs(block: Block) -> list[int]:
+    """How often the host waits for the device before each device operation of a block."""
+    counts, syncs = [], 0
+    for op in block.ops:
+        if isinstance(op, HostSync):
+            syncs += 1
+        elif not isinstance(op, Alloc | Free):
+            counts.append(syncs)
+            syncs = 0
+    return counts
+
+
+@dataclass(frozen=True)
 class _Beside:
     """A transfer that runs beside compute: after the rows ``exits`` of one stage, before
     ``entries`` of another. It takes time but no stream: it is no engine task."""
@@ -97,7 +120,7 @@ class _Unroll:
         self.kinds = Kinds()
         # Distinct operations: None (a launch), then as they are met.
         self.operations: list[PricedOp | None] = [None]
-        self.priced: dict[str, list[tuple[int, float]]] = {}
+        self.priced: dict[str, list[_Launched]] = {}
         self.boundaries: dict[int, int] = {}
         # Columns of the rows, then the edges between them.
         self.work: list[float] = []
@@ -147,12 +170,16 @@ class _Unroll:
             kernel = communication = NONE
             overlapped = 0
             host = NONE
-            for operation, launch_s, block in self.device_operations(task):
+            for launched, block in self.device_operations(task):
+                operation = launched.operation
                 priced = self.operations[operation]
                 assert priced is not None
-                launched = host
-                host = self.add(0, launch_s, NEUTRAL_KIND, stage, HOST, task.micro_batch)
-                if launched < 0:
+                first = host < 0
+                host = self.add(0, launched.host_s, NEUTRAL_KIND, stage, HOST, task.micro_batch)
+                if launched.after_sync:
+                    ended = (row for row in (kernel, communication) if row >= 0)
+                    self.edges += [(row, host, 0.0) for row in ended]
+                if first:
                     # A blocking transfer makes the host wait for the previous pass.
                     self.edges += [(before, host, 0.0) for before in waits_for]
                 row = self.device_row(operation, stage, task.micro_batch, block, host)
@@ -186,14 +213,14 @@ class _Unroll:
             self.entries[task.number] = entries or ends
             self.exits[task.number] = ends
 
-    def device_operations(self, task: _Task) -> Iterator[tuple[int, float, int]]:
-        """Operations of a task, the host's seconds for each, and the number of their block."""
+    def device_operations(self, task: _Task) -> Iterator[tuple[_Launched, int]]:
+        """Operations of a task and the number of the block that each is part of."""
         for block in task.blocks:
             number = len(self.block_names)
             self.block_names.append(block.name)
             self.block_passes.append(task.pass_)
-            for operation, launch_s in self.of_block(block):
-                yield operation, launch_s, number
+            for launched in self.of_block(block):
+                yield launched, number
 
     def device_row(
         self, operation: int, stage: int, micro_batch: int, block: int, host: int
@@ -208,16 +235,21 @@ class _Unroll:
             stream = COMMUNICATION
         return self.add(operation, priced.seconds, kind, stage, stream, micro_batch, block, host)
 
-    def of_block(self, block: Block) -> list[tuple[int, float]]:
-        """A block's device operations and the host's seconds for each."""
+    def of_block(self, block: Block) -> list[_Launched]:
+        """A block's device operations in launch order."""
         if block.digest not in self.priced:
-            operations = self.step.pricer.operations(block)
-            launches = self.step.pricer.launch_seconds(block, operations)
+            pricer = self.step.pricer
+            operations = pricer.operations(block)
+            launches = pricer.launch_seconds(block, operations)
             first = len(self.operations)
             self.operations += operations
-            self.priced[block.digest] = list(
-                zip(range(first, len(self.operations)), launches, strict=True)
-            )
+            synced = _after_syncs(block)
+            self.priced[block.digest] = [
+                _Launched(
+                    first + at, seconds + syncs * SYNC_LAUNCHES * pricer.host_launch_s, syncs > 0
+                )
+                for at, (seconds, syncs) in enumerate(zip(launches, synced, strict=True))
+            ]
         return self.priced[block.digest]
 
     def boundary(self, stage: int, direction: int) -> int:
@@ -279,13 +311,14 @@ class _Unroll:
             stage = int(tasks.stream_rank[int(tasks.task_streams[task])])
             block = self.program.blocks.get(task)
             chain = []
-            for operation, _ in self.of_block(block) if block is not None else ():
-                priced = self.operations[operation]
+            for launched in self.of_block(block) if block is not None else ():
+                priced = self.operations[launched.operation]
                 assert priced is not None
                 assert priced.communication is not None
                 price = priced.communication
                 kind = self.kinds.communication(price.channels, price.wire_bytes_per_s)
-                chain.append(self.add(operation, priced.seconds, kind, stage, DATA_PARALLEL))
+                number = launched.operation
+                chain.append(self.add(number, priced.seconds, kind, stage, DATA_PARALLEL))
             if not chain:
                 chain = [self.add(0, 0.0, NEUTRAL_KIND, stage, DATA_PARALLEL)]
                 self.placeholders += chain

@@ -24,8 +24,8 @@ from simulators.replay.timeline import (
 )
 from simulators.replay.unroll import operation_timeline, unroll
 from simulators.validity import check_job
-from simulators.workload.ir import Block
-from tests.samples import CLUSTER, GPU, MODEL
+from simulators.workload.ir import Alloc, Block, Free, HostSync
+from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
 from tests.simulators.replay.conftest import Machine, Rates
 
 # Wide enough that kernels outlast their launches: the host then never holds the device back.
@@ -86,6 +86,28 @@ def test_a_slow_host_holds_the_device_back() -> None:
     launches = float((slow.end_s - slow.start_s)[slow.stream == HOST].sum())
     assert slow.step_time_s > fast.step_time_s
     assert slow.step_time_s >= launches
+
+
+def test_the_host_waits_for_the_device_where_it_reads_from_it() -> None:
+    question = Job(MOE_MODEL, GPU, CLUSTER, Training(32, 1e9), Recipe(tp=2, ep=4, sp=True))
+    check_job(question)
+    step = step_program(question, micro_batches=2)
+    timeline = unroll(step)
+    run = next(
+        run
+        for run in step.workload.stages[0].chunks[0].runs
+        if any(isinstance(op, HostSync) for op in run.forward.ops)
+    )
+    at = next(i for i, op in enumerate(run.forward.ops) if isinstance(op, HostSync))
+    device = [op for op in run.forward.ops[at:] if not isinstance(op, Alloc | Free | HostSync)]
+    named = np.array(timeline.names)[timeline.operation] == device[0].name
+    of_block = np.array(timeline.block_name)[timeline.block] == run.forward.name
+    rows = np.flatnonzero(named & of_block & (timeline.stream != HOST))
+    assert len(rows) == 2 * run.count
+    for row in rows.tolist():
+        earlier = (timeline.block == timeline.block[row]) & (np.arange(len(named)) < row)
+        launched_s = timeline.start_s[timeline.launched_by[row]]
+        assert launched_s >= timeline.end_s[earlier].max() - 1e-12
 
 
 def test_the_step_end_belongs_to_no_micro_batch() -> None:
