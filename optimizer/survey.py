@@ -7,6 +7,8 @@ launched, or was tried before, is moved to the nearest point that helps.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimizer.enumeration import blocks
+from optimizer.expressions import Expression
 from optimizer.space import Indices, Space
 from pruning.equivalence import spell_plainly
 from pruning.launchable import Rejected, find_launchable
@@ -28,6 +31,8 @@ __all__ = ["Rejected", "Survey", "survey"]
 MAX_POINTS = 20_000_000
 # Points are numbered by 64-bit ranks.
 _MAX_RAW_POINTS = 1 << 62
+# Combinations of values looked at to say which constraint nothing meets.
+_MOST_TRIED = 100_000
 
 
 class Points(Sequence[Indices]):
@@ -211,10 +216,34 @@ def _coordinates(space: Space, points: npt.NDArray[np.int16]) -> npt.NDArray[np.
     return np.ascontiguousarray(points.T).astype(np.float32) / ranges[:, None]
 
 
+def _can_hold(constraint: Expression, space: Space) -> bool:
+    """Whether some values of the knobs it reads, whatever their conditions, meet a constraint;
+    true as well where there are too many values to try."""
+    values = {
+        knob.name: (*knob.choices, *((knob.otherwise,) if knob.when is not None else ()))
+        for knob in space.knobs
+        if knob.name in constraint.names
+    }
+    if math.prod(map(len, values.values())) > _MOST_TRIED:
+        return True
+    quantities = space.declared.quantities
+    return any(
+        constraint.holds({**quantities, **dict(zip(values, each, strict=True))})
+        for each in itertools.product(*values.values())
+    )
+
+
 def _nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
     if not rejected:
-        constraints = [each.text for group in space.constraints for each in group]
-        return InputError("space.constraints", "; ".join(constraints), "leave no point")
+        every = [each for group in space.constraints for each in group]
+        impossible = [each for each in every if not _can_hold(each, space)]
+        names = {knob.name for knob in space.knobs}
+        read = sorted({name for each in impossible or every for name in each.names} & names)
+        texts = "; ".join(each.text for each in impossible or every)
+        problem = "no choice of the knobs meets it" if impossible else "leave no point together"
+        return InputError(
+            "space.constraints", texts, problem, f"other choices of {', '.join(read)}"
+        )
     total = sum(entry.count for entry in rejected.values())
     worst = sorted(rejected.items(), key=lambda item: -item[1].count)
     reasons = "; ".join(

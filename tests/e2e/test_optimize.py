@@ -266,6 +266,7 @@ def test_a_dead_tracking_server_costs_a_warning(tmp_path):
         (["cluster=v100_16"], "training.precision=bf16: v100_32 has no bf16"),
         (["cluster.nccl_version=latest"], "cluster.nccl_version=latest"),
         (["space.knobs.micro_batch.choices=[7]"], "no launchable recipe"),
+        (["space.knobs.tp.choices=[16]"], "no choice of the knobs meets it"),
         (["tracking.uri=mlflow"], "tracking.uri=mlflow"),
         (["executor.n_jobs=0"], "executor.n_jobs=0"),
         (["format=jsn"], "did you mean 'json'"),

@@ -275,7 +275,17 @@ def test_a_wrong_constraint_is_refused(constraints, field):
         compile_space({"knobs": {"tp": [1, 2]}, "constraints": constraints}, declared())
 
 
-def test_constraints_that_leave_nothing_are_named():
-    with pytest.raises(InputError, match="tp > 8: leave no point") as refused:
-        survey(compile_space({"knobs": {"tp": [1, 2]}, "constraints": ["tp > 8"]}, declared()))
+@pytest.mark.parametrize(
+    ("constraints", "said"),
+    [
+        (["tp > 8"], r"=tp > 8: no choice of the knobs meets it \(allowed: other choices of tp\)"),
+        # The others could be met: they are not what stands in the way.
+        (["pp > 1", "tp * pp > 8", "tp > 1"], r"=tp \* pp > 8: no choice .* of pp, tp\)"),
+        (["tp > 1", "pp > 1", "tp < 2"], r"=tp > 1; tp < 2; pp > 1: leave no point together"),
+    ],
+)
+def test_constraints_that_leave_nothing_are_named(constraints, said):
+    knobs = {"tp": [1, 2], "pp": {"choices": [1, 2], "when": "tp > 1", "otherwise": 1}}
+    with pytest.raises(InputError, match=said) as refused:
+        survey(compile_space({"knobs": knobs, "constraints": constraints}, declared()))
     assert refused.value.field == "space.constraints"
