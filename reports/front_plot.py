@@ -212,7 +212,10 @@ def _span(plot: FrontPlot, place: Callable[[Spot], float], axis: Axis) -> tuple[
         high = min(max(high, plot.limit), plot.limit * _BEYOND_CAPACITY)
     elif min(fitting) > 0:
         best = min(fitting) if axis.minimise else max(fitting)
-        low, high = max(low, best / _WORST_SHOWN), min(high, best * _WORST_SHOWN)
+        # Not without those that the table lists.
+        listed = [place(spot) for spot in plot.spots if spot.label] or [best]
+        low = min(max(low, best / _WORST_SHOWN), *listed, best)
+        high = max(min(high, best * _WORST_SHOWN), *listed, best)
     room = (high - low or abs(high) or 1.0) * 0.03
     return low - room, high + room
 

@@ -113,7 +113,7 @@ def search_report(
         if told_apart is not None:
             notes.append(("How sure", told_apart))
     notes += _prediction_notes(predicted(shown[0]), job, verbose)
-    notes += _launch_notes(job, directory, verbose or not single, launch_files)
+    notes += _launch_notes(job, directory, verbose, launch_files)
     notes += _search_notes(result, directory, verbose)
     return Group(*parts, _noted(notes))
 
@@ -162,6 +162,8 @@ def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | No
     elif whole:
         arguments = " ".join(shlex.join(option) for option in launch.arguments)
         words.append(f"Megatron-LM, whole command in {directory / LAUNCH}: {arguments}")
+    else:
+        words.append(f"{LAUNCH} starts it with Megatron-LM")
     if launch_files is not None:
         words.append(launch_files)
     elif launch.lacking:

@@ -82,10 +82,17 @@ def test_the_capacity_is_a_line_left_of_what_misses():
 
 
 def test_far_outliers_are_counted_not_drawn():
-    text = drawn(searched((1.0, 2.0), (1.1, 20.0), (9.0, 30.0), (1.0, -80.0)))
+    found = searched((1.0, 2.0), (1.1, 20.0), (9.0, 30.0), (1.0, -80.0))
+    text = drawn(found, shown=found.best[:2])
     assert "2 lie outside" in text
     assert "×" not in "".join(canvas(text))
     assert "out of memory (1)" in text
+
+
+def test_what_the_table_lists_is_never_outside():
+    front = searched((1.0, 2.0), (1.1, 20.0), (9.0, 30.0), (9.5, 25.0))
+    assert "#3" in drawn(front)
+    assert "#3" not in drawn(front, shown=front.best[:2])
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp437", "cp1252"])
