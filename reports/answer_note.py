@@ -9,6 +9,7 @@ from reports.error_bars import told_apart_words
 from reports.explain import JobOf, why_best
 from reports.nothing_found import why_nothing_fits
 from reports.wording import percent_words, question_words, recipe_words, seconds_words, usd_words
+from simulators.prediction import Prediction
 
 _ROWS = 10
 
@@ -23,9 +24,16 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
     """
     if not shown:
         return "**No recipe fits.**\n\n" + _quoted(why_nothing_fits(result, job_of))
+    best = _predicted(shown[0])
     job = job_of(shown[0].recipe)
+    bar = (
+        "" if best.interval_s is None else f" ({' to '.join(map(seconds_words, best.interval_s))})"
+    )
+    # MLflow folds what is beyond the first lines.
     parts = [
-        f"{question_words(job)}: run **{recipe_words(job.recipe, job.dp)}**",
+        f"Run **{recipe_words(job.recipe, job.dp)}**: {step} a step, "
+        f"MFU {percent_words(best.mfu)}, {usd_words(best.cost_of_run_usd)}.",
+        f"{question_words(job)}.",
         _table(shown, job_of),
     ]
     if len(result.objectives) == 1:
@@ -37,27 +45,25 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
 
 
 def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
-    lines = [
-        "| # | recipe | step | 80 % error bar | MFU | tokens/s per GPU | memory, GiB | run |",
-        "|---:|---|---:|---|---:|---:|---:|---:|",
-    ]
+    lines = ["| # | recipe | step | MFU | GiB | run |", "|---:|---|---:|---:|---:|---:|"]
     for rank, trial in enumerate(shown[:_ROWS], start=1):
-        prediction = trial.prediction
-        if prediction is None:
-            raise ValueError(f"trial {trial.number} has no prediction")
-        interval = prediction.interval_s
+        prediction = _predicted(trial)
         cells = (
             str(rank),
             recipe_words(trial.recipe, job_of(trial.recipe).dp),
             seconds_words(prediction.step_time_s),
-            "none" if interval is None else " to ".join(map(seconds_words, interval)),
             percent_words(prediction.mfu),
-            f"{prediction.tokens_per_s_per_gpu:,.0f}",
             f"{prediction.memory.peak_reserved_bytes / 2**30:.1f}",
             usd_words(prediction.cost_of_run_usd),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _predicted(trial: Trial) -> Prediction:
+    if trial.prediction is None:
+        raise ValueError(f"trial {trial.number} has no prediction")
+    return trial.prediction
 
 
 def _quoted(text: str) -> str:

@@ -83,8 +83,9 @@ def test_what_a_search_is_found_by():
 
 def test_the_description_is_the_answer():
     note = record(search_result()).parent.tags["mlflow.note.content"]
-    assert note.startswith("tiny on pair (16 x h100)")
-    assert "run **tp4 pp2 dp2" in note
+    assert note.startswith("Run **tp4 pp2 dp2")
+    assert "2.000 s a step, MFU 50.0 %, $1.23 k." in note
+    assert "tiny on pair (16 x h100)" in note
     assert "| 2 | tp2 pp4" in note
     assert "**Why #1:** " in note
 
