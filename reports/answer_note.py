@@ -26,9 +26,9 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
         return "**No recipe fits.**\n\n" + _quoted(why_nothing_fits(result, job_of))
     best = _predicted(shown[0])
     job = job_of(shown[0].recipe)
-    bar = (
-        "" if best.interval_s is None else f" ({' to '.join(map(seconds_words, best.interval_s))})"
-    )
+    step = seconds_words(best.step_time_s)
+    if best.interval_s is not None:
+        step += f" ({' to '.join(map(seconds_words, best.interval_s))})"
     # MLflow folds what is beyond the first lines.
     parts = [
         f"Run **{recipe_words(job.recipe, job.dp)}**: {step} a step, "
