@@ -43,7 +43,7 @@ def test_it_shows_and_writes_a_prediction(
     events = json.loads(gzip.decompress(timeline.read_bytes()))
     events = events["traceEvents"] if isinstance(events, dict) else events
     assert sum(event.get("name") == "aten.mm.default" for event in events) > 20
-    reserved = [each["args"] for each in events if each["name"] == "reserved memory (bytes)"]
+    reserved = [each["args"] for each in events if each["name"] == "reserved memory"]
     assert reserved
     assert all(value % 2**20 == 0 for each in reserved for value in each.values())
 
