@@ -6,6 +6,7 @@ allocator's figures are known to be worth, money by time and price together.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -112,10 +113,14 @@ def _is_assumed(gpu: Gpu) -> bool:
     """Whether the price is the one that this GPU's declaration admits to assume."""
     if "assum" not in gpu.sources.get("price_usd_per_hour", ""):
         return False
-    shipped = GPUS / f"{gpu.name}.yaml"
-    if not shipped.is_file():
-        return True
+    return _shipped_price(gpu.name) in (None, gpu.price_usd_per_hour)
+
+
+@functools.cache
+def _shipped_price(name: str) -> float | None:
+    """US dollars per hour that the project declares for a GPU; None for one it does not know."""
+    path = GPUS / f"{name}.yaml"
     try:
-        return load_gpu(shipped).price_usd_per_hour == gpu.price_usd_per_hour
+        return load_gpu(path).price_usd_per_hour if path.is_file() else None
     except InputError:
-        return True
+        return None
