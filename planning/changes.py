@@ -95,7 +95,8 @@ def _figure_changes(
         found.append(Change("recipe", key, then_words, now_words))
     for figure, words in (("days", "{:,.2f} days"), ("usd", "${:,.2f}")):
         old, new = before[figure], after[figure]
-        share = new / old - 1
-        if abs(share) > threshold:
+        # GPUs of one's own may cost nothing: no share of that can be told.
+        share = new / old - 1 if old else None
+        if abs(new - old) > threshold * abs(old):
             found.append(Change(figure, key, words.format(old), words.format(new), share))
     return found

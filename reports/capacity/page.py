@@ -129,7 +129,7 @@ def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
     dollars = Axis(
         "US dollars",
         usd_words,
-        logarithmic=True,
+        logarithmic=all(cell["usd"] > 0 for cell in cells),  # one's own GPUs may cost nothing
         limits=[(each["usd"], name) for name, each in targets if each["usd"] is not None],
     )
     note = "The answer is circled; Pareto-optimal cells show their GPUs."

@@ -131,10 +131,10 @@ class _Scale:
 
     def __init__(self, values: Sequence[float], axis: Axis, first: float, last: float) -> None:
         low, high = min(values), max(values)
-        room = 1.1 if axis.logarithmic else 1.0 + 0.04 * (high > 0)
+        room = 1.1 if axis.logarithmic else 1.04
         self.axis = axis
         self._low = axis.start if axis.start is not None else low / room
-        self._high = high * room
+        self._high = high * room if high > 0 else 1.0
         self._first, self._last = first, last
 
     def __call__(self, value: float) -> float:

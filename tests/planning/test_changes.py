@@ -54,6 +54,14 @@ def test_the_threshold_is_what_may_move():
     assert changes(RECORD, after, 0.02) == ()
 
 
+def test_gpus_that_cost_nothing():
+    free = copy.deepcopy(RECORD)
+    free["cells"][0]["usd"] = 0.0
+    assert changes(free, copy.deepcopy(free), 0.0) == ()
+    assert changes(free, RECORD, 0.01) == (Change("usd", "a", "$0.00", "$1,000.00"),)
+    assert changes(RECORD, free, 0.01) == (Change("usd", "a", "$1,000.00", "$0.00", -1.0),)
+
+
 def test_from_nothing_fits_to_failed_is_neither_fitting_nor_not():
     after = copy.deepcopy(RECORD)
     after["cells"][1]["status"] = "failed"

@@ -113,6 +113,17 @@ def test_what_nothing_fits_is_shown_with_its_reason(tmp_path):
     assert outline.text.count("lacks <3 GiB>") == 6
 
 
+def test_gpus_of_ones_own_may_cost_nothing(tmp_path):
+    for free in ("all", "one cluster's"):
+        record = copy.deepcopy(record_of(tmp_path))
+        for cell in record["cells"]:
+            if free == "all" or cell["cluster"] == "here":
+                cell["usd"] = 0.0
+        outline = read(study_page(record, [""], []))
+        assert outline.counts["polyline"] == 4
+        assert "$0" in outline.text
+
+
 def test_what_a_user_named_is_text(tmp_path):
     record = copy.deepcopy(record_of(tmp_path))
     name = "<b>&\"'"
