@@ -1,0 +1,59 @@
+"""Figures and names in the answers of docs/faq.md are those of the code."""
+
+import re
+
+import pytest
+
+from conf.catalogue import load_catalogue
+from optimizer.options import SAMPLERS
+from simulators.flops import attention_core_flops, layer_flops
+from simulators.job import Training
+from tests.docs.blocks import ROOT
+
+PAGE = " ".join((ROOT / "docs" / "faq.md").read_text("utf-8").split())
+
+
+def causal_half(model, sequence: int) -> float:
+    """By what share counting half of attention lowers MFU."""
+    forward = model.num_layers * layer_flops(model, sequence, False)
+    forward += 2 * model.hidden_size * model.vocab_size
+    return model.num_layers * attention_core_flops(model, sequence) / forward / 2
+
+
+def test_what_counting_half_of_attention_does_to_mfu():
+    said = re.search(
+        r"by (\d+) % of it for `(\w+)` at ([\d,]+) tokens, (\d+) % at ([\d,]+), "
+        r"and (\d+) % for `(\w+)` at ([\d,]+)",
+        PAGE,
+    )
+    assert said
+    models = load_catalogue().models
+    for share, model, tokens in (
+        (said[1], said[2], said[3]),
+        (said[4], said[2], said[5]),
+        (said[6], said[7], said[8]),
+    ):
+        length = int(tokens.replace(",", ""))
+        assert round(100 * causal_half(models[model], length)) == int(share), (model, tokens)
+
+
+def test_what_the_answers_name_exists():
+    catalogue = load_catalogue()
+    for name in re.findall(r"`gpu=(\w+)`", PAGE):
+        assert name in catalogue.gpus
+    assert {"h100_96_hbm2e", "a100_80"} <= set(catalogue.gpus)
+    assert "exact" in SAMPLERS
+    for space in re.findall(r"`space=(\w+)`", PAGE):
+        assert (ROOT / "conf" / "space" / f"{space}.yaml").is_file()
+    Training(1, 1.0, optimizer="adam_bf16").check()
+
+
+@pytest.mark.parametrize("stages", ["zero_stage: {choices: [0, 1, 2, 3]}", "precision: {choices"])
+def test_the_large_space_has_what_the_answer_says(stages):
+    assert stages in (ROOT / "conf" / "space" / "large.yaml").read_text("utf-8")
+
+
+def test_context_parallelism_starts_where_the_answer_says():
+    assert "context parallelism from 8,192 tokens on" in PAGE
+    text = (ROOT / "conf" / "space" / "megatron.yaml").read_text("utf-8")
+    assert "when: sequence_length >= 8192" in text
