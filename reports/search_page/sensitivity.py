@@ -109,7 +109,7 @@ def sensitivity(
     ``base`` is an end without a change; ``notes`` say what is missing, and why.
     """
     base, notes = _base(ranked[0], declared, simulator)
-    rows = [_price_row(base, declared)]
+    rows = [_price_row(base, declared)] if base.cost_of_run_usd else []
     if base.interval_s is not None:
         rows.append(_error_bar_row(base, declared, base.interval_s))
     record: dict[str, Any] = {

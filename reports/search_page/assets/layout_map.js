@@ -8,7 +8,7 @@ const layoutMap = (() => {
   const LONG = {
     fits: "fits", memory: "does not fit in memory", slower: "cannot beat the best, by its bound",
     pruned: "known without simulating", failed: "failed in the simulator",
-    invalid: "cannot be launched", unasked: "not asked for",
+    invalid: "cannot be launched", unasked: "no recipe of it was tried",
   };
   // Darker is faster. No shade lies between those that white and those that dark text stands on.
   const PALE = 0.3;

@@ -4,7 +4,10 @@ const sensitivity = (() => {
   const ROW = 40;
   function tornado(record) {
     const { base, rows, compared } = record.sensitivity;
-    const share = (end) => end.cost_of_run_usd / base.cost_of_run_usd - 1;
+    // GPUs may cost nothing; their time still counts.
+    const [figure, what] = base.cost_of_run_usd ? ["cost_of_run_usd", "run's cost"]
+      : ["step_time_s", "step's time"];
+    const share = (end) => end[figure] / base[figure] - 1;
     const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
     const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
     const most = Math.max(...sorted.map(reach), 0.01) * 2.1;
@@ -13,10 +16,10 @@ const sensitivity = (() => {
       const left = Math.min(250, width * 0.4);
       const x = svg.linear(-most, most, left, width - 14);
       const height = sorted.length * ROW + 40;
-      const drawn = svg.root(width, height, "Change of the run's cost: " + sorted.map((row) =>
+      const drawn = svg.root(width, height, `Change of the ${what}: ` + sorted.map((row) =>
         `${row.name} ${row.ends.map((end) => `${end.label} ${format.change(share(end))}`).join(", ")}`).join("; "));
       drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => (tick ? format.change(tick) : "0"), 5),
-        svg.text((left + width) / 2, height - 5, "change of the run's cost", { "text-anchor": "middle" }));
+        svg.text((left + width) / 2, height - 5, `change of the ${what}`, { "text-anchor": "middle" }));
       sorted.forEach((row, at) => {
         const y = at * ROW;
         const group = svg.el("g", { class: "row" });

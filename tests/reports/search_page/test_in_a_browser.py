@@ -301,3 +301,15 @@ def test_what_tracing_found_stands_beside_what_was_predicted(opened):
     assert "+5.0 % against the built-in source" in text(page, "#answer")
     row = page.locator("#sure tr", has_text="communicated, tp")
     assert row.locator("td").all_inner_texts()[1:] == ["7 bytes", "7 bytes", "equal"]
+
+
+def test_gpus_that_cost_nothing(opened):
+    given = searched()
+    declared = replace(given.declared, gpu=replace(given.declared.gpu, price_usd_per_hour=0.0))
+    shown = tuple(
+        replace(trial, prediction=replace(trial.prediction, cost_of_run_usd=0.0))
+        for trial in given.shown
+    )
+    page = opened(replace(given, declared=declared, shown=shown))
+    assert "change of the step's time" in page.locator("#sure svg").last.text_content()
+    assert "NaN" not in page.locator("main").inner_html()

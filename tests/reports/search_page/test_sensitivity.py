@@ -106,3 +106,12 @@ def test_changes_are_held_against_the_simulator_that_answers_for_them():
     plain = sensitivity(trials, DECLARED, SimulatorSpec())
     assert plain["rows"] == found["rows"]
     assert plain["notes"] == []
+
+
+def test_gpus_that_cost_nothing_have_no_price_to_change():
+    trials = fitting_trials()
+    free = replace(trials[0].prediction, cost_of_run_usd=0.0)
+    found = sensitivity([replace(trials[0], prediction=free)], DECLARED, SimulatorSpec("traced"))
+    assert [row["name"] for row in found["rows"]] == ["error bar of the step"]
+    high, _ = found["rows"][0]["ends"]
+    assert high["step_time_s"] > free.step_time_s
