@@ -14,7 +14,7 @@ from conf.explanation import Compared, ExplanationPlan, build_explanation
 from conf.output import output_choice
 from reports.comparison import Predictions, compare
 from reports.comparison.record import comparison_csv, comparison_record
-from reports.comparison.report import comparison_report
+from reports.comparison.report import answer_line, comparison_report
 from reports.given.report import given_record, given_report
 from reports.terminal import show
 from simulators.base import get_simulator
@@ -46,6 +46,9 @@ def explain(config: DictConfig) -> int:
         return code
     if output.format == "csv":
         show_text(comparison_csv(comparison))
+        return code
+    if output.verbosity == "quiet":
+        show(answer_line(comparison))
         return code
     everything = output.verbosity == "verbose"
     parts = [] if plan.given is None else [given_report(plan.given, everything=everything)]

@@ -68,6 +68,21 @@ def comparison_report(
     return Group(*parts)
 
 
+def answer_line(comparison: Comparison) -> RenderableType:
+    """The answer alone: how far the recipes are apart, or what the best single change brings."""
+    first, difference = comparison.first, comparison.difference
+    if difference is not None:
+        return _verdict(first, difference)
+    step_s = first.prediction.step_time_s
+    words = f"{first.name} takes {seconds_words(step_s)} a step"
+    best = next((each for each in comparison.neighbours if each.prediction.fits), None)
+    if best is None or best.prediction.step_time_s >= step_s:
+        return Text(f"{words}; no single change that fits makes it faster.")
+    gain_s = step_s - best.prediction.step_time_s
+    change = change_words(best.fields, best.before, best.after)
+    return Text(f"{words}; {change} makes it {seconds_words(gain_s)} faster.")
+
+
 def _recipes(first: Side, difference: Difference | None) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
