@@ -19,8 +19,8 @@ from simulators.errors import InputError
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-# The best recipe of each search, and of each cell of a study.
-_FIRST = "tags.rank = '1'"
+# The best recipe of each search, and of each cell of a study; none that is being logged just now.
+_FIRST = "tags.rank = '1' and attributes.status = 'FINISHED'"
 _PAGE = 1000
 
 
@@ -29,7 +29,8 @@ class BestRecipe:
     """A recipe, and the question that it answers better than any other tracked one: of the same
     model, cluster, GPU, size, batch and sequence length it has the most tokens/s.
 
-    ``started`` is when it was searched, in UTC; ``version`` and ``commit`` are Trainscout's.
+    ``tracked`` is when its search or study ended, in UTC; ``version`` and ``commit`` are
+    Trainscout's.
     """
 
     model: str
@@ -43,7 +44,7 @@ class BestRecipe:
     mfu: float
     tokens_per_s_per_gpu: float
     peak_reserved_gib: float
-    started: str
+    tracked: str
     version: str
     commit: str
     run_id: str
@@ -122,7 +123,7 @@ def _read(run: Run) -> BestRecipe:
         mfu=metrics["mfu"],
         tokens_per_s_per_gpu=metrics["tokens_per_s_per_gpu"],
         peak_reserved_gib=metrics["memory/peak_reserved_gib"],
-        started=f"{datetime.fromtimestamp(run.info.start_time / 1000, UTC):%Y-%m-%d %H:%M}",
+        tracked=f"{datetime.fromtimestamp(run.info.end_time / 1000, UTC):%Y-%m-%d %H:%M}",
         version=tags.get("version", ""),
         commit=tags.get("mlflow.source.git.commit", ""),
         run_id=run.info.run_id,
@@ -156,13 +157,13 @@ def best_text(rows: Sequence[BestRecipe], form: str) -> str:
         "tokens/s/GPU",
         "GiB",
     )
-    cells = [(*heads, "searched", "recipe")]
+    cells = [(*heads, "tracked (UTC)", "recipe")]
     cells += [
         (
             *(row.model, row.cluster, row.gpu, f"{row.num_gpus:,}", f"{row.global_batch_size:,}"),
             f"{row.sequence_length:,}",
             *(f"{row.step_time_s:.4g}", f"{row.mfu:.1%}", f"{row.tokens_per_s_per_gpu:,.0f}"),
-            *(f"{row.peak_reserved_gib:.1f}", row.started, row.recipe),
+            *(f"{row.peak_reserved_gib:.1f}", row.tracked, row.recipe),
         )
         for row in rows
     ]
