@@ -248,7 +248,7 @@ def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableTy
     table.add_column("\nchange", min_width=20)
     table.add_column(f"step\n{unit.name}", justify="right", no_wrap=True)
     table.add_column(f"alone on\n{first.name}, {unit.name}", justify="right", no_wrap=True)
-    table.add_column(f"least …\nmost, {unit.name}", justify="right", no_wrap=True)
+    table.add_column(f"least ..\nmost, {unit.name}", justify="right", no_wrap=True)
     table.add_column("memory\nGiB", justify="right", no_wrap=True)
     table.add_column("\nmostly")
     for change in attribution.changes:
@@ -259,7 +259,7 @@ def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableTy
             change_words(change.fields, change.before, change.after),
             step,
             "-" if change.alone_s is None else unit.signed(change.alone_s),
-            f"{unit.signed(change.least_s)} … {unit.signed(change.most_s)}",
+            f"{unit.signed(change.least_s)} .. {unit.signed(change.most_s)}",
             signed_gib(change.memory_bytes),
             _mostly(change),
         )

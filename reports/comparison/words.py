@@ -33,13 +33,13 @@ def value_words(field: str, value: Any) -> str:
 
 
 def change_words(fields: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> str:
-    """``vpp 1 → 8``, several joined by ``, ``; what is recomputed with its details."""
+    """``vpp 1 -> 8``, several joined by ``, ``; what is recomputed with its details."""
     old, new = (dict(zip(fields, values, strict=True)) for values in (before, after))
     words = []
     if "recompute" in old:
-        words.append(f"recompute {_recompute_words(old)} → {_recompute_words(new)}")
+        words.append(f"recompute {_recompute_words(old)} -> {_recompute_words(new)}")
     words += [
-        f"{field} {value_words(field, old[field])} → {value_words(field, new[field])}"
+        f"{field} {value_words(field, old[field])} -> {value_words(field, new[field])}"
         for field in fields
         if not ("recompute" in old and field in ("recompute", *_DETAILS))
     ]

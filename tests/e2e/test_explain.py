@@ -24,7 +24,7 @@ def test_two_recipes_for_people(tmp_path):
     for shown in (
         "a  tp4 pp2 dp1 mb1 recompute=selective sp zero1  (a.*)",
         "Which change brings what, from a to b",
-        "recompute selective → none",
+        "recompute selective -> none",
         "If you change only one knob of a",
     ):
         assert shown in done.stdout

@@ -37,7 +37,7 @@ def test_the_report_has_every_part_and_fits_a_page():
         "Where the step goes",
         "Why b differs",
         "Which change brings what, from a to b",
-        "vpp 1 → 2",
+        "vpp 1 -> 2",
         "If you change only one knob of a",
         "Memory of the worst stage, GiB",
     ):
@@ -98,22 +98,22 @@ def test_csv_has_a_row_for_every_recipe():
 @pytest.mark.parametrize(
     ("fields", "before", "after", "words"),
     [
-        (("vpp",), (1,), (8,), "vpp 1 → 8"),
-        (("sp", "tp"), (False, 1), (True, 2), "sp off → on, tp 1 → 2"),
-        (("etp",), (None,), (1,), "etp tp → 1"),
+        (("vpp",), (1,), (8,), "vpp 1 -> 8"),
+        (("sp", "tp"), (False, 1), (True, 2), "sp off -> on, tp 1 -> 2"),
+        (("etp",), (None,), (1,), "etp tp -> 1"),
         (
             ("recompute", "recompute_layers"),
             ("none", None),
             ("full", 1),
-            "recompute none → full(1 a chunk)",
+            "recompute none -> full(1 a chunk)",
         ),
         (
             ("recompute", "recompute_modules"),
             ("selective", "mlp"),
             ("none", None),
-            "recompute selective(mlp) → none",
+            "recompute selective(mlp) -> none",
         ),
-        (("recompute_layers",), (None,), (1,), "recompute_layers all → 1"),
+        (("recompute_layers",), (None,), (1,), "recompute_layers all -> 1"),
     ],
 )
 def test_changes_in_words(fields, before, after, words):
