@@ -31,8 +31,8 @@ class SearchOptions:
     recipes that fit (None: never), but not before ``min_trials``. ``batch_size`` recipes are asked
     at a time whatever the number of workers, so that the workers do not change the answer.
     ``top_k`` is how many best recipes are kept and protected from pruning; ``pruning``: the
-    tactics in use; ``bounds``: recipes that their bounds rule out are not simulated, where the simulator
-    has bounds (``grid`` simulates all the same); ``options`` goes to the sampler as it is.
+    tactics in use; ``bounds``: recipes that their bounds rule out are not simulated, where the
+    simulator has bounds (``grid`` simulates all the same); ``options`` goes to the sampler as is.
     ``warm_start``: a file of recipes to try first (or a search's directory: its best ones), moved
     to the nearest that the space holds. ``promote_to``: a costlier simulator that looks at the
     ``top_k`` best again and ranks them anew. ``storage`` is where simulated recipes are kept: a

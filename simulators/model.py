@@ -19,16 +19,16 @@ class Moe:
 
     ``num_experts``: routed experts of a layer; ``top_k``: how many of them a token goes to;
     ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed inner
-    width of the shared experts (0 for none); the first ``num_dense_layers`` layers keep the dense
-    MLP, and of those after them every ``layer_period``-th has experts (Llama 4 Maverick: 2).
-    ``capacity_factor`` None means dropless routing. ``load_imbalance``: how many times the mean the
-    busiest GPU's experts then receive (1: routing forced to balance). ``hot_ratio`` and ``hot_weight``: instead, that share of the experts
-    together receives that share of all routings, and what the busiest GPU gets follows from the
-    recipe (``simulators.moe``), as it does from measured routings. ``histogram``: a CSV file that
-    counts the routings of each layer's experts; ``measured``: what was read from it, layer after
-    layer. ``dispatcher``: ``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a
-    token once to each node (or each GPU, inside one) that hosts any of its experts, as DeepEP and
-    HybridEP do.
+    width of the shared experts (0 for none); the first ``num_dense_layers`` layers keep the
+    dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4 Maverick:
+    2). ``capacity_factor`` None means dropless routing. ``load_imbalance``: how many times the
+    mean the busiest GPU's experts then receive (1: routing forced to balance). ``hot_ratio`` and
+    ``hot_weight``: instead, that share of the experts together receives that share of all
+    routings, and what the busiest GPU gets follows from the recipe (``simulators.moe``), as it
+    does from measured routings. ``histogram``: a CSV file that counts the routings of each
+    layer's experts; ``measured``: what was read from it, layer after layer. ``dispatcher``:
+    ``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each
+    node (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
     """
 
     num_experts: int
