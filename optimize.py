@@ -19,7 +19,7 @@ from optimizer.question import Declared
 from optimizer.study import run_search
 from optimizer.tracking import TrackingError, make_tracker
 from optimizer.trial import SearchResult, Trial
-from reports.files import save_search
+from reports.files import LAUNCH, save_search
 from reports.for_programs import search_csv, search_json
 from reports.launch import launch_note, launches, write_launches
 from reports.nothing_found import (
@@ -57,7 +57,8 @@ def optimize(config: DictConfig) -> int:
             on_progress=view.show,
         )
     shown = shown_trials(result, top_k)
-    checks = verify_recipes(declared, shown[: plan.verified])
+    quiet = output.verbosity == "quiet"
+    checks = verify_recipes(declared, shown[: plan.verified], quiet=quiet)
     relief = look_for_relief(plan, result)
     best = declared.job(shown[0].recipe) if shown and plan.launch.directory else None
     found = () if best is None else launches(best, plan.launch.framework)
@@ -77,20 +78,22 @@ def optimize(config: DictConfig) -> int:
         )
 
     files = save_search(directory, result, shown, declared.job, as_text(report("verbose")), checks)
+    launching = [path for path in files if path.name == LAUNCH]
     if best is not None and plan.launch.directory is not None:
         written = write_launches(directory / plan.launch.directory, best, found)
-        files += [path for path in written if path.is_relative_to(directory)]
+        inside = [path for path in written if path.is_relative_to(directory)]
+        launching += inside
+        files += inside
     if output.format == "table":
         show(report(output.verbosity))
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    overrides = HydraConfig.get().overrides.task
     searched = Searched(
         result,
         declared,
         plan.simulator,
         shown,
-        asked_now(overrides, settings, plan.seed, result),
-        launch_texts(directory, files),
+        asked_now(_arguments(), settings, plan.seed, result),
+        launch_texts(directory, launching),
         checks,
         relief,
     )
@@ -126,7 +129,7 @@ def optimize(config: DictConfig) -> int:
         show_text(search_csv(result, shown, declared.job))
         if not shown:
             print(why_nothing_fits(result, declared.job), *relief, sep="\n", file=sys.stderr)
-    elif tracked is not None and output.verbosity != "quiet":
+    elif tracked is not None and not quiet:
         show_text(f"Tracked: {tracked}\n")
     if result.stopped == "interrupted":
         return INTERRUPTED
@@ -140,7 +143,8 @@ def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
     from optimizer.would_fit import would_fit
 
     missed = closest_miss(result)
-    print("nothing fits: looking for the nearest change that does", file=sys.stderr)
+    if plan.output.verbosity != "quiet":
+        print("nothing fits: looking for the nearest change that does", file=sys.stderr)
     try:
         closest = None if missed is None else missed.recipe
         return relief_words(would_fit(plan.declared, plan.space, plan.simulator, closest))
@@ -150,7 +154,9 @@ def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
         return []
 
 
-def verify_recipes(declared: Declared, trials: Sequence[Trial]) -> list[Verification]:
+def verify_recipes(
+    declared: Declared, trials: Sequence[Trial], *, quiet: bool
+) -> list[Verification]:
     """Trace and replay whole ranks of each trial's recipe, best first."""
     if not trials:
         return []
@@ -158,7 +164,8 @@ def verify_recipes(declared: Declared, trials: Sequence[Trial]) -> list[Verifica
 
     checks = []
     for number, trial in enumerate(trials, start=1):
-        print(f"tracing the ranks of #{number} of {len(trials)}", file=sys.stderr)
+        if not quiet:
+            print(f"tracing the ranks of #{number} of {len(trials)}", file=sys.stderr)
         try:
             checks.append(verify(declared.job(trial.recipe)))
         except KeyboardInterrupt:
@@ -166,6 +173,13 @@ def verify_recipes(declared: Declared, trials: Sequence[Trial]) -> list[Verifica
             print("not verified further: interrupted", file=sys.stderr)
             break
     return checks
+
+
+def _arguments() -> list[str]:
+    """What this search alone would be asked for with on the command line."""
+    hydra: HydraConf = HydraConfig.get()
+    own = [each.path for each in hydra.runtime.config_sources if each.provider == "command-line"]
+    return [word for path in own for word in ("--config-dir", path)] + list(hydra.overrides.task)
 
 
 def _group() -> str:

@@ -1,5 +1,5 @@
-"""What each command may be told, typed: the top level of ``config.yaml``, ``simulate.yaml`` and
-``plan.yaml``."""
+"""What each command may be told, typed: the top level of ``config.yaml``, ``simulate.yaml``,
+``explain.yaml`` and ``plan.yaml``."""
 
 from __future__ import annotations
 

@@ -21,10 +21,6 @@ class OutputChoice:
     format: str
     verbosity: str
 
-    @property
-    def for_programs(self) -> bool:
-        return self.format != "table"
-
 
 def output_choice(config: DictConfig) -> OutputChoice:
     """What ``config`` asks for.

@@ -14,6 +14,7 @@ from optimizer.trial import Trial
 from reports.evidence import Evidence, Grade, evidence_of
 from reports.explain import JobOf, behind_words
 from reports.front_plot import needed_bytes
+from reports.trials import predicted
 from reports.wording import (
     gib_words,
     long_time_words,
@@ -182,17 +183,6 @@ def evidence_words(evidence: Evidence) -> str:
         f"Memory {evidence.memory.grade}: {evidence.memory.reason}. "
         f"Price {evidence.price.grade}: {evidence.price.reason}"
     )
-
-
-def predicted(trial: Trial) -> Prediction:
-    """The prediction of a trial that has one.
-
-    Raises:
-        ValueError: when it has none.
-    """
-    if trial.prediction is None:
-        raise ValueError(f"trial {trial.number} has no prediction")
-    return trial.prediction
 
 
 def _digits(seconds: float) -> int:

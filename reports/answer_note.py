@@ -8,8 +8,8 @@ from optimizer.trial import SearchResult, Trial
 from reports.error_bars import told_apart_words
 from reports.explain import JobOf, why_best
 from reports.nothing_found import why_nothing_fits
+from reports.trials import predicted
 from reports.wording import percent_words, question_words, recipe_words, seconds_words, usd_words
-from simulators.prediction import Prediction
 
 _ROWS = 10
 
@@ -24,7 +24,7 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
     """
     if not shown:
         return "**No recipe fits.**\n\n" + _quoted(why_nothing_fits(result, job_of))
-    best = _predicted(shown[0])
+    best = predicted(shown[0])
     job = job_of(shown[0].recipe)
     step = seconds_words(best.step_time_s)
     if best.interval_s is not None:
@@ -37,7 +37,7 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
         _table(shown, job_of),
     ]
     if len(result.objectives) == 1:
-        parts.append(f"**Why #1:** {why_best(result.best, job_of)}")
+        parts.append(f"**Why #1:** {why_best(result, job_of)}")
         told_apart = told_apart_words(shown, job_of)
         if told_apart is not None:
             parts.append(f"**How sure:** {told_apart}.")
@@ -47,7 +47,7 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
 def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
     lines = ["| # | recipe | step | MFU | GiB | run |", "|---:|---|---:|---:|---:|---:|"]
     for rank, trial in enumerate(shown[:_ROWS], start=1):
-        prediction = _predicted(trial)
+        prediction = predicted(trial)
         cells = (
             str(rank),
             recipe_words(trial.recipe, job_of(trial.recipe).dp),
@@ -58,12 +58,6 @@ def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _predicted(trial: Trial) -> Prediction:
-    if trial.prediction is None:
-        raise ValueError(f"trial {trial.number} has no prediction")
-    return trial.prediction
 
 
 def _quoted(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from optimizer.trial import Trial
 from reports.explain import JobOf
+from reports.trials import predicted
 from reports.wording import percent_words, ranks_words, seconds_words
 from simulators.prediction import Prediction
 from simulators.uncertainty import LEVEL, features_of, tie_share
@@ -33,7 +34,7 @@ def tie_shares(ranked: Sequence[Trial], job_of: JobOf) -> list[float | None]:
     the first; None where the predictions carry no error bar."""
     if not ranked:
         return []
-    best, job = _predicted(ranked[0]), job_of(ranked[0].recipe)
+    best, job = predicted(ranked[0]), job_of(ranked[0].recipe)
     if best.interval_s is None:
         return [None] * len(ranked)
     features = features_of(job, best.step_time_s, best.breakdown_s)
@@ -51,9 +52,9 @@ def told_apart_words(ranked: Sequence[Trial], job_of: JobOf) -> str | None:
     shares = tie_shares(ranked, job_of)
     if len(ranked) < 2 or shares[0] is None:
         return None
-    best = _predicted(ranked[0])
+    best = predicted(ranked[0])
     pairs = list(zip(ranked, shares, strict=True))[1:]
-    leads = [lead_share(best, _predicted(trial)) for trial, _ in pairs]
+    leads = [lead_share(best, predicted(trial)) for trial, _ in pairs]
     known = [share for _, share in pairs if share is not None]
     tied = [
         (rank, lead, share)
@@ -75,9 +76,3 @@ def told_apart_words(ranked: Sequence[Trial], job_of: JobOf) -> str | None:
         f"layouts that differ as much, one in {round(1 / (1 - LEVEL))} predicted differences was "
         f"off by more than {off}"
     )
-
-
-def _predicted(trial: Trial) -> Prediction:
-    if trial.prediction is None:
-        raise ValueError(f"trial {trial.number} has no prediction")
-    return trial.prediction

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optimizer.trial import Trial
+from optimizer.trial import SearchResult, Trial
+from reports.trials import layout, predicted
 from reports.wording import part_words, recipe_words, seconds_words
 from simulators.job import Job, Recipe
 from simulators.prediction import Prediction
@@ -15,25 +16,29 @@ JobOf = Callable[[Recipe], Job]
 _NOTABLE_SHARE = 0.001
 
 
-def why_best(ranked: Sequence[Trial], job_of: JobOf) -> str:
+def why_best(result: SearchResult, job_of: JobOf) -> str:
     """Why the best recipe wins: what it spends less time on than the best of another layout.
 
-    ``ranked`` is best first. Recipes of the same layout differ in switches (overlap,
+    Of the recipes that the search kept, those of the same layout differ in switches (overlap,
     recomputation, sharding): they say how much a switch matters, not why the layout wins, so
     they are named in passing. Parts are those of the two predictions' ``breakdown_s``, largest
     difference first.
     """
-    best, ours = ranked[0], _predicted(ranked[0])
+    ranked = result.best
+    best, ours = ranked[0], predicted(ranked[0])
     if len(ranked) == 1:
-        return "It is the only recipe that fits."
+        fitting = result.counts()["ok"]
+        if fitting > 1:
+            return f"It is the best of {fitting:,} that fit; search.top_k= keeps more to compare."
+        return "Of the recipes that were simulated, no other fits."
     rank = 1
-    while rank < len(ranked) and _layout(ranked[rank]) == _layout(best):
+    while rank < len(ranked) and layout(ranked[rank]) == layout(best):
         rank += 1
     same = _same_layout_words(ranked, rank)
     if rank == len(ranked):
         return f"No recipe of another layout comes near: {same}."
     rival, gain_s = ranked[rank], _gain_s(best, ranked[rank])
-    theirs = _predicted(rival)
+    theirs = predicted(rival)
     share = abs(gain_s) / theirs.step_time_s
     name = f"#{rank + 1} ({recipe_words(rival.recipe, job_of(rival.recipe).dp)})"
     if share < _NOTABLE_SHARE:
@@ -71,32 +76,18 @@ def behind_words(best: Prediction, other: Prediction) -> str:
     return f"{sign}{gap} {part_words(name).replace('communication', 'comm')}"
 
 
-def _layout(trial: Trial) -> tuple[object, ...]:
-    """What shapes the work of a rank; the rest of a recipe are switches."""
-    recipe = trial.recipe
-    return recipe.tp, recipe.pp, recipe.cp, recipe.ep, recipe.etp, recipe.vpp, recipe.micro_batch
-
-
 def _same_layout_words(ranked: Sequence[Trial], count: int) -> str:
     """How far the recipes from the second to the ``count``-th, of the best layout, are behind."""
     if count == 1:
         return ""
     which = "#2 has" if count == 2 else f"#2 to #{count} have"
-    share = max(
-        _gain_s(ranked[0], each) / _predicted(each).step_time_s for each in ranked[1:count]
-    )
+    share = max(_gain_s(ranked[0], each) / predicted(each).step_time_s for each in ranked[1:count])
     behind = f"up to {share:.1%} slower" if share >= _NOTABLE_SHARE else "as fast within 0.1%"
     return f"{which} its layout with other switches, {behind}"
 
 
 def _gain_s(best: Trial, rival: Trial) -> float:
-    return _predicted(rival).step_time_s - _predicted(best).step_time_s
-
-
-def _predicted(trial: Trial) -> Prediction:
-    if trial.prediction is None:
-        raise ValueError(f"trial {trial.number} has no prediction")
-    return trial.prediction
+    return predicted(rival).step_time_s - predicted(best).step_time_s
 
 
 Part = tuple[str, float]

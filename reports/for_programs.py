@@ -35,13 +35,13 @@ def search_json(
         shown: its best recipes, or its front.
         job_of: its jobs.
         directory: where its files are.
-        files: those files.
+        files: those files, below it.
         tracked: where MLflow has it; None: nowhere.
         relief: what would have made a recipe fit, where none did.
     """
     why = None
     if shown and len(result.objectives) == 1:
-        why = why_best(result.best, job_of)
+        why = why_best(result, job_of)
     record: dict[str, Any] = {
         "objectives": list(result.objectives),
         "recipes": top_recipes(shown, job_of),
@@ -58,7 +58,7 @@ def search_json(
         "notes": list(result.notes),
         "certificate": None if result.certificate is None else result.certificate.to_dict(),
         "directory": str(directory),
-        "files": [path.name for path in files],
+        "files": [path.relative_to(directory).as_posix() for path in files],
         "tracked": tracked,
     }
     return _json(record)

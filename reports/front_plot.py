@@ -17,6 +17,7 @@ from rich.text import Text
 
 from optimizer.objective import non_dominated
 from optimizer.trial import SearchResult, Trial
+from reports.trials import latest_trials
 from simulators.prediction import Prediction
 
 _ROWS, _MOST_COLUMNS = 14, 100
@@ -63,12 +64,14 @@ class Spot:
 
 @dataclass(frozen=True)
 class FrontPlot:
-    """A renderable; ``limit`` is the capacity, where ``across`` is memory."""
+    """A renderable; ``limit`` is the capacity, where ``across`` is memory; ``front_words``: what
+    the marks of the front mean."""
 
     across: Axis
     up: Axis
     spots: tuple[Spot, ...]
     limit: float | None
+    front_words: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         marks = _ASCII if options.ascii_only else _MARKS
@@ -100,9 +103,7 @@ def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None
     """
     names = result.objectives if len(result.objectives) > 1 else ("step_time", "memory")
     up, across = _AXES[names[0]], _AXES[names[1]]
-    # What a costlier simulator said of the best replaces what the search was told.
-    latest = {t.number: t for t in (*result.trials, *result.best, *result.pareto)}
-    trials = [t for t in latest.values() if t.prediction is not None]
+    trials = [t for t in latest_trials(result) if t.prediction is not None]
     if len(trials) < _FEWEST or not any(trial.status == "ok" for trial in trials):
         return None
     ranks = {trial.number: rank for rank, trial in enumerate(shown, start=1)}
@@ -121,7 +122,9 @@ def front_plot(result: SearchResult, shown: Sequence[Trial]) -> FrontPlot | None
     limit = None
     if names[1] == "memory":
         limit = next(t.prediction for t in trials if t.prediction).memory.capacity_bytes / 2**30
-    return FrontPlot(across, up, spots, limit)
+    # Two of three objectives do not show why the front is the front.
+    on_front = "nothing is better in both" if len(names) == 2 else f"front of {', '.join(names)}"
+    return FrontPlot(across, up, spots, limit, on_front)
 
 
 def _front(result: SearchResult, trials: Sequence[Trial], up: Axis, across: Axis) -> set[int]:
@@ -173,7 +176,7 @@ def _drawn(plot: FrontPlot, marks: _Marks, width: int) -> Iterable[Text]:
 def _legend(plot: FrontPlot, marks: _Marks, outside: int, margin: int) -> Text:
     missed = sum(not spot.fits for spot in plot.spots)
     legend = Text(" " * margin)
-    legend.append(marks.front, _STYLES["front"]).append(" nothing is better in both")
+    legend.append(marks.front, _STYLES["front"]).append(f" {plot.front_words}")
     legend.append(f"   {marks.fits} fits")
     if missed:
         legend.append("   ").append(marks.missed, _STYLES["missed"])

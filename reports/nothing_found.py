@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from optimizer.trial import SearchResult, Trial
-from reports.answer import predicted
 from reports.explain import JobOf
 from reports.front_plot import needed_bytes
+from reports.trials import predicted
 from reports.wording import gib_words, recipe_words
 
 if TYPE_CHECKING:

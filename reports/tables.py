@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimizer.trial import SearchResult, Trial
-from reports.answer import RecipesTable, evidence_words, figures, predicted
+from reports.answer import RecipesTable, evidence_words, figures
 from reports.error_bars import error_bar_words, told_apart_words
 from reports.evidence import evidence_of
 from reports.explain import JobOf, why_best
@@ -22,20 +22,12 @@ from reports.launch import megatron_launch
 from reports.nothing_found import why_nothing_fits
 from reports.proof import proof_words
 from reports.search_page.page import PAGE
+from reports.trials import predicted
 from reports.verification import verification_report
-from reports.wording import part_words, percent_words, question_words, seconds_words
+from reports.wording import STOP_WORDS, part_words, percent_words, question_words, seconds_words
 from simulators.job import Job, Recipe
 from simulators.prediction import Prediction
 from simulators.traced.verification import Verification
-
-_STOP_WORDS = {
-    "n_trials": "every trial asked for was spent",
-    "converged": "the top recipes stopped changing",
-    "space_exhausted": "the whole space was looked at",
-    "proved": "nothing left can be among the best",
-    "interrupted": "it was interrupted",
-    "timeout": "its time was up",
-}
 
 # Columns that the whole names of the kinds of memory need.
 _ROOM_FOR_KINDS = 110
@@ -108,7 +100,7 @@ def search_report(
         parts += [plot, Text()]
     notes = []
     if single:
-        notes.append(("Why #1", why_best(result.best, job_of)))
+        notes.append(("Why #1", why_best(result, job_of)))
         told_apart = told_apart_words(shown, job_of)
         if told_apart is not None:
             notes.append(("How sure", told_apart))
@@ -177,7 +169,8 @@ def _search_notes(result: SearchResult, directory: Path, verbose: bool) -> Notes
     if result.certificate is not None:
         notes.append(("Proof", proof_words(result.certificate)))
     notes += [("Note", note) for note in result.notes]
-    notes.append(("Files", f"{directory}: {PAGE} to look at, {REPORT} with more than is here"))
+    also = f"{REPORT} with this" if verbose else f"{REPORT} with more than is here"
+    notes.append(("Files", f"{directory}: {PAGE} to look at, {also}"))
     return notes
 
 
@@ -193,9 +186,9 @@ def _counts_words(result: SearchResult, verbose: bool) -> str:
     simulating_s = sum(trial.duration_s for trial in result.trials)
     simulating = f" ({simulating_s:.1f} s of simulating)" if verbose else ""
     return (
-        f"{len(result.trials):,} points asked{resumed}: "
+        f"{len(result.trials):,} point{'s' if len(result.trials) != 1 else ''} asked{resumed}: "
         + "; ".join(words)
-        + f". {result.wall_s:.1f} s{simulating}; ended because {_STOP_WORDS[result.stopped]}."
+        + f". {result.wall_s:.1f} s{simulating}; ended because {STOP_WORDS[result.stopped]}."
     )
 
 

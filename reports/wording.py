@@ -8,6 +8,16 @@ from simulators.job import Job, Recipe
 
 _GIB = 2**30
 
+STOP_WORDS = {
+    "n_trials": "every trial asked for was spent",
+    "converged": "the top recipes stopped changing",
+    "space_exhausted": "the whole space was looked at",
+    "proved": "nothing left can be among the best",
+    "interrupted": "it was interrupted",
+    "timeout": "its time was up",
+}
+"""Why a search ended, after "ended because"."""
+
 
 def recipe_words(recipe: Recipe, dp: int | None) -> str:
     """One line for a recipe: degrees first, then only the knobs that are on. A recipe whose

@@ -12,7 +12,7 @@ from typing import Any
 from optimizer.certificate import Certificate
 from optimizer.trial import Trial
 from reports.explain import JobOf
-from reports.search_page.searched import predicted
+from reports.trials import predicted
 from reports.wording import gib_words, recipe_words
 
 # What a cell may come to, best first.

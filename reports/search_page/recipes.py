@@ -10,8 +10,8 @@ from optimizer.trial import Trial
 from reports.error_bars import lead_share, tie_shares
 from reports.evidence import evidence_of
 from reports.explain import JobOf
-from reports.search_page.searched import layout, predicted
 from reports.search_page.sentence import recipe_sentence
+from reports.trials import layout, predicted
 from reports.wording import recipe_words
 from simulators.job import Job
 from simulators.prediction import Prediction

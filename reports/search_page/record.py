@@ -17,11 +17,12 @@ from reports.search_page.layout_map import layout_map
 from reports.search_page.memory import memory_stages
 from reports.search_page.pipeline import pipeline_bars
 from reports.search_page.recipes import recipe_rows
-from reports.search_page.searched import Searched, layout, predicted
+from reports.search_page.searched import Searched
 from reports.search_page.sensitivity import sensitivity
 from reports.search_page.trial_table import trial_table
 from reports.search_page.waterfall import waterfall
-from reports.wording import part_words, question_words, tokens_words
+from reports.trials import latest_trials, layout, predicted
+from reports.wording import STOP_WORDS, part_words, question_words, tokens_words
 from simulators.job import Recipe
 from simulators.uncertainty import LEVEL
 from simulators.uncertainty.table import published_residuals
@@ -37,6 +38,7 @@ def page_record(searched: Searched) -> dict[str, Any]:
     job_of = declared.job
     ranked = list(searched.shown)[:MOST_RECIPES]
     drawn = ranked or _closest_misses(result)
+    trials = latest_trials(result)
     record: dict[str, Any] = {
         "title": f"{declared.model.name} on {declared.cluster.name}",
         "question": _question(searched),
@@ -49,8 +51,8 @@ def page_record(searched: Searched) -> dict[str, Any]:
         "parts": _parts(drawn),
         "memory": [memory_stages(predicted(trial).memory) for trial in drawn],
         "pareto": [trial.number for trial in result.pareto],
-        "map": layout_map(result.trials, job_of, result.certificate),
-        "trials": trial_table(result.trials, result.objectives, job_of),
+        "map": layout_map(trials, job_of, result.certificate),
+        "trials": trial_table(trials, result.objectives, job_of, shown=drawn),
         "search": _search(result),
         "checked": checked_recipes(searched.checks, job_of),
         "provenance": _provenance(searched),
@@ -72,7 +74,7 @@ def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
     single = len(result.objectives) == 1
     others = [at for at, trial in enumerate(ranked) if layout(trial) != layout(ranked[0])]
     return {
-        "why": why_best(result.best, declared.job) if single else None,
+        "why": why_best(result, declared.job) if single else None,
         "told_apart": told_apart_words(ranked, declared.job) if single else None,
         "error_bar": error_bar_words(best),
         "waterfalls": [waterfall(best.breakdown_s, predicted(t).breakdown_s) for t in ranked],
@@ -114,7 +116,7 @@ def _search(result: SearchResult) -> dict[str, Any]:
     return {
         "counts": result.counts(),
         "rules": {s: result.counts_by_rule(s) for s in ("pruned", "invalid")},
-        "stopped": result.stopped,
+        "stopped": STOP_WORDS[result.stopped],
         "wall_s": result.wall_s,
         "space_size": result.space_size,
         "resumed_trials": result.resumed_trials,

@@ -13,7 +13,6 @@ from optimizer.question import Declared
 from optimizer.trial import SearchResult, Trial
 from reports.record import config_hash, git_commit, product_version
 from simulators.base import SimulatorSpec
-from simulators.prediction import Prediction
 from simulators.traced.verification import Verification
 
 
@@ -34,13 +33,13 @@ class Asked:
 
 
 def asked_now(
-    overrides: Sequence[str], settings: Mapping[str, Any], seed: int, result: SearchResult
+    arguments: Sequence[str], settings: Mapping[str, Any], seed: int, result: SearchResult
 ) -> Asked:
-    """How the search that has just ended was asked for: by ``overrides`` on the command line,
-    which made ``settings``."""
+    """How the search that has just ended was asked for: by ``arguments`` on the command
+    line, which made ``settings``."""
     started = datetime.now(UTC) - timedelta(seconds=result.wall_s)
     return Asked(
-        command=shlex.join(["python", "optimize.py", *overrides]),
+        command=shlex.join(["python", "optimize.py", *arguments]),
         started=f"{started:%Y-%m-%d %H:%M:%S} UTC",
         config_hash=config_hash(settings),
         seed=seed,
@@ -69,30 +68,10 @@ class Searched:
 
 
 def launch_texts(directory: Path, files: Iterable[Path]) -> dict[str, str]:
-    """Content of those of a search's files that launch its recipe, by name below ``directory``;
-    of equal ones the first."""
+    """Content of ``files`` by name below ``directory``; of equal ones the first."""
     texts: dict[str, str] = {}
     for path in files:
-        name = path.relative_to(directory).as_posix()
-        if name.startswith("launch"):
-            text = path.read_text(encoding="utf-8")
-            if text not in texts.values():
-                texts[name] = text
+        text = path.read_text(encoding="utf-8")
+        if text not in texts.values():
+            texts[path.relative_to(directory).as_posix()] = text
     return texts
-
-
-def predicted(trial: Trial) -> Prediction:
-    """The prediction of a trial that has one.
-
-    Raises:
-        ValueError: when it has none.
-    """
-    if trial.prediction is None:
-        raise ValueError(f"trial {trial.number} has no prediction")
-    return trial.prediction
-
-
-def layout(trial: Trial) -> tuple[object, ...]:
-    """What shapes the work of a rank; recipes of one layout differ in switches only."""
-    recipe = trial.recipe
-    return recipe.tp, recipe.pp, recipe.cp, recipe.ep, recipe.etp, recipe.vpp, recipe.micro_batch

@@ -13,7 +13,7 @@ from typing import Any
 from optimizer.question import Declared
 from optimizer.trial import Trial
 from reports.search_page.recipes import SECONDS_A_DAY
-from reports.search_page.searched import layout, predicted
+from reports.trials import layout, predicted
 from reports.wording import seconds_words, usd_words
 from simulators.base import SimulatorSpec, get_simulator
 from simulators.calibration import Calibration

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import fields
 from typing import Any
 
 from optimizer.trial import Trial
 from reports.explain import JobOf
-from reports.search_page.searched import predicted
+from reports.trials import predicted
 from reports.wording import recipe_words
 from simulators.job import Recipe
 
@@ -18,16 +18,20 @@ _DIGITS = 6
 
 
 def trial_table(
-    trials: Sequence[Trial], objectives: Sequence[str], job_of: JobOf, most: int = MOST_TRIALS
+    trials: Sequence[Trial],
+    objectives: Sequence[str],
+    job_of: JobOf,
+    most: int = MOST_TRIALS,
+    shown: Sequence[Trial] = (),
 ) -> dict[str, Any]:
     """Columns of equal length ``count``: ``number``, ``words``, and as codes into ``values``
     ``status``, ``rule``, ``reason`` and the ``knobs`` in which trials differ (-1: none).
 
     ``simulated`` has the figures of the ``row`` of each trial with a prediction; ``objectives``
     the values of each trial that has any. Of more than ``most`` trials those without a prediction
-    are left out last, as ``omitted`` counts.
+    are left out first, and those ``shown`` in other figures never; ``omitted`` counts them.
     """
-    kept = _kept(trials, most)
+    kept = _kept(trials, most, {trial.number for trial in shown})
     dps = [None if trial.status == "invalid" else job_of(trial.recipe).dp for trial in kept]
     simulated = [(row, trial) for row, trial in enumerate(kept) if trial.prediction is not None]
     return {
@@ -50,10 +54,10 @@ def trial_table(
     }
 
 
-def _kept(trials: Sequence[Trial], most: int) -> list[Trial]:
+def _kept(trials: Sequence[Trial], most: int, shown: Set[int]) -> list[Trial]:
     if len(trials) <= most:
         return list(trials)
-    ranked = sorted(trials, key=lambda trial: trial.prediction is None)
+    ranked = sorted(trials, key=lambda t: (t.number not in shown, t.prediction is None))
     return sorted(ranked[:most], key=lambda trial: trial.number)
 
 

@@ -9,10 +9,9 @@ def chosen(**given):
     return output_choice(OmegaConf.create({"format": "table", "verbosity": "normal"} | given))
 
 
-def test_only_a_table_is_for_people():
-    assert not chosen().for_programs
-    assert chosen(format="json").for_programs
-    assert chosen(format="csv").for_programs
+def test_what_is_asked_for():
+    choice = chosen(format="csv", verbosity="quiet")
+    assert (choice.format, choice.verbosity) == ("csv", "quiet")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def searched(**changes):
         result.best,
         job_of,
         directory=Path("outputs/here"),
-        files=[Path("outputs/here/launch.sh")],
+        files=[Path("outputs/here/launch.sh"), Path("outputs/here/launch/slurm.sbatch")],
         tracked=None,
         relief=["Would fit: more."] if not result.best else [],
     )
@@ -37,7 +37,7 @@ def test_a_search_is_one_object():
     assert record["why_nothing"] is None
     assert record["counts"] == {"ok": 2, "oom": 2, "pruned": 1, "invalid": 1, "failed": 1}
     assert record["counts_by_rule"]["pruned"] == {"recompute_dominated": 1}
-    assert record["files"] == ["launch.sh"]
+    assert record["files"] == ["launch.sh", "launch/slurm.sbatch"]
 
 
 def test_keys_are_those_of_the_documentation():

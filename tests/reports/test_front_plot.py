@@ -116,6 +116,13 @@ def test_several_objectives_are_the_axes():
     assert as_text(front_plot(swapped, FOUND.best)).startswith("Memory a GPU needs (GiB) against")
 
 
+def test_a_front_of_more_objectives_than_axes_says_so():
+    names = ("cost", "mfu", "memory")
+    text = as_text(front_plot(replace(FOUND, objectives=names, pareto=FOUND.best), FOUND.best))
+    assert "front of cost, mfu, memory" in text
+    assert "in both" not in text
+
+
 def test_every_measure_can_be_an_axis():
     assert set(_AXES) == set(MEASURES)
     assert {name: axis.minimise for name, axis in _AXES.items()} == {

@@ -15,6 +15,10 @@ const main = (() => {
     const line = el("p", { class: "chosen-recipe", role: "status" }, "Nothing chosen.");
     selection.onChoose((number) => {
       const row = view.rowOf.get(number);
+      if (row === undefined) {
+        line.textContent = `Chosen: trial ${number}, which is in trials.csv only.`;
+        return;
+      }
       const step = view.figure("step_time_s")(row);
       const parts = [`Chosen: ${view.words(row)}`];
       if (step !== null) {
@@ -54,7 +58,7 @@ const main = (() => {
       answer: answer.draw,
       why: answered ? breakdown.draw : some ? closest : null,
       tradeoffs: view.simulated.rows.length > 1 ? tradeOffs : null,
-      layouts: layoutMap.draw,
+      layouts: record.map.cells.length ? layoutMap.draw : null,
       memory: some ? memory.draw : null,
       pipeline: some ? pipeline.draw : null,
       sure: answered ? sensitivity.draw : null,

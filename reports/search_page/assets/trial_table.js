@@ -153,7 +153,7 @@ const trialTable = (() => {
     section.append(
       el("p", {}, counts(record)),
       record.trials.omitted ? el("p", { class: "notice" }, `${format.grouped(record.trials.omitted)} trials ` +
-        "that were not simulated are left out here; trials.csv has all.") : "",
+        "are left out here, first those that were not simulated; trials.csv has all.") : "",
       el("div", { class: "controls" }, el("label", {}, "filter ", filter), label, before, after, said),
       el("div", { class: "scroller wide", tabindex: 0, role: "region", "aria-label": "Table of trials",
                   style: { "max-height": "560px" } },
@@ -165,11 +165,6 @@ const trialTable = (() => {
     });
     refresh();
   }
-  const STOPPED = {
-    n_trials: "every trial asked for was spent", converged: "the top recipes stopped changing",
-    space_exhausted: "the whole space was looked at", proved: "nothing left can be among the best",
-    interrupted: "it was interrupted", timeout: "its time was up",
-  };
   function counts(record) {
     const { counts: of, rules, stopped, wall_s: wall, space_size: size, resumed_trials: resumed } = record.search;
     const named = Object.entries(of).filter(([, count]) => count > 0).map(([status, count]) => {
@@ -179,8 +174,8 @@ const trialTable = (() => {
     });
     const all = Object.values(of).reduce((sum, each) => sum + each, 0);
     return `${format.plural(all, "point")} asked of ${format.grouped(size)} in the space` +
-      `${resumed ? `, ${format.grouped(resumed)} of them resumed` : ""}: ${named.join("; ")}. ` +
-      `${wall.toFixed(1)} s; ended because ${STOPPED[stopped] || stopped}.`;
+      `${resumed ? `, ${format.grouped(resumed)} of them resumed` : ""}${named.length ? `: ${named.join("; ")}` : ""}. ` +
+      `${wall.toFixed(1)} s; ended because ${stopped}.`;
   }
   return { draw, viewOf, why };
 })();

@@ -90,6 +90,15 @@ def searched(**changes: Any) -> Searched:
     return replace(whole, **changes)
 
 
+def several_objectives(*names: str, count: int) -> Searched:
+    """A finished search with two objectives, whose front has ``count`` recipes."""
+    others = other_trials(len(RECIPES))
+    fitting = [replace(trial, values=(1.0, 2.0)) for trial in fitting_trials()]
+    front = tuple(fitting[:count])
+    found = result(fitting, others, objectives=names, pareto=front)
+    return searched(result=found, shown=front)
+
+
 def nothing_fits(**changes: Any) -> Searched:
     """A finished search in which no recipe fits."""
     found = result((), other_trials(0), pareto=())

@@ -7,7 +7,7 @@ import pytest
 from reports.search_page import search_page
 from simulators.traced.verification import RankCheck, RankFigures, Verification
 from tests.browser import LAPTOP
-from tests.reports.search_page.searches import nothing_fits, searched
+from tests.reports.search_page.searches import nothing_fits, searched, several_objectives
 from tests.reports.search_page.test_page import HOSTILE, hostile
 
 
@@ -229,12 +229,15 @@ def test_nothing_was_even_simulated(opened):
     assert len(numbers(page)) == len(trials)
 
 
+def test_nothing_was_looked_at(opened):
+    empty = nothing_fits()
+    page = opened(replace(empty, result=replace(empty.result, trials=(), stopped="timeout")))
+    assert page.locator("#layouts").count() == 0
+    assert "0 points asked of 1,000 in the space. " in text(page, "#trials")
+
+
 def test_several_objectives(opened):
-    given = searched()
-    front = given.shown[:3]
-    result = replace(given.result, objectives=("memory", "step_time"), pareto=front)
-    trials = [replace(t, values=None if t.values is None else (1.0, 2.0)) for t in result.trials]
-    page = opened(replace(given, result=replace(result, trials=tuple(trials)), shown=front))
+    page = opened(several_objectives("memory", "step_time", count=3))
     assert text(page, "h1").startswith("Best in memory reserved")
     assert "3 recipes" in text(page, "#answer .points")
     across = page.locator("#tradeoffs select").first.evaluate("s => s.selectedOptions[0].text")

@@ -6,7 +6,13 @@ import pytest
 from optimizer.certificate import Certificate
 from reports.search_page.record import MOST_RECIPES, page_record
 from simulators.traced.verification import RankCheck, RankFigures, Verification
-from tests.reports.search_page.searches import LAUNCH, RECIPES, nothing_fits, searched
+from tests.reports.search_page.searches import (
+    LAUNCH,
+    RECIPES,
+    nothing_fits,
+    searched,
+    several_objectives,
+)
 
 
 def test_figures_are_those_of_the_predictions():
@@ -55,6 +61,19 @@ def test_says_how_to_come_to_it_again():
     assert "published runs" in facts["error bars"]
 
 
+def test_what_a_costlier_simulator_said_stands_in_every_figure():
+    given = searched()
+    best = given.shown[0]
+    slower = replace(best.prediction, step_time_s=best.prediction.step_time_s * 2)
+    best = replace(best, prediction=slower, searched_values=best.values)
+    result = replace(given.result, best=(best, *given.shown[1:]), pareto=(best,))
+    record = page_record(replace(given, result=result, shown=result.best))
+    row = record["trials"]["number"].index(best.number)
+    figures = record["trials"]["simulated"]
+    shown_s = figures["step_time_s"][figures["row"].index(row)]
+    assert shown_s == pytest.approx(record["recipes"][0]["step_time_s"], rel=1e-5)
+
+
 def test_without_a_recipe_that_fits_it_has_the_closest_miss():
     record = page_record(nothing_fits())
     assert not record["answered"]
@@ -75,17 +94,11 @@ def test_without_any_simulated_recipe_it_is_still_a_record():
 
 
 def test_several_objectives_have_no_best():
-    given = searched()
-    front = given.shown[:2]
-    result = replace(given.result, objectives=("step_time", "memory"), pareto=front)
-    trials = tuple(
-        replace(trial, values=None if trial.values is None else (1.0, 2.0))
-        for trial in result.trials
-    )
-    record = page_record(replace(given, result=replace(result, trials=trials), shown=front))
+    given = several_objectives("step_time", "memory", count=2)
+    record = page_record(given)
     assert record["why"] is None
     assert record["told_apart"] is None
-    assert record["pareto"] == [trial.number for trial in front]
+    assert record["pareto"] == [trial.number for trial in given.shown]
     assert [each["name"] for each in record["objectives"]] == ["step_time", "memory"]
 
 

@@ -68,6 +68,13 @@ def test_of_too_many_trials_simulated_ones_are_kept():
     assert len(table["simulated"]["row"]) == len(fitting_trials())
 
 
+def test_of_too_many_simulated_trials_those_shown_are_kept():
+    trials = fitting_trials()
+    shown = trials[-2:]
+    table = trial_table(trials, (), DECLARED.job, most=3, shown=shown)
+    assert table["number"] == [trials[0].number, *(trial.number for trial in shown)]
+
+
 @given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1))
 def test_codes_give_back_what_was_coded(degrees):
     trials = [Trial(n, {}, Recipe(tp=tp), "pruned") for n, tp in enumerate(degrees)]
