@@ -62,7 +62,7 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
         commit=git_commit(Path(__file__).parent),
         groups={group: choices[group] for group in _SEARCH_GROUPS},
     )
-    before = last_record(study_directory)
+    before = last_record(study_directory, capacity.study.name)
     found = None if before is None else changes(before, record, capacity.change_threshold)
     directory = new_directory(study_directory, started)
 

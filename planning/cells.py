@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -145,7 +146,8 @@ def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: 
         InputError: when there is no such cluster.
     """
     size = cell.num_gpus * what_if.size
-    if size != int(size):
+    # 320 times 1.1 is a little more than 352.
+    if not math.isclose(size, round(size)):
         raise InputError("sweep.what_ifs", what_if.size, f"makes {size:g} GPUs", "whole nodes")
     cluster = cell.declared.cluster
     fabric: dict[str, Any] = {}
@@ -155,7 +157,7 @@ def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: 
     name = what_if.cluster or cell.cluster
     rate = fabric.get("nic_gbps", declarations.clusters[name][0].nic_gbps)
     fabric["nic_gbps"] = rate * what_if.network
-    return make_cell(study, declarations, cell.model, name, int(size), fabric)
+    return make_cell(study, declarations, cell.model, name, round(size), fabric)
 
 
 def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:

@@ -117,7 +117,8 @@ class Answers:
         """The answers by the cells' keys."""
         found: dict[str, Answer] = {}
         missing = []
-        for cell in cells:
+        asked = {cell.key: cell for cell in cells}
+        for cell in asked.values():
             if (kept := self._store.read(cell)) is None:
                 missing.append(cell)
             else:
@@ -129,7 +130,7 @@ class Answers:
             self.searched += 1
             found[cell.key] = answer
             self._on_progress(
-                Progress(len(found), len(cells), stored, cell, answer, self.elapsed_s)
+                Progress(len(found), len(asked), stored, cell, answer, self.elapsed_s)
             )
         return found
 

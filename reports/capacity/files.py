@@ -60,5 +60,7 @@ def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
             job = model.chosen.cell.declared.job(model.chosen.best.recipe)
             launch = megatron_launch(job)
             if not launch.impossible:
-                scripts[f"launch_{model.model}.sh"] = launch.script()
+                # A model may be declared in a directory of its group: team/ours_9b.
+                name = model.model.replace("/", "_")
+                scripts[f"launch_{name}.sh"] = launch.script()
     return scripts

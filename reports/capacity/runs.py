@@ -34,8 +34,9 @@ def new_directory(study: Path, now: datetime) -> Path:
             directory = study / f"{stamp}-{number}"
 
 
-def last_record(study: Path) -> dict[str, Any] | None:
-    """The record of the latest finished run; None when there is none that can be read."""
+def last_record(study: Path, name: str) -> dict[str, Any] | None:
+    """The record of the latest finished run of the study of that name, which may share its
+    directory with others; None when there is none that can be read."""
     for path in sorted(study.glob(f"*/{STUDY}"), key=_written, reverse=True):
         if not _STAMP.fullmatch(path.parent.name):
             continue
@@ -43,7 +44,9 @@ def last_record(study: Path) -> dict[str, Any] | None:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(record, dict) and record.get("format") == FORMAT:
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            continue
+        if record.get("name") == name:
             return record
     return None
 

@@ -328,15 +328,15 @@ def change_words(change: Change) -> str:
 
 def goodput_words(outcome: StudyOutcome, reliability: Reliability) -> str:
     """What the calendar days take for granted."""
+    if not reliability.fails:
+        return _without_failures(reliability)
+    source = f" ({reliability.source})" if reliability.source else ""
+    words = f"Days: with failures, checkpoints and restarts{source}."
     points = [point for model in outcome.models for point in model.points]
-    if not reliability.fails or not points:
-        return (
-            "Days: as if nothing ever fails and checkpoints are free (goodput=llama3_405b, or "
-            "goodput.gpu_mtbf_hours=, counts failures)."
-        )
+    if not points:
+        return words
     largest = max(points, key=lambda point: point.num_gpus)
     share = largest.goodput
-    words = f"Days: with failures, checkpoints and restarts ({reliability.source})."
     if share.mtbf_s is not None and share.checkpoint_interval_s is not None:
         words += (
             f" {largest.num_gpus:,} GPUs are interrupted every {long_time_words(share.mtbf_s)}"
@@ -344,6 +344,20 @@ def goodput_words(outcome: StudyOutcome, reliability: Reliability) -> str:
             f" work: {percent_words(share.share)} of the time is training that lasts."
         )
     return words
+
+
+def _without_failures(reliability: Reliability) -> str:
+    interval_s = reliability.checkpoint_interval_s
+    checkpoints = (
+        " and checkpoints are free"
+        if interval_s is None
+        else f", with a checkpoint of {reliability.checkpoint_write_s:g} s after every "
+        f"{interval_s:g} s of work"
+    )
+    return (
+        f"Days: as if nothing ever fails{checkpoints} (goodput=llama3_405b, or "
+        "goodput.gpu_mtbf_hours=, counts failures)."
+    )
 
 
 def _counts_words(outcome: StudyOutcome) -> str:

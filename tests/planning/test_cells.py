@@ -54,6 +54,8 @@ def test_what_ifs_change_one_thing():
     assert bigger == cell(48)
     faster = what_if_cell(STUDY, declarations(), chosen, WhatIf(network=2))
     assert faster == cell(16, nic_gbps=800.0)
+    rounded = what_if_cell(STUDY, declarations(), cell(num_gpus=320), WhatIf(size=1.1))
+    assert rounded.num_gpus == 352  # in binary 1.1 is a little more
     other = what_if_cell(STUDY, declarations(), chosen, WhatIf(cluster="there"))
     assert other == cell(16, "there")
     with pytest.raises(InputError, match="whole nodes"):

@@ -60,6 +60,24 @@ def test_a_study_searches_every_cell_and_says_what_meets_its_targets(store):
     assert shown[5].done == shown[5].total == 6
 
 
+def test_what_ifs_that_ask_the_same_are_searched_once(store):
+    searched = []
+
+    def search(asked):
+        searched.append(asked.key)
+        return failed(RuntimeError("stop")) if asked.num_gpus > 32 else answer()
+
+    what_ifs = {"half more": WhatIf(size=1.5), "the same": WhatIf(size=1.5, network=1)}
+    shown = []
+    outcome = study_of(
+        store, search, replace(STUDY, num_gpus=(32,), what_ifs=what_ifs), None, shown
+    )
+    assert sorted(set(searched)) == sorted(searched)
+    assert shown[-1].done == shown[-1].total == 3  # half and twice the network, and one more
+    reasons = {e.name: e.reason for e in outcome.models[0].effects if e.name in what_ifs}
+    assert reasons == dict.fromkeys(what_ifs, "RuntimeError: stop")
+
+
 def test_an_unchanged_study_is_answered_from_the_store(store):
     first = study_of(store)
     again = study_of(store, search=None)

@@ -1,6 +1,7 @@
 """What a run of a study leaves behind."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,11 @@ def test_a_recipe_that_the_framework_refuses_has_no_script(outcome, monkeypatch)
 
     monkeypatch.setattr(files, "megatron_launch", lambda _: Refused())
     assert launch_scripts(outcome) == {}
+
+
+def test_a_model_of_a_group_within_the_group_has_its_script_in_the_run_itself(outcome):
+    model = replace(outcome.models[0], model="team/small")
+    assert set(launch_scripts(replace(outcome, models=(model,)))) == {"launch_team_small.sh"}
 
 
 def test_a_script_is_of_the_answer(outcome):

@@ -85,14 +85,17 @@ def test_runs_of_one_second_have_directories_of_their_own(tmp_path):
 
 
 def test_the_last_finished_run_is_the_one_to_compare_with(tmp_path):
-    assert last_record(tmp_path) is None
+    assert last_record(tmp_path, "ours") is None
     first = new_directory(tmp_path, datetime(2026, 1, 1))
-    save_run(first, {"format": 1, "run": 1}, {"report.txt": "hello\n"})
+    save_run(first, {"format": 1, "name": "ours", "run": 1}, {"report.txt": "hello\n"})
     assert (first / "report.txt").read_text() == "hello\n"
     new_directory(tmp_path, datetime(2026, 1, 2))  # stopped before its record was written
     broken = new_directory(tmp_path, datetime(2026, 1, 3))
     (broken / "study.json").write_text("{")
     foreign = tmp_path / "cells"
     foreign.mkdir()
-    (foreign / "study.json").write_text('{"format": 1, "run": "foreign"}')
-    assert last_record(tmp_path) == {"format": 1, "run": 1}
+    (foreign / "study.json").write_text('{"format": 1, "name": "ours", "run": "foreign"}')
+    other = new_directory(tmp_path, datetime(2026, 1, 4))
+    save_run(other, {"format": 1, "name": "theirs", "run": 2}, {})
+    assert last_record(tmp_path, "ours") == {"format": 1, "name": "ours", "run": 1}
+    assert last_record(tmp_path, "theirs")["run"] == 2

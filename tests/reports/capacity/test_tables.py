@@ -16,6 +16,7 @@ from reports.capacity.tables import (
     answer_words,
     bend_words,
     changes_report,
+    goodput_words,
     study_report,
     target_words,
 )
@@ -109,3 +110,25 @@ def test_changes_are_a_table_and_the_rest_is_counted():
     assert "Since the last run: 30 changes" in text
     assert "(+20.0%)" in text
     assert "10 more in changes.json" in text
+
+
+@pytest.mark.parametrize(
+    ("reliability", "words"),
+    [
+        (Reliability(), "Days: as if nothing ever fails and checkpoints are free (goodput="),
+        (
+            Reliability(checkpoint_write_s=60, checkpoint_interval_s=600),
+            "Days: as if nothing ever fails, with a checkpoint of 60 s after every 600 s of work",
+        ),
+        (Reliability(1e5, None, 30.0), "Days: with failures, checkpoints and restarts. 32 GPUs"),
+        (FAILING, "Days: with failures, checkpoints and restarts (made up). 32 GPUs"),
+    ],
+)
+def test_days_say_what_they_take_for_granted(tmp_path, reliability, words):
+    assert goodput_words(outcome_of(tmp_path, {}), reliability).startswith(words)
+
+
+def test_days_with_failures_are_said_where_nothing_fits(tmp_path):
+    outcome = replace(outcome_of(tmp_path, {}), models=())
+    said = goodput_words(outcome, FAILING)
+    assert said == "Days: with failures, checkpoints and restarts (made up)."
