@@ -165,6 +165,10 @@ class _Unroll:
     def unroll_stage(self, stage: int) -> None:
         """Every task of a stage's compute stream, in order."""
         waits_for: list[int] = []
+        # A blocking transfer makes the host wait for the previous pass, and so does the step's
+        # end, which reads the gradients' norm.
+        blocking = self.stages > 1 and self.step.assembler.blocking_sends
+        pass_ = NONE
         for task in self.contents(stage):
             entries: list[int] = []
             kernel = communication = NONE
@@ -177,10 +181,9 @@ class _Unroll:
                 first = host < 0
                 host = self.add(0, launched.host_s, NEUTRAL_KIND, stage, HOST, task.micro_batch)
                 if launched.after_sync:
-                    ended = (row for row in (kernel, communication) if row >= 0)
+                    ended = [row for row in (kernel, communication) if row >= 0] or waits_for
                     self.edges += [(row, host, 0.0) for row in ended]
-                if first:
-                    # A blocking transfer makes the host wait for the previous pass.
+                elif first and task.pass_ != pass_ and (blocking or task.micro_batch == NONE):
                     self.edges += [(before, host, 0.0) for before in waits_for]
                 row = self.device_row(operation, stage, task.micro_batch, block, host)
                 self.edges.append((host, row, 0.0))
@@ -210,6 +213,7 @@ class _Unroll:
             # What follows on this stage starts when all of this task is done.
             self.edges += [(before, entry, 0.0) for before in waits_for for entry in entries]
             waits_for = ends or waits_for
+            pass_ = task.pass_
             self.entries[task.number] = entries or ends
             self.exits[task.number] = ends
 

@@ -88,6 +88,24 @@ def test_a_slow_host_holds_the_device_back() -> None:
     assert slow.step_time_s >= launches
 
 
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_only_a_blocking_transfer_makes_the_host_wait(recipe: Recipe) -> None:
+    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    for stage in range(recipe.pp):
+        rows = np.flatnonzero((timeline.stage == stage) & (timeline.launched_by >= 0))
+        rows = rows[timeline.micro_batch[rows] != NONE]
+        passes = timeline.block_pass[timeline.block[rows]]
+        launches = timeline.launched_by[rows]
+        waits = timeline.start_s[launches][1:] - timeline.end_s[launches][:-1]
+        within = passes[1:] == passes[:-1]
+        # Nothing inside a pass stops it, data-parallel communication least of all.
+        assert waits[within] == pytest.approx(0.0, abs=1e-12)
+        if recipe.pp > 1 and recipe.vpp == 1:
+            assert (waits[~within] > 0.0).all()
+        else:
+            assert waits[~within] == pytest.approx(0.0, abs=1e-12)
+
+
 def test_the_host_waits_for_the_device_where_it_reads_from_it() -> None:
     question = Job(MOE_MODEL, GPU, CLUSTER, Training(32, 1e9), Recipe(tp=2, ep=4, sp=True))
     check_job(question)
