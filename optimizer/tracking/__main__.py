@@ -79,6 +79,11 @@ def flush(directories: list[Path], uri: str | None) -> int:
     for path in paths:
         try:
             waiting = read_spool(path)
+        except (ValueError, OSError) as error:
+            failed += 1
+            print(f"warning: {error}", file=sys.stderr)
+            continue
+        try:
             target = uri or waiting.uri
             run_id = log_spooled(*open_store(target, waiting.experiment), path, again=True)
             print(f"Tracked: {path.parent} in {without_password(target)}, run {run_id}")

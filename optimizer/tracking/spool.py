@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import posixpath
+import re
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from optimizer.tracking.settings import TrackingSettings
 
@@ -21,6 +23,8 @@ RECORD_ID = "record_id"
 """Tag of every run that tells what was tracked at once from all else."""
 
 _FORMAT = 2
+
+_Value = TypeVar("_Value")
 
 Series = Sequence[tuple[int, float]]
 """Values of one metric, each at a step."""
@@ -82,16 +86,27 @@ def make_run(
     tags: Mapping[str, Any],
     series: Mapping[str, Series] | None = None,
 ) -> Run:
-    """A run of values as they come: what is None or not finite is left out."""
+    """A run of values as they come: what is None or not finite is left out, and in names of
+    parameters and metrics ``_`` stands for what MLflow refuses there."""
+    finite = {key: float(value) for key, value in metrics.items() if math.isfinite(value)}
     return Run(
         name,
         started_ms,
         ended_ms,
-        _texts(params),
-        {key: float(value) for key, value in metrics.items() if math.isfinite(value)},
+        _named(_texts(params)),
+        _named(finite),
         _texts(tags),
-        dict(series or {}),
+        _named(series or {}),
     )
+
+
+def _named(values: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Users name targets and what-ifs as they like; MLflow takes names that could be paths."""
+    named = {re.sub(r"[^\w./ -]", "_", key): value for key, value in values.items()}
+    return {
+        key if posixpath.normpath(key) == key else key.replace("/", "_"): value
+        for key, value in named.items()
+    }
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -137,11 +152,16 @@ def read_spool(path: Path) -> Spooled:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != _FORMAT:
-            raise ValueError("written by another version")
-        content["parent"] = Run(**content["parent"])
-        content["children"] = tuple(Run(**child) for child in content["children"])
-        content["artifacts"] = tuple(content["artifacts"])
-        return Spooled(**content)
+        written = content.pop("format")
+        if written == _FORMAT:
+            content["parent"] = Run(**content["parent"])
+            content["children"] = tuple(Run(**child) for child in content["children"])
+            content["artifacts"] = tuple(content["artifacts"])
+            return Spooled(**content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is no spooled search: {error}") from error
+        problem = f"{path} is no spooled search: {type(error).__name__}: {error}"
+        raise ValueError(problem) from error
+    raise ValueError(
+        f"{path} was left by another version of Trainscout (format {written}, not {_FORMAT}): "
+        "let that version flush it, or delete it (the results beside it are kept)"
+    )

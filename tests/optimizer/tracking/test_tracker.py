@@ -9,6 +9,7 @@ from optimizer.tracking import (
     NoTracker,
     TrackingError,
     TrackingSettings,
+    make_run,
     make_tracker,
 )
 from optimizer.tracking.__main__ import main
@@ -44,6 +45,17 @@ def test_a_search_is_a_parent_run_with_its_children(store, tmp_path, monkeypatch
     assert [run.data.metrics["step_time_s"] for run in children] == [2.0, 4.0]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert {run.data.tags["record_id"] for run in children} == {parent.data.tags["record_id"]}
+
+
+def test_names_that_mlflow_refuses_are_spelled_otherwise(fresh, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"params": {"sweep.targets.< 30 days (2026).days": 30, "sweep.what_ifs.a//b": 1}}
+    run = make_run("r", 0, 1, metrics={"best/my+model/usd": 1}, tags={"rank": 1}, **given)
+    where = MlflowTracker(fresh).record(tree(tmp_path, parent=run, children=()))
+    client, _ = open_store(fresh.uri, fresh.experiment)
+    logged = client.get_run(where.rsplit(" ", 1)[1]).data
+    assert set(logged.params) == {"sweep.targets._ 30 days _2026_.days", "sweep.what_ifs.a__b"}
+    assert set(logged.metrics) == {"best/my_model/usd"}
 
 
 def test_a_series_has_a_value_at_each_of_its_steps(fresh, tmp_path, monkeypatch):
@@ -207,7 +219,7 @@ class TestFlushing:
         assert log_spooled(client, experiment_id, path, again=True) == first
         assert len(runs_in(fresh)) == 3
 
-    @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1, "rm": "-rf"}'])
+    @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2, "rm": "-rf"}'])
     def test_something_else_is_refused_and_left(self, tmp_path, content, capsys):
         (tmp_path / SPOOL).write_text(content)
         with pytest.raises(ValueError, match="no spooled search"):
@@ -215,6 +227,22 @@ class TestFlushing:
         assert main(["flush", str(tmp_path)]) == 1
         assert (tmp_path / SPOOL).read_text() == content
         assert "Traceback" not in capsys.readouterr().err
+
+    def test_what_an_older_version_left_is_said_and_stops_no_other(
+        self, fresh, tmp_path, capsys, cwd
+    ):
+        old, new = tmp_path / "a", tmp_path / "b"
+        old.mkdir()
+        new.mkdir()
+        (old / SPOOL).write_text('{"format": 1, "record_id": "x"}')
+        write_spool(new, spooled(tree(new), fresh))
+        assert main(["flush", str(tmp_path)]) == 1
+        assert (old / SPOOL).exists()
+        assert not (new / SPOOL).exists()
+        assert len(runs_in(fresh)) == 3
+        said = capsys.readouterr().err
+        assert said.startswith(f"warning: {old / SPOOL} was left by another version")
+        assert "format 1, not 2" in said
 
     @pytest.mark.parametrize("wrong", [["nowhere"], [".", "--uri", "mlflow.db"]])
     def test_bad_input(self, wrong, capsys):
