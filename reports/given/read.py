@@ -136,6 +136,8 @@ def _launch_command(script: Script, origin: str) -> Command:
     ]
     if not words:
         problem = "starts no training program and holds no arguments"
+        if script.not_followed:
+            problem += f"; not followed: {', '.join(script.not_followed)}"
         raise InputError("given", origin, problem, _ALLOWED)
     return Command(tuple(words), {}, 1)
 

@@ -75,7 +75,9 @@ class _Interpreter:
                 self._note(tokens[at:end], f"the {token.text} loop in line {token.line}")
                 return end
             if _is_function(tokens, at):
-                return _function_end(tokens, at)
+                end = _function_end(tokens, at)
+                self._note(tokens[at:end], f"the function in line {token.line}")
+                return end
         end = at
         while end < len(tokens) and not _ends(tokens[end]):
             end += 1
@@ -216,12 +218,35 @@ def _is_function(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _function_end(tokens: Sequence[Token], at: int) -> int:
+    """Just behind the body, in braces or parentheses, of the function defined at ``at``."""
+    at += 2 if _is_word(tokens[at], "function") else 1
+    if at + 1 < len(tokens) and _is(tokens[at], "(") and _is(tokens[at + 1], ")"):
+        at += 2
+    while at < len(tokens) and _is(tokens[at], "\n"):
+        at += 1
+    opened: list[str] = []
     while at < len(tokens):
         token = tokens[at]
+        text = "" if isinstance(token, Array) else token.text
+        if opened and text == opened[-1] and _closes(tokens, at):
+            opened.pop()
+        elif (not opened or _begins_command(tokens, at)) and text in _BODIES:
+            opened.append(_BODIES[text])
         at += 1
-        if isinstance(token, Word) and token.text == "}":
+        if not opened:
             break
     return at
+
+
+_BODIES = {"{": "}", "(": ")"}
+
+
+def _closes(tokens: Sequence[Token], at: int) -> bool:
+    return isinstance(tokens[at], Operator) or _begins_command(tokens, at)
+
+
+def _is_word(token: Token, text: str) -> bool:
+    return isinstance(token, Word) and token.text == text
 
 
 _OPENING = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done"}

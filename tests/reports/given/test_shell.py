@@ -101,7 +101,27 @@ def test_loops_and_functions_are_passed_over():
     text = "f() {\n A=1\n}\nfor i in 1 2; do\n A=$i\ndone\nrun ${A:-0}"
     script = read_script(text, {})
     assert script.commands[-1].words == ("run", "0")
-    assert script.not_followed == ["the for loop in line 4"]
+    assert script.not_followed == ["the function in line 1", "the for loop in line 4"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "f() { A=1; }",
+        "f()\n{\n A=1\n if true; then { echo }; }; fi\n}",
+        "function f { A=1; echo }; }",
+        "function f() { A=1; }",
+        "f() ( A=1; (echo) )",
+    ],
+)
+def test_a_function_ends_where_its_body_does(body):
+    script = read_script(f"{body}\nrun ${{A:-0}}", {})
+    assert [command.words for command in script.commands] == [("run", "0")]
+    assert script.not_followed == ["the function in line 1"]
+
+
+def test_nothing_is_said_of_functions_without_consequences():
+    assert read_script('log() { echo "$1"; }\nrun', {}).not_followed == []
 
 
 def test_what_the_script_does_not_set_comes_from_the_environment():
