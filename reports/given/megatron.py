@@ -203,10 +203,12 @@ class MegatronArguments:
             stage = sharding.index(strategy)
         elif options.has("--use-torch-fsdp2"):
             stage = 2 if options.has("--torch-fsdp2-no-reshard-after-forward") else 3
+        # What is sharded travels beside computation, whether asked for or not.
+        reduces, gathers = map(options.has, ("--overlap-grad-reduce", "--overlap-param-gather"))
         return {
             "zero_stage": stage,
-            "overlap_grad_reduce": options.has("--overlap-grad-reduce"),
-            "overlap_param_gather": options.has("--overlap-param-gather"),
+            "overlap_grad_reduce": stage == 2 or (reduces and stage < 3),
+            "overlap_param_gather": gathers and stage < 3,
         }
 
     def _nccl(self) -> dict[str, Any]:

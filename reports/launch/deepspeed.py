@@ -53,7 +53,8 @@ def settings(job: Job) -> dict[str, object]:
     name = "SGD" if training.optimizer == "sgd" else "AdamW"
     zero: dict[str, object] = {
         "stage": recipe.zero_stage,
-        "overlap_comm": recipe.overlap_grad_reduce,
+        # What is sharded travels beside computation, as is predicted.
+        "overlap_comm": recipe.zero_stage >= 2 or recipe.overlap_grad_reduce,
         "contiguous_gradients": True,
     }
     made: dict[str, object] = {
@@ -61,19 +62,23 @@ def settings(job: Job) -> dict[str, object]:
         "train_micro_batch_size_per_gpu": recipe.micro_batch,
         "gradient_accumulation_steps": job.num_micro_batches,
         "gradient_clipping": 1.0,
-        "optimizer": {"type": name, "params": {"lr": 1e-4}},
         "zero_optimization": zero,
     }
     if name == "AdamW":
         # PyTorch's own, which needs no compiler where it runs.
         made["optimizer"] = {"type": name, "params": {"lr": 1e-4, "torch_adam": True}}
     else:
+        made["optimizer"] = {"type": name, "params": {"lr": 1e-4, "momentum": 0.9}}
         made["zero_allow_untested_optimizer"] = True
-    if job.precision in ("bf16", "fp16"):
+    if _is_half(job):
         made[job.precision] = {"enabled": True}
-    if job.framework.accumulate_grads_fp32:
+    if job.framework.accumulate_grads_fp32 and recipe.zero_stage:
         made["data_types"] = {"grad_accum_dtype": "fp32"}
     return made
+
+
+def _is_half(job: Job) -> bool:
+    return job.precision in ("bf16", "fp16")
 
 
 def _impossible(job: Job) -> tuple[str, ...]:
@@ -107,6 +112,8 @@ def _lacking(job: Job) -> tuple[str, ...]:
         lacks.append("recompute_layers (every layer is recomputed)")
     if recipe.zero_stage and job.dp > 1 and recipe.overlap_param_gather and recipe.zero_stage < 3:
         lacks.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
+    if job.framework.accumulate_grads_fp32 and not recipe.zero_stage and _is_half(job):
+        lacks.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
     if job.training.optimizer == "adam_bf16":
         lacks.append("optimizer=adam_bf16 (moments stay fp32)")
     if job.precision == "tf32":

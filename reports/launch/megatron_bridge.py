@@ -37,7 +37,7 @@ _POSITION = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 def launch(job: Job) -> Launch:
     """The files that launch a valid job under Megatron-Bridge."""
     impossible = megatron_core.impossible(job)
-    lacking = megatron_core.lacking(job)
+    lacking = megatron_core.lacking(job) + _lacking(job)
     if impossible:
         return Launch("megatron_bridge", TITLE, {}, lacking, _FILL_IN, impossible)
     header = [
@@ -54,6 +54,13 @@ def launch(job: Job) -> Launch:
         "megatron_bridge.py": _module(job),
     }
     return Launch("megatron_bridge", TITLE, files, lacking, _FILL_IN)
+
+
+def _lacking(job: Job) -> tuple[str, ...]:
+    """What Megatron-Bridge changes that Megatron-Core does not."""
+    if job.recipe.zero_stage >= 2 and job.framework.fused_wgrad:
+        return ("framework.fused_wgrad under zero_stage >= 2 (weight gradients are added apart)",)
+    return ()
 
 
 def _module(job: Job) -> str:
@@ -290,8 +297,8 @@ def _data_parallel(job: Job) -> dict[str, object]:
         else "no_shard",
         "use_megatron_fsdp": recipe.zero_stage >= 2,
         "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
-        "overlap_grad_reduce": recipe.overlap_grad_reduce,
-        "overlap_param_gather": recipe.overlap_grad_reduce and recipe.overlap_param_gather,
+        "overlap_grad_reduce": megatron_core.overlaps_gradients(job),
+        "overlap_param_gather": megatron_core.overlaps_parameters(job),
     }
 
 
@@ -308,8 +315,8 @@ def _overlap(job: Job) -> dict[str, object]:
     fields: dict[str, object] = {
         "tp_comm_overlap": recipe.tp_comm_overlap,
         # Unless told, it turns both on.
-        "overlap_grad_reduce": recipe.overlap_grad_reduce,
-        "overlap_param_gather": recipe.overlap_grad_reduce and recipe.overlap_param_gather,
+        "overlap_grad_reduce": megatron_core.overlaps_gradients(job),
+        "overlap_param_gather": megatron_core.overlaps_parameters(job),
     }
     if recipe.vpp > 1 and not job.framework.overlap_p2p:
         fields |= {"overlap_p2p_comm": False, "batch_p2p_comm": True}

@@ -73,6 +73,17 @@ def sharding(job: Job) -> str:
     return ("no_shard", "optim", "optim_grads", "optim_grads_params")[job.recipe.zero_stage]
 
 
+def overlaps_gradients(job: Job) -> bool:
+    """Whether gradients are reduced beside the backward pass: always where they are sharded, in
+    Megatron-FSDP as in the prediction."""
+    return job.recipe.zero_stage >= 2 or job.recipe.overlap_grad_reduce
+
+
+def overlaps_parameters(job: Job) -> bool:
+    """Whether parameters are gathered beside computation: always where they are sharded."""
+    return job.recipe.zero_stage == 3 or job.recipe.overlap_param_gather
+
+
 def recompute(job: Job) -> tuple[str, int] | None:
     """Method and layer count of full recomputation; None when it is not full."""
     if job.recipe.recompute != "full":
@@ -129,8 +140,6 @@ def lacking(job: Job) -> tuple[str, ...]:
         lacks.append("schedule=gpipe (Megatron runs 1F1B)")
     if recipe.recompute_taper:
         lacks.append("recompute_taper (Megatron recomputes as many layers on every stage)")
-    if recipe.overlap_param_gather and not recipe.overlap_grad_reduce:
-        lacks.append("overlap_param_gather without overlap_grad_reduce")
     if recipe.recompute == "selective":
         named = (recipe.recompute_modules or "core_attn").split("+")
         unnamed = [module for module in named if not _can_recompute(job, module)]

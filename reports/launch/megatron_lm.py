@@ -329,10 +329,9 @@ def _data_parallel(job: Job) -> Arguments:
             ("--data-parallel-sharding-strategy", megatron_core.sharding(job)),
             ("--ckpt-format", "fsdp_dtensor"),
         ]
-    # Megatron accepts the parameter-gather overlap only beside the gradient overlap. All stages
-    # then gather a chunk's parameters at once, as is predicted: its default.
-    if recipe.overlap_grad_reduce:
+    if megatron_core.overlaps_gradients(job):
         arguments.append(("--overlap-grad-reduce",))
-        if recipe.overlap_param_gather:
-            arguments.append(("--overlap-param-gather",))
+    # All stages gather a chunk's parameters at once, as is predicted: its default.
+    if megatron_core.overlaps_parameters(job):
+        arguments.append(("--overlap-param-gather",))
     return arguments

@@ -177,7 +177,7 @@ def _lacking(job: Job) -> tuple[str, ...]:
         lacks.append("zero_stage=1 (FSDP2 shards gradients too, every micro-batch)")
     if recipe.zero_stage == 0 and recipe.cp > 1:
         lacks.append("zero_stage=0 with cp > 1 (it shards over context-parallel ranks)")
-    if recipe.zero_stage and job.dp > 1 and not recipe.overlap_grad_reduce:
+    if recipe.zero_stage == 1 and job.dp > 1 and not recipe.overlap_grad_reduce:
         lacks.append("overlap_grad_reduce=false (FSDP2 always overlaps)")
     if recipe.use_tp_pp_dp_mapping and recipe.pp > 1:
         lacks.append("use_tp_pp_dp_mapping (stages of a pipeline lie apart)")

@@ -122,6 +122,10 @@ def test_precision(arguments, precision):
             {"zero_stage": 3},
         ),
         ("--use-torch-fsdp2", {"zero_stage": 3}),
+        (
+            "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads",
+            {"zero_stage": 2, "overlap_grad_reduce": True},
+        ),
         ("--use-distributed-optimizer --overlap-grad-reduce", {"overlap_grad_reduce": True}),
         (
             "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 3",
@@ -305,6 +309,13 @@ def test_a_file_of_arguments(tmp_path):
 def test_what_cannot_be_read_is_refused(given):
     with pytest.raises(InputError, match="given"):
         read(given)
+
+
+def test_a_training_inside_a_function_is_said_to_be_unread(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("main() {\n  torchrun pretrain_gpt.py --num-layers 2\n}\nmain\n")
+    with pytest.raises(InputError, match="not followed: the function in line 1"):
+        read(str(script))
 
 
 def test_a_script_without_training_is_refused(tmp_path):

@@ -76,6 +76,9 @@ def mended(recipe: Recipe, moe: bool) -> Recipe:
         changes["recompute_layers"] = None
     if recipe.zero_stage >= 2 and recipe.pp > 1:
         changes["zero_stage"] = 1
+    elif recipe.zero_stage == 2:
+        # Gradients that are sharded travel beside computation.
+        changes["overlap_grad_reduce"] = True
     if recipe.zero_stage == 0 or not recipe.overlap_grad_reduce:
         changes["overlap_param_gather"] = False
     return replace(recipe, **changes)

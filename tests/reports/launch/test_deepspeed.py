@@ -53,9 +53,21 @@ def test_deepspeed_takes_every_configuration(job):
     assert config.train_micro_batch_size_per_gpu == job.recipe.micro_batch
     assert config.gradient_accumulation_steps == job.num_micro_batches
     assert config.zero_optimization_stage == job.recipe.zero_stage
-    assert config.zero_config.overlap_comm == job.recipe.overlap_grad_reduce
+    sharded = job.recipe.zero_stage >= 2
+    assert config.zero_config.overlap_comm == (sharded or job.recipe.overlap_grad_reduce)
+    check_data_types(config)
     assert config.bfloat16_config.enabled == (job.precision == "bf16")
     assert config.float16_config.enabled == (job.precision == "fp16")
+
+
+def check_data_types(config) -> None:
+    """The engine's own check, which refuses types of gradients that a ZeRO stage cannot hold."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
+    engine.__dict__.update({"_config": config, "pipeline_parallelism": False})
+    with mock.patch("deepspeed.runtime.engine.is_zero_supported_optimizer", return_value=True):
+        engine._do_optimizer_sanity_check(None)
 
 
 def built(job: Job):
@@ -124,5 +136,15 @@ def test_selective_recomputation_is_said_to_be_missing():
 def test_gradients_accumulate_as_declared():
     job = dense_job()
     assert deepspeed.settings(job)["data_types"] == {"grad_accum_dtype": "fp32"}
+    plain = replace(job, recipe=Recipe(zero_stage=0))
+    assert "data_types" not in deepspeed.settings(plain)
+    assert any("fp32" in lack for lack in launch(plain).lacking)
     halves = replace(job, framework=replace(job.framework, accumulate_grads_fp32=False))
     assert "data_types" not in deepspeed.settings(halves)
+
+
+def test_plain_gradient_descent_has_momentum():
+    job = dense_job()
+    descent = replace(job, training=replace(job.training, optimizer="sgd"))
+    optimizer = deepspeed.settings(descent)["optimizer"]
+    assert optimizer == {"type": "SGD", "params": {"lr": 1e-4, "momentum": 0.9}}

@@ -137,6 +137,9 @@ def test_overlap_flags():
 def test_fully_sharded(stage, sharding):
     launch = megatron_launch(job_of(Recipe(zero_stage=stage, tp=2, sp=True)))
     assert ("--data-parallel-sharding-strategy", sharding) in launch.arguments
+    # Predicted beside computation without being asked for.
+    assert ("--overlap-grad-reduce",) in launch.arguments
+    assert (("--overlap-param-gather",) in launch.arguments) == (stage == 3)
     # Megatron-FSDP refuses to start with it.
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in launch.environment
 

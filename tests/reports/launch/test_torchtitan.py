@@ -150,6 +150,9 @@ def test_sharding(stage, reshard, lacks):
     words = words_of(job)
     assert words[words.index("--parallelism.fsdp-reshard-after-forward") + 1] == reshard
     assert any("zero_stage" in lack for lack in launch(job).lacking) == lacks
+    # What is sharded is predicted beside computation without being asked for.
+    unasked = replace(job, recipe=Recipe(zero_stage=stage))
+    assert any("overlap" in lack for lack in launch(unasked).lacking) == lacks
 
 
 def test_replicas_that_share_nothing():
