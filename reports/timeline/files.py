@@ -58,12 +58,19 @@ def _check(job: Job, choice: TimelineChoice) -> tuple[int, ...]:
     check_output("timeline.memory", memory, [trace])
     if choice.file is None and choice.chakra is None:
         for name in ("stages", "ranks"):
-            if getattr(choice, name) is not None:
-                problem = "is of no use without a timeline"
-                allowed = "with timeline.file or timeline.chakra"
-                given = getattr(choice, name)
-                raise InputError(f"timeline.{name}", given, problem, allowed)
+            _refuse_without(name, getattr(choice, name), "timeline.file or timeline.chakra")
+        if choice.memory is None:
+            files = "timeline.file, timeline.chakra or timeline.memory"
+            _refuse_without("micro_batches", choice.micro_batches, files)
     return shown_ranks(job, choice.stages, choice.ranks)
+
+
+def _refuse_without(name: str, given: object, files: str) -> None:
+    if given is not None:
+        shown = list(given) if isinstance(given, tuple) else given
+        raise InputError(
+            f"timeline.{name}", shown, "is of no use without a timeline", f"with {files}"
+        )
 
 
 def memory_csv(memory: MemoryTimeline) -> str:

@@ -103,7 +103,8 @@ def test_the_simulators_own_workload_is_played(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (TimelineChoice(stages=(0,)), r"timeline\.stages=.*of no use without"),
+        (TimelineChoice(stages=(0,)), r"timeline\.stages=\[0\]: is of no use without"),
+        (TimelineChoice(micro_batches=2), r"timeline\.micro_batches=2: is of no use without"),
         (TimelineChoice(memory="m.csv", ranks=[0]), r"timeline\.ranks=.*of no use without"),
         (TimelineChoice(file="t.json", stages=(9,)), r"timeline\.stages=9"),
         (TimelineChoice(file="t.json", micro_batches=0), r"timeline\.micro_batches=0"),
