@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import signal
@@ -109,7 +110,10 @@ def explain(error: Exception, *, debug: bool) -> int:
 def run_directory(parent: str, stamp: str, resume: bool, storage: str | None) -> str:
     """Where a search puts its files: ``parent/stamp``, or to resume the directory in ``parent``
     whose search was last written to, when there is one. With a ``storage`` of its own, a search
-    is not kept in its directory, and gets a new one."""
+    is not kept in its directory, and gets a new one; a number tells those of one second apart."""
     stores = Path(parent).glob(f"*/{STORE}") if resume and storage is None else ()
     latest = max(stores, key=lambda store: store.stat().st_mtime, default=None)
-    return str(Path(parent, stamp) if latest is None else latest.parent)
+    if latest is not None:
+        return str(latest.parent)
+    names = itertools.chain([stamp], (f"{stamp}-{number}" for number in itertools.count(2)))
+    return next(str(path) for name in names if not (path := Path(parent, name)).exists())

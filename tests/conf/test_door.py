@@ -1,0 +1,25 @@
+import os
+
+from conf.door import STORE, run_directory
+
+
+def test_searches_of_one_second_have_directories_of_their_own(tmp_path):
+    names = []
+    for _ in range(3):
+        directory = run_directory(str(tmp_path), "now", False, None)
+        os.mkdir(directory)
+        names.append(os.path.basename(directory))
+    assert names == ["now", "now-2", "now-3"]
+
+
+def test_a_search_is_resumed_where_it_was_last_written_to(tmp_path):
+    for name, written_s in (("first", 2), ("second", 1), ("empty", 3)):
+        (tmp_path / name).mkdir()
+        if name != "empty":
+            (tmp_path / name / STORE).touch()
+            os.utime(tmp_path / name / STORE, (written_s, written_s))
+    given = (str(tmp_path), "now")
+    assert run_directory(*given, True, None) == str(tmp_path / "first")
+    # Another storage has the search, whatever is in the directories.
+    assert run_directory(*given, True, "trials.db") == str(tmp_path / "now")
+    assert run_directory(*given, False, None) == str(tmp_path / "now")
