@@ -9,12 +9,17 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from simulators.traces.events import Begin, End, Event
 
-if TYPE_CHECKING:
-    from simulators.emulation.memory import DeviceMemory
+
+class RegionMemory(Protocol):
+    """Memory that tells what only lives inside a region from what outlives it."""
+
+    def enter_region(self) -> None: ...
+
+    def leave_region(self) -> None: ...
 
 
 class _Regions:
@@ -61,7 +66,7 @@ class CompiledBackward:
     def __init__(
         self,
         emit: Callable[[Event], None],
-        memory: DeviceMemory,
+        memory: RegionMemory,
         node: Callable[[], Any],
         graph_task: Callable[[], int],
     ) -> None:
