@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from conf.door import STORE, explain
 from conf.plan import build_plan, check_plan
@@ -32,9 +32,11 @@ class CheckFirst(Callback):
             if plan.options.storage is not None:
                 check_writable("hydra.run.dir", directory)
                 check_plan(plan, plan.options.storage)
-                return
-            _check_directory(directory, resume=config.resume)
-            check_plan(plan, str(directory / STORE) if config.resume else None)
+            else:
+                _check_directory(directory, resume=config.resume)
+                check_plan(plan, str(directory / STORE) if config.resume else None)
+            if not config.resume or plan.options.storage is not None:
+                _reserve(config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with refusing(config):
@@ -71,6 +73,16 @@ def _check_directory(directory: Path, *, resume: bool) -> None:
             f"there is no search in {directory.parent}",
             "the model and cluster of an earlier search, or hydra.run.dir=<its directory>",
         )
+
+
+def _reserve(config: DictConfig) -> None:
+    """Make the directory that a search is given by the clock; one that starts in the same second
+    is given another."""
+    while OmegaConf.is_interpolation(config.hydra.run, "dir"):
+        directory = Path(config.hydra.run.dir)
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir(parents=True)
+            config.hydra.run.dir = str(directory)
 
 
 def check_writable(field: str, directory: Path) -> None:

@@ -1,5 +1,8 @@
 import os
 
+from omegaconf import OmegaConf
+
+from conf.check_first import _reserve
 from conf.door import STORE, run_directory
 
 
@@ -23,3 +26,21 @@ def test_a_search_is_resumed_where_it_was_last_written_to(tmp_path):
     # Another storage has the search, whatever is in the directories.
     assert run_directory(*given, True, "trials.db") == str(tmp_path / "now")
     assert run_directory(*given, False, None) == str(tmp_path / "now")
+
+
+def test_searches_that_start_together_do_not_share_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+    clock = "${run_directory:searches,now,false,null}"
+    both = [OmegaConf.create({"hydra": {"run": {"dir": clock}}}) for _ in range(2)]
+    assert {config.hydra.run.dir for config in both} == {os.path.join("searches", "now")}
+    for config in both:
+        _reserve(config)
+    names = [os.path.basename(config.hydra.run.dir) for config in both]
+    assert names == sorted(os.listdir("searches")) == ["now", "now-2"]
+
+
+def test_a_directory_of_ones_own_choice_stays(tmp_path):
+    config = OmegaConf.create({"hydra": {"run": {"dir": str(tmp_path)}}})
+    _reserve(config)
+    assert config.hydra.run.dir == str(tmp_path)
