@@ -19,6 +19,7 @@ from reports.comparison.words import (
     signed_percent,
     signed_seconds,
 )
+from reports.front_plot import needed_bytes
 from reports.wording import (
     gib_words,
     part_words,
@@ -31,6 +32,8 @@ from reports.wording import (
 from simulators.uncertainty import LEVEL
 
 _GIB = 2**30
+# What the framework's allocator has no part in: it comes on top of what that reserves.
+_OUTSIDE = ("communication_buffers", "context")
 # Parts of a step below this share of it are left out.
 _SHOWN_SHARE = 0.0005
 # One-knob changes shown unless all are asked for.
@@ -58,6 +61,8 @@ def comparison_report(
         parts += [_verdict(first, difference), Text()]
         if stored_step_s is not None:
             parts.append(_same_question(difference.other, stored_step_s))
+        if difference.attribution is None:
+            difference = None
     parts += [_totals(first, difference), Text(), _breakdown(first, difference)]
     if difference is not None:
         parts.append(_reasons(difference))
@@ -75,12 +80,24 @@ def answer_line(comparison: Comparison) -> RenderableType:
         return _verdict(first, difference)
     step_s = first.prediction.step_time_s
     words = f"{first.name} takes {seconds_words(step_s)} a step"
+    if not first.prediction.fits:
+        words += f" and {_too_much_words(first)}"
     best = next((each for each in comparison.neighbours if each.prediction.fits), None)
-    if best is None or best.prediction.step_time_s >= step_s:
-        return Text(f"{words}; no single change that fits makes it faster.")
+    if best is None:
+        return Text(f"{words}; no single change fits.")
     gain_s = step_s - best.prediction.step_time_s
     change = change_words(best.fields, best.before, best.after)
+    if not first.prediction.fits:
+        faster = f"{seconds_words(abs(gain_s))} {'faster' if gain_s > 0 else 'slower'}"
+        return Text(f"{words}; {change} fits, {faster}.")
+    if gain_s <= 0:
+        return Text(f"{words}; no single change that fits makes it faster.")
     return Text(f"{words}; {change} makes it {seconds_words(gain_s)} faster.")
+
+
+def _too_much_words(side: Side) -> str:
+    short = gib_words(-side.prediction.memory.headroom_bytes)
+    return f"does not fit in memory, by {short}"
 
 
 def _recipes(first: Side, difference: Difference | None) -> RenderableType:
@@ -115,8 +132,7 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
         )
     for side in (first, other):
         if not side.prediction.fits:
-            short = gib_words(-side.prediction.memory.headroom_bytes)
-            words += f" {side.name} does not fit in memory, by {short}."
+            words += f" {side.name} {_too_much_words(side)}."
     return Text(words)
 
 
@@ -357,9 +373,13 @@ def _memory(first: Side, difference: Difference | None) -> RenderableType:
     kinds = dict.fromkeys(kind for stage in stages for kind in stage.kind)
     rows = [(kind, [stage.kind.get(kind, 0) for stage in stages]) for kind in kinds]
     rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if difference else -row[1][0])
-    rows += [
+    outside = [row for row in rows if row[0] in _OUTSIDE]
+    rows = [
+        *(row for row in rows if row[0] not in _OUTSIDE),
         ("peak allocated", [stage.peak_allocated_bytes for stage in stages]),
         ("peak reserved", [stage.peak_reserved_bytes for stage in stages]),
+        *outside,
+        ("needed", [needed_bytes(side.prediction) for side in sides]),
         ("usable", [side.prediction.memory.capacity_bytes for side in sides]),
     ]
     for kind, figures in rows:

@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,14 +11,14 @@ from conf.build import build_value
 from optimizer.question import Declared
 from reports.comparison import Predictions, compare
 from reports.comparison.record import comparison_csv, comparison_record
-from reports.comparison.report import comparison_report
+from reports.comparison.report import answer_line, comparison_report
 from reports.comparison.words import Unit, change_words, signed_seconds
 from reports.terminal import as_text
 from simulators.base import get_simulator
 from simulators.job import Model, Recipe
 from tests.reports.comparison.samples import predictions, space
 from tests.reports.given.samples import CONF
-from tests.samples import CLUSTER, GPU, TRAINING
+from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 
 FIRST = Recipe(tp=2, sp=True)
 OTHER = replace(FIRST, pp=2, vpp=2, micro_batch=2)
@@ -55,6 +56,38 @@ def test_equal_recipes_differ_in_nothing():
     text = as_text(comparison_report(made(FIRST)))
     assert "a and b are the same recipe." in text
     assert "Which change" not in text
+    assert "b - a" not in text
+
+
+def test_the_answer_alone():
+    def answer(**simulated):
+        return as_text(answer_line(made(None, **simulated))).strip()
+
+    faster = answer(step_s=lambda r: 10 - r.micro_batch)
+    assert faster == "a takes 9.000 s a step; micro_batch 1 -> 2 makes it 1.000 s faster."
+    best = answer(step_s=lambda r: 10.0 + (r != FIRST))
+    assert best == "a takes 10.00 s a step; no single change that fits makes it faster."
+    fits = answer(headroom_gib=lambda r: 3 * r.pp - 4)
+    assert fits.startswith("a takes 8.000 s a step and does not fit in memory, by 1.0 GiB; ")
+    assert "fits, " in fits
+    assert answer(headroom_gib=lambda r: -1.0).endswith("no single change fits.")
+
+
+def test_memory_adds_up_to_what_is_needed():
+    declared = Declared(MODEL, GPU, CLUSTER, TRAINING)
+    first = ("a", "", Recipe(tp=2, sp=True))
+    comparison = compare(first, None, space(), Predictions(declared, get_simulator("replay")))
+    lines = as_text(comparison_report(comparison)).split("Memory of the worst stage, GiB")[1]
+    amounts = {name: float(value) for name, value in _AMOUNT.findall(lines)}
+    within = sum(list(amounts.values())[: list(amounts).index("peak allocated")])
+    assert within == pytest.approx(amounts["peak allocated"], abs=0.04)
+    outside = amounts["communication buffers"] + amounts["context"]
+    assert amounts["needed"] == pytest.approx(amounts["peak reserved"] + outside, abs=0.02)
+    headroom = comparison.first.prediction.memory.headroom_bytes / 2**30
+    assert amounts["usable"] - amounts["needed"] == pytest.approx(headroom, abs=0.02)
+
+
+_AMOUNT = re.compile(r"^([a-z]+(?: [a-z]+)*) +([\d.]+)$", re.MULTILINE)
 
 
 def test_what_does_not_fit_is_said():
