@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from simulators.shipped_yaml import shipped_yaml
+
 # A checkout and an installation both keep ``conf`` beside ``simulators``.
 DIRECTORY = Path(__file__).parents[2] / "conf" / "transport"
 # Generations without measurements of their own inside a node borrow the nearest that have some.
@@ -64,11 +66,7 @@ class Transport:
 
 def load(name: str) -> dict[str, Any]:
     """The document of one transport."""
-    import yaml
-
-    document: dict[str, Any] = yaml.safe_load(
-        (DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8")
-    )
+    document: dict[str, Any] = shipped_yaml(DIRECTORY / f"{name}.yaml")
     return document
 
 

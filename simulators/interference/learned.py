@@ -16,12 +16,12 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from simulators.errors import InputError
 from simulators.interference.features import KERNEL_CLASSES, Floats
 from simulators.job import Gpu
+from simulators.shipped_yaml import shipped_yaml
 
 # What the replay knows of a block beside a communication.
 KNOWN = (
@@ -69,7 +69,7 @@ def parse_fitted(content: Mapping[str, Any], where: str) -> Fitted:
 def fitted() -> Fitted:
     """What the package ships."""
     file = _folder() / "overlap.yaml"
-    return parse_fitted(yaml.safe_load(file.read_text("utf-8")), file.name)
+    return parse_fitted(shipped_yaml(file), file.name)
 
 
 def _folder() -> Traversable:

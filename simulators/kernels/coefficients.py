@@ -19,11 +19,10 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any, TypeVar
 
-import yaml
-
 from simulators.errors import InputError, require_choice
 from simulators.job import Gpu
 from simulators.prediction import Evidence
+from simulators.shipped_yaml import shipped_yaml
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
 # "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).
@@ -244,11 +243,7 @@ def fitted_gpus() -> tuple[FittedGpu, ...]:
     """Every fitted GPU shipped with the package, by file name."""
     folder = resources.files("simulators.kernels") / "fitted"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return tuple(
-        fitted_gpu_from_dict(yaml.load(file.read_text("utf-8"), loader), file.name)
-        for file in files
-    )
+    return tuple(fitted_gpu_from_dict(shipped_yaml(file), file.name) for file in files)
 
 
 def cast_dram_efficiency(fit: FittedGpu) -> float:
@@ -260,7 +255,7 @@ def cast_dram_efficiency(fit: FittedGpu) -> float:
 def stated_sustained_fractions() -> Mapping[str, float]:
     """Sustained share of peak of GPUs without a long run of their own, by name."""
     file = resources.files("simulators.kernels") / "power.yaml"
-    content = yaml.safe_load(file.read_text("utf-8"))
+    content = shipped_yaml(file)
     return {name: float(entry["value"]) for name, entry in content.items()}
 
 

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from importlib import resources
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from simulators.errors import require_choice
@@ -26,6 +25,7 @@ from simulators.job import Gpu
 from simulators.kernels.coefficients import StreamingCoefficients, fitted_gpus
 from simulators.kernels.gemm import Floats
 from simulators.prediction import Evidence
+from simulators.shipped_yaml import shipped_yaml
 
 # The smallest graph-replayed kernels take 1.5-2.5 us (ai-dynamo/aiconfigurator tables).
 LAUNCH_FLOOR_S = 2e-6
@@ -38,7 +38,7 @@ SAME_MEMORY_TOLERANCE = 0.03
 def _architecture_classes(architecture: str) -> Mapping[str, StreamingCoefficients]:
     """The classes of an architecture, by name."""
     file = resources.files("simulators.kernels") / "streaming.yaml"
-    content = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content = shipped_yaml(file)
     require_choice("gpu.architecture", architecture, content)
     return {
         kind: StreamingCoefficients(float(entry["value"]), LAUNCH_FLOOR_S, bool(entry["measured"]))

@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-import yaml
-
 from simulators.errors import InputError
 from simulators.job import Gpu
 from simulators.kernels.coefficients import (
@@ -26,6 +24,7 @@ from simulators.kernels.coefficients import (
 )
 from simulators.kernels.streaming import streaming_classes
 from simulators.prediction import Evidence
+from simulators.shipped_yaml import shipped_yaml
 
 # Median difference between measurement campaigns on one GPU type, in and out of power limit:
 # A100 2-10 %, H100 and H200 2-12 %, B200 5-25 % (Transformer Engine against graph replays),
@@ -49,7 +48,7 @@ def _residuals() -> Mapping[tuple[str, str, str, str], float]:
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".yaml"):
             continue
-        content: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
+        content: dict[str, Any] = shipped_yaml(file)
         name = content["gpu"]["name"]
         for section in ("gemm", "attention", "attention_flash2", "grouped"):
             for precision, part in content.get(section, {}).items():
