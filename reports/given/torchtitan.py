@@ -66,6 +66,10 @@ class TorchTitanArguments:
         self.options = Options([*preset, *plain])
         for name in ("--module", "--config"):
             self.options.has(name)
+        if self.recent:
+            self.notes.append(
+                "0.3 computes the loss in pieces: predicted whole, its logits take more memory"
+            )
         self._recompute_choice = chosen.get("activation-checkpoint")
         self.model_name = preset_model or self._flavor()
         if self.model_name is None:
@@ -284,6 +288,9 @@ class TorchTitanArguments:
         graphs = not self._on("--training.disable-cuda-graphs", not self.recent)
         if graphs and recipe.pp == 1 and model.moe is None:
             changes["cuda_graphs"] = True
+        if self.recent:
+            # It turns that off.
+            changes["recompute_stops_early"] = False
         if recipe.pp > 1:
             # FSDP2 adds up unreduced gradients in the type it reduces them in.
             changes["accumulate_grads_fp32"] = True

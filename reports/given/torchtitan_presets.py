@@ -62,6 +62,8 @@ CONFIGURATIONS: dict[str, tuple[str, tuple[str, ...]]] = {
             "--training.steps=10000",
             "--parallelism.pipeline-parallel-schedule=Interleaved1F1B",
             "--parallelism.expert-parallel-degree=2",
+            "--compile.enable",
+            "--compile.components=loss",
         ),
     ),
 }

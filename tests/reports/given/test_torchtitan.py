@@ -143,6 +143,16 @@ def test_configurations_of_0_3_bring_their_settings(tmp_path):
     assert not changed.declared.framework.cuda_graphs
 
 
+def test_0_3_recomputes_whole_layers(tmp_path):
+    assert not recent(tmp_path, "--config llama3_70b").declared.framework.recompute_stops_early
+    assert read(toml(tmp_path, TOML)).declared.framework.recompute_stops_early
+
+
+def test_a_configuration_that_compiles_the_loss_alone(tmp_path):
+    software = recent(tmp_path, "--config deepseek_v3_671b").declared.framework
+    assert (software.fusion, software.cross_entropy) == ("eager", "compiled")
+
+
 def test_an_unknown_configuration_is_said(tmp_path):
     given = recent(tmp_path, "--config mine --training.local-batch-size 1")
     assert any("configuration mine" in note for note in given.reading.notes)
