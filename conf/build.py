@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -38,13 +40,25 @@ def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
     """
     declared = Declared(
         model=with_histogram(build_value(Model, "model", _group(cfg, "model"))),
-        gpu=build_value(Gpu, "gpu", _group(cfg, "gpu")),
+        gpu=_with_own_price(build_value(Gpu, "gpu", _group(cfg, "gpu")), cfg),
         cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),
         training=build_value(Training, "training", _group(cfg, "training")),
         framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )
     declared.check()
     return declared
+
+
+def _with_own_price(gpu: Gpu, cfg: DictConfig | Mapping[str, Any]) -> Gpu:
+    """A price named on the command line is the user's, even one that equals the declared one."""
+    if "hydra" in cfg:  # before the program is called
+        given = cfg["hydra"].overrides.task
+    else:
+        given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
+    if not any(re.match(r"\+{0,2}gpu\.price_usd_per_hour=", override) for override in given):
+        return gpu
+    sources = gpu.sources | {"price_usd_per_hour": "the command line"}
+    return dataclasses.replace(gpu, sources=sources)
 
 
 def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:

@@ -335,10 +335,12 @@ def identity(
 ) -> dict[str, Any]:
     """What must be equal for stored trials to continue this very search.
 
-    Budgets and workers may differ: a resumed search may be given more of either.
+    Budgets and workers may differ: a resumed search may be given more of either. Where a GPU's
+    figures come from changes none of them.
     """
+    unsourced = dataclasses.replace(declared, gpu=dataclasses.replace(declared.gpu, sources={}))
     return {
-        "declared": dataclasses.asdict(declared),
+        "declared": dataclasses.asdict(unsourced),
         "space": dict(space),
         "objective": list(objective.names),
         "simulator": SimulatorSpec.of(simulator).identity(),

@@ -165,7 +165,7 @@ def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
     declared = cell.declared
     priceless = replace(
         declared,
-        gpu=replace(declared.gpu, price_usd_per_hour=0.0, sources={}),
+        gpu=replace(declared.gpu, price_usd_per_hour=0.0),
         cluster=replace(declared.cluster, source=""),
         model=replace(declared.model, source=""),
         training=_any_length(declared.training),

@@ -154,7 +154,7 @@ def _cell_record(
         "price_usd_per_hour": cell.declared.gpu.price_usd_per_hour,
         "stopped": answer.stopped,
         "proved": answer.proved,
-        "command": search_command(cell, groups),
+        "command": search_command(cell, groups, outcome.study.prices_usd_per_hour),
     }
     if point is None:
         return record
@@ -188,8 +188,11 @@ def _cell_record(
     }
 
 
-def search_command(cell: Cell, groups: Mapping[str, str]) -> str:
-    """The ``optimize.py`` command that searches a cell alone and shows all about it."""
+def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, float]) -> str:
+    """The ``optimize.py`` command that searches a cell alone and shows all about it.
+
+    ``prices`` are those the study gives, by GPU; others are declared, often as assumptions.
+    """
     declared = cell.declared
     gpu, _, cluster = cell.cluster.rpartition("@")
     chosen = {"model": cell.model, "cluster": cluster}
@@ -201,7 +204,8 @@ def search_command(cell: Cell, groups: Mapping[str, str]) -> str:
     for field, value in asdict(declared.training).items():
         if value is not None:
             settings[f"training.{field}"] = value
-    settings["gpu.price_usd_per_hour"] = declared.gpu.price_usd_per_hour
+    if declared.gpu.name in prices:
+        settings["gpu.price_usd_per_hour"] = declared.gpu.price_usd_per_hour
     return shlex.join(
         ["python", "optimize.py", *(f"{name}={value}" for name, value in settings.items())]
     )

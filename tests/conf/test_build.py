@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from conf.build import build_declared, build_recipe, build_value
+from optimizer.objective import Objective
+from optimizer.options import SearchOptions
+from optimizer.study import identity
+from reports.evidence import Grade, evidence_of
 from simulators.errors import InputError
 from simulators.job import Gpu, Mla, Model, Moe, Recipe, Training
 from tests.conf.conftest import Compose
+from tests.samples import prediction
 
 MODEL: dict[str, Any] = {
     "name": "tiny",
@@ -176,3 +181,33 @@ def _gpu() -> dict[str, Any]:
         "pcie_bytes_per_s": 1.0,
         "price_usd_per_hour": 1.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("override", "own"),
+    [
+        ("gpu.price_usd_per_hour={price}", True),
+        ("++gpu.price_usd_per_hour={price}", True),
+        ("gpu.price_usd_per_hour={price}0", True),
+        ("gpu=h100", False),
+        ("gpu.sms=100", False),
+    ],
+)
+def test_a_price_on_the_command_line_is_given_even_where_it_is_the_declared_one(
+    composed: Compose, override: str, own: bool
+) -> None:
+    config = composed("cluster=h100_64")
+    told = override.format(price=config.gpu.price_usd_per_hour)
+    hydra = OmegaConf.create({"overrides": {"task": ["cluster=h100_64", told]}})
+    declared = build_declared({**config, "hydra": hydra})
+    evidence = evidence_of(prediction(), declared.job(Recipe()))
+    assert (evidence.price.grade is Grade.GIVEN) is own
+    # The question of a search is the same.
+    plain = dataclasses.replace(
+        declared, gpu=dataclasses.replace(declared.gpu, sources={"sms": "elsewhere"})
+    )
+    first, second = (
+        identity(each, {}, Objective(("cost",)), SearchOptions(), "replay", 0)
+        for each in (declared, plain)
+    )
+    assert first == second

@@ -14,7 +14,7 @@ from planning.goodput import Reliability
 from planning.outcome import run_study
 from planning.store import AnswerStore
 from planning.study import Target
-from reports.capacity.record import study_csv, study_record
+from reports.capacity.record import search_command, study_csv, study_record
 from reports.capacity.runs import last_record, new_directory, save_run
 from reports.nothing_found import why_nothing_fits
 from tests.planning.fakes import SETTINGS, STUDY, declarations
@@ -62,11 +62,17 @@ def test_a_cell_names_the_command_that_searches_it_alone(record):
 
 
 def test_a_gpu_in_another_cluster_is_named_in_the_command(outcome):
-    from reports.capacity.record import search_command
-
     cell = replace(outcome.results[0].cell, cluster="h200@h100_512")
-    command = search_command(cell, {})
+    command = search_command(cell, {}, {})
     assert "cluster=h100_512 gpu=h200" in command
+
+
+def test_a_command_gives_no_price_that_the_study_did_not(outcome):
+    cell = outcome.results[0].cell
+    gpu = cell.declared.gpu
+    assert "price" not in search_command(cell, {}, {"another": 1.0})
+    given = search_command(cell, {}, {gpu.name: gpu.price_usd_per_hour})
+    assert given.endswith(f" gpu.price_usd_per_hour={gpu.price_usd_per_hour}")
 
 
 def test_one_row_a_cell(record):
