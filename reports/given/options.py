@@ -20,6 +20,7 @@ class Options:
     def __init__(self, words: Iterable[str]) -> None:
         self._values: dict[str, list[str]] = {}
         self._used: set[str] = set()
+        self._valued: set[str] = set()
         self._asked: set[str] = set()
         self.stray: list[str] = []
         current: list[str] | None = None
@@ -52,6 +53,7 @@ class Options:
         """
         if not self.has(name):
             return None
+        self._valued.add(name)
         for value in self._values[name]:
             if not is_known(value):
                 raise InputError(
@@ -114,6 +116,10 @@ class Options:
         known = [name for name in (*no_effect, *not_modelled) if not name.endswith("*")]
         for name in self._values:
             if name in self._used:
+                if name not in self._valued:
+                    # More arguments behind a switch, from a variable that nothing sets.
+                    unset = (word for word in self._values[name] if not is_known(word))
+                    unknown += [Unknown(shown(word), None) for word in unset]
                 continue
             if self._values[name] == ["false"]:
                 # A switch of a file that is off.

@@ -299,6 +299,13 @@ def test_a_value_that_nothing_sets_is_refused(tmp_path, monkeypatch):
     assert read(path).recipe.tp == 2
 
 
+def test_arguments_that_nothing_sets_are_unknown(tmp_path, monkeypatch):
+    monkeypatch.delenv("EXTRA", raising=False)
+    script = tmp_path / "run.sh"
+    script.write_text("torchrun pretrain_gpt.py --micro-batch-size 1 --bf16 $EXTRA\n")
+    assert [each.argument for each in read(str(script)).reading.unknown] == ["$EXTRA"]
+
+
 def test_a_file_of_arguments(tmp_path):
     path = script(tmp_path, SHAPE.replace(" --", "\n--") + "\n# --bf16\n")
     assert read(path).recipe.micro_batch == 2
