@@ -99,8 +99,10 @@ def _differences(differences: Sequence[str]) -> str:
 
 
 def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
-    # Colours go by the cluster, in both plots.
-    names = list(dict.fromkeys(cell["cluster"] for cell in cells))
+    # Colours go by the cluster and its fabric, in both plots.
+    with_fabric = _several_fabrics(cells)
+    places = [_place(cell["cluster"], _fabric(cell), with_fabric) for cell in cells]
+    names = list(dict.fromkeys(places))
     by_cluster = [
         Series(
             name,
@@ -113,8 +115,8 @@ def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
                     f"{cell['num_gpus']:,}" if cell["pareto"] else "",
                     cell["key"] == model["answer"],
                 )
-                for cell in cells
-                if cell["cluster"] == name
+                for cell, place in zip(cells, places, strict=True)
+                if place == name
             ],
         )
         for name in names
@@ -135,14 +137,14 @@ def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
     note = "The answer is circled; Pareto-optimal cells show their GPUs."
     plots = [figure("Days and dollars", note, days, dollars, by_cluster, names)]
     if model["scaling"]:
-        plots.append(_scaling_plot(model, names))
+        plots.append(_scaling_plot(model, names, with_fabric))
     return f'<div class="plots">{"".join(plots)}</div>'
 
 
-def _scaling_plot(model: Record, names: Sequence[str]) -> str:
+def _scaling_plot(model: Record, names: Sequence[str], with_fabric: bool) -> str:
     curves = [
         Series(
-            curve["cluster"],
+            _place(curve["cluster"], curve["fabric"], with_fabric),
             [
                 Mark(
                     size["num_gpus"],
@@ -185,9 +187,7 @@ class _Row:
 
 
 def _tables(model: Record, cells: Sequence[Record]) -> Iterable[str]:
-    with_fabric = len({(cell["cluster"], _fabric(cell)) for cell in cells}) > len(
-        {cell["cluster"] for cell in cells}
-    )
+    with_fabric = _several_fabrics(cells)
     columns = [_Column("cluster"), *([_Column("fabric")] if with_fabric else [])]
     columns += [_Column(name, "n") for name in ("GPUs", "days", "cost", "MFU", "goodput")]
     columns += [_Column("meets"), _Column("recipe", "recipe")]
@@ -219,8 +219,18 @@ def _tables(model: Record, cells: Sequence[Record]) -> Iterable[str]:
     yield _effects(model, next((c for c in cells if c["key"] == model["answer"]), None))
     yield _prices(model)
     if model["scaling"]:
-        yield _bends("Why scaling bends", model, largest=True)
-        yield _folded("Why at every size", _bends("", model, largest=False))
+        yield _bends("Why scaling bends", model, with_fabric, largest=True)
+        yield _folded("Why at every size", _bends("", model, with_fabric, largest=False))
+
+
+def _several_fabrics(cells: Sequence[Record]) -> bool:
+    """Whether a cluster was asked with more than one fabric."""
+    pairs = {(cell["cluster"], _fabric(cell)) for cell in cells}
+    return len(pairs) > len({cluster for cluster, _ in pairs})
+
+
+def _place(cluster: str, fabric: str, with_fabric: bool) -> str:
+    return f"{cluster}, {fabric}" if with_fabric else cluster
 
 
 def _fabric(cell: Record) -> str:
@@ -299,13 +309,13 @@ def _prices(model: Record) -> str:
     return table + _table("At other prices", columns, scenarios)
 
 
-def _bends(title: str, model: Record, *, largest: bool) -> str:
+def _bends(title: str, model: Record, with_fabric: bool, *, largest: bool) -> str:
     columns = [_Column("cluster"), _Column("GPUs", "n"), _Column("efficiency", "n")]
     columns.append(_Column("what grew, in GPU time a token"))
     rows = [
         _Row(
             (
-                curve["cluster"],
+                _place(curve["cluster"], curve["fabric"], with_fabric),
                 f"{size['num_gpus']:,}",
                 percent_words(size["efficiency"]),
                 _bend(size),

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -44,7 +45,7 @@ class Outline(HTMLParser):
         self.text += data
 
 
-def record_of(tmp_path: Path):
+def record_of(tmp_path: Path, **changes):
     study = Study(
         "toy",
         ("small",),
@@ -55,7 +56,7 @@ def record_of(tmp_path: Path):
         price_scenarios={"spot": {"other": 0.5}},
     )
     outcome = run_study(
-        study,
+        replace(study, **changes),
         declarations(),
         Reliability(),
         AnswerStore(tmp_path, SETTINGS),
@@ -93,6 +94,20 @@ def test_the_page_holds_every_cell_and_needs_nothing_else(tmp_path):
         assert 0 < float(x) < 600
         assert 0 < float(y) < 340
     assert outline.counts["circle"] == 1
+
+
+def test_the_fabrics_of_a_cluster_are_told_apart(tmp_path):
+    page = study_page(record_of(tmp_path, oversubscription=(1.0, 4.0)), ["a"], [])
+    legends = re.findall(r'<ul class="legend">(.*?)</ul>', page)
+    names = [re.findall(r"</span> (.*?)</li>", legend) for legend in legends]
+    assert len(names) == 2
+    assert names[0] == names[1]
+    assert len(set(names[0])) == 4  # two clusters, each with two fabrics
+    assert {name.rpartition(", ")[2] for name in names[0] if name.endswith(":1")} == {"4:1"}
+    bends = page.partition("Why scaling bends")[2].partition("</table>")[0]
+    assert set(re.findall(r"<tr><td>(.*?)</td>", bends)) == set(names[0])
+    # One line for each, in both plots.
+    assert read(page).counts["polyline"] == 8
 
 
 def test_differences_are_told(tmp_path):
