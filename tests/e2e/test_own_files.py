@@ -50,6 +50,9 @@ def test_own_model_cluster_and_space(tmp_path):
     for row in json.loads(path.read_text()):
         assert row["recipe"]["recompute"] == "selective"
         assert row["recipe"]["tp"] * row["recipe"]["pp"] * row["recipe"]["dp"] == 16
+    # The command that gives the same report again.
+    said = f"python optimize.py --config-dir {tmp_path / 'mine'} model=ours cluster=ours_16 "
+    assert said in (path.parent / "report.html").read_text("utf-8")
 
 
 def test_a_misspelt_field_of_an_own_file_is_named(tmp_path):
