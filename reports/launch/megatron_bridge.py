@@ -59,7 +59,7 @@ def launch(job: Job) -> Launch:
 def _lacking(job: Job) -> tuple[str, ...]:
     """What Megatron-Bridge changes that Megatron-Core does not."""
     if job.recipe.zero_stage >= 2 and job.framework.fused_wgrad:
-        return ("framework.fused_wgrad under zero_stage >= 2 (weight gradients are added apart)",)
+        return ("framework.fused_wgrad (it turns it off under Megatron-FSDP)",)
     return ()
 
 
