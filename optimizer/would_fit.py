@@ -117,6 +117,10 @@ def _more_nodes(
         larger = dataclasses.replace(
             declared, cluster=dataclasses.replace(declared.cluster, num_nodes=nodes)
         )
+        try:
+            larger.check()
+        except InputError:
+            return  # a machine without NICs cannot be one of several
         for recipe in _leanest(larger, space, simulator):
             yield from _simulated((f"cluster.num_nodes={nodes}",), larger.job(recipe), simulator)
         times *= 2

@@ -64,6 +64,12 @@ def test_nodes_are_doubled_until_something_fits():
                 assert not get_simulator(SPEC).simulate(job).fits
 
 
+def test_a_machine_without_nics_is_not_multiplied():
+    alone = replace(ONE_NODE, nics_per_node=0, nic_gbps=0.0)
+    tight = replace(DECLARED, model=replace(LARGE, num_layers=96), cluster=alone)
+    assert changes(None, tight, SPACE | {"constants": {"recompute": "full"}}) == ()
+
+
 def test_nothing_is_claimed_where_nothing_helps():
     hopeless = replace(LARGE, num_layers=8, hidden_size=2**17, num_heads=1024)
     hopeless = replace(hopeless, ffn_hidden_size=2**19)
