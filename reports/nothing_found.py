@@ -84,7 +84,7 @@ def relief_words(found: Sequence[WouldFit]) -> list[str]:
     if not found:
         return [
             "Nothing near would fit either, of what was simulated: other knobs for the closest "
-            "miss, up to 64 times the nodes, GPUs with more memory."
+            "miss, up to 64 times the nodes (if NICs connect them), GPUs with more memory."
         ]
     return [
         f"Would fit (simulated): {' '.join(each.settings)}, with "
