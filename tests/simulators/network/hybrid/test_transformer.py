@@ -52,12 +52,11 @@ def test_it_learns_what_no_simple_one_can_know():
     assert errors.pop("transformer") < min(errors.values())
 
 
-def test_what_was_trained_is_used(tmp_path, monkeypatch, capsys):
+def test_what_was_trained_is_used(tmp_path, capsys):
     pytest.importorskip("torch")
     file = tmp_path / "weights.npz"
-    arguments = ["train", str(file), "--traces", "1", "--steps", "40", "--epochs", "1"]
-    monkeypatch.setattr(sys, "argv", [*arguments, "--horizon", "3"])
-    train.main()
+    few = ["--traces", "1", "--steps", "40", "--epochs", "1", "--horizon", "3"]
+    train.main([str(file), *few])
     assert "mean absolute error" in capsys.readouterr().out
     hybrid = HybridSettings(predictor="transformer", weights=str(file))
     engine = HybridEngine([RATE], 1e-6, 1, None, hybrid)
