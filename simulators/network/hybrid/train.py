@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m simulators.network.hybrid.train",
         description="Train the Transformer that predicts queues, on traffic of its own.",
-        **help_ending("python -m simulators.network.hybrid.train queues.npz --traces 8 --epochs 6"),
+        **help_ending("python -m simulators.network.hybrid.train queue.npz --traces 8 --epochs 6"),
     )
     parser.add_argument("file", type=Path, help="to write the weights to")
     parser.add_argument("--congestion", default="window", choices=("window", "dcqcn"))
