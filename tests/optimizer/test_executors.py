@@ -21,6 +21,7 @@ from simulators.errors import InputError
 from simulators.job import Recipe
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 
 

@@ -24,6 +24,7 @@ from simulators.errors import InputError
 from tests.optimizer import postgres
 from tests.optimizer.fake_simulator import FAKE, SPACE, declared
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
 SLOW = FAKE.replace("FakeSimulator", "Slow")
 

@@ -11,6 +11,8 @@ from simulators.errors import InputError
 from simulators.job import Recipe
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 
+pytestmark = pytest.mark.alone
+
 
 def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
     def on_progress(progress):

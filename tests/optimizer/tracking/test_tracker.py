@@ -18,6 +18,8 @@ from optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
 from simulators.errors import InputError
 from tests.optimizer.tracking.trees import tree
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_search_is_a_parent_run_with_its_children(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
