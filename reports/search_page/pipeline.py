@@ -32,14 +32,17 @@ def pipeline_bars(job: Job, simulator: SimulatorSpec) -> dict[str, Any]:
     """
     if simulator.name != "replay":
         return {"unavailable": f"simulator={simulator.name} plays whole ranks, no single passes"}
-    from simulators.replay.pass_timeline import LANES, PASS_KINDS, pass_timeline
+    from simulators.replay.pass_timeline import LANES, PASS_KINDS, passes_of
+    from simulators.replay.step_program import step_program
 
-    played = pass_timeline(
-        job,
-        shown_micro_batches(job),
-        calibration=simulator.calibration,
-        measured=measured_table(simulator.measured_kernels),
-        network=simulator.network,
+    played = passes_of(
+        step_program(
+            job,
+            shown_micro_batches(job),
+            calibration=simulator.calibration,
+            measured=measured_table(simulator.measured_kernels),
+            network=simulator.network,
+        )
     )
     start = np.rint(played.start_s * _TICKS_PER_S).astype(np.int64)
     end = np.rint(played.end_s * _TICKS_PER_S).astype(np.int64)

@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulators.calibration import Calibration
-from simulators.job import Job
-from simulators.network.choice import CongestedNetwork
 from simulators.replay.assemble import COMPUTE_STREAM
 from simulators.replay.engine import Floats, Ints, Times, run
-from simulators.replay.step_program import StepProgram, step_program
+from simulators.replay.step_program import StepProgram
 from simulators.workload.data_parallel import GATHER
 from simulators.workload.ir import Alloc, Block, Free, HostSync
-from simulators.workload.program import Chunk, Workload
+from simulators.workload.program import Chunk
 from simulators.workload.schedule import BACKWARD, FORWARD, stage_order
 
 if TYPE_CHECKING:
-    from simulators.kernels.measured import MeasuredTable
     from simulators.replay.prices import Pricer
 
 PASS_KINDS = ("forward", "backward", "send", "gather", "reduce", "finish", "optimizer")
@@ -67,21 +63,8 @@ class PassTimeline:
         return float(self.end_s.max())
 
 
-def pass_timeline(
-    job: Job,
-    micro_batches: int | None = None,
-    calibration: Calibration | None = None,
-    measured: MeasuredTable | None = None,
-    workload: Workload | None = None,
-    network: CongestedNetwork | None = None,
-) -> PassTimeline:
-    """Play one step of a valid job pass by pass; arguments and errors as in ``step_program``."""
-    step = step_program(job, micro_batches, calibration, measured, workload, network)
-    return passes_of(step)
-
-
 def passes_of(step: StepProgram) -> PassTimeline:
-    """``pass_timeline`` of a program that is at hand."""
+    """Play a step pass by pass."""
     times = run(step.program.tasks)
     rows = [
         row

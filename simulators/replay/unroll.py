@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulators.calibration import Calibration
-from simulators.job import Job
-from simulators.network.choice import CongestedNetwork
 from simulators.replay.engine import Ints, Times, run
 from simulators.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from simulators.replay.host_lag import SYNC_LAUNCHES
 from simulators.replay.prices import PricedOp, kernel_seconds
-from simulators.replay.step_program import StepProgram, step_program
+from simulators.replay.step_program import StepProgram
 from simulators.replay.timeline import (
     COMMUNICATION,
     COMPUTE,
@@ -34,32 +31,16 @@ from simulators.replay.timeline import (
     Timeline,
 )
 from simulators.workload.ir import Alloc, Block, Collective, Free, HostSync, SendRecv
-from simulators.workload.program import Workload
 from simulators.workload.schedule import FORWARD, stage_order
 
 if TYPE_CHECKING:
-    from simulators.kernels.measured import MeasuredTable
+    pass
 
 _DIRECTIONS = ("forward", "backward")
 
 
-def operation_timeline(
-    job: Job,
-    micro_batches: int | None = None,
-    calibration: Calibration | None = None,
-    measured: MeasuredTable | None = None,
-    workload: Workload | None = None,
-    network: CongestedNetwork | None = None,
-) -> Timeline:
-    """Unroll one step of a valid job; arguments and errors as in ``step_program``.
-
-    The cost is proportional to the number of micro-batches.
-    """
-    return unroll(step_program(job, micro_batches, calibration, measured, workload, network))
-
-
 def unroll(step: StepProgram) -> Timeline:
-    """``operation_timeline`` of a program that is at hand."""
+    """The operations of a step; the cost is proportional to its micro-batches."""
     return _Unroll(step).play()
 
 

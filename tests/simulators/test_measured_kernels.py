@@ -20,7 +20,8 @@ from simulators.errors import InputError
 from simulators.framework import Framework
 from simulators.kernels import price_kernels
 from simulators.kernels.measured import load_measured
-from simulators.replay.unroll import operation_timeline
+from simulators.replay.step_program import step_program
+from simulators.replay.unroll import unroll
 from simulators.workload.ir import Gemm
 from simulators.workload.megatron import build_workload
 from tests.samples import GPU
@@ -91,7 +92,7 @@ def test_a_table_without_rows_is_refused(table):
 def test_the_timeline_is_slowed_too(table):
     measured = measured_table(spec_of(table).measured_kernels)
     plain, found = (
-        operation_timeline(JOB, 1, None, each).end_s.max() for each in (None, measured)
+        unroll(step_program(JOB, 1, None, each)).end_s.max() for each in (None, measured)
     )
     assert found > plain
 

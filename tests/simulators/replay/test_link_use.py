@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simulators.job import Job, Recipe, Training
 from simulators.replay.link_use import LINKS, _sum_of_steps, link_use
-from simulators.replay.unroll import operation_timeline
+from simulators.replay.step_program import step_program
+from simulators.replay.unroll import unroll
 from simulators.validity import check_job
 from tests.samples import CLUSTER, GPU, MODEL
 
@@ -32,7 +33,7 @@ def job_of(recipe: Recipe) -> Job:
     ],
 )
 def test_links_carry_the_bytes_of_every_communication(recipe: Recipe) -> None:
-    timeline = operation_timeline(job_of(recipe), micro_batches=4)
+    timeline = unroll(step_program(job_of(recipe), micro_batches=4))
     for stage in range(recipe.pp):
         used = link_use(timeline, stage)
         rows = np.flatnonzero(timeline.stage == stage)
@@ -55,7 +56,7 @@ def test_links_carry_the_bytes_of_every_communication(recipe: Recipe) -> None:
 def test_tensor_parallelism_inside_a_node_uses_no_nic() -> None:
     cluster = replace(CLUSTER, num_nodes=1)
     job = replace(job_of(Recipe(tp=8)), cluster=cluster)
-    used = link_use(operation_timeline(job, micro_batches=1), 0)
+    used = link_use(unroll(step_program(job, micro_batches=1)), 0)
     assert set(used) == {"nvlink"}
     # No link is faster than it is on paper.
     assert used["nvlink"].bytes_per_s.max() <= GPU.nvlink_bytes_per_s

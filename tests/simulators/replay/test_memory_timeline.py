@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from simulators.framework import Framework
 from simulators.job import Job, Recipe, Training
 from simulators.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline, memory_timeline
-from simulators.replay.pass_timeline import pass_timeline
+from simulators.replay.pass_timeline import passes_of
 from simulators.replay.simulator import ReplaySimulator
+from simulators.replay.step_program import step_program
 from simulators.validity import check_job
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
 
@@ -42,7 +43,7 @@ def peaks(timeline: MemoryTimeline, stages: int) -> list[int]:
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_the_most_ever_held_is_the_predicted_peak(recipe: Recipe, buffers: str) -> None:
     job = job_of(recipe, Framework(pipeline_buffers=buffers))
-    timeline = memory_timeline(job, pass_timeline(job))
+    timeline = memory_timeline(job, passes_of(step_program(job)))
     predicted = ReplaySimulator().simulate(job).memory.per_stage
     assert peaks(timeline, recipe.pp) == [stage.peak_allocated_bytes for stage in predicted]
     for stage in predicted:
@@ -55,7 +56,7 @@ def test_the_most_ever_held_is_the_predicted_peak(recipe: Recipe, buffers: str) 
 def test_of_experts_too() -> None:
     job = Job(MOE_MODEL, GPU, CLUSTER, Training(64, 1e9), Recipe(tp=2, pp=2, ep=4, sp=True))
     check_job(job)
-    timeline = memory_timeline(job, pass_timeline(job))
+    timeline = memory_timeline(job, passes_of(step_program(job)))
     predicted = ReplaySimulator().simulate(job).memory.per_stage
     assert peaks(timeline, 2) == [stage.peak_allocated_bytes for stage in predicted]
 
@@ -72,8 +73,8 @@ def test_activations_come_from_nothing_and_go_to_nothing(
 ) -> None:
     recipe = Recipe(tp=4, pp=pp, vpp=vpp if pp > 1 else 1, recompute=recompute)
     job = job_of(recipe)
-    timeline = memory_timeline(job, pass_timeline(job, rounds * pp))
-    whole = peaks(memory_timeline(job, pass_timeline(job)), pp)
+    timeline = memory_timeline(job, passes_of(step_program(job, rounds * pp)))
+    whole = peaks(memory_timeline(job, passes_of(step_program(job))), pp)
     assert (timeline.kind_bytes >= 0).all()
     for stage in range(pp):
         rows = timeline.stage == stage
@@ -89,7 +90,7 @@ def test_activations_come_from_nothing_and_go_to_nothing(
 def test_a_stage_holds_as_many_micro_batches_as_are_in_flight() -> None:
     job = job_of(RECIPES["pipeline"])
     job = replace(job, model=replace(job.model, dropout=False))
-    timeline = memory_timeline(job, pass_timeline(job))
+    timeline = memory_timeline(job, passes_of(step_program(job)))
     held = [
         int(timeline.kind_bytes[timeline.stage == stage, ACTIVATIONS].max()) for stage in (1, 2)
     ]

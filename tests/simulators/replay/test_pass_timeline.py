@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from simulators.errors import InputError
 from simulators.framework import Framework
 from simulators.job import Job, Recipe, Training
-from simulators.replay.pass_timeline import LANES, NONE, PASS_KINDS, PassTimeline, pass_timeline
+from simulators.replay.pass_timeline import LANES, NONE, PASS_KINDS, PassTimeline, passes_of
 from simulators.replay.simulator import ReplaySimulator
+from simulators.replay.step_program import step_program
 from simulators.validity import check_job
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
 from tests.simulators.replay.conftest import Machine, Rates
@@ -43,14 +44,14 @@ def of_kind(timeline: PassTimeline, kind: str) -> np.ndarray:
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_ends_when_the_predicted_step_ends(recipe: Recipe) -> None:
     job = job_of(recipe)
-    timeline = pass_timeline(job)
+    timeline = passes_of(step_program(job))
     assert timeline.step_time_s == pytest.approx(ReplaySimulator().simulate(job).step_time_s)
     assert timeline.micro_batches == timeline.num_micro_batches == job.num_micro_batches
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_rows_of_a_lane_never_overlap(recipe: Recipe) -> None:
-    timeline = pass_timeline(job_of(recipe), micro_batches=8)
+    timeline = passes_of(step_program(job_of(recipe), micro_batches=8))
     assert (timeline.end_s >= timeline.start_s).all()
     for stage in range(recipe.pp):
         for lane in range(len(LANES)):
@@ -60,7 +61,7 @@ def test_rows_of_a_lane_never_overlap(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_every_micro_batch_passes_every_chunk_forward_then_backward(recipe: Recipe) -> None:
-    timeline = pass_timeline(job_of(recipe), micro_batches=8)
+    timeline = passes_of(step_program(job_of(recipe), micro_batches=8))
     forward, backward = of_kind(timeline, "forward"), of_kind(timeline, "backward")
     started: dict[tuple[int, int, int], float] = {}
     for rows, ends in ((forward, True), (backward, False)):
@@ -94,7 +95,7 @@ def test_passes_of_a_stage_follow_those_they_depend_on(
     recipe = Recipe(
         tp=2, pp=pp, schedule=schedule, zero_stage=zero, overlap_grad_reduce=beside and zero < 3
     )
-    timeline = pass_timeline(job_of(recipe), micro_batches=rounds)
+    timeline = passes_of(step_program(job_of(recipe), micro_batches=rounds))
     for kind, step in (("forward", 1), ("backward", -1)):
         rows = of_kind(timeline, kind)
         ends = {
@@ -117,7 +118,7 @@ def test_passes_of_a_stage_follow_those_they_depend_on(
 
 def test_a_transfer_that_blocks_its_sender_is_a_row_of_its_length(machine: Machine) -> None:
     machine(Rates(send_s=0.25))
-    timeline = pass_timeline(job_of(RECIPES["pipeline"]), micro_batches=2)
+    timeline = passes_of(step_program(job_of(RECIPES["pipeline"]), micro_batches=2))
     sends = of_kind(timeline, "send")
     # Three neighbours, two micro-batches, two directions.
     assert sends.sum() == 12
@@ -126,8 +127,8 @@ def test_a_transfer_that_blocks_its_sender_is_a_row_of_its_length(machine: Machi
 
 def test_recomputation_is_the_time_of_the_forward_pass_it_repeats(machine: Machine) -> None:
     machine(Rates())
-    plain = pass_timeline(job_of(Recipe(tp=4, pp=2)), micro_batches=1)
-    full = pass_timeline(job_of(Recipe(tp=4, pp=2, recompute="full")), micro_batches=1)
+    plain = passes_of(step_program(job_of(Recipe(tp=4, pp=2)), micro_batches=1))
+    full = passes_of(step_program(job_of(Recipe(tp=4, pp=2, recompute="full")), micro_batches=1))
     assert plain.recompute_s.sum() == 0
     first = (full.stage == 0) & of_kind(full, "backward")
     forward = (full.stage == 0) & of_kind(full, "forward")
@@ -140,7 +141,7 @@ def test_recomputation_is_the_time_of_the_forward_pass_it_repeats(machine: Machi
 def test_recomputation_of_some_modules_is_between_none_and_all(modules: str) -> None:
     def seconds(recipe: Recipe) -> float:
         job = Job(MOE_MODEL, GPU, CLUSTER, Training(64, 1e9), recipe)
-        return float(pass_timeline(job, micro_batches=1).recompute_s.sum())
+        return float(passes_of(step_program(job, micro_batches=1)).recompute_s.sum())
 
     every = seconds(Recipe(tp=2, ep=2, recompute="full"))
     some = seconds(Recipe(tp=2, ep=2, recompute="selective", recompute_modules=modules))
@@ -148,7 +149,7 @@ def test_recomputation_of_some_modules_is_between_none_and_all(modules: str) -> 
 
 
 def test_gathers_and_reductions_beside_compute_have_a_lane_of_their_own() -> None:
-    timeline = pass_timeline(job_of(RECIPES["overlapped"]), micro_batches=4)
+    timeline = passes_of(step_program(job_of(RECIPES["overlapped"]), micro_batches=4))
     beside = timeline.lane == LANES.index("data_parallel")
     assert set(timeline.kind[beside].tolist()) == {
         PASS_KINDS.index("gather"),
@@ -160,10 +161,10 @@ def test_gathers_and_reductions_beside_compute_have_a_lane_of_their_own() -> Non
 @pytest.mark.parametrize("micro_batches", [0, 3, 1000])
 def test_refuses_micro_batches_the_schedule_cannot_run(micro_batches: int) -> None:
     with pytest.raises(InputError, match=r"timeline\.micro_batches"):
-        pass_timeline(job_of(RECIPES["interleaved"]), micro_batches)
+        passes_of(step_program(job_of(RECIPES["interleaved"]), micro_batches))
 
 
 def test_a_slow_host_makes_the_step_longer_here_as_in_the_prediction() -> None:
     job = replace(job_of(RECIPES["pipeline"]), framework=Framework(host_launch_s=1e-4))
-    timeline = pass_timeline(job)
+    timeline = passes_of(step_program(job))
     assert timeline.step_time_s == pytest.approx(ReplaySimulator().simulate(job).step_time_s)

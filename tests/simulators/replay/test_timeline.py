@@ -22,7 +22,7 @@ from simulators.replay.timeline import (
     STREAMS,
     Timeline,
 )
-from simulators.replay.unroll import operation_timeline, unroll
+from simulators.replay.unroll import unroll
 from simulators.validity import check_job
 from simulators.workload.ir import Alloc, Block, Free, HostSync
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
@@ -50,7 +50,7 @@ def wide_job(recipe: Recipe) -> Job:
 def test_agrees_with_the_block_level_replay(recipe: Recipe) -> None:
     question = wide_job(recipe)
     expected = ReplaySimulator().simulate(question).step_time_s
-    timeline = operation_timeline(question)
+    timeline = unroll(step_program(question))
     # What differs is the launches at the start of a pass, which blocks do not see.
     assert timeline.step_time_s == pytest.approx(expected, rel=2e-3)
     assert timeline.step_time_s >= expected * (1 - 1e-3)
@@ -58,7 +58,7 @@ def test_agrees_with_the_block_level_replay(recipe: Recipe) -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_a_stream_runs_one_operation_at_a_time(recipe: Recipe) -> None:
-    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    timeline = unroll(step_program(wide_job(recipe), micro_batches=4))
     for stage in range(recipe.pp):
         for stream in range(len(STREAMS)):
             lane = (timeline.stage == stage) & (timeline.stream == stream)
@@ -68,7 +68,7 @@ def test_a_stream_runs_one_operation_at_a_time(recipe: Recipe) -> None:
 
 
 def test_no_operation_precedes_its_launch() -> None:
-    timeline = operation_timeline(wide_job(RECIPES["one stage"]), micro_batches=1)
+    timeline = unroll(step_program(wide_job(RECIPES["one stage"]), micro_batches=1))
     launches = timeline.end_s[(timeline.stream == HOST)]
     device = np.flatnonzero((timeline.stream == COMPUTE) | (timeline.stream == COMMUNICATION))
     assert len(launches) == len(device)
@@ -80,9 +80,9 @@ def test_no_operation_precedes_its_launch() -> None:
 
 def test_a_slow_host_holds_the_device_back() -> None:
     question = wide_job(RECIPES["one stage"])
-    fast = operation_timeline(question, micro_batches=1)
+    fast = unroll(step_program(question, micro_batches=1))
     slow_host = replace(question, framework=Framework(host_launch_s=0.01))
-    slow = operation_timeline(slow_host, micro_batches=1)
+    slow = unroll(step_program(slow_host, micro_batches=1))
     launches = float((slow.end_s - slow.start_s)[slow.stream == HOST].sum())
     assert slow.step_time_s > fast.step_time_s
     assert slow.step_time_s >= launches
@@ -90,7 +90,7 @@ def test_a_slow_host_holds_the_device_back() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_only_a_blocking_transfer_makes_the_host_wait(recipe: Recipe) -> None:
-    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    timeline = unroll(step_program(wide_job(recipe), micro_batches=4))
     for stage in range(recipe.pp):
         rows = np.flatnonzero((timeline.stage == stage) & (timeline.launched_by >= 0))
         rows = rows[timeline.micro_batch[rows] != NONE]
@@ -129,7 +129,7 @@ def test_the_host_waits_for_the_device_where_it_reads_from_it() -> None:
 
 
 def test_the_step_end_belongs_to_no_micro_batch() -> None:
-    timeline = operation_timeline(wide_job(RECIPES["pipeline"]), micro_batches=4)
+    timeline = unroll(step_program(wide_job(RECIPES["pipeline"]), micro_batches=4))
     names = np.array(timeline.names)[timeline.operation]
     update = (names == "update") & (timeline.stream == COMPUTE)
     assert update.sum() == 4
@@ -140,7 +140,7 @@ def test_the_step_end_belongs_to_no_micro_batch() -> None:
 @pytest.mark.parametrize("micro_batches", [0, 3, 1000])
 def test_refuses_micro_batches_the_schedule_cannot_run(micro_batches: int) -> None:
     with pytest.raises(InputError, match=r"timeline\.micro_batches"):
-        operation_timeline(wide_job(RECIPES["interleaved"]), micro_batches)
+        unroll(step_program(wide_job(RECIPES["interleaved"]), micro_batches))
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
@@ -182,7 +182,7 @@ def _step_end(step: StepProgram, stage: int) -> list[Block]:
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_nothing_starts_before_what_it_waits_for(recipe: Recipe) -> None:
-    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    timeline = unroll(step_program(wide_job(recipe), micro_batches=4))
     before, after = timeline.edges
     assert (timeline.start_s[after] >= timeline.end_s[before] - 1e-9).all()
     # Only what was sent joins stages.
@@ -194,7 +194,7 @@ def test_nothing_starts_before_what_it_waits_for(recipe: Recipe) -> None:
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_every_pass_sends_to_the_stage_that_goes_on(pp: int, vpp: int) -> None:
     vpp = vpp if pp > 1 else 1
-    timeline = operation_timeline(wide_job(Recipe(tp=4, pp=pp, vpp=vpp)), micro_batches=4)
+    timeline = unroll(step_program(wide_job(Recipe(tp=4, pp=pp, vpp=vpp)), micro_batches=4))
     rows, to_stage = timeline.sends
     # Forward and backward, over every boundary between chunks, for each micro-batch.
     assert len(rows) == 2 * 4 * (pp * vpp - 1)
@@ -210,14 +210,14 @@ def test_every_pass_sends_to_the_stage_that_goes_on(pp: int, vpp: int) -> None:
 
 def test_transfers_beside_compute_take_their_time(machine: Machine) -> None:
     machine(Rates(send_s=0.5))
-    timeline = operation_timeline(wide_job(RECIPES["interleaved"]), micro_batches=4)
+    timeline = unroll(step_program(wide_job(RECIPES["interleaved"]), micro_batches=4))
     rows = timeline.sends[0]
     assert (timeline.end_s - timeline.start_s)[rows] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_every_kernel_is_part_of_a_pass_of_its_stage(recipe: Recipe) -> None:
-    timeline = operation_timeline(wide_job(recipe), micro_batches=4)
+    timeline = unroll(step_program(wide_job(recipe), micro_batches=4))
     rows = np.flatnonzero((timeline.stream == COMPUTE) | (timeline.stream == COMMUNICATION))
     passes = timeline.block_pass[timeline.block[rows]]
     assert (timeline.passes.stage[passes] == timeline.stage[rows]).all()
@@ -226,7 +226,7 @@ def test_every_kernel_is_part_of_a_pass_of_its_stage(recipe: Recipe) -> None:
 
 
 def test_same_job_same_timeline() -> None:
-    first, second = (operation_timeline(wide_job(RECIPES["pipeline"]), 4) for _ in range(2))
+    first, second = (unroll(step_program(wide_job(RECIPES["pipeline"]), 4)) for _ in range(2))
     for column in ("operation", "stage", "start_s", "end_s", "sends"):
         assert np.array_equal(getattr(first, column), getattr(second, column))
     assert columns_of(first) == {len(first.start_s)}
