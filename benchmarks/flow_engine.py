@@ -19,18 +19,24 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-import conf
+import trainscout.conf
 from benchmarks.question import declared
-from conf.build import build_value
-from simulators.network.flow import FlowEngine, max_min_rates
-from simulators.network.topology import Network, Routes, SwitchFabric, build_network, find_routes
+from trainscout.conf.build import build_value
+from trainscout.simulators.predictor.network.flow import FlowEngine, max_min_rates
+from trainscout.simulators.predictor.network.topology import (
+    Network,
+    Routes,
+    SwitchFabric,
+    build_network,
+    find_routes,
+)
 
 T = TypeVar("T")
 
 
 def network(cluster: str, fabric: str = "leaf_spine", **changes: object) -> Network:
     """A declared cluster wired as a declared topology."""
-    file = Path(conf.__file__).parent / "topology" / f"{fabric}.yaml"
+    file = Path(trainscout.conf.__file__).parent / "topology" / f"{fabric}.yaml"
     switches = build_value(SwitchFabric, "topology", yaml.safe_load(file.read_text("utf-8")))
     question = declared(f"cluster={cluster}")
     changed = dataclasses.replace(switches, **changes)  # type: ignore[arg-type]

@@ -17,10 +17,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from simulators.replay.ranks import replay_ranks
-from simulators.replay.ranks.declarations import load_cluster, load_framework
-from simulators.score import summarise
-from simulators.traces.files import read_directory
+from trainscout.simulators.laboratory.score import summarise
+from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.execution.declarations import (
+    load_cluster,
+    load_framework,
+)
+from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[1]
@@ -44,7 +47,15 @@ def predicted_s(row: pd.Series, folder: Path) -> float:
     else:
         script[0] = str(ROOT / script[0])
     options = ["--world-size", str(row["world_size"]), "--gpu", row["gpu"], "--no-check"]
-    command = [sys.executable, "-m", "simulators.emulation", "run", *options, "--", *script]
+    command = [
+        sys.executable,
+        "-m",
+        "trainscout",
+        "run",
+        *options,
+        "--",
+        *script,
+    ]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import optuna
 
-from conf.door import STORE
-from optimizer.storage.backends import open_storage
+from trainscout.commands.entry_point import STORE
+from trainscout.optimizer.storage.backends import open_storage
 
 OPTIMIZE = Path(__file__).parents[1] / "optimize.py"
 SEARCH = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64", "tracking=none"]

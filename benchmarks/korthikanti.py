@@ -11,9 +11,9 @@ import csv
 from pathlib import Path
 
 from benchmarks.question import job
-from simulators.job import Recipe
-from simulators.replay.simulator import ReplaySimulator
-from simulators.validity import check_job
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 ROWS = Path(__file__).parent / "data" / "korthikanti_2022.csv"
 MODELS = {"GPT-22B": "gpt22b", "GPT-175B": "gpt175b", "GPT-530B": "gpt530b"}

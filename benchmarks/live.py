@@ -20,9 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.replay.ranks import replay_ranks
-from simulators.replay.ranks.declarations import load_cluster
-from simulators.traces.files import read_directory
+from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.execution.declarations import load_cluster
+from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = "examples/gpt2_ddp.py"
@@ -41,12 +41,12 @@ class Cost:
 
 
 def run(command: str, options: list[str], steps: int, size: str) -> Cost:
-    """Run a command of ``simulators.emulation`` on the script."""
+    """Run a command of ``emulation`` on the script."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began_s = time.perf_counter()
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "simulators.emulation", command),
+            *(sys.executable, "-m", "trainscout", command),
             *("--world-size", str(RANKS), *options, "--", SCRIPT),
             *("--size", size, "--steps", str(steps)),
         ],

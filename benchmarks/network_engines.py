@@ -17,10 +17,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from simulators.network.hybrid import HybridEngine, HybridSettings
-from simulators.network.packet import PacketEngine, PacketSettings
-from simulators.network.packet.settings import Dcqcn
-from simulators.network.topology.routing import Routes
+from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
+from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+from trainscout.simulators.predictor.network.topology.routing import Routes
 
 RATE = 25e9
 MB = 1e6

@@ -16,16 +16,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from conf.catalogue import load_catalogue
-from reports.validate import replay_with_progress
-from reports.validation.jobs import Declarations
-from reports.validation.published import PUBLISHED_RUNS
-from reports.validation.replay import Result
-from reports.validation.rows import read_rows
-from simulators.base import get_simulator
-from simulators.interference import overlap_slowdowns
-from simulators.job import Gpu
-from simulators.replay import graph, prices
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.validate import replay_with_progress
+from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.replay import graph, prices
+from trainscout.simulators.registry import get_simulator
 
 # Rows whose predicted step changes by less say nothing about interference.
 MATTERS = 0.003

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from hydra import compose, initialize_config_module
 
-from conf.build import Declared, build_declared
-from conf.commands import register_commands
-from simulators.job import Job, Recipe
+from trainscout.commands.schemas import register_commands
+from trainscout.conf.build import Question, build_question
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 
-def declared(*overrides: str) -> Declared:
+def declared(*overrides: str) -> Question:
     """Model, GPU, cluster and training of ``simulate.py`` with these overrides."""
     register_commands()
     with initialize_config_module("conf", version_base="1.3"):
-        return build_declared(compose("simulate", list(overrides)))
+        return build_question(compose("simulate", list(overrides)))
 
 
 def job(recipe: Recipe, *overrides: str) -> Job:

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.network_engines import LOW, MB, PATTERNS, Fabric, errors, run
-from simulators.network.hybrid import HybridEngine, HybridSettings
-from simulators.network.hybrid.predictors import PREDICTORS
-from simulators.network.hybrid.traces import Windows, queue_trace, windows
-from simulators.network.packet import PacketEngine, PacketSettings
+from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS
+from trainscout.simulators.predictor.network.hybrid.traces import Windows, queue_trace, windows
+from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
 
 SAMPLE_S = HybridSettings().sample_s
 SAMPLES = HybridSettings().samples + 1
@@ -52,7 +52,7 @@ def study(steps: int, epochs: int, weights: dict[str, Path]) -> Table:
         held_out = ports[ports % 2 == 1]
         predictors = dict(simple)
         if weights:
-            from simulators.network.hybrid import transformer
+            from trainscout.simulators.predictor.network.hybrid import transformer
 
             known = joined(
                 [

@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.question import job
-from simulators.job import Job, Recipe
-from simulators.replay.assemble import Assembler
-from simulators.replay.prices import Pricer
-from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.steady import replay_step
-from simulators.validity import check_job
-from simulators.workload.megatron import build_workload
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.replay.assemble import Assembler
+from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.replay.steady import replay_step
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
 OVERLAP = {"sp": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
 BIG = ("model=gpt175b", "cluster=h100_8192", "training.global_batch_size=4096")
@@ -56,13 +56,18 @@ CASES: dict[str, tuple[Recipe, tuple[str, ...]]] = {
 
 def _forget() -> None:
     """Empty every cache the predictors keep between recipes."""
-    import simulators.replay.prices as prices
+    import trainscout.simulators.predictor.replay.prices as prices
 
     prices._PRICED.clear()
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper):
             module = getattr(each, "__module__", "") or ""
-            if module.startswith(("simulators.workload", "simulators.collectives.price")):
+            if module.startswith(
+                (
+                    "trainscout.simulators.predictor.workload",
+                    "trainscout.simulators.predictor.collectives.price",
+                )
+            ):
                 each.cache_clear()
 
 

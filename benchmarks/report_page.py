@@ -20,15 +20,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.question import declared
-from optimizer.question import Declared
-from optimizer.trial import SearchResult, Trial
-from reports.launch import megatron_launch
-from reports.search_page import PAGE, Asked, Searched, write_search_page
-from simulators import why_invalid
-from simulators.base import SimulatorSpec, get_simulator
-from simulators.job import Recipe
-from simulators.prediction import Prediction
 from tests.browser import chromium, open_in
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.launch import megatron_launch
+from trainscout.reports.search_page import PAGE, Asked, Searched, write_search_page
+from trainscout.simulators import why_invalid
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 CHOICES = {
     "tp": (1, 2, 4, 8),
@@ -67,7 +67,7 @@ _ACTIONS = {
 }
 
 
-def fitting_predictions(question: Declared) -> list[Prediction]:
+def fitting_predictions(question: Question) -> list[Prediction]:
     """Of recipes that fit: one layout with every switch."""
     simulator = get_simulator("replay")
     switches = ("recompute", "zero_stage", "overlap_grad_reduce", "tp_comm_overlap")
@@ -91,7 +91,7 @@ def slowed(prediction: Prediction, factor: float) -> Prediction:
 
 
 def made_up_search(
-    question: Declared, count: int, fitting_share: float, seed: int
+    question: Question, count: int, fitting_share: float, seed: int
 ) -> SearchResult:
     """``count`` distinct recipes, a quarter of them invalid; of the others ``fitting_share`` with
     the prediction of one that was simulated, and the rest pruned."""

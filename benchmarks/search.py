@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.search_exact import plan_of
-from conf.plan import SearchPlan
-from optimizer.options import ExecutorOptions
-from optimizer.study import run_search
-from optimizer.trial import SearchResult
+from trainscout.commands.search_plan import SearchPlan
+from trainscout.optimizer.options import ExecutorOptions
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.trial import SearchResult
 
 CASES = {
     "gpt3_2b7": "model=gpt3_2b7 cluster=v100_16 training.precision=fp16 space=maya_table3",

@@ -23,15 +23,15 @@ from pathlib import Path
 import numpy as np
 from hydra import compose, initialize_config_module
 
-from conf.commands import register_commands
-from conf.plan import SearchPlan, build_plan
-from optimizer.options import ExecutorOptions
-from optimizer.space import compile_space
-from optimizer.study import run_search
-from optimizer.survey import survey
-from pruning import TACTICS
-from pruning.bounds import Bounds
-from simulators.replay.simulator import ReplaySimulator
+from trainscout.commands.schemas import register_commands
+from trainscout.commands.search_plan import SearchPlan, build_plan
+from trainscout.optimizer.options import ExecutorOptions
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.survey import survey
+from trainscout.pruning import TACTICS
+from trainscout.pruning.bounds import Bounds
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 ROOT = Path(__file__).parents[1]
 TABLE3 = "model=gpt3_18b4 cluster=h100_64 space=maya_table3"

@@ -1,4 +1,4 @@
-"""Train small models on the GPU at hand; rows for ``python -m reports.validate``.
+"""Train small models on the GPU at hand; rows for ``trainscout validate``.
 
     python -m benchmarks.single_gpu_steps --gpu h200 --output runs_h200.csv
 
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.torch_transformer import build
-from conf.catalogue import load_catalogue
-from reports.validation.rows import Row
-from simulators.device.results import ResultFile
-from simulators.device.timing import Clock, open_torch
-from simulators.errors import InputError, require_choice
-from simulators.job import Model
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.device.results import ResultFile
+from trainscout.simulators.laboratory.device.timing import Clock, open_torch
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Model
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 WARM_UP_STEPS = 3

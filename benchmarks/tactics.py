@@ -16,13 +16,13 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from conf.commands import register_commands
-from conf.plan import SearchPlan, build_plan
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.study import run_search
-from optimizer.trial import SearchResult
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
+from trainscout.commands.schemas import register_commands
+from trainscout.commands.search_plan import SearchPlan, build_plan
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.trial import SearchResult
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 TABLE: dict[Recipe, Prediction] = {}
 

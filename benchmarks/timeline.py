@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.question import job
-from reports.timeline.chakra import write_recipe_chakra
-from reports.timeline.chrome import write_chrome
-from simulators.job import Job, Recipe
-from simulators.replay.memory_timeline import memory_timeline
-from simulators.replay.pass_timeline import passes_of
-from simulators.replay.step_program import step_program
-from simulators.replay.timeline_choice import shown_ranks
-from simulators.replay.unroll import unroll
+from trainscout.reports.timeline.chakra import write_recipe_chakra
+from trainscout.reports.timeline.chrome import write_chrome
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.replay.memory_timeline import memory_timeline
+from trainscout.simulators.predictor.replay.pass_timeline import passes_of
+from trainscout.simulators.predictor.replay.step_program import step_program
+from trainscout.simulators.predictor.replay.timeline_choice import shown_ranks
+from trainscout.simulators.predictor.replay.unroll import unroll
 
 GPT = ("model=gpt175b", "cluster=h800_96")
 MIXTRAL = ("model=mixtral_8x7b", "cluster=h100_64", "training.global_batch_size=512")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulators.errors import InputError
-from simulators.job import Model
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Model
 
 DROPOUT = 0.1
 ROPE_BASE = 10_000.0

@@ -18,8 +18,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.question import job
-from simulators.job import Job, Recipe
-from simulators.traced.piece import LAYER, Piece, layer_piece
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.virtual_cluster.traced.layer_spec import (
+    LAYER,
+    LayerSpec,
+    transformer_layer,
+)
 
 ROOT = Path(__file__).parents[1]
 GPT = ("model=gpt175b", "cluster=h800_96")
@@ -75,26 +79,26 @@ def _show(name: str, cost: Cost) -> None:
     print(f"| {name} | {seconds[0]} | {seconds[1]} | {cost.peak_bytes / 1e6:.0f} MB |")
 
 
-def _gpt_layers() -> list[Piece]:
+def _gpt_layers() -> list[LayerSpec]:
     """Different layers of GPT-175B."""
-    pieces: dict[Piece, None] = {}
+    pieces: dict[LayerSpec, None] = {}
     for cp in (1, 2):
         for tp, sp in ((8, True), (8, False), (4, True), (2, True), (1, False)):
             for recompute in ("none", "selective", "full"):
                 for micro_batch in (1, 2, 4, 8):
                     recipe = Recipe(tp=tp, sp=sp, cp=cp, micro_batch=micro_batch)
                     question = job(replace(recipe, recompute=recompute), *GPT)
-                    pieces[layer_piece(question, is_moe=False, recompute=recompute)] = None
+                    pieces[transformer_layer(question, is_moe=False, recompute=recompute)] = None
     return list(pieces)[:VARIANTS]
 
 
 def one_layer() -> Cost:
     """One of GPT-175B, in a process that has traced another before."""
-    from simulators.traced.recorder import PieceTracer
+    from trainscout.simulators.virtual_cluster.traced.recorder import LayerTracer
 
     pieces = _gpt_layers()
     assert pieces[0].kind == LAYER
-    tracer = PieceTracer(job(Recipe(), *GPT).gpu)
+    tracer = LayerTracer(job(Recipe(), *GPT).gpu)
     tracer.trace(pieces[1])
     with measured() as cost:
         tracer.trace(pieces[0])
@@ -103,17 +107,17 @@ def one_layer() -> Cost:
 
 def many_layers() -> Cost:
     """A hundred layers from an empty cache, processes' start included."""
-    from simulators.traced.cache import PieceCache
-    from simulators.traced.tracer import traced_pieces
+    from trainscout.simulators.virtual_cluster.traced.cache import TracedLayerCache
+    from trainscout.simulators.virtual_cluster.traced.tracer import traced_layers
 
     with tempfile.TemporaryDirectory() as directory, measured() as cost:
-        traced_pieces(_gpt_layers(), job(Recipe(), *GPT).gpu, PieceCache(Path(directory)))
+        traced_layers(_gpt_layers(), job(Recipe(), *GPT).gpu, TracedLayerCache(Path(directory)))
     return cost
 
 
 def one_rank() -> Cost:
     """Rank 24 of 96, four layers: a step of eight micro-batches and its process's start."""
-    from simulators.traced.verify import ask_for_ranks, rank_questions
+    from trainscout.simulators.virtual_cluster.traced.verify import ask_for_ranks, rank_questions
 
     short = ("model.num_layers=16", "training.global_batch_size=24")
     question: Job = job(Recipe(tp=8, pp=4, sp=True), *GPT, *short)
@@ -125,16 +129,16 @@ def one_rank() -> Cost:
 
 def groups() -> Cost:
     """Megatron-Core's groups at 16,384 ranks."""
-    from simulators.traced.recorder import PieceTracer
+    from trainscout.simulators.virtual_cluster.traced.recorder import LayerTracer
 
     recipe = Recipe(tp=8, pp=16, sp=True)
     question = job(
         recipe, "model=gpt175b", "cluster=h100_16384", "training.global_batch_size=2048"
     )
-    tracer = PieceTracer(question.gpu)
-    piece = layer_piece(question, is_moe=False, recompute="none")
+    tracer = LayerTracer(question.gpu)
+    piece = transformer_layer(question, is_moe=False, recompute="none")
     tracer.trace(piece)
-    from simulators.traced import megatron_job
+    from trainscout.simulators.virtual_cluster.traced import megatron_job
 
     tracer.restart(question.world_size)
     with measured() as cost:

@@ -14,20 +14,20 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf.histograms import with_histogram
-from conf.input_errors import explain_hydra_error, explain_omegaconf_error
-from conf.schema import structured
-from optimizer.question import Declared
-from simulators.errors import InputError
-from simulators.framework import Framework
-from simulators.job import Cluster, Gpu, Model, Recipe, Training
+from trainscout.conf.histograms import with_histogram
+from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
+from trainscout.conf.schema import structured
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
+from trainscout.simulators.predictor.question.question import Question
 
-__all__ = ["Declared", "build_declared", "build_recipe", "build_value", "explain_hydra_error"]
+__all__ = ["Question", "build_question", "build_recipe", "build_value", "explain_hydra_error"]
 
 T = TypeVar("T")
 
 
-def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
+def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
     """The checked declarations of a composed configuration.
 
     Args:
@@ -38,7 +38,7 @@ def build_declared(cfg: DictConfig | Mapping[str, Any]) -> Declared:
     Raises:
         InputError: for a missing, unknown, mistyped, non-finite or impossible field.
     """
-    declared = Declared(
+    declared = Question(
         model=with_histogram(build_value(Model, "model", _group(cfg, "model"))),
         gpu=_with_own_price(build_value(Gpu, "gpu", _group(cfg, "gpu")), cfg),
         cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),

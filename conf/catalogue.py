@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import yaml
 
-from conf.build import build_value
-from simulators.framework import Framework
-from simulators.job import Gpu, Model
+from trainscout.conf.build import build_value
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Gpu, Model
 
 _DIRECTORY = Path(__file__).parent
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Declared GPUs, models and frameworks by the name of their file."""
+    """Question GPUs, models and frameworks by the name of their file."""
 
     gpus: dict[str, Gpu]
     models: dict[str, Model]

@@ -6,9 +6,9 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from simulators.errors import InputError
-from simulators.job import Model
-from simulators.moe.popularity import read_histograms
+from trainscout.simulators.predictor.moe.popularity import read_histograms
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Model
 
 
 def with_histogram(model: Model) -> Model:

@@ -24,7 +24,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from simulators.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 
 _KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 

@@ -1,4 +1,4 @@
-"""Typed schemas for the declarations, derived from the frozen values of ``simulators.job``.
+"""Typed schemas for the declarations, derived from the frozen values of ``question.job``.
 
 OmegaConf makes every node of a frozen dataclass read-only, which would refuse
 ``model.num_layers=8`` on the command line. ``structured`` therefore builds an unfrozen twin

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.question import job
 from docs.screenshots import compressed
-from reports.timeline.files import write_timeline_files
-from simulators.base import SimulatorSpec
-from simulators.job import Recipe
-from simulators.output import replacing_bytes
-from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.timeline_choice import TimelineChoice
 from tests.browser import chromium
 from tests.perfetto import open_trace, query
+from trainscout.reports.timeline.files import write_timeline_files
+from trainscout.simulators.predictor.io.output import replacing_bytes
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
+from trainscout.simulators.registry import SimulatorSpec
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

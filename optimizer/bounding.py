@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.objective import MEASURES, Objective
-from optimizer.survey import Survey
-from pruning.bounds import Bounds
-from pruning.recipe_table import RecipeTable
-from simulators.base import SimulatorSpec, measured_table
+from trainscout.optimizer.objective import MEASURES, Objective
+from trainscout.optimizer.survey import Survey
+from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.registry import SimulatorSpec, measured_table
 
 Rows = NDArray[np.int64]
 Losses = NDArray[np.float64]

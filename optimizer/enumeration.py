@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.expressions import Expression, NotWholeError
-from optimizer.space import Space
-from pruning.launchable import Rejected
-from pruning.recipe_table import FIELDS, Column, Mask, RecipeTable, Rows, distinct
-from simulators.validity import Violation
+from trainscout.optimizer.expressions import Expression, NotWholeError
+from trainscout.optimizer.space import Space
+from trainscout.pruning.launchable import Rejected
+from trainscout.pruning.recipe_table import FIELDS, Column, Mask, RecipeTable, Rows, distinct
+from trainscout.simulators.predictor.question.validity import Violation
 
 # Points worked on at once: enough to spread the cost of a call, few enough to fit in the memory.
 BLOCK_POINTS = 1 << 18

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulators.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError
 
 Values = Mapping[str, Any]
 _Compiled = Callable[[Values], Any]

@@ -6,15 +6,15 @@ import bisect
 
 import numpy as np
 
-from optimizer.executors import Outcome
-from optimizer.objective import Objective, non_dominated
-from optimizer.samplers import Evaluation
-from optimizer.screen import Screened
-from optimizer.space import Indices
-from optimizer.survey import Survey
-from optimizer.trial import STATUSES, Trial
-from pruning import History, Known, Verdict
-from simulators.job import Recipe
+from trainscout.optimizer.executors import Outcome
+from trainscout.optimizer.objective import Objective, non_dominated
+from trainscout.optimizer.samplers import Evaluation
+from trainscout.optimizer.screen import Screened
+from trainscout.optimizer.space import Indices
+from trainscout.optimizer.survey import Survey
+from trainscout.optimizer.trial import STATUSES, Trial
+from trainscout.pruning import History, Known, Verdict
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 class Ledger:

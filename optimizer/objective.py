@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.errors import InputError, require_choice
-from simulators.flops import step_flops
-from simulators.job import Job
-from simulators.prediction import Prediction
+from trainscout.simulators.predictor.answer.flops import step_flops
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Job
 
 Floats = NDArray[np.float64]
 

@@ -6,8 +6,12 @@ import importlib.util
 from dataclasses import dataclass, field
 from typing import Any
 
-from pruning import TACTICS, select_tactics
-from simulators.errors import InputError, require_choice, require_positive
+from trainscout.pruning import TACTICS, select_tactics
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
 
 SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "cma", "random", "grid", "exact")
 

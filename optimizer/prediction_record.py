@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from simulators.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 
 
 def prediction_from_dict(record: Mapping[str, Any]) -> Prediction:

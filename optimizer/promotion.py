@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from optimizer.executors import Executor, Outcome
-from optimizer.objective import Objective, non_dominated
-from optimizer.trial import Trial
+from trainscout.optimizer.executors import Executor, Outcome
+from trainscout.optimizer.objective import Objective, non_dominated
+from trainscout.optimizer.trial import Trial
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from optimizer.bounding import BLOCK_ROWS, Bounded, BoundingSurvey, beaten
-from optimizer.objective import Objective
-from optimizer.samplers.base import Evaluation
-from optimizer.survey import Survey
-from simulators.base import SimulatorSpec
+from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, BoundingSurvey, beaten
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.samplers.base import Evaluation
+from trainscout.optimizer.survey import Survey
+from trainscout.simulators.registry import SimulatorSpec
 
 MEMORY_RULE, TIME_RULE = "memory_bound", "time_bound"
 

@@ -28,11 +28,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from optimizer.expressions import Expression, NotWholeError, parse
-from optimizer.question import Declared
-from simulators.errors import InputError, require_choice
-from simulators.job import Recipe
-from simulators.validity import Violation, why_invalid
+from trainscout.optimizer.expressions import Expression, NotWholeError, parse
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]
 
@@ -71,7 +71,7 @@ class Space:
     """A compiled space: everything a sampler may ask for this declared question."""
 
     name: str
-    declared: Declared
+    declared: Question
     knobs: tuple[Knob, ...]
     # By knob: what can be decided once that knob and those before it have values.
     constraints: tuple[tuple[Expression, ...], ...]
@@ -132,7 +132,7 @@ class Space:
         return tuple(kept), values
 
 
-def compile_space(spec: Mapping[str, Any], declared: Declared) -> Space:
+def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
     """Read a space file (as plain mappings and lists) for one declared question.
 
     Raises:

@@ -16,32 +16,32 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from optimizer.bounding import BOUNDED_SIMULATOR
-from optimizer.executors import Executor, Outcome, make_executor
-from optimizer.ledger import Ledger
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.promotion import front_of, promote
-from optimizer.question import Declared
-from optimizer.samplers import Proposal, Sampler, make_sampler
-from optimizer.screen import Screen, Screened
-from optimizer.space import compile_space
-from optimizer.survey import Survey, survey
-from optimizer.trial import Progress, SearchResult
-from optimizer.warm_start import known_recipes, nearest_rows
-from pruning import select_tactics, settle
-from simulators.base import SimulatorSpec, check_simulator
-from simulators.errors import InputError
+from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
+from trainscout.optimizer.executors import Executor, Outcome, make_executor
+from trainscout.optimizer.ledger import Ledger
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.promotion import front_of, promote
+from trainscout.optimizer.samplers import Proposal, Sampler, make_sampler
+from trainscout.optimizer.screen import Screen, Screened
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.survey import Survey, survey
+from trainscout.optimizer.trial import Progress, SearchResult
+from trainscout.optimizer.warm_start import known_recipes, nearest_rows
+from trainscout.pruning import select_tactics, settle
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec, check_simulator
 
 if TYPE_CHECKING:
-    from optimizer.storage.stored import StoredExecutor
-    from optimizer.storage.trials import Mode
+    from trainscout.optimizer.storage.stored import StoredExecutor
+    from trainscout.optimizer.storage.trials import Mode
 
 OnProgress = Callable[[Progress], None]
 
 
 def run_search(
-    declared: Declared,
+    declared: Question,
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,
@@ -103,7 +103,9 @@ def run_search(
     notes = (*_notes(surveyed), *workers.notes)
     if options.promote_to is not None and best and stopped != "interrupted":
         asked = pareto if len(objective.names) > 1 else best
-        costlier = make_executor(executor, declared, _costlier(options.promote_to, simulator))
+        costlier = make_executor(
+            executor, declared, _promotion_simulator(options.promote_to, simulator)
+        )
         promoted = promote(asked, options.promote_to, costlier, objective)
         if promoted.trials:
             best, pareto = promoted.trials, front_of(promoted.trials, objective)
@@ -123,7 +125,7 @@ def run_search(
 
 
 def prepare_search(
-    declared: Declared,
+    declared: Question,
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,
@@ -144,7 +146,7 @@ def prepare_search(
     executor.check()
     check_simulator(simulator, declared.gpu, declared.cluster)
     if options.promote_to is not None:
-        check_simulator(_costlier(options.promote_to, simulator), declared.gpu)
+        check_simulator(_promotion_simulator(options.promote_to, simulator), declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
@@ -159,8 +161,8 @@ def _stored(
     surveyed: Survey,
     objective: Objective,
 ) -> StoredExecutor:
-    from optimizer.storage.stored import StoredExecutor
-    from optimizer.storage.trials import TrialStore
+    from trainscout.optimizer.storage.stored import StoredExecutor
+    from trainscout.optimizer.storage.trials import TrialStore
 
     store = TrialStore(storage, question, surveyed.space, objective, mode)
     return StoredExecutor(
@@ -180,7 +182,7 @@ def _refuse_nonsense(outcome: Outcome, objective: Objective) -> Outcome:
 
 
 @functools.lru_cache(maxsize=1)
-def _survey_once(space: str, declared: Declared) -> Survey:
+def _survey_once(space: str, declared: Question) -> Survey:
     """The survey of a space given as JSON; a search that was checked just before reuses it."""
     return survey(compile_space(json.loads(space), declared))
 
@@ -320,13 +322,13 @@ class Search:
         )
 
 
-def _costlier(name: str, simulator: SimulatorSpec | str) -> SimulatorSpec:
+def _promotion_simulator(name: str, simulator: SimulatorSpec | str) -> SimulatorSpec:
     """The simulator that the best are promoted to: it sees the same network."""
     return SimulatorSpec(name, network=SimulatorSpec.of(simulator).network)
 
 
 def identity(
-    declared: Declared,
+    declared: Question,
     space: Mapping[str, Any],
     objective: Objective,
     options: SearchOptions,

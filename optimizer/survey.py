@@ -17,14 +17,14 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from optimizer.enumeration import blocks
-from optimizer.expressions import Expression
-from optimizer.space import Indices, Space
-from pruning.equivalence import spell_plainly
-from pruning.launchable import Rejected, find_launchable
-from pruning.recipe_table import RecipeTable, Rows, TableBuilder, recipe_keys
-from simulators.errors import InputError
-from simulators.job import Recipe
+from trainscout.optimizer.enumeration import blocks
+from trainscout.optimizer.expressions import Expression
+from trainscout.optimizer.space import Indices, Space
+from trainscout.pruning.equivalence import canonicalize
+from trainscout.pruning.launchable import Rejected, find_launchable
+from trainscout.pruning.recipe_table import RecipeTable, Rows, TableBuilder, recipe_keys
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 __all__ = ["Rejected", "Survey", "survey"]
 
@@ -177,7 +177,7 @@ def survey(space: Space) -> Survey:
         for name, entry in [*block.rejected.items(), *broken_rules.items()]:
             before = rejected.get(name, Rejected(0, entry.example))
             rejected[name] = Rejected(before.count + entry.count, before.example)
-        plain, changes = spell_plainly(recipes.take(valid), job_of)
+        plain, changes = canonicalize(recipes.take(valid), job_of)
         for name, number in changes.items():
             rewritten[name] = rewritten.get(name, 0) + number
         builder.add(plain)

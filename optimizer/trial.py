@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from optimizer.certificate import Certificate
-from simulators.job import Recipe
-from simulators.prediction import Prediction
+from trainscout.optimizer.certificate import Certificate
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
 
 STATUSES = ("ok", "oom", "pruned", "invalid", "failed")
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from optimizer.options import SearchOptions
-from optimizer.space import RECIPE_DEFAULTS
-from optimizer.survey import Survey
-from pruning.recipe_table import RecipeTable
-from simulators.errors import InputError, require_choice
-from simulators.job import Recipe
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.space import RECIPE_DEFAULTS
+from trainscout.optimizer.survey import Survey
+from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Recipe
 
 _FIELD = "search.warm_start"
 _TOP_RECIPES = "top_recipes.json"

@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
-from optimizer.objective import Objective
-from optimizer.question import Declared
-from optimizer.space import compile_space
-from optimizer.survey import survey
-from simulators.base import SimulatorSpec, check_simulator, get_simulator
-from simulators.declared import declared_gpus
-from simulators.errors import InputError
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
-from simulators.validity import why_invalid
+from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.survey import survey
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.registry import SimulatorSpec, check_simulator, get_simulator
 
 # More nodes than this many times those asked for are no near answer.
 _MOST_TIMES = 64
@@ -40,7 +40,7 @@ class WouldFit:
 
 
 def would_fit(
-    declared: Declared,
+    declared: Question,
     space: Mapping[str, Any],
     simulator: SimulatorSpec,
     closest: Recipe | None = None,
@@ -68,7 +68,7 @@ def would_fit(
 
 
 def _other_knobs(
-    declared: Declared, simulator: SimulatorSpec, closest: Recipe
+    declared: Question, simulator: SimulatorSpec, closest: Recipe
 ) -> Iterator[WouldFit]:
     """Knobs that trade time for memory, one by one and together; then finer layouts."""
     changes: list[dict[str, Any]] = [
@@ -94,7 +94,7 @@ def _other_knobs(
             yield from _simulated(told, declared.job(recipe), simulator)
 
 
-def _finer_layouts(declared: Declared, closest: Recipe) -> list[tuple[int, int]]:
+def _finer_layouts(declared: Question, closest: Recipe) -> list[tuple[int, int]]:
     """Tensor- and pipeline-parallel sizes that cut the model into more pieces, fewest first."""
     sizes = [1 << power for power in range(declared.cluster.num_gpus.bit_length())]
     tensor = [size for size in sizes if size <= declared.cluster.domain]
@@ -108,7 +108,7 @@ def _finer_layouts(declared: Declared, closest: Recipe) -> list[tuple[int, int]]
 
 
 def _more_nodes(
-    declared: Declared, space: Mapping[str, Any], simulator: SimulatorSpec
+    declared: Question, space: Mapping[str, Any], simulator: SimulatorSpec
 ) -> Iterator[WouldFit]:
     """The same cluster two, four, ... times as large, with its leanest recipes."""
     times = 2
@@ -127,7 +127,7 @@ def _more_nodes(
 
 
 def _leanest(
-    declared: Declared, space: Mapping[str, Any], simulator: SimulatorSpec
+    declared: Question, space: Mapping[str, Any], simulator: SimulatorSpec
 ) -> list[Recipe]:
     """The recipes with the least bounds on memory, of those whose bound is within capacity."""
     try:
@@ -141,7 +141,7 @@ def _leanest(
 
 
 def _larger_gpus(
-    declared: Declared, simulator: SimulatorSpec, closest: Recipe
+    declared: Question, simulator: SimulatorSpec, closest: Recipe
 ) -> Iterator[WouldFit]:
     """Shipped GPUs with more memory, the least first."""
     gpus = sorted(declared_gpus().items(), key=lambda item: item[1].memory_bytes)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from optimizer.options import ExecutorOptions
-from optimizer.question import Declared
-from optimizer.study import run_search
-from optimizer.trial import SearchResult
-from planning.cells import OBJECTIVE, Cell, SearchSettings
-from simulators.job import Job, Recipe
+from trainscout.optimizer.options import ExecutorOptions
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.trial import SearchResult
+from trainscout.planning.cells import OBJECTIVE, Cell, SearchSettings
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.question import Question
 
 WhyNothing = Callable[[SearchResult, Callable[[Recipe], Job]], str]
 """The words for why a search found nothing; importable, since worker processes call it."""
@@ -121,7 +121,7 @@ def failed(error: Exception) -> Answer:
     return Answer("failed", reason=str(error) if named else f"{type(error).__name__}: {error}")
 
 
-def _answer(result: SearchResult, declared: Declared, why_nothing: WhyNothing) -> Answer:
+def _answer(result: SearchResult, declared: Question, why_nothing: WhyNothing) -> Answer:
     best = _best(result, declared)
     if best is not None:
         status, reason = "fits", None
@@ -140,7 +140,7 @@ def _answer(result: SearchResult, declared: Declared, why_nothing: WhyNothing) -
     )
 
 
-def _best(result: SearchResult, declared: Declared) -> Best | None:
+def _best(result: SearchResult, declared: Question) -> Best | None:
     if not result.best or (prediction := result.best[0].prediction) is None:
         return None
     job = declared.job(result.best[0].recipe)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from optimizer.objective import Objective
-from optimizer.options import SearchOptions
-from optimizer.question import Declared
-from optimizer.study import identity
-from planning.study import Study, WhatIf
-from simulators.base import SimulatorSpec
-from simulators.errors import InputError
-from simulators.framework import Framework
-from simulators.job import Cluster, Gpu, Model, Training
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.study import identity
+from trainscout.planning.study import Study, WhatIf
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Training
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec
 
 # Money and the length of a run follow from the step afterwards: a new price is no new search.
 OBJECTIVE = Objective(("step_time",))
@@ -52,7 +52,7 @@ class Cell:
 
     model: str
     cluster: str
-    declared: Declared
+    declared: Question
 
     @property
     def num_gpus(self) -> int:
@@ -128,7 +128,7 @@ def make_cell(
     batch = study.training.global_batch_size
     if study.sequences_per_gpu is not None:
         batch = study.sequences_per_gpu * num_gpus
-    declared = Declared(
+    declared = Question(
         declarations.models[model],
         replace(gpu, price_usd_per_hour=price),
         replace(cluster, num_nodes=nodes, **fabric),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulators.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from simulators.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError
 
 LOCK = ".running"
 _OWNER = ".running-by"

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planning.answer import Answer
-from planning.cells import Cell, Declarations, study_cells, what_if_cell
-from planning.goodput import Reliability, goodput
-from planning.points import (
+from trainscout.planning.answer import Answer
+from trainscout.planning.cells import Cell, Declarations, study_cells, what_if_cell
+from trainscout.planning.goodput import Reliability, goodput
+from trainscout.planning.points import (
     Point,
     TargetAnswer,
     answer_target,
@@ -18,12 +18,12 @@ from planning.points import (
     make_point,
     preferred,
 )
-from planning.pool import AnswerCell, answer_cells
-from planning.scaling import ScalingCurve, scaling_curves
-from planning.sensitivity import BreakEven, Effect, break_even, effects_without_search
-from planning.store import AnswerStore
-from planning.study import Study, Target, WhatIf
-from simulators.errors import InputError
+from trainscout.planning.pool import AnswerCell, answer_cells
+from trainscout.planning.scaling import ScalingCurve, scaling_curves
+from trainscout.planning.sensitivity import BreakEven, Effect, break_even, effects_without_search
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Study, Target, WhatIf
+from trainscout.simulators.predictor.question.errors import InputError
 
 NETWORK = {"network x 0.5": WhatIf(network=0.5), "network x 2": WhatIf(network=2.0)}
 """What-ifs that every answer gets."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from optimizer.objective import non_dominated
-from planning.answer import Best
-from planning.cells import Cell
-from planning.goodput import Goodput
-from planning.study import Target
+from trainscout.optimizer.objective import non_dominated
+from trainscout.planning.answer import Best
+from trainscout.planning.cells import Cell
+from trainscout.planning.goodput import Goodput
+from trainscout.planning.study import Target
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from typing import Any
 import joblib
 from joblib.externals import loky
 
-from optimizer.executors.worker import serve_only
-from planning.answer import Answer, failed
-from planning.cells import Cell
+from trainscout.optimizer.executors.worker import serve_only
+from trainscout.planning.answer import Answer, failed
+from trainscout.planning.cells import Cell
 
 AnswerCell = Callable[[Cell], Answer]
 """Searches one cell; importable, since worker processes call it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planning.points import Point
+from trainscout.planning.points import Point
 
 # Smaller losses are not worth a reason.
 _NOTABLE_LOSS = 0.005

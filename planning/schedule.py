@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from simulators.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError
 
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _ALLOWED = 'minute hour day-of-month month day-of-week, as in crontab: "0 2 * * 1"'

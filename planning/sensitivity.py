@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planning.goodput import Reliability, goodput
-from planning.points import Point, make_point
-from simulators.errors import InputError
+from trainscout.planning.goodput import Reliability, goodput
+from trainscout.planning.points import Point, make_point
+from trainscout.simulators.predictor.question.errors import InputError
 
 PRICE_CHANGE = 0.2
 MTBF_FACTOR = 2.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from planning.answer import Answer
-from planning.cells import Cell, SearchSettings, digest
-from simulators.output import write_whole
+from trainscout.planning.answer import Answer
+from trainscout.planning.cells import Cell, SearchSettings, digest
+from trainscout.simulators.predictor.io.output import write_whole
 
 FORMAT = 1
 _MOST_BYTES = 2**20

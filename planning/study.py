@@ -7,8 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulators.errors import InputError, require_choice, require_positive
-from simulators.job import Training
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.job import Training
 
 PREFERENCES = ("cheapest", "fastest", "smallest")
 

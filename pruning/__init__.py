@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pruning.distributed_optimizer import DistributedOptimizer
-from pruning.history import History, Known
-from pruning.memory_order import MEMORY_ORDER
-from pruning.micro_batches import MicroBatches
-from pruning.order import settles_others_rank
-from pruning.recompute import RecomputeOutOfMemory
-from pruning.sequence_parallel import SequenceParallelOutOfMemory
-from pruning.tactic import Tactic, Verdict
-from simulators.errors import require_choice
-from simulators.job import Job
+from trainscout.pruning.distributed_optimizer import DistributedOptimizer
+from trainscout.pruning.history import History, Known
+from trainscout.pruning.memory_order import MEMORY_ORDER
+from trainscout.pruning.micro_batches import MicroBatches
+from trainscout.pruning.order import resolves_others_rank
+from trainscout.pruning.recompute import RecomputeOutOfMemory
+from trainscout.pruning.sequence_parallel import SequenceParallelOutOfMemory
+from trainscout.pruning.tactic import Tactic, Verdict
+from trainscout.simulators.predictor.question.errors import require_choice
+from trainscout.simulators.predictor.question.job import Job
 
 __all__ = [
     "TACTICS",
@@ -25,9 +25,9 @@ __all__ = [
     "Known",
     "Tactic",
     "Verdict",
+    "resolves_others_rank",
     "select_tactics",
     "settle",
-    "settles_others_rank",
 ]
 
 TACTICS: dict[str, Tactic] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pruning.history import History
-from pruning.tactic import Verdict
-from simulators.job import Job
-from simulators.prediction import Prediction
+from trainscout.pruning.history import History
+from trainscout.pruning.tactic import Verdict
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
 
 # What sharding the optimizer can shorten, as parts of ``Prediction.breakdown_s``; a part
 # that takes no time may be left out there, but every step has an optimizer.

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from pruning.launchable import LAYER_SPLIT, JobOf
-from pruning.recipe_table import FIELDS, Column, RecipeTable
-from simulators.errors import InputError
-from simulators.job import DEFAULT_RECOMPUTE_MODULES, Job, Recipe
+from trainscout.pruning.launchable import LAYER_SPLIT, JobOf
+from trainscout.pruning.recipe_table import FIELDS, Column, RecipeTable
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import DEFAULT_RECOMPUTE_MODULES, Job, Recipe
 
 _REPLICAS = ("tp", "pp", "cp", "ep", "etp")
 
@@ -124,7 +124,7 @@ SPELLINGS: tuple[Spelling, ...] = (
 )
 
 
-def _plain_fields(rule: Spelling, job_of: JobOf, recipe: Recipe) -> dict[str, Any]:
+def _canonical_fields(rule: Spelling, job_of: JobOf, recipe: Recipe) -> dict[str, Any]:
     return rule.plain(job_of(recipe))
 
 
@@ -135,11 +135,11 @@ def plainest(job: Job) -> Recipe:
     return job.recipe
 
 
-def spell_plainly(table: RecipeTable, job_of: JobOf) -> tuple[RecipeTable, dict[str, int]]:
+def canonicalize(table: RecipeTable, job_of: JobOf) -> tuple[RecipeTable, dict[str, int]]:
     """Every launchable row in its one spelling, and how many rows each rule rewrote."""
     rewritten: dict[str, int] = {}
     for rule in SPELLINGS:
-        changes, found = table.each(rule.reads, partial(_plain_fields, rule, job_of))
+        changes, found = table.each(rule.reads, partial(_canonical_fields, rule, job_of))
         changed = np.zeros(len(found), dtype=np.bool_)
         columns = dict(table.columns)
         for name in {name for fields in found for name in fields}:

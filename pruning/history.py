@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass, field
 
-from simulators.job import Recipe
-from simulators.prediction import Prediction
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which of many recipes can be launched: the rules of ``simulators.validity``, once each per
+"""Which of many recipes can be launched: the rules of ``question.validity``, once each per
 combination of the fields they read."""
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from functools import partial
 
 import numpy as np
 
-from pruning.recipe_table import FIELDS, Mask, RecipeTable
-from simulators.job import Job, Recipe
-from simulators.validity import RULES, Rule, Violation
+from trainscout.pruning.recipe_table import FIELDS, Mask, RecipeTable
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.validity import RULES, Rule, Violation
 
 JobOf = Callable[[Recipe], Job]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pruning.history import History
-from pruning.tactic import Verdict
-from simulators.errors import InputError
-from simulators.job import Job, Recipe
+from trainscout.pruning.history import History
+from trainscout.pruning.tactic import Verdict
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pruning.history import History
-from pruning.tactic import Verdict
-from simulators.job import Job
+from trainscout.pruning.history import History
+from trainscout.pruning.tactic import Verdict
+from trainscout.simulators.predictor.question.job import Job
 
 # How much faster per sample a smaller micro-batch may yet be, by tile and wave quantisation
 # and by a collective that changes its protocol. Chosen wide; the exhaustive comparison in

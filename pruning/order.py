@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simulators.job import Recipe
+from trainscout.simulators.predictor.question.job import Recipe
 
 _MOST_RECOMPUTATION_FIRST = {"full": 0, "selective": 1, "none": 2}
 
 
-def settles_others_rank(recipe: Recipe) -> tuple[int, ...]:
+def resolves_others_rank(recipe: Recipe) -> tuple[int, ...]:
     """Sort key: recipes whose outcome settles others come before those others.
 
     More recomputation before less, with sequence parallelism before without, without the

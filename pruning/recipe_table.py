@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.job import Recipe
+from trainscout.simulators.predictor.question.job import Recipe
 
 Codes = NDArray[Any]  # small whole numbers >= 0, of any width
 Rows = NDArray[np.int64]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pruning.history import History
-from pruning.tactic import Verdict
-from simulators.job import Job, Recipe
+from trainscout.pruning.history import History
+from trainscout.pruning.tactic import Verdict
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 
 class RecomputeOutOfMemory:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from pruning.history import History, Known
-from simulators.job import Job
+from trainscout.pruning.history import History, Known
+from trainscout.simulators.predictor.question.job import Job
 
 
 @dataclass(frozen=True)

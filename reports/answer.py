@@ -10,22 +10,22 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from optimizer.trial import Trial
-from reports.evidence import Evidence, Grade, evidence_of
-from reports.explain import JobOf, behind_words
-from reports.front_plot import needed_bytes
-from reports.trials import predicted
-from reports.wording import (
-    gib_words,
-    long_time_words,
-    percent_words,
-    recipe_words,
-    seconds_words,
-    tokens_words,
-    usd_words,
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.evidence import Evidence, Grade, evidence_of
+from trainscout.reports.explain import JobOf, format_behind
+from trainscout.reports.front_plot import needed_bytes
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import (
+    format_gib,
+    format_long_time,
+    format_percent,
+    format_recipe,
+    format_seconds,
+    format_tokens,
+    format_usd,
 )
-from simulators.job import Job
-from simulators.prediction import Prediction
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
 
 # Below this, recipes and what their figures rest on are worth more than the other columns.
 _WIDE = 100
@@ -40,54 +40,54 @@ def figures(prediction: Prediction, job: Job) -> Table:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     table.add_column(style="dim")
-    table.add_row("recipe", Text(recipe_words(job.recipe, job.dp), style="bold"), "evidence")
+    table.add_row("recipe", Text(format_recipe(job.recipe, job.dp), style="bold"), "evidence")
     for name, value, grade in (
-        ("step time", _step_words(prediction), evidence.time.grade),
-        ("MFU / HFU", _use_words(prediction), evidence.time.grade),
-        ("throughput", _throughput_words(prediction), evidence.time.grade),
-        ("memory", memory_words(prediction), evidence.memory.grade),
-        ("cost", _cost_words(prediction, job), evidence.cost.grade),
+        ("step time", _format_step(prediction), evidence.time.grade),
+        ("MFU / HFU", _format_use(prediction), evidence.time.grade),
+        ("throughput", _format_throughput(prediction), evidence.time.grade),
+        ("memory", format_memory(prediction), evidence.memory.grade),
+        ("cost", _format_cost(prediction, job), evidence.cost.grade),
     ):
         table.add_row(name, value, str(grade))
     return table
 
 
-def _step_words(prediction: Prediction) -> str:
-    words = seconds_words(prediction.step_time_s)
+def _format_step(prediction: Prediction) -> str:
+    words = format_seconds(prediction.step_time_s)
     if prediction.interval_s is None:
         return words
-    low, high = map(seconds_words, prediction.interval_s)
+    low, high = map(format_seconds, prediction.interval_s)
     return f"{words}, error bar {low} to {high}"
 
 
-def _use_words(prediction: Prediction) -> str:
-    return f"{percent_words(prediction.mfu)} / {percent_words(prediction.hfu)}"
+def _format_use(prediction: Prediction) -> str:
+    return f"{format_percent(prediction.mfu)} / {format_percent(prediction.hfu)}"
 
 
-def _throughput_words(prediction: Prediction) -> str:
+def _format_throughput(prediction: Prediction) -> str:
     each = prediction.tokens_per_s_per_gpu
     return f"{prediction.tokens_per_s:,.0f} tokens/s, {each:,.0f} per GPU"
 
 
-def memory_words(prediction: Prediction) -> str:
+def format_memory(prediction: Prediction) -> str:
     """What the fullest GPU needs of what is usable, and by how much it fits or does not."""
     memory = prediction.memory
     needed = (
-        f"{needed_bytes(prediction) / 2**30:.1f} of {gib_words(memory.capacity_bytes)} usable"
+        f"{needed_bytes(prediction) / 2**30:.1f} of {format_gib(memory.capacity_bytes)} usable"
         f" on stage {memory.worst_stage}"
     )
     if prediction.fits:
-        return f"fits: {needed}, {gib_words(memory.headroom_bytes)} free"
-    return f"does not fit: {needed}, {gib_words(-memory.headroom_bytes)} too much"
+        return f"fits: {needed}, {format_gib(memory.headroom_bytes)} free"
+    return f"does not fit: {needed}, {format_gib(-memory.headroom_bytes)} too much"
 
 
-def _cost_words(prediction: Prediction, job: Job) -> str:
+def _format_cost(prediction: Prediction, job: Job) -> str:
     tokens = job.training.tokens
     return (
-        f"{usd_words(prediction.cost_of_run_usd)} and "
-        f"{long_time_words(tokens / prediction.tokens_per_s)} for {tokens_words(tokens)}, "
-        f"{usd_words(prediction.cost_per_billion_tokens_usd)} a billion, at "
-        f"{usd_words(job.gpu.price_usd_per_hour)} per GPU-hour"
+        f"{format_usd(prediction.cost_of_run_usd)} and "
+        f"{format_long_time(tokens / prediction.tokens_per_s)} for {format_tokens(tokens)}, "
+        f"{format_usd(prediction.cost_per_billion_tokens_usd)} a billion, at "
+        f"{format_usd(job.gpu.price_usd_per_hour)} per GPU-hour"
     )
 
 
@@ -142,10 +142,10 @@ class RecipesTable:
         for place, (trial, job) in enumerate(zip(self.trials, jobs, strict=True)):
             cells = [column.cell(place, evidence) for column in columns]
             if behind:
-                cells.append(behind_words(predictions[0], predictions[place]) if place else "")
+                cells.append(format_behind(predictions[0], predictions[place]) if place else "")
             table.add_row(
                 str(place + 1),
-                recipe_words(trial.recipe, job.dp),
+                format_recipe(trial.recipe, job.dp),
                 *cells,
                 style="bold" if place == 0 and not pareto else None,
             )
@@ -176,7 +176,7 @@ class _Column:
         return [getattr(each, self.graded).grade for each in evidence]
 
 
-def evidence_words(evidence: Evidence) -> str:
+def format_evidence(evidence: Evidence) -> str:
     """One sentence for each of time, memory and price."""
     return (
         f"time {evidence.time.grade}: {evidence.time.reason}. "

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optimizer.trial import SearchResult, Trial
-from reports.error_bars import told_apart_words
-from reports.explain import JobOf, why_best
-from reports.nothing_found import why_nothing_fits
-from reports.trials import predicted
-from reports.wording import percent_words, question_words, recipe_words, seconds_words, usd_words
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.error_bars import format_distinguishable
+from trainscout.reports.explain import JobOf, why_best
+from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import (
+    format_percent,
+    format_question,
+    format_recipe,
+    format_seconds,
+    format_usd,
+)
 
 _ROWS = 10
 
@@ -26,21 +32,21 @@ def search_note(result: SearchResult, shown: Sequence[Trial], job_of: JobOf) -> 
         return "**No recipe fits.**\n\n" + _quoted(why_nothing_fits(result, job_of))
     best = predicted(shown[0])
     job = job_of(shown[0].recipe)
-    step = seconds_words(best.step_time_s)
+    step = format_seconds(best.step_time_s)
     if best.interval_s is not None:
-        step += f" ({' to '.join(map(seconds_words, best.interval_s))})"
+        step += f" ({' to '.join(map(format_seconds, best.interval_s))})"
     # MLflow folds what is beyond the first lines.
     parts = [
-        f"Run **{recipe_words(job.recipe, job.dp)}**: {step} a step, "
-        f"MFU {percent_words(best.mfu)}, {usd_words(best.cost_of_run_usd)}.",
-        f"{question_words(job)}.",
+        f"Run **{format_recipe(job.recipe, job.dp)}**: {step} a step, "
+        f"MFU {format_percent(best.mfu)}, {format_usd(best.cost_of_run_usd)}.",
+        f"{format_question(job)}.",
         _table(shown, job_of),
     ]
     if len(result.objectives) == 1:
         parts.append(f"**Why #1:** {why_best(result, job_of)}")
-        told_apart = told_apart_words(shown, job_of)
-        if told_apart is not None:
-            parts.append(f"**How sure:** {told_apart}.")
+        distinguishable = format_distinguishable(shown, job_of)
+        if distinguishable is not None:
+            parts.append(f"**How sure:** {distinguishable}.")
     return "\n\n".join(parts)
 
 
@@ -50,11 +56,11 @@ def _table(shown: Sequence[Trial], job_of: JobOf) -> str:
         prediction = predicted(trial)
         cells = (
             str(rank),
-            recipe_words(trial.recipe, job_of(trial.recipe).dp),
-            seconds_words(prediction.step_time_s),
-            percent_words(prediction.mfu),
+            format_recipe(trial.recipe, job_of(trial.recipe).dp),
+            format_seconds(prediction.step_time_s),
+            format_percent(prediction.mfu),
             f"{prediction.memory.peak_reserved_bytes / 2**30:.1f}",
-            usd_words(prediction.cost_of_run_usd),
+            format_usd(prediction.cost_of_run_usd),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from optimizer.trial import Trial
-from reports.explain import JobOf
-from reports.trials import predicted
-from reports.wording import percent_words, ranks_words, seconds_words
-from simulators.prediction import Prediction
-from simulators.uncertainty import LEVEL, features_of, tie_share
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.explain import JobOf
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import format_percent, format_ranks, format_seconds
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.uncertainty import LEVEL, features_of, tie_share
 
 
-def error_bar_words(prediction: Prediction) -> str:
+def format_error_bar(prediction: Prediction) -> str:
     """The interval in seconds and relative to the prediction."""
     if prediction.interval_s is None:
         return "none: this simulator gives no error bar"
     low, high = prediction.interval_s
     step_s = prediction.step_time_s
     words = (
-        f"{seconds_words(low)} to {seconds_words(high)} ({low / step_s - 1:+.1%} to "
+        f"{format_seconds(low)} to {format_seconds(high)} ({low / step_s - 1:+.1%} to "
         f"{high / step_s - 1:+.1%}), where {LEVEL:.0%} of measured runs like it would lie"
     )
     if low > step_s:
@@ -47,7 +47,7 @@ def lead_share(best: Prediction, other: Prediction) -> float:
     return longer / shorter - 1
 
 
-def told_apart_words(ranked: Sequence[Trial], job_of: JobOf) -> str | None:
+def format_distinguishable(ranked: Sequence[Trial], job_of: JobOf) -> str | None:
     """Which of the recipes might as well be the best; None when there is nothing to say."""
     shares = tie_shares(ranked, job_of)
     if len(ranked) < 2 or shares[0] is None:
@@ -64,15 +64,15 @@ def told_apart_words(ranked: Sequence[Trial], job_of: JobOf) -> str | None:
     if not tied:
         return (
             f"every other recipe shown is behind #1 by more than {LEVEL:.0%} of the predicted "
-            f"differences between measured layouts were off ({percent_words(max(known))} at most)"
+            f"differences between measured layouts were off ({format_percent(max(known))} at most)"
         )
     least, most = min(share for *_, share in tied), max(share for *_, share in tied)
     off = (
-        percent_words(most) if most - least < 5e-4 else f"{least * 100:.1f} to {most * 100:.1f} %"
+        format_percent(most) if most - least < 5e-4 else f"{least * 100:.1f} to {most * 100:.1f} %"
     )
     return (
-        f"{ranks_words([rank for rank, *_ in tied])} cannot be told apart from #1: predicted "
-        f"within {percent_words(max(lead for _, lead, _ in tied))} of it, while for measured "
+        f"{format_ranks([rank for rank, *_ in tied])} cannot be told apart from #1: predicted "
+        f"within {format_percent(max(lead for _, lead, _ in tied))} of it, while for measured "
         f"layouts that differ as much, one in {round(1 / (1 - LEVEL))} predicted differences was "
         f"off by more than {off}"
     )

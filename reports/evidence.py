@@ -10,11 +10,11 @@ import functools
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reports.wording import percent_words, usd_words
-from simulators.declared import GPUS, load_gpu
-from simulators.errors import InputError
-from simulators.job import Gpu, Job
-from simulators.prediction import Prediction
+from trainscout.reports.wording import format_percent, format_usd
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.declared import GPUS, load_gpu
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu, Job
 
 
 class Grade(StrEnum):
@@ -95,7 +95,7 @@ def _time(prediction: Prediction) -> Graded:
     shares = prediction.evidence_share
     notable = [grade for grade in Grade if shares.get(grade.value, 0.0) >= NOTABLE_SHARE]
     words = ", ".join(
-        f"{percent_words(share)} {kind}" for kind, share in shares.items() if share > 0
+        f"{format_percent(share)} {kind}" for kind, share in shares.items() if share > 0
     )
     # Without a priced kernel or message there is no evidence at all.
     grade = notable[-1] if notable else Grade.ESTIMATED
@@ -103,7 +103,7 @@ def _time(prediction: Prediction) -> Graded:
 
 
 def _price(gpu: Gpu) -> Graded:
-    hourly = f"{usd_words(gpu.price_usd_per_hour)} per GPU-hour"
+    hourly = f"{format_usd(gpu.price_usd_per_hour)} per GPU-hour"
     if _is_assumed(gpu):
         return Graded(Grade.ASSUMED, f"{hourly} is no quote (gpu.price_usd_per_hour= gives yours)")
     return Graded(Grade.GIVEN, f"{hourly} is what was given")

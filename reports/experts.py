@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from reports.wording import gib_words, seconds_words
-from simulators.replay.expert_load import ExpertCost, ExpertLoad
+from trainscout.reports.wording import format_gib, format_seconds
+from trainscout.simulators.predictor.replay.expert_load import ExpertCost, ExpertLoad
 
 
 def expert_report(load: ExpertLoad) -> Table:
@@ -19,7 +19,7 @@ def expert_report(load: ExpertLoad) -> Table:
         table.add_column(name, justify="right")
     even, uneven = _figures(load.balanced), _figures(load.uneven)
     for name in even:
-        words = gib_words if name == "peak memory" else seconds_words
+        words = format_gib if name == "peak memory" else format_seconds
         ratio = f"{uneven[name] / even[name]:.2f}" if even[name] else "-"
         table.add_row(name, words(even[name]), words(uneven[name]), ratio)
     return table

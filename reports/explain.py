@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from optimizer.trial import SearchResult, Trial
-from reports.trials import layout, predicted
-from reports.wording import part_words, recipe_words, seconds_words
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.trials import layout, predicted
+from trainscout.reports.wording import format_part, format_recipe, format_seconds
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 JobOf = Callable[[Recipe], Job]
 
@@ -34,18 +34,18 @@ def why_best(result: SearchResult, job_of: JobOf) -> str:
     rank = 1
     while rank < len(ranked) and layout(ranked[rank]) == layout(best):
         rank += 1
-    same = _same_layout_words(ranked, rank)
+    same = _format_same_layout(ranked, rank)
     if rank == len(ranked):
         return f"No recipe of another layout comes near: {same}."
     rival, gain_s = ranked[rank], _gain_s(best, ranked[rank])
     theirs = predicted(rival)
     share = abs(gain_s) / theirs.step_time_s
-    name = f"#{rank + 1} ({recipe_words(rival.recipe, job_of(rival.recipe).dp)})"
+    name = f"#{rank + 1} ({format_recipe(rival.recipe, job_of(rival.recipe).dp)})"
     if share < _NOTABLE_SHARE:
         sentence = f"as fast within {_NOTABLE_SHARE:.1%} as the best of another layout, {name}"
     else:
         sentence = (
-            f"{seconds_words(abs(gain_s))} a step ({share:.1%}) "
+            f"{format_seconds(abs(gain_s))} a step ({share:.1%}) "
             f"{'faster' if gain_s > 0 else 'slower'} than the best of another layout, {name}"
         )
     less, more = _differences(
@@ -57,7 +57,7 @@ def why_best(result: SearchResult, job_of: JobOf) -> str:
     return f"{sentence}; {same}." if same else f"{sentence}."
 
 
-def behind_words(best: Prediction, other: Prediction) -> str:
+def format_behind(best: Prediction, other: Prediction) -> str:
     """The part of the step that explains most of what ``other`` takes longer (or shorter) than
     ``best``, and by how much they differ in it."""
     gap_s = other.step_time_s - best.step_time_s
@@ -73,10 +73,10 @@ def behind_words(best: Prediction, other: Prediction) -> str:
     size_s = abs(gaps[name])
     scaled, unit = (size_s, "s") if size_s >= 1 else (size_s * 1e3, "ms")
     gap = f"{scaled:.{0 if scaled >= 10 else 1}f} {unit}"
-    return f"{sign}{gap} {part_words(name).replace('communication', 'comm')}"
+    return f"{sign}{gap} {format_part(name).replace('communication', 'comm')}"
 
 
-def _same_layout_words(ranked: Sequence[Trial], count: int) -> str:
+def _format_same_layout(ranked: Sequence[Trial], count: int) -> str:
     """How far the recipes from the second to the ``count``-th, of the best layout, are behind."""
     if count == 1:
         return ""
@@ -106,5 +106,5 @@ def _differences(
 
 
 def _listing(parts: list[Part], word: str) -> str:
-    shown = [f"{seconds_words(gap)} {word} on {part_words(name)}" for name, gap in parts[:3]]
+    shown = [f"{format_seconds(gap)} {word} on {format_part(name)}" for name, gap in parts[:3]]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

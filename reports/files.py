@@ -10,16 +10,16 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from optimizer.trial import SearchResult, Trial
-from reports.error_bars import tie_shares
-from reports.evidence import evidence_of
-from reports.explain import JobOf
-from reports.launch import megatron_launch
-from reports.verification import verification_json
-from simulators.job import Recipe
-from simulators.output import write_whole
-from simulators.prediction import Prediction
-from simulators.traced.verification import Verification
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.error_bars import tie_shares
+from trainscout.reports.evidence import evidence_of
+from trainscout.reports.explain import JobOf
+from trainscout.reports.launch import megatron_launch
+from trainscout.reports.verification import verification_json
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 TOP_RECIPES = "top_recipes.json"
 TRIALS = "trials.csv"

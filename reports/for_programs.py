@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optimizer.trial import SearchResult, Trial
-from reports.evidence import evidence_of
-from reports.explain import JobOf, why_best
-from reports.files import top_recipes, trial_columns, trial_row
-from reports.nothing_found import why_nothing_fits
-from simulators.job import Job
-from simulators.prediction import Prediction
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.evidence import evidence_of
+from trainscout.reports.explain import JobOf, why_best
+from trainscout.reports.files import top_recipes, trial_columns, trial_row
+from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
 
 
 def search_json(

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from optimizer.objective import non_dominated
-from optimizer.trial import SearchResult, Trial
-from reports.trials import latest_trials
-from simulators.prediction import Prediction
+from trainscout.optimizer.objective import non_dominated
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.trials import latest_trials
+from trainscout.simulators.predictor.answer.prediction import Prediction
 
 _ROWS, _MOST_COLUMNS = 14, 100
 # Recipes slower than the best by more than this factor would squeeze the others together, and so

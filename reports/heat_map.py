@@ -6,8 +6,8 @@ from xml.etree import ElementTree as Xml
 
 import numpy as np
 
-from simulators.network.topology import Network
-from simulators.replay.network_use import CommunicatorUse, NetworkUse
+from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 
 _CELL, _GAP, _TITLE, _LABEL = 9, 26, 18, 64
 # A picture of more rows can no longer be read; the busiest ones are kept.

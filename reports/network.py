@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.wording import percent_words, seconds_words
-from simulators.network.topology import Network
-from simulators.network.topology.network import KINDS
-from simulators.replay.network_use import CommunicatorUse, NetworkUse
+from trainscout.reports.wording import format_percent, format_seconds
+from trainscout.simulators.predictor.network.topology import Network
+from trainscout.simulators.predictor.network.topology.network import KINDS
+from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 
 _HOT_LINKS = 4
 _ENDS = {
@@ -55,8 +55,8 @@ def _factors(uses: tuple[CommunicatorUse, ...]) -> Table:
             use.algorithm if use.busy is not None else "inside nodes",
             f"{use.bytes / 1e6:,.1f}",
             f"{use.groups:,} x {use.group.size:,}",
-            seconds_words(use.alone_s),
-            seconds_words(use.seconds),
+            format_seconds(use.alone_s),
+            format_seconds(use.seconds),
             f"{use.factor:.2f}",
         )
     return table
@@ -70,7 +70,7 @@ def _utilisation(network: Network, uses: list[CommunicatorUse]) -> Table:
         cells = []
         for kind in kinds:
             busy = _of_kind(network, use, kind)
-            cells.append(f"{percent_words(busy.mean())} / {percent_words(busy.max())}")
+            cells.append(f"{format_percent(busy.mean())} / {format_percent(busy.max())}")
         table.add_row(use.communicator, *cells)
     return table
 
@@ -81,7 +81,7 @@ def _hot_table(network: Network, uses: list[CommunicatorUse]) -> Table:
         for link, busy in hot_links(network, use):
             rate = network.rate_bytes_per_s[link] * 8 / 1e9
             name = network.link_name(link)
-            table.add_row(use.communicator, name, f"{rate:,.0f}", percent_words(busy))
+            table.add_row(use.communicator, name, f"{rate:,.0f}", format_percent(busy))
     return table
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from optimizer.trial import SearchResult, Trial
-from reports.explain import JobOf
-from reports.front_plot import needed_bytes
-from reports.trials import predicted
-from reports.wording import gib_words, recipe_words
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.explain import JobOf
+from trainscout.reports.front_plot import needed_bytes
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import format_gib, format_recipe
 
 if TYPE_CHECKING:
-    from optimizer.would_fit import WouldFit
+    from trainscout.optimizer.would_fit import WouldFit
 
 
 def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
@@ -27,7 +27,7 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
         lines = [f"No recipe fits: {len(result.trials):,} asked, none came out ok."]
     missed = closest_miss(result)
     if missed is not None:
-        lines.append("Closest miss: " + _miss_words(missed, job_of))
+        lines.append("Closest miss: " + _format_miss(missed, job_of))
     lines += _rule_lines(result)
     failed = [trial for trial in result.trials if trial.status == "failed"]
     if failed:
@@ -63,7 +63,7 @@ def closest_miss(result: SearchResult) -> Trial | None:
 
 def memory_stood_in_the_way(result: SearchResult) -> bool:
     """Whether something was found not to fit, by simulation or by its bound."""
-    from optimizer.screen import MEMORY_RULE
+    from trainscout.optimizer.screen import MEMORY_RULE
 
     return closest_miss(result) is not None or MEMORY_RULE in result.counts_by_rule("pruned")
 
@@ -79,7 +79,7 @@ def _rule_lines(result: SearchResult) -> list[str]:
     return lines
 
 
-def relief_words(found: Sequence[WouldFit]) -> list[str]:
+def format_relief(found: Sequence[WouldFit]) -> list[str]:
     """The changes that were simulated and fit, a line each; or that none was found."""
     if not found:
         return [
@@ -88,9 +88,9 @@ def relief_words(found: Sequence[WouldFit]) -> list[str]:
         ]
     return [
         f"Would fit (simulated): {' '.join(each.settings)}, with "
-        f"{recipe_words(each.job.recipe, each.job.dp)}: "
-        f"{gib_words(each.prediction.memory.headroom_bytes)} free of "
-        f"{gib_words(each.prediction.memory.capacity_bytes)} usable."
+        f"{format_recipe(each.job.recipe, each.job.dp)}: "
+        f"{format_gib(each.prediction.memory.headroom_bytes)} free of "
+        f"{format_gib(each.prediction.memory.capacity_bytes)} usable."
         for each in found
     ]
 
@@ -99,11 +99,11 @@ def _headroom_bytes(trial: Trial) -> int:
     return predicted(trial).memory.headroom_bytes
 
 
-def _miss_words(trial: Trial, job_of: JobOf) -> str:
+def _format_miss(trial: Trial, job_of: JobOf) -> str:
     memory = predicted(trial).memory
     return (
-        f"{recipe_words(trial.recipe, job_of(trial.recipe).dp)} lacks "
-        f"{gib_words(-memory.headroom_bytes)} on stage {memory.worst_stage} "
-        f"({gib_words(needed_bytes(predicted(trial)))} needed, "
-        f"{gib_words(memory.capacity_bytes)} usable)."
+        f"{format_recipe(trial.recipe, job_of(trial.recipe).dp)} lacks "
+        f"{format_gib(-memory.headroom_bytes)} on stage {memory.worst_stage} "
+        f"({format_gib(needed_bytes(predicted(trial)))} needed, "
+        f"{format_gib(memory.capacity_bytes)} usable)."
     )

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from optimizer.trial import Progress
-from reports.explain import JobOf
-from reports.terminal import redraws
-from reports.wording import percent_words, recipe_words, seconds_words
+from trainscout.optimizer.trial import Progress
+from trainscout.reports.explain import JobOf
+from trainscout.reports.terminal import redraws
+from trainscout.reports.wording import format_percent, format_recipe, format_seconds
 
 _LOG_EVERY_S = 5.0
 
@@ -75,7 +75,7 @@ class LiveBar:
             self._task,
             completed=progress.considered,
             total=progress.limit,
-            description=best_words(progress, self._job_of),
+            description=format_best(progress, self._job_of),
         )
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class LogLines:
         left = f", about {progress.eta_s:.0f} s left" if progress.eta_s is not None else ""
         self._console.print(
             f"{progress.considered}/{progress.limit} recipes, {progress.elapsed_s:.1f} s{left}: "
-            + best_words(progress, self._job_of),
+            + format_best(progress, self._job_of),
             soft_wrap=True,
         )
 
@@ -114,14 +114,14 @@ class LogLines:
         return None
 
 
-def best_words(progress: Progress, job_of: JobOf) -> str:
+def format_best(progress: Progress, job_of: JobOf) -> str:
     """The best recipe so far in a few words."""
     best = progress.best
     if best is None or best.prediction is None:
         return "nothing fits yet"
     prediction = best.prediction
-    recipe = recipe_words(best.recipe, job_of(best.recipe).dp)
+    recipe = format_recipe(best.recipe, job_of(best.recipe).dp)
     return (
-        f"best {seconds_words(prediction.step_time_s)}, "
-        f"MFU {percent_words(prediction.mfu)}, {recipe}"
+        f"best {format_seconds(prediction.step_time_s)}, "
+        f"MFU {format_percent(prediction.mfu)}, {recipe}"
     )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from optimizer.certificate import Certificate
+from trainscout.optimizer.certificate import Certificate
 
 
-def proof_words(certificate: Certificate) -> str:
+def format_proof(certificate: Certificate) -> str:
     """One paragraph: what is proved, then where the points went."""
-    return f"{_claim_words(certificate)} {_account_words(certificate)}"
+    return f"{_format_claim(certificate)} {_format_account(certificate)}"
 
 
-def _claim_words(certificate: Certificate) -> str:
+def _format_claim(certificate: Certificate) -> str:
     what = f"these {certificate.top_k} best" if len(certificate.objectives) == 1 else "this front"
     if certificate.proved:
         if certificate.best is None:
@@ -28,7 +28,7 @@ def _claim_words(certificate: Certificate) -> str:
     )
 
 
-def _account_words(certificate: Certificate) -> str:
+def _format_account(certificate: Certificate) -> str:
     def share(count: int) -> str:
         return f"{count:,} ({count / certificate.recipes:.1%})"
 

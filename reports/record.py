@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optimizer.question import Declared
-from optimizer.tracking import Run, RunTree, make_run
-from optimizer.tracking.metrics import (
+from trainscout.optimizer.tracking import Run, RunTree, make_run
+from trainscout.optimizer.tracking.metrics import (
     best_so_far,
     flat_params,
     prediction_metrics,
     search_metrics,
 )
-from optimizer.trial import SearchResult, Trial
-from reports.answer_note import search_note
-from reports.files import recipe_dict
-from reports.verification import verification_metrics
-from reports.wording import recipe_words
-from simulators.traced.verification import Verification
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.answer_note import search_note
+from trainscout.reports.files import recipe_dict
+from trainscout.reports.verification import verification_metrics
+from trainscout.reports.wording import format_recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
@@ -32,7 +32,7 @@ NOTE = "mlflow.note.content"
 
 def search_record(
     result: SearchResult,
-    declared: Declared,
+    declared: Question,
     *,
     settings: Mapping[str, Any],
     top_k: int,
@@ -85,7 +85,7 @@ def search_record(
 
 def _recipe_run(
     trial: Trial,
-    declared: Declared,
+    declared: Question,
     ended_ms: int,
     tags: Mapping[str, Any],
     more: Mapping[str, float],
@@ -103,11 +103,11 @@ def _recipe_run(
     )
 
 
-def _words(trial: Trial, declared: Declared) -> str:
-    return recipe_words(trial.recipe, declared.job(trial.recipe).dp)
+def _words(trial: Trial, declared: Question) -> str:
+    return format_recipe(trial.recipe, declared.job(trial.recipe).dp)
 
 
-def size_params(declared: Declared) -> dict[str, Any]:
+def size_params(declared: Question) -> dict[str, Any]:
     """What tells two questions of one model and cluster apart, under short names."""
     training = declared.training
     return {
@@ -117,7 +117,7 @@ def size_params(declared: Declared) -> dict[str, Any]:
     }
 
 
-def _question_tags(declared: Declared, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _question_tags(declared: Question, settings: Mapping[str, Any]) -> dict[str, Any]:
     def named(group: str, field: str = "name") -> Any:
         return settings.get(group, {}).get(field)
 

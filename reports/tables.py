@@ -11,23 +11,29 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from optimizer.trial import SearchResult, Trial
-from reports.answer import RecipesTable, evidence_words, figures
-from reports.error_bars import error_bar_words, told_apart_words
-from reports.evidence import evidence_of
-from reports.explain import JobOf, why_best
-from reports.files import LAUNCH, REPORT
-from reports.front_plot import front_plot
-from reports.launch import megatron_launch
-from reports.nothing_found import why_nothing_fits
-from reports.proof import proof_words
-from reports.search_page.page import PAGE
-from reports.trials import predicted
-from reports.verification import verification_report
-from reports.wording import STOP_WORDS, part_words, percent_words, question_words, seconds_words
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
-from simulators.traced.verification import Verification
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.answer import RecipesTable, figures, format_evidence
+from trainscout.reports.error_bars import format_distinguishable, format_error_bar
+from trainscout.reports.evidence import evidence_of
+from trainscout.reports.explain import JobOf, why_best
+from trainscout.reports.files import LAUNCH, REPORT
+from trainscout.reports.front_plot import front_plot
+from trainscout.reports.launch import megatron_launch
+from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.proof import format_proof
+from trainscout.reports.search_page.page import PAGE
+from trainscout.reports.trials import predicted
+from trainscout.reports.verification import verification_report
+from trainscout.reports.wording import (
+    STOP_WORDS,
+    format_part,
+    format_percent,
+    format_question,
+    format_seconds,
+)
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 # Columns that the whole names of the kinds of memory need.
 _ROOM_FOR_KINDS = 110
@@ -78,12 +84,12 @@ def search_report(
     shown = shown_trials(result, top_k)
     if not shown:
         asked = job_of(result.trials[0].recipe if result.trials else Recipe())
-        answer = [Text(question_words(asked), style="bold")]
+        answer = [Text(format_question(asked), style="bold")]
         answer += [Text(line) for line in (why_nothing_fits(result, job_of), *relief)]
         notes = [] if verbosity == "quiet" else _search_notes(result, directory, verbose)
         return Group(*answer, _noted(notes))
     job, single = job_of(shown[0].recipe), len(result.objectives) == 1
-    parts: list[RenderableType] = [Text(question_words(job), style="bold")]
+    parts: list[RenderableType] = [Text(format_question(job), style="bold")]
     table = RecipesTable(shown, result.objectives, job_of)
     if single:
         script = _near(directory / LAUNCH)
@@ -101,9 +107,9 @@ def search_report(
     notes = []
     if single:
         notes.append(("Why #1", why_best(result, job_of)))
-        told_apart = told_apart_words(shown, job_of)
-        if told_apart is not None:
-            notes.append(("How sure", told_apart))
+        distinguishable = format_distinguishable(shown, job_of)
+        if distinguishable is not None:
+            notes.append(("How sure", distinguishable))
     notes += _prediction_notes(predicted(shown[0]), job, verbose)
     notes += _launch_notes(job, directory, verbose, launch_files)
     notes += _search_notes(result, directory, verbose)
@@ -114,7 +120,7 @@ def prediction_report(
     prediction: Prediction, job: Job, verbosity: str = "normal"
 ) -> RenderableType:
     """One recipe's prediction: its figures, where the time goes, memory by stage, how sure."""
-    answer = Group(Text(question_words(job), style="bold"), figures(prediction, job))
+    answer = Group(Text(format_question(job), style="bold"), figures(prediction, job))
     if verbosity == "quiet":
         return answer
     return Group(
@@ -135,8 +141,8 @@ def _near(path: Path) -> Path:
 
 def _prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
     notes = [
-        ("Error bar", error_bar_words(prediction)),
-        ("Evidence", evidence_words(evidence_of(prediction, job))),
+        ("Error bar", format_error_bar(prediction)),
+        ("Evidence", format_evidence(evidence_of(prediction, job))),
     ]
     if verbose and prediction.estimated_operations:
         notes.append(("Only estimated", ", ".join(prediction.estimated_operations)))
@@ -165,16 +171,16 @@ def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | No
 
 def _search_notes(result: SearchResult, directory: Path, verbose: bool) -> Notes:
     """What was looked at, what of it is proved, and where the files are."""
-    notes = [("Trials", _counts_words(result, verbose))]
+    notes = [("Trials", _format_counts(result, verbose))]
     if result.certificate is not None:
-        notes.append(("Proof", proof_words(result.certificate)))
+        notes.append(("Proof", format_proof(result.certificate)))
     notes += [("Note", note) for note in result.notes]
     also = f"{REPORT} with this" if verbose else f"{REPORT} with more than is here"
     notes.append(("Files", f"{directory}: {PAGE} to look at, {also}"))
     return notes
 
 
-def _counts_words(result: SearchResult, verbose: bool) -> str:
+def _format_counts(result: SearchResult, verbose: bool) -> str:
     counts = result.counts()
     words = [f"{counts['ok']} simulated and fit", f"{counts['oom']} out of memory"]
     for status in ("pruned", "invalid"):
@@ -199,8 +205,8 @@ def _breakdown_table(prediction: Prediction) -> Table:
     table.add_column("share", justify="right")
     for part, seconds in sorted(prediction.breakdown_s.items(), key=lambda item: -item[1]):
         if seconds:
-            share = percent_words(seconds / prediction.step_time_s)
-            table.add_row(part_words(part), seconds_words(seconds), share)
+            share = format_percent(seconds / prediction.step_time_s)
+            table.add_row(format_part(part), format_seconds(seconds), share)
     return table
 
 

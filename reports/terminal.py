@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rich.console import Console, RenderableType
 
-from simulators.output import show_text
+from trainscout.simulators.predictor.io.output import show_text
 
 FILE_WIDTH = 120
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from optimizer.trial import SearchResult, Trial
-from simulators.prediction import Prediction
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.simulators.predictor.answer.prediction import Prediction
 
 
 def predicted(trial: Trial) -> Prediction:

@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.explain import JobOf
-from reports.wording import part_words, recipe_words, seconds_words
-from simulators.traced.verification import RankCheck, Verification
+from trainscout.reports.explain import JobOf
+from trainscout.reports.wording import format_part, format_recipe, format_seconds
+from trainscout.simulators.virtual_cluster.traced.verification import RankCheck, Verification
 
 # More differences than this are counted instead of listed; the file has them all.
 _SHOWN_DIFFERENCES = 3
@@ -51,7 +51,7 @@ def verification_report(checks: Sequence[Verification], job_of: JobOf) -> Render
 
 
 def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
-    recipe = recipe_words(check.recipe, job_of(check.recipe).dp)
+    recipe = format_recipe(check.recipe, job_of(check.recipe).dp)
     title = f"Verified #{number}: {recipe}"
     if check.problem is not None:
         return Group(Text(title), Text(f"  not verified: {check.problem}"))
@@ -64,11 +64,13 @@ def _one(number: int, check: Verification, job_of: JobOf) -> RenderableType:
         what = f"step of {check.micro_batches} micro-batches"
         if check.micro_batches < check.step_micro_batches:
             what += f" (of {check.step_micro_batches})"
-        table.add_row(what, *map(seconds_words, both), _percent(*both))
+        table.add_row(what, *map(format_seconds, both), _percent(*both))
         for part in dict.fromkeys((*check.builtin_parts_s, *check.traced_parts_s)):
             each = (check.builtin_parts_s.get(part, 0.0), check.traced_parts_s.get(part, 0.0))
             if max(each) >= _SHOWN_PART * max(both):
-                table.add_row(f"  {part_words(part)}", *map(seconds_words, each), _percent(*each))
+                table.add_row(
+                    f"  {format_part(part)}", *map(format_seconds, each), _percent(*each)
+                )
     for rank in _shown(check.ranks):
         _add_rank(table, rank)
     notes = [Text(f"  {note}") for note in (*check.notes, *_differences(_shown(check.ranks)))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulators.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 _GIB = 2**30
 
@@ -19,7 +19,7 @@ STOP_WORDS = {
 """Why a search ended, after "ended because"."""
 
 
-def recipe_words(recipe: Recipe, dp: int | None) -> str:
+def format_recipe(recipe: Recipe, dp: int | None) -> str:
     """One line for a recipe: degrees first, then only the knobs that are on. A recipe whose
     degrees do not divide the cluster has no ``dp``."""
     degrees = [("tp", recipe.tp), ("pp", recipe.pp)]
@@ -68,7 +68,7 @@ def recipe_words(recipe: Recipe, dp: int | None) -> str:
     return " ".join(words)
 
 
-def question_words(job: Job) -> str:
+def format_question(job: Job) -> str:
     """What was asked, without the recipe."""
     cluster, training = job.cluster, job.training
     return (
@@ -77,28 +77,28 @@ def question_words(job: Job) -> str:
     )
 
 
-def seconds_words(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Seconds to four significant digits; milliseconds below one second."""
     if seconds < 1:
         return f"{seconds * 1e3:.4g} ms"
     return f"{seconds:.2f} s" if seconds >= 10 else f"{seconds:.3f} s"
 
 
-def long_time_words(seconds: float) -> str:
+def format_long_time(seconds: float) -> str:
     """Hours below three days, then days."""
     hours = seconds / 3600
     return f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"
 
 
-def gib_words(count_bytes: float) -> str:
+def format_gib(count_bytes: float) -> str:
     return f"{count_bytes / _GIB:.1f} GiB"
 
 
-def percent_words(fraction: float) -> str:
+def format_percent(fraction: float) -> str:
     return f"{fraction * 100:.1f} %"
 
 
-def usd_words(usd: float) -> str:
+def format_usd(usd: float) -> str:
     """US dollars to three significant digits, with k and M above a thousand."""
     for scale, suffix in ((1e6, " M"), (1e3, " k")):
         if abs(usd) >= scale:
@@ -106,14 +106,14 @@ def usd_words(usd: float) -> str:
     return f"${usd:.3g}"
 
 
-def tokens_words(tokens: float) -> str:
+def format_tokens(tokens: float) -> str:
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if tokens >= scale:
             return f"{tokens / scale:.4g} {suffix} tokens"
     return f"{tokens:.4g} tokens"
 
 
-def part_words(name: str) -> str:
+def format_part(name: str) -> str:
     """A breakdown part as words: ``exposed_tp_communication`` -> exposed TP communication."""
     acronyms = {"tp", "pp", "dp", "cp", "ep", "etp"}
     return " ".join(
@@ -121,7 +121,7 @@ def part_words(name: str) -> str:
     )
 
 
-def ranks_words(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     """Ascending ranks as people write them: #2 to #4, #7."""
     runs: list[list[int]] = []
     for rank in ranks:

@@ -1,11 +1,25 @@
 """Predict one training job: (model, cluster, training, recipe) -> Prediction."""
 
-from simulators.base import Simulator, get_simulator, simulator_names
-from simulators.errors import InputError
-from simulators.framework import Framework
-from simulators.job import Cluster, Gpu, Job, Mla, Model, Moe, Recipe, Training
-from simulators.prediction import Evidence, Memory, Prediction, StageMemory
-from simulators.validity import check_job, why_invalid
+from trainscout.simulators.predictor.answer.prediction import (
+    Evidence,
+    Memory,
+    Prediction,
+    StageMemory,
+)
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import (
+    Cluster,
+    Gpu,
+    Job,
+    Mla,
+    Model,
+    Moe,
+    Recipe,
+    Training,
+)
+from trainscout.simulators.predictor.question.validity import check_job, why_invalid
+from trainscout.simulators.registry import Simulator, get_simulator, simulator_names
 
 __all__ = [
     "Cluster",

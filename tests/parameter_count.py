@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.job import Mla, Model
+from trainscout.simulators.predictor.question.job import Mla, Model
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from optimizer.trial import SearchResult, Trial
-from simulators.job import Cluster, Gpu, Job, Model, Moe, Recipe, Training
-from simulators.prediction import Memory, Prediction, StageMemory
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.question.job import (
+    Cluster,
+    Gpu,
+    Job,
+    Model,
+    Moe,
+    Recipe,
+    Training,
+)
 
 GIB = 2**30
 

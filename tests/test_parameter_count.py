@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulators.job import Mla, Model, Moe
 from tests.parameter_count import count_parameters
+from trainscout.simulators.predictor.question.job import Mla, Model, Moe
 
 
 def gpt(**changes: object) -> Model:

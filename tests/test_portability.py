@@ -15,7 +15,7 @@ from tests.e2e.commands import ROOT, SMALL, command, environment
 
 PACKAGES = ("conf", "optimizer", "planning", "pruning", "reports", "simulators")
 # Virtual GPUs are a shared library for Linux; its programs refuse other systems when they start.
-LINUX_ONLY = ("simulators/emulation/", "simulators/live/")
+LINUX_ONLY = ("simulators/virtual_cluster/emulation/", "simulators/virtual_cluster/live/")
 
 MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 OS_NAMES = """
@@ -40,8 +40,8 @@ GUARDED = {
     ("optimizer/tracking/__main__.py", "os.nice"),
     ("optimizer/tracking/__main__.py", "signal.alarm"),
     # Only where virtual GPUs trace.
-    ("simulators/traced/cache.py", "fcntl"),
-    ("simulators/traced/tracer.py", "os.sysconf"),
+    ("simulators/virtual_cluster/traced/cache.py", "fcntl"),
+    ("simulators/virtual_cluster/traced/tracer.py", "os.sysconf"),
 }
 
 # Takes away what Windows does not have, in every process that is started from here on.

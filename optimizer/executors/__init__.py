@@ -6,18 +6,18 @@ executor only turns recipes into outcomes, so that choosing another never change
 
 from __future__ import annotations
 
-from optimizer.executors.base import Executor, Outcome
-from optimizer.executors.pooled import PooledExecutor, Workers
-from optimizer.executors.serial import SerialExecutor
-from optimizer.options import ExecutorOptions
-from optimizer.question import Declared
-from simulators.base import SimulatorSpec
+from trainscout.optimizer.executors.base import Executor, Outcome
+from trainscout.optimizer.executors.pooled import PooledExecutor, Workers
+from trainscout.optimizer.executors.serial import SerialExecutor
+from trainscout.optimizer.options import ExecutorOptions
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec
 
 __all__ = ["Executor", "Outcome", "make_executor"]
 
 
 def make_executor(
-    options: ExecutorOptions, declared: Declared, simulator: SimulatorSpec | str
+    options: ExecutorOptions, declared: Question, simulator: SimulatorSpec | str
 ) -> Executor:
     """The executor that ``options`` name, for one question and simulator.
 
@@ -32,17 +32,17 @@ def make_executor(
 
 def _workers(options: ExecutorOptions) -> Workers:
     if options.name == "dask":
-        from optimizer.executors.dask import DaskWorkers
+        from trainscout.optimizer.executors.dask import DaskWorkers
 
         return DaskWorkers(options.address)
     if options.name == "ray":
-        from optimizer.executors.ray import RayWorkers
+        from trainscout.optimizer.executors.ray import RayWorkers
 
         return RayWorkers(options.address)
     if options.name == "slurm":
-        from optimizer.executors.slurm import SlurmWorkers
+        from trainscout.optimizer.executors.slurm import SlurmWorkers
 
         return SlurmWorkers(options.options)
-    from optimizer.executors.loky import LokyWorkers
+    from trainscout.optimizer.executors.loky import LokyWorkers
 
     return LokyWorkers()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from simulators.job import Recipe
-from simulators.prediction import Prediction
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 @dataclass(frozen=True)

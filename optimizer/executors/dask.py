@@ -11,8 +11,8 @@ import dask
 import distributed
 import joblib
 
-from optimizer.executors.worker import Report, Task
-from simulators.errors import InputError
+from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.simulators.predictor.question.errors import InputError
 
 _CONNECT_S = 20
 

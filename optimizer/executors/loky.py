@@ -12,7 +12,7 @@ import joblib
 from joblib.externals import loky
 from joblib.externals.loky.backend import resource_tracker
 
-from optimizer.executors.worker import Report, Task, serve_only
+from trainscout.optimizer.executors.worker import Report, Task, serve_only
 
 # Workers are as many as cores: a library that starts threads of its own only gets in the way.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

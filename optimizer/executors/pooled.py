@@ -16,14 +16,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
 from typing import Protocol, Self
 
-from optimizer.executors.base import Executor, Outcome
-from optimizer.executors.free_memory import affordable_workers, free_bytes
-from optimizer.executors.interrupts import interrupts_held, interrupts_ignored
-from optimizer.executors.worker import Report, Task, work
-from optimizer.options import ExecutorOptions
-from optimizer.question import Declared
-from simulators.base import SimulatorSpec, prepare_simulator
-from simulators.job import Recipe
+from trainscout.optimizer.executors.base import Executor, Outcome
+from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
+from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
+from trainscout.optimizer.executors.worker import Report, Task, work
+from trainscout.optimizer.options import ExecutorOptions
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec, prepare_simulator
 
 # A task's worth of simulation: long beside the milliseconds it takes to send one.
 _TASK_S = 0.05
@@ -70,7 +70,7 @@ class PooledExecutor(Executor):
     def __init__(
         self,
         workers: Workers,
-        declared: Declared,
+        declared: Question,
         simulator: SimulatorSpec | str,
         options: ExecutorOptions,
     ) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import joblib
 
-from optimizer.executors.worker import Report, Task
-from simulators.errors import InputError
+from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.simulators.predictor.question.errors import InputError
 
 # Read when Ray is imported: nothing is reported over the network, and no warnings about values
 # that a search never sets.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from optimizer.executors.base import Executor, Outcome
-from optimizer.executors.worker import simulate_one
-from optimizer.question import Declared
-from simulators.base import SimulatorSpec, prepare_simulator
-from simulators.job import Recipe
+from trainscout.optimizer.executors.base import Executor, Outcome
+from trainscout.optimizer.executors.worker import simulate_one
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec, prepare_simulator
 
 
 class SerialExecutor(Executor):
     """Needs no other process, and so cannot survive a recipe that hangs or kills its process."""
 
-    def __init__(self, declared: Declared, simulator: SimulatorSpec | str) -> None:
+    def __init__(self, declared: Question, simulator: SimulatorSpec | str) -> None:
         super().__init__()
         self._declared = declared
         self._simulator = simulator

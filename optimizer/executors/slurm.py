@@ -22,8 +22,8 @@ import dask
 import distributed
 import submitit
 
-from optimizer.executors.worker import Report, Task
-from simulators.errors import InputError
+from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.simulators.predictor.question.errors import InputError
 
 _POLL_S = 0.2
 _SCHEDULER_LOST_S = 60

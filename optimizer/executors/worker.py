@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from optimizer.executors.base import Outcome
-from optimizer.executors.cores import pin_to_a_core
-from optimizer.question import Declared
-from simulators.base import Simulator, SimulatorSpec, get_simulator
-from simulators.job import Recipe
+from trainscout.optimizer.executors.base import Outcome
+from trainscout.optimizer.executors.cores import pin_to_a_core
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
 
 _ORPHAN_POLL_S = 1.0
 
@@ -30,7 +30,7 @@ class Task:
     ``pinned`` keeps the process on one core of its machine from then on.
     """
 
-    declared: Declared
+    declared: Question
     simulator: SimulatorSpec | str
     recipes: tuple[Recipe, ...]
     trial_timeout_s: float | None
@@ -57,7 +57,7 @@ def work(task: Task) -> Report:
     return Report(tuple(outcomes), _peak_bytes())
 
 
-def simulate_one(declared: Declared, simulator: SimulatorSpec | str, recipe: Recipe) -> Outcome:
+def simulate_one(declared: Question, simulator: SimulatorSpec | str, recipe: Recipe) -> Outcome:
     """Simulate one valid recipe in this process."""
     engine = _simulator(simulator)
     started_s = time.perf_counter()

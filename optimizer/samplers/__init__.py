@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from optimizer.objective import Objective
-from optimizer.options import SearchOptions
-from optimizer.samplers.base import Evaluation, Proposal, Sampler
-from optimizer.samplers.grid import GridSampler
-from optimizer.survey import Survey
-from simulators.base import SimulatorSpec
-from simulators.errors import InputError
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.samplers.base import Evaluation, Proposal, Sampler
+from trainscout.optimizer.samplers.grid import GridSampler
+from trainscout.optimizer.survey import Survey
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.registry import SimulatorSpec
 
 __all__ = ["Evaluation", "Proposal", "Sampler", "make_sampler"]
 
@@ -32,13 +32,13 @@ def make_sampler(
             raise InputError("search.options", dict(options.options), "grid takes no options")
         return GridSampler(survey)
     if options.sampler == "exact":
-        from optimizer.samplers.exact import ExactSampler
+        from trainscout.optimizer.samplers.exact import ExactSampler
 
         return ExactSampler(survey, objective, options, simulator)
     if options.sampler == "cma":
-        from optimizer.samplers.cma import CmaSampler
+        from trainscout.optimizer.samplers.cma import CmaSampler
 
         return CmaSampler(options, survey.space, len(objective.names), seed)
-    from optimizer.samplers.optuna import make_optuna_sampler
+    from trainscout.optimizer.samplers.optuna import make_optuna_sampler
 
     return make_optuna_sampler(options, survey.space, len(objective.names), seed)

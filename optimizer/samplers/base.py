@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from optimizer.certificate import Certificate
-from optimizer.space import Indices
+from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.space import Indices
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from optimizer.options import SearchOptions
-from optimizer.samplers.base import Evaluation, Proposal
-from optimizer.space import Indices, Space
-from simulators.errors import InputError, require_choice, require_positive
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.space import Indices, Space
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
 
 # Standard deviation of the first generation, as a share of each knob's range: it covers the space.
 _SIGMA = 0.3

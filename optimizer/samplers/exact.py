@@ -12,15 +12,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey, beaten
-from optimizer.certificate import Certificate
-from optimizer.objective import MEASURES, Objective, non_dominated
-from optimizer.options import SearchOptions
-from optimizer.samplers.base import Evaluation, Proposal
-from optimizer.space import Indices
-from optimizer.survey import Survey
-from simulators.base import SimulatorSpec
-from simulators.errors import InputError, require_choice, require_positive
+from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey, beaten
+from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.space import Indices
+from trainscout.optimizer.survey import Survey
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.registry import SimulatorSpec
 
 _LOOK_AHEAD = 1024
 

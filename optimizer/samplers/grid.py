@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from optimizer.samplers.base import Evaluation, Proposal
-from optimizer.space import Indices
-from optimizer.survey import Survey
-from pruning import settles_others_rank
+from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.space import Indices
+from trainscout.optimizer.survey import Survey
+from trainscout.pruning import resolves_others_rank
 
 
 class GridSampler:
@@ -34,6 +34,6 @@ class GridSampler:
 
 def _ordered(survey: Survey) -> Iterator[Indices]:
     yield from survey.rejected_points
-    ranks = list(map(settles_others_rank, survey.recipes))
+    ranks = list(map(resolves_others_rank, survey.recipes))
     for row in sorted(range(len(survey)), key=ranks.__getitem__):
         yield survey.points[row]

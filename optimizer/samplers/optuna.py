@@ -14,10 +14,10 @@ from typing import Any
 
 import optuna
 
-from optimizer.options import SearchOptions
-from optimizer.samplers.base import Evaluation, Proposal
-from optimizer.space import Indices, Space
-from simulators.errors import InputError, require_choice
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.space import Indices, Space
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
 
 # CMA-ES only ranks: any loss above every real one keeps infeasible points last, and among
 # them those that miss memory by more.

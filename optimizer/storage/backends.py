@@ -14,8 +14,8 @@ from typing import Any, BinaryIO
 import optuna
 from optuna.storages.journal import JournalFileBackend
 
-from optimizer.urls import without_password
-from simulators.errors import InputError
+from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.question.errors import InputError
 
 FIELD = "search.storage"
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-from optimizer.executors import Executor, Outcome
-from optimizer.space import Indices
-from optimizer.storage.claims import Claims
-from optimizer.storage.trials import TrialStore, fingerprint
-from simulators.job import Recipe
+from trainscout.optimizer.executors import Executor, Outcome
+from trainscout.optimizer.space import Indices
+from trainscout.optimizer.storage.claims import Claims
+from trainscout.optimizer.storage.trials import TrialStore, fingerprint
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 class StoredExecutor(Executor):

@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 import optuna
 
-from optimizer.executors import Outcome
-from optimizer.objective import Objective
-from optimizer.prediction_record import prediction_from_dict
-from optimizer.space import Indices, Space
-from optimizer.storage.backends import FIELD, damaged, file_of, open_storage
-from optimizer.urls import without_password
-from simulators.errors import InputError
-from simulators.job import Recipe
+from trainscout.optimizer.executors import Outcome
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.prediction_record import prediction_from_dict
+from trainscout.optimizer.space import Indices, Space
+from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
+from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 Mode = Literal["new", "resume", "join"]
 """``new`` insists on a search that is not there yet, ``resume`` on one that is; ``join`` takes

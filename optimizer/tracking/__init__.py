@@ -4,14 +4,14 @@ MLflow takes seconds to import and to open a store, which a search should not wa
 process beside it, at low priority, has the store open by the time the search ends
 (``tracker``, ``__main__``). What is to be logged is first written to the search's directory
 (``spool``), and removed from there when it has been logged (``runs``): a server that is down or
-silent costs a warning, and ``python -m optimizer.tracking flush`` tries again.
+silent costs a warning, and ``trainscout tracking flush`` tries again.
 """
 
 from __future__ import annotations
 
-from optimizer.tracking.settings import TrackingSettings
-from optimizer.tracking.spool import Run, RunTree, make_run
-from optimizer.tracking.tracker import (
+from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.optimizer.tracking.spool import Run, RunTree, make_run
+from trainscout.optimizer.tracking.tracker import (
     MlflowTracker,
     NoTracker,
     Tracker,

@@ -1,9 +1,9 @@
 """Log what waits to be tracked, and look up what is.
 
-  python -m optimizer.tracking flush DIRECTORY... [--uri URI]
+  trainscout tracking flush DIRECTORY... [--uri URI]
       logs every search and study below the directories whose tracking store could not be reached
       when it ended, to that store or to another. Run again, it goes on with what is left.
-  python -m optimizer.tracking best [--where CONDITION] [--format table|json|csv]
+  trainscout tracking best [--where CONDITION] [--format table|json|csv]
       shows the best tracked recipe of each model on each cluster, by size and batch.
 
 Exit codes: 0 done; 1 something still waits, nothing was found, or the store failed; 2 bad input.
@@ -21,20 +21,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from optimizer.tracking.best import FORMATS, best_recipes, best_text
-from optimizer.tracking.runs import log_spooled, open_store, root_cause
-from optimizer.tracking.settings import TrackingSettings
-from optimizer.tracking.spool import SPOOL, read_spool
-from optimizer.urls import without_password
-from simulators.errors import InputError
-from simulators.output import show_text
+from trainscout.optimizer.tracking.best import FORMATS, best_recipes, best_text
+from trainscout.optimizer.tracking.runs import log_spooled, open_store, root_cause
+from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.optimizer.tracking.spool import SPOOL, read_spool
+from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.question.errors import InputError
 
 _LONGEST_S = 600
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m optimizer.tracking",
+        prog="trainscout tracking",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optimizer.tracking.runs import client_of
-from optimizer.tracking.settings import TrackingSettings
-from optimizer.urls import without_password
-from simulators.errors import InputError
+from trainscout.optimizer.tracking.runs import client_of
+from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from optimizer.objective import Objective
-from optimizer.trial import SearchResult
-from optimizer.urls import without_password
-from simulators.prediction import Prediction
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.trial import SearchResult
+from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.answer.prediction import Prediction
 
 _GIB = 2**30
 

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
+from trainscout.optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

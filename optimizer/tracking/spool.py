@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from optimizer.tracking.settings import TrackingSettings
+from trainscout.optimizer.tracking.settings import TrackingSettings
 
 SPOOL = "tracking.json"
 """File of a search's or study's directory that says what is still to be logged, and where."""

@@ -13,9 +13,9 @@ import threading
 import time
 from typing import Any, Protocol
 
-from optimizer.tracking.settings import TrackingSettings
-from optimizer.tracking.spool import RunTree, spooled, write_spool
-from optimizer.urls import without_password
+from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.optimizer.tracking.spool import RunTree, spooled, write_spool
+from trainscout.optimizer.urls import without_password
 
 
 class TrackingError(Exception):
@@ -60,7 +60,7 @@ class MlflowTracker:
             return f"{uri}, experiment {settings.experiment}, run {answer['run']}"
         reason = answer.get("error", f"did not answer within {settings.timeout_s:g} s")
         raise TrackingError(
-            f"{uri}: {reason}; python -m optimizer.tracking flush {tree.directory} tries again"
+            f"{uri}: {reason}; trainscout tracking flush {tree.directory} tries again"
         )
 
 
@@ -77,7 +77,7 @@ class _Logger:
 
     def __init__(self, uri: str, experiment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "optimizer.tracking", "serve"],
+            [sys.executable, "-m", "trainscout", "tracking", "serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

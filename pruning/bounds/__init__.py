@@ -11,7 +11,7 @@ all stages meet at the longest optimizer step. Slowdown by communication beside 
 that no chain sees are left out; both only add time.
 
 **Memory.** Parameters, gradients, optimizer state, scratch and buffers are exact, by the code of
-``simulators.memory``. Activations are counted along the stage's order of passes as there, for the
+``memory``. Activations are counted along the stage's order of passes as there, for the
 first stage of each content, which has most in flight. Where a job has more than a few different
 stages, the others are left out: the bound is then below the footprint, else equal to it.
 
@@ -21,6 +21,6 @@ the rest is NumPy on whole columns.
 
 from __future__ import annotations
 
-from pruning.bounds.recipe_bounds import Bounds, RecipeBounds
+from trainscout.pruning.bounds.recipe_bounds import Bounds, RecipeBounds
 
 __all__ = ["Bounds", "RecipeBounds"]

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pruning.bounds.layouts import ChunkKind
-from simulators.job import Job
-from simulators.replay.prices import Pricer
-from simulators.workload.megatron import ChunkMode, ChunkShape, build_chunk
-from simulators.workload.program import Chunk, Run
-from simulators.workload.shard import Shard
+from trainscout.pruning.bounds.layouts import ChunkKind
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
+from trainscout.simulators.predictor.workload.program import Chunk, Run
+from trainscout.simulators.predictor.workload.shard import Shard
 
 # The recipe fields that enter prices of communication of any dimension.
 NETWORK_FIELDS = ("nccl_algo", "nccl_max_channels", "use_tp_pp_dp_mapping")

@@ -7,8 +7,8 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from pruning.bounds.blocks import Ints, Passes
-from simulators.workload.schedule import FORWARD, stage_order
+from trainscout.pruning.bounds.blocks import Ints, Passes
+from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
 
 
 @functools.lru_cache(maxsize=65536)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pruning.launchable import LAYER_SPLIT
-from simulators.job import Job
-from simulators.replay.boundary import boundary_crosses_domain
-from simulators.workload.megatron import layers_by_stage
+from trainscout.pruning.launchable import LAYER_SPLIT
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.boundary import boundary_crosses_domain
+from trainscout.simulators.predictor.workload.megatron import layers_by_stage
 
 # The recipe fields that enter a layout.
 LAYOUT_FIELDS = (*LAYER_SPLIT, "recompute_taper")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pruning.bounds.layouts import Layout
-from simulators.workload.schedule import warmup_passes
+from trainscout.pruning.bounds.layouts import Layout
+from trainscout.simulators.predictor.workload.schedule import warmup_passes
 
 Counts = NDArray[np.int64]
 # Chains through more stages than this (and those that differ) bring nothing measurable.

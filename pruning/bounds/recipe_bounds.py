@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pruning.bounds.blocks import (
+from trainscout.pruning.bounds.blocks import (
     NETWORK_FIELDS,
     SHARD_FIELDS,
     Passes,
@@ -18,23 +18,26 @@ from pruning.bounds.blocks import (
     SlotTable,
     slot_counts,
 )
-from pruning.bounds.in_flight import most_held
-from pruning.bounds.layouts import LAYOUT_FIELDS, Layout
-from pruning.bounds.paths import Paths, find_paths
-from pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd
-from pruning.launchable import JobOf
-from pruning.recipe_table import RecipeTable, distinct
-from simulators.calibration import Calibration
-from simulators.job import Job, Recipe
-from simulators.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
-from simulators.replay.boundary import boundary_crosses_domain, boundary_seconds
-from simulators.replay.prices import Pricer
-from simulators.workload.communicators import communicators
-from simulators.workload.program import Workload
-from simulators.workload.shard import Shard
+from trainscout.pruning.bounds.in_flight import most_held
+from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
+from trainscout.pruning.bounds.paths import Paths, find_paths
+from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd
+from trainscout.pruning.launchable import JobOf
+from trainscout.pruning.recipe_table import RecipeTable, distinct
+from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.replay.boundary import (
+    boundary_crosses_domain,
+    boundary_seconds,
+)
+from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.program import Workload
+from trainscout.simulators.predictor.workload.shard import Shard
 
 if TYPE_CHECKING:
-    from simulators.kernels.measured import MeasuredTable
+    from trainscout.simulators.predictor.kernels.measured import MeasuredTable
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]

@@ -6,29 +6,36 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pruning.bounds.blocks import NETWORK_FIELDS
-from pruning.bounds.layouts import LAYOUT_FIELDS, Layout
-from simulators.job import Job
-from simulators.memory.footprint import (
+from trainscout.pruning.bounds.blocks import NETWORK_FIELDS
+from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
+from trainscout.simulators.predictor.memory.footprint import (
     WORKSPACE_BYTES,
     flattened_bytes,
     outside_bytes,
     placeholder_bytes,
     static_bytes,
 )
-from simulators.replay.assemble import Sharing
-from simulators.replay.prices import Pricer, launches_of
-from simulators.replay.simulator import open_channels
-from simulators.workload.data_parallel import (
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.assemble import Sharing
+from trainscout.simulators.predictor.replay.prices import Pricer, launches_of
+from trainscout.simulators.predictor.replay.simulator import open_channels
+from trainscout.simulators.predictor.workload.data_parallel import (
     Transfer,
     bucket_parameters,
     gather_parameters,
     reduce_gradients,
 )
-from simulators.workload.ir import Alloc, Block, Collective, Free, HostSync, Op
-from simulators.workload.parameters import LocalParameters
-from simulators.workload.program import Chunk, Stage
-from simulators.workload.step_end import finish_block, optimizer_block
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Block,
+    Collective,
+    Free,
+    HostSync,
+    Op,
+)
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.program import Chunk, Stage
+from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
 
 # The recipe fields that enter.
 END_FIELDS = (

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planning.changes import Change
-from planning.goodput import Reliability
-from planning.outcome import StudyOutcome
-from reports.capacity.page import study_page
-from reports.capacity.record import study_csv
-from reports.capacity.tables import answer_words, change_words, goodput_words
-from reports.launch import megatron_launch
+from trainscout.planning.changes import Change
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import StudyOutcome
+from trainscout.reports.capacity.page import study_page
+from trainscout.reports.capacity.record import study_csv
+from trainscout.reports.capacity.tables import format_answer, format_change, format_goodput
+from trainscout.reports.launch import megatron_launch
 
 
 def study_texts(
@@ -39,9 +39,9 @@ def study_texts(
         "study.csv": study_csv(record),
         "report.html": study_page(
             record,
-            [answer_words(model, outcome) for model in outcome.models],
-            [goodput_words(outcome, reliability)],
-            None if found is None else [change_words(change) for change in found],
+            [format_answer(model, outcome) for model in outcome.models],
+            [format_goodput(outcome, reliability)],
+            None if found is None else [format_change(change) for change in found],
         ),
         "settings.yaml": settings,
         **launch_scripts(outcome),

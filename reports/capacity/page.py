@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reports.capacity.plot import Axis, Mark, Series, figure
-from reports.wording import part_words, percent_words, tokens_words, usd_words
+from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
+from trainscout.reports.wording import format_part, format_percent, format_tokens, format_usd
 
 Record = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ def study_page(
         notes: sentences about the whole run.
         differences: what changed since the run before, a line each; None when there was none.
     """
-    tokens = tokens_words(record["study"]["training"]["tokens"])
+    tokens = format_tokens(record["study"]["training"]["tokens"])
     title = f"Capacity study {record['name']}: {tokens}"
     cells = {cell["key"]: cell for cell in record["cells"]}
     parts = [f"<h1>{escape(title)}</h1>", _summary(record, cells)]
@@ -84,8 +84,12 @@ def _summary(record: Record, cells: Mapping[str, Record]) -> str:
             rows.append(_Row((model["model"], "nothing fits", "", "", "", "", "", "")))
             continue
         met = "all met" if model["meets_all_targets"] else "not all met"
-        figures = (f"{cell['num_gpus']:,}", f"{cell['days']:,.1f}", usd_words(cell["usd"]))
-        rest = (percent_words(cell["mfu"]), met if model["targets"] else "", cell["recipe_words"])
+        figures = (f"{cell['num_gpus']:,}", f"{cell['days']:,.1f}", format_usd(cell["usd"]))
+        rest = (
+            format_percent(cell["mfu"]),
+            met if model["targets"] else "",
+            cell["recipe_words"],
+        )
         rows.append(_Row((model["model"], cell["cluster"], *figures, *rest)))
     return _table(f"The {record['study']['prefer']} that meets every target", columns, rows)
 
@@ -111,7 +115,7 @@ def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
                     cell["days"],
                     cell["usd"],
                     f"{cell['num_gpus']} GPUs, {cell['days']:,.1f} days, "
-                    f"{usd_words(cell['usd'])}: {cell['recipe_words']}",
+                    f"{format_usd(cell['usd'])}: {cell['recipe_words']}",
                     f"{cell['num_gpus']:,}" if cell["pareto"] else "",
                     cell["key"] == model["answer"],
                 )
@@ -130,7 +134,7 @@ def _plots(record: Record, model: Record, cells: Sequence[Record]) -> str:
     )
     dollars = Axis(
         "US dollars",
-        usd_words,
+        format_usd,
         logarithmic=all(cell["usd"] > 0 for cell in cells),  # one's own GPUs may cost nothing
         limits=[(each["usd"], name) for name, each in targets if each["usd"] is not None],
     )
@@ -200,9 +204,9 @@ def _tables(model: Record, cells: Sequence[Record]) -> Iterable[str]:
                     *([_fabric(cell)] if with_fabric else []),
                     f"{cell['num_gpus']:,}",
                     f"{cell['days']:,.1f}",
-                    usd_words(cell["usd"]),
-                    percent_words(cell["mfu"]),
-                    percent_words(cell["goodput_share"]),
+                    format_usd(cell["usd"]),
+                    format_percent(cell["mfu"]),
+                    format_percent(cell["goodput_share"]),
                     ", ".join(cell["targets_met"]) or "-",
                     cell["recipe_words"],
                 ),
@@ -256,7 +260,7 @@ def _effects(model: Record, answer: Record | None) -> str:
             continue
         recipe = {None: "", True: "another recipe is best", False: "the same recipe"}
         move = moved(effect["usd"])
-        figures = (f"{effect['days']:,.1f}", usd_words(effect["usd"]), f"{move:+.1%}")
+        figures = (f"{effect['days']:,.1f}", format_usd(effect["usd"]), f"{move:+.1%}")
         words = recipe[effect["recipe_changed"]]
         rows.append(_Row((name, gpus, *figures, _bar(move, widest), words)))
     columns = [_Column("change"), *(_Column(name, "n") for name in ("GPUs", "days", "cost"))]
@@ -299,7 +303,7 @@ def _prices(model: Record) -> str:
                 scenario["answer"],
                 f"${scenario['price_usd_per_hour']:.2f}",
                 f"{scenario['days']:,.1f}",
-                usd_words(scenario["usd"]),
+                format_usd(scenario["usd"]),
                 "all met" if scenario["meets_all_targets"] else "not all met",
             )
         )
@@ -317,7 +321,7 @@ def _bends(title: str, model: Record, with_fabric: bool, *, largest: bool) -> st
             (
                 _place(curve["cluster"], curve["fabric"], with_fabric),
                 f"{size['num_gpus']:,}",
-                percent_words(size["efficiency"]),
+                format_percent(size["efficiency"]),
                 _bend(size),
             )
         )
@@ -330,7 +334,7 @@ def _bends(title: str, model: Record, with_fabric: bool, *, largest: bool) -> st
 def _bend(size: Record) -> str:
     if size["part"] is None:
         return ""
-    words = f"{part_words(size['part'])} ({size['share_of_growth']:.0%} of it)"
+    words = f"{format_part(size['part'])} ({size['share_of_growth']:.0%} of it)"
     return f"{words}; batch limit" if size["batch_limited"] else words
 
 

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from planning.outcome import Progress
-from reports.terminal import redraws
-from reports.wording import percent_words, seconds_words
+from trainscout.planning.outcome import Progress
+from trainscout.reports.terminal import redraws
+from trainscout.reports.wording import format_percent, format_seconds
 
 
 class StudyView(Protocol):
@@ -59,7 +59,7 @@ class _Lines(_View):
 
     def show(self, progress: Progress) -> None:
         count = f"{progress.done}/{progress.total} cells, {progress.elapsed_s:.0f} s"
-        line = f"{count}: {cell_words(progress)}"
+        line = f"{count}: {format_cell(progress)}"
         self._console.print(line, soft_wrap=True, markup=False)
 
 
@@ -82,7 +82,7 @@ class _Bar(_View):
             self._task,
             completed=progress.done,
             total=progress.total,
-            description=cell_words(progress),
+            description=format_cell(progress),
         )
 
     def __enter__(self) -> Self:
@@ -93,9 +93,9 @@ class _Bar(_View):
         self._bar.stop()
 
 
-def cell_words(progress: Progress) -> str:
+def format_cell(progress: Progress) -> str:
     """The latest cell in a few words."""
     best, name = progress.answer.best, progress.cell.key
     if best is None:
         return f"{name}: {progress.answer.status.replace('_', ' ')}"
-    return f"{name}: {seconds_words(best.step_time_s)}, MFU {percent_words(best.mfu)}"
+    return f"{name}: {format_seconds(best.step_time_s)}, MFU {format_percent(best.mfu)}"

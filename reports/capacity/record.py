@@ -11,12 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planning.cells import Cell
-from planning.changes import Change
-from planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
-from planning.points import Point, TargetAnswer
-from reports.capacity.tables import answer_words
-from reports.wording import recipe_words
+from trainscout.planning.cells import Cell
+from trainscout.planning.changes import Change
+from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
+from trainscout.planning.points import Point, TargetAnswer
+from trainscout.reports.capacity.tables import format_answer
+from trainscout.reports.wording import format_recipe
 
 FORMAT = 1
 
@@ -58,7 +58,7 @@ def study_json(
     """What ``format=json`` prints: the record, with the answers in words, the differences from the
     run before (null: there was none), where its files are, and where it is tracked."""
     content = {
-        "answers": [answer_words(model, outcome) for model in outcome.models],
+        "answers": [format_answer(model, outcome) for model in outcome.models],
         "changes": None if found is None else [change.to_json() for change in found],
         "directory": str(directory),
         "tracked": tracked,
@@ -169,7 +169,7 @@ def _cell_record(
         "pareto": cell.key in fronts,
         "targets_met": [name for name, target in targets.items() if point.meets(target)],
         "recipe": asdict(best.recipe),
-        "recipe_words": recipe_words(best.recipe, best.dp),
+        "recipe_words": format_recipe(best.recipe, best.dp),
         "dp": best.dp,
         "step_time_s": best.step_time_s,
         "step_interval_s": best.interval_s,

@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from reports.capacity.record import FORMAT
-from simulators.output import write_whole
+from trainscout.reports.capacity.record import FORMAT
+from trainscout.simulators.predictor.io.output import write_whole
 
 STUDY = "study.json"
 CELLS = "cells"

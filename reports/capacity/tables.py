@@ -9,23 +9,23 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planning.cells import Cell
-from planning.changes import Change
-from planning.goodput import Reliability
-from planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
-from planning.points import Point, TargetAnswer
-from planning.scaling import ScalingCurve, ScalingPoint
-from planning.sensitivity import BreakEven, Effect
-from planning.study import Target
-from reports.wording import (
-    long_time_words,
-    part_words,
-    percent_words,
-    recipe_words,
-    tokens_words,
-    usd_words,
+from trainscout.planning.cells import Cell
+from trainscout.planning.changes import Change
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
+from trainscout.planning.points import Point, TargetAnswer
+from trainscout.planning.scaling import ScalingCurve, ScalingPoint
+from trainscout.planning.sensitivity import BreakEven, Effect
+from trainscout.planning.study import Target
+from trainscout.reports.wording import (
+    format_long_time,
+    format_part,
+    format_percent,
+    format_recipe,
+    format_tokens,
+    format_usd,
 )
-from simulators.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty import LEVEL
 
 # More differences than a screen holds are in the file.
 _SHOWN_CHANGES = 20
@@ -49,7 +49,7 @@ def study_report(
         verbosity: ``quiet`` has the answers alone, ``verbose`` every difference and reason.
     """
     if verbosity == "quiet":
-        return Group(*(Text(answer_words(model, outcome)) for model in outcome.models))
+        return Group(*(Text(format_answer(model, outcome)) for model in outcome.models))
     whole = verbosity == "verbose"
     parts: list[RenderableType] = []
     for model in outcome.models:
@@ -60,15 +60,15 @@ def study_report(
     if found is not None:
         parts += [changes_report(found, None if whole else _SHOWN_CHANGES), Text()]
     parts += [
-        Text(goodput_words(outcome, reliability)),
-        Text(_counts_words(outcome)),
+        Text(format_goodput(outcome, reliability)),
+        Text(_format_counts(outcome)),
         Text(f"Files: {directory}"),
     ]
     return Group(*parts)
 
 
 def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableType]:
-    heading = Text(answer_words(model, outcome), style="bold")
+    heading = Text(format_answer(model, outcome), style="bold")
     if not model.points:
         return [heading]
     parts: list[RenderableType] = [heading, Text(), _points_table(model)]
@@ -85,43 +85,43 @@ def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableT
     return parts
 
 
-def answer_words(model: ModelOutcome, outcome: StudyOutcome) -> str:
+def format_answer(model: ModelOutcome, outcome: StudyOutcome) -> str:
     """The answer for one model in a sentence or two."""
-    tokens = tokens_words(outcome.study.training.tokens)
+    tokens = format_tokens(outcome.study.training.tokens)
     start = f"{model.model}, {tokens}:"
     chosen = model.chosen
     if chosen is None:
         return f"{start} nothing fits on any cluster of the study."
     prefer = outcome.study.prefer
     where = f"{chosen.num_gpus} GPUs of {chosen.cell.cluster}"
-    figures = f"{_days(chosen.days)}, {usd_words(chosen.usd)}{_bar_words(chosen)}"
-    recipe = recipe_words(chosen.best.recipe, chosen.best.dp)
+    figures = f"{_days(chosen.days)}, {format_usd(chosen.usd)}{_format_bar(chosen)}"
+    recipe = format_recipe(chosen.best.recipe, chosen.best.dp)
     if model.meets_all:
         targets = " that meets every target" if model.targets else " that fits"
         return f"{start} the {prefer} cluster{targets} is {where}: {figures}; {recipe}."
     missed = [target for target in model.targets if not target.meeting]
     if missed:
         which = "no cluster meets " + ", ".join(
-            f"{target.name} ({target_words(target.target)})" for target in missed
+            f"{target.name} ({format_target(target.target)})" for target in missed
         )
     else:
         which = "no one cluster meets all targets at once"
     return f"{start} {which}. The {prefer} that fits is {where}: {figures}; {recipe}."
 
 
-def _bar_words(point: Point) -> str:
+def _format_bar(point: Point) -> str:
     if point.days_interval is None:
         return ""
     low, high = point.days_interval
     return f" ({low:,.1f} to {high:,.1f} days in {LEVEL:.0%} of measured runs like it)"
 
 
-def target_words(target: Target) -> str:
+def format_target(target: Target) -> str:
     limits = []
     if target.days is not None:
         limits.append(f"<= {target.days:g} days")
     if target.usd is not None:
-        limits.append(f"<= {usd_words(target.usd)}")
+        limits.append(f"<= {format_usd(target.usd)}")
     if target.gpus is not None:
         limits.append(f"<= {target.gpus} GPUs")
     return ", ".join(limits) or "fits"
@@ -142,7 +142,7 @@ def _titled(title: str, table: Table) -> RenderableType:
 
 
 def _days(days: float) -> str:
-    return long_time_words(days * 86400)
+    return format_long_time(days * 86400)
 
 
 def fabric_matters(cells: Iterable[Cell]) -> bool:
@@ -151,7 +151,7 @@ def fabric_matters(cells: Iterable[Cell]) -> bool:
     return len(pairs) > len({cluster for cluster, _ in pairs})
 
 
-def _cluster_words(cell: Cell, with_fabric: bool) -> str:
+def _format_cluster(cell: Cell, with_fabric: bool) -> str:
     return f"{cell.cluster}, {cell.fabric}" if with_fabric else cell.cluster
 
 
@@ -164,13 +164,13 @@ def _points_table(model: ModelOutcome) -> RenderableType:
     for point in model.points:
         table.add_row(
             "*" if id(point) in best else "",
-            _cluster_words(point.cell, with_fabric),
+            _format_cluster(point.cell, with_fabric),
             f"{point.num_gpus:,}",
             f"{point.days:,.1f}",
-            usd_words(point.usd),
-            percent_words(point.best.mfu),
-            percent_words(point.goodput.share),
-            recipe_words(point.best.recipe, point.best.dp),
+            format_usd(point.usd),
+            format_percent(point.best.mfu),
+            format_percent(point.goodput.share),
+            format_recipe(point.best.recipe, point.best.dp),
             style="bold" if point is model.chosen else None,
         )
     return _titled("GPUs, days, dollars (* nothing is better in all three)", table)
@@ -184,17 +184,17 @@ def _targets_table(targets: Iterable[TargetAnswer]) -> RenderableType:
         outstanding = (target.cheapest, target.fastest, target.smallest)
         table.add_row(
             target.name,
-            target_words(target.target),
+            format_target(target.target),
             str(len(target.meeting)),
-            *(_point_words(point) for point in outstanding),
+            *(_format_point(point) for point in outstanding),
         )
     return _titled("Targets", table)
 
 
-def _point_words(point: Point | None) -> str:
+def _format_point(point: Point | None) -> str:
     if point is None:
         return "none"
-    cost = f"{point.days:,.1f} days, {usd_words(point.usd)}"
+    cost = f"{point.days:,.1f} days, {format_usd(point.usd)}"
     return f"{point.num_gpus:,} x {point.cell.cluster}\n{cost}"
 
 
@@ -205,21 +205,21 @@ def _scaling_table(curves: Iterable[ScalingCurve]) -> RenderableType:
     with_fabric = fabric_matters(size.point.cell for size in sizes)
     for size in sizes:
         table.add_row(
-            _cluster_words(size.point.cell, with_fabric),
+            _format_cluster(size.point.cell, with_fabric),
             f"{size.point.num_gpus:,}",
             f"{size.point.best.tokens_per_s / size.point.num_gpus:,.0f}",
-            percent_words(size.efficiency),
-            bend_words(size),
+            format_percent(size.efficiency),
+            format_bend(size),
         )
     title = "Scaling: tokens/s per GPU against the smallest size that fits, and what bends it"
     return _titled(title, table)
 
 
-def bend_words(size: ScalingPoint) -> str:
+def format_bend(size: ScalingPoint) -> str:
     """Why one size is less efficient than the first; empty where it is not notably so."""
     if size.part is None or size.share_of_growth is None:
         return ""
-    words = f"{part_words(size.part)} ({size.share_of_growth:.0%} of it)"
+    words = f"{format_part(size.part)} ({size.share_of_growth:.0%} of it)"
     if size.batch_limited:
         best = size.point.best
         count = f"{best.micro_batches} micro-batch" + ("es" if best.micro_batches > 1 else "")
@@ -241,7 +241,7 @@ def _effects_table(effects: Iterable[Effect], chosen: Point) -> RenderableType:
             effect.name,
             f"{effect.num_gpus:,}",
             f"{effect.days:,.1f}",
-            usd_words(effect.usd),
+            format_usd(effect.usd),
             f"{effect.usd / chosen.usd - 1:+.1%}" if chosen.usd else "-",
             recipe,
         )
@@ -276,7 +276,7 @@ def _scenarios_table(scenarios: Iterable[ScenarioAnswer], prefer: str) -> Render
                 f"{point.num_gpus:,}",
                 f"${point.cell.declared.gpu.price_usd_per_hour:.2f}",
                 f"{point.days:,.1f}",
-                usd_words(point.usd),
+                format_usd(point.usd),
                 "all met" if scenario.meets_all else "not all met",
             )
     return _titled(f"At other prices, the {prefer}", table)
@@ -291,7 +291,7 @@ def _without_point(results: Sequence[CellResult], *, whole: bool) -> RenderableT
         # The second line is what was closest.
         reason = "\n".join(lines) if whole else lines[:2][-1]
         cell = result.cell
-        cluster = _cluster_words(cell, with_fabric)
+        cluster = _format_cluster(cell, with_fabric)
         table.add_row(cell.model, cluster, f"{cell.num_gpus:,}", reason)
     return _titled("No answer", table)
 
@@ -317,7 +317,7 @@ def changes_report(found: Sequence[Change], most: int | None) -> RenderableType:
     return _titled(f"Since the last run: {count}", table)
 
 
-def change_words(change: Change) -> str:
+def format_change(change: Change) -> str:
     """One difference in a line: what, where, before and now."""
     share = "" if change.share is None else f" ({change.share:+.1%})"
     kind = change.kind.replace("_", " ")
@@ -326,7 +326,7 @@ def change_words(change: Change) -> str:
     )
 
 
-def goodput_words(outcome: StudyOutcome, reliability: Reliability) -> str:
+def format_goodput(outcome: StudyOutcome, reliability: Reliability) -> str:
     """What the calendar days take for granted."""
     if not reliability.fails:
         return _without_failures(reliability)
@@ -339,9 +339,9 @@ def goodput_words(outcome: StudyOutcome, reliability: Reliability) -> str:
     share = largest.goodput
     if share.mtbf_s is not None and share.checkpoint_interval_s is not None:
         words += (
-            f" {largest.num_gpus:,} GPUs are interrupted every {long_time_words(share.mtbf_s)}"
+            f" {largest.num_gpus:,} GPUs are interrupted every {format_long_time(share.mtbf_s)}"
             f" and write a checkpoint every {share.checkpoint_interval_s / 60:.0f} minutes of"
-            f" work: {percent_words(share.share)} of the time is training that lasts."
+            f" work: {format_percent(share.share)} of the time is training that lasts."
         )
     return words
 
@@ -360,7 +360,7 @@ def _without_failures(reliability: Reliability) -> str:
     )
 
 
-def _counts_words(outcome: StudyOutcome) -> str:
+def _format_counts(outcome: StudyOutcome) -> str:
     unproved = sum(
         result.answer.best is not None and not result.answer.proved for result in outcome.results
     )

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optimizer.tracking import Run, RunTree, make_run
-from optimizer.tracking.metrics import breakdown_metrics, flat_params, interval_metrics
-from planning.changes import Change
-from planning.outcome import CellResult, StudyOutcome
-from reports.capacity.tables import answer_words, change_words, fabric_matters
-from reports.record import NOTE, code_tags, config_hash, size_params
+from trainscout.optimizer.tracking import Run, RunTree, make_run
+from trainscout.optimizer.tracking.metrics import breakdown_metrics, flat_params, interval_metrics
+from trainscout.planning.changes import Change
+from trainscout.planning.outcome import CellResult, StudyOutcome
+from trainscout.reports.capacity.tables import fabric_matters, format_answer, format_change
+from trainscout.reports.record import NOTE, code_tags, config_hash, size_params
 
 Record = Mapping[str, Any]
 
@@ -190,14 +190,14 @@ def study_note(outcome: StudyOutcome, record: Record, found: Sequence[Change] | 
     """The answer of a study in Markdown: a sentence a model, the front of its cells, what
     changed."""
     cells = {cell["key"]: cell for cell in record["cells"]}
-    parts = [f"- {answer_words(model, outcome)}" for model in outcome.models]
+    parts = [f"- {format_answer(model, outcome)}" for model in outcome.models]
     for model in outcome.models:
         keys = [point.cell.key for point in model.front]
         parts += _front_table(model.model, [cells[key] for key in keys])
     if found is not None:
         count = f"{len(found)} changed" if found else "nothing changed"
         parts += ["", f"Since the last run: {count}.", ""]
-        parts += [f"- {change_words(change)}" for change in found[:_SHOWN_CHANGES]]
+        parts += [f"- {format_change(change)}" for change in found[:_SHOWN_CHANGES]]
     return "\n".join(parts)
 
 

@@ -23,9 +23,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reports.comparison.predictions import Predictions
-from simulators.job import Recipe
-from simulators.prediction import Prediction
+from trainscout.reports.comparison.predictions import Predictions
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
 
 # Simulating a recipe takes milliseconds: this many stay well below the time of starting Python.
 MOST_RECIPES = 128

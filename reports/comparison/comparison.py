@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optimizer.space import Space
-from reports.comparison.attribution import Attribution, attribute, changed_fields
-from reports.comparison.one_knob import Neighbour, one_knob, tie_limit
-from reports.comparison.predictions import Predictions
-from reports.comparison.reasons import Reason, reasons
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
+from trainscout.optimizer.space import Space
+from trainscout.reports.comparison.attribution import Attribution, attribute, changed_fields
+from trainscout.reports.comparison.one_knob import Neighbour, one_knob, tie_limit
+from trainscout.reports.comparison.predictions import Predictions
+from trainscout.reports.comparison.reasons import Reason, reasons
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Difference:
         steps = (first.prediction.step_time_s, self.other.prediction.step_time_s)
         return max(steps) / min(steps) - 1
 
-    def told_apart(self, first: Side) -> bool | None:
+    def distinguishable(self, first: Side) -> bool | None:
         return None if self.tie_share is None else self.lead(first) > self.tie_share
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulators.flops import step_flops
-from simulators.job import Job
-from simulators.prediction import Prediction
-from simulators.workload.ir import (
+from trainscout.simulators.predictor.answer.flops import step_flops
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Block,
     Collective,
@@ -21,7 +21,7 @@ from simulators.workload.ir import (
     GroupedGemm,
     SendRecv,
 )
-from simulators.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
 
 @dataclass(frozen=True)

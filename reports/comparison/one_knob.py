@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optimizer.expressions import NotWholeError
-from optimizer.space import RECIPE_DEFAULTS, Knob, Space
-from pruning.equivalence import plainest
-from reports.comparison.attribution import Fields, changed_fields
-from reports.comparison.predictions import Predictions
-from simulators.job import Recipe
-from simulators.prediction import Prediction
-from simulators.uncertainty import features_of, tie_share
+from trainscout.optimizer.expressions import NotWholeError
+from trainscout.optimizer.space import RECIPE_DEFAULTS, Knob, Space
+from trainscout.pruning.equivalence import plainest
+from trainscout.reports.comparison.attribution import Fields, changed_fields
+from trainscout.reports.comparison.predictions import Predictions
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.uncertainty import features_of, tie_share
 
 # Partners are alternatives to each other: so many, the nearest values of as many knobs, are tried.
 _PARTNERS = 3
@@ -45,7 +45,7 @@ class Neighbour:
     """A recipe one knob away.
 
     ``fields``: the knob first, then what had to change with it for the recipe to be launchable,
-    with their values ``before`` and ``after``. ``told_apart`` says whether the difference is
+    with their values ``before`` and ``after``. ``distinguishable`` says whether the difference is
     larger than predicted differences are typically off by (None: the simulator does not know).
     """
 
@@ -54,7 +54,7 @@ class Neighbour:
     after: tuple[Any, ...]
     recipe: Recipe
     prediction: Prediction
-    told_apart: bool | None
+    distinguishable: bool | None
 
 
 def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Neighbour]:
@@ -181,11 +181,11 @@ def _neighbour(
         after=tuple(getattr(found, name) for name in fields),
         recipe=found,
         prediction=prediction,
-        told_apart=told_apart(recipe, found, predictions),
+        distinguishable=distinguishable(recipe, found, predictions),
     )
 
 
-def told_apart(one: Recipe, other: Recipe, predictions: Predictions) -> bool | None:
+def distinguishable(one: Recipe, other: Recipe, predictions: Predictions) -> bool | None:
     """Whether two recipes differ by more than predicted differences like it are off by."""
     share = tie_limit(one, other, predictions)
     if share is None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from optimizer.question import Declared
-from simulators.base import Simulator
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
-from simulators.validity import why_invalid
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.registry import Simulator
 
 
 class Predictions:
     """What a simulator says of recipes of one declared job; each is simulated once."""
 
-    def __init__(self, declared: Declared, simulator: Simulator) -> None:
+    def __init__(self, declared: Question, simulator: Simulator) -> None:
         self.declared = declared
         self._simulator = simulator
         self._made: dict[Recipe, Prediction] = {}

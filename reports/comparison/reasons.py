@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from reports.comparison.mechanism import Mechanism, Traffic, mechanism
-from reports.wording import percent_words
-from simulators.job import Job
-from simulators.prediction import Prediction
+from trainscout.reports.comparison.mechanism import Mechanism, Traffic, mechanism
+from trainscout.reports.wording import format_percent
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
 
 # Differences below this share of the shorter step are not worth a sentence.
 NOTABLE_SHARE = 0.002
@@ -74,7 +74,7 @@ def _bubble(pair: _Pair) -> str:
         if recipe.pp == 1:
             return "has no pipeline"
         return (
-            f"({recipe.pp} - 1) / ({recipe.vpp} x {batches}) = {percent_words(side.ideal_bubble)}"
+            f"({recipe.pp} - 1) / ({recipe.vpp} x {batches}) = {format_percent(side.ideal_bubble)}"
         )
 
     ideal = "filling and draining the pipeline takes (pp - 1) / (vpp x micro-batches) of a pass: "
@@ -87,7 +87,7 @@ def _bubble(pair: _Pair) -> str:
         busy_s = prediction.step_time_s - bubble_s
         beyond_s = bubble_s - side.ideal_bubble * busy_s
         if beyond_s > 0.01 * prediction.step_time_s:
-            share = percent_words(beyond_s / prediction.step_time_s)
+            share = format_percent(beyond_s / prediction.step_time_s)
             layers = sorted(set(side.job.layers_per_stage))
             what = "unequal stages" if len(layers) > 1 else "the ends' extra work and transfers"
             rest += f"; {name} waits {share} of its step beyond that for {what}"
@@ -100,7 +100,7 @@ def _compute(pair: _Pair) -> str:
     if abs(one.repeated_share - other.repeated_share) > _EQUAL:
         words.append(
             pair.each(
-                lambda side: f"repeats {percent_words(side.repeated_share)} of the model's FLOPs"
+                lambda side: f"repeats {format_percent(side.repeated_share)} of the model's FLOPs"
             )
         )
     if not _close(one.matrix_flops, other.matrix_flops):
@@ -115,11 +115,11 @@ def _compute(pair: _Pair) -> str:
     ]
     if not _close(*rates):
         speeds = pair.said(*(f"runs at {rate:,.0f} TFLOP/s" for rate in rates))
-        words.append(f"{speeds} ({pair.each(_gemm_words)})")
+        words.append(f"{speeds} ({pair.each(_format_gemm)})")
     return "; ".join(words) or "the same kernels"
 
 
-def _gemm_words(side: Mechanism) -> str:
+def _format_gemm(side: Mechanism) -> str:
     job = side.job
     tokens = job.sequence_length * job.recipe.micro_batch // job.recipe.cp
     moe = job.model.moe
@@ -135,12 +135,12 @@ def _traffic(dimension: str) -> Callable[[_Pair], str]:
         traffic = side.traffic.get(dimension)
         if traffic is None or traffic.group.size == 1:
             return "exchanges nothing"
-        return f"exchanges {_traffic_words(traffic)}{_hidden_words(side, dimension)}"
+        return f"exchanges {_format_traffic(traffic)}{_format_hidden(side, dimension)}"
 
     return lambda pair: pair.each(words)
 
 
-def _hidden_words(side: Mechanism, dimension: str) -> str:
+def _format_hidden(side: Mechanism, dimension: str) -> str:
     recipe = side.job.recipe
     if dimension == "tp" and recipe.tp_comm_overlap:
         return ", beside the GEMMs it belongs to"
@@ -149,7 +149,7 @@ def _hidden_words(side: Mechanism, dimension: str) -> str:
     return ""
 
 
-def _traffic_words(traffic: Traffic) -> str:
+def _format_traffic(traffic: Traffic) -> str:
     group = traffic.group
     where = "inside a node" if group.nodes == 1 else f"over {group.nodes} nodes"
     return (

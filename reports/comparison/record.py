@@ -7,9 +7,9 @@ import dataclasses
 import io
 from typing import Any
 
-from reports.comparison.attribution import Attribution
-from reports.comparison.comparison import Comparison, Difference, Side
-from reports.comparison.words import change_words
+from trainscout.reports.comparison.attribution import Attribution
+from trainscout.reports.comparison.comparison import Comparison, Difference, Side
+from trainscout.reports.comparison.words import format_change
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
                 "peak_reserved_bytes": each.prediction.memory.peak_reserved_bytes,
                 "headroom_bytes": each.prediction.memory.headroom_bytes,
                 "fits": each.prediction.fits,
-                "told_apart": each.told_apart,
+                "distinguishable": each.distinguishable,
                 "recipe": dataclasses.asdict(each.recipe),
             }
             for each in comparison.neighbours
@@ -67,7 +67,7 @@ def _difference(first: Side, difference: Difference) -> dict[str, Any]:
             for part in parts
         },
         "tie_share": difference.tie_share,
-        "told_apart": difference.told_apart(first),
+        "distinguishable": difference.distinguishable(first),
         "reasons": [dataclasses.asdict(reason) for reason in difference.reasons],
         "changes": _changes(difference.attribution),
     }
@@ -96,7 +96,7 @@ def comparison_csv(comparison: Comparison) -> str:
         other = difference.other
         rows.append(_row(other.name, "", other.recipe, other.prediction))
     for each in comparison.neighbours:
-        words = change_words(each.fields, each.before, each.after)
+        words = format_change(each.fields, each.before, each.after)
         rows.append(_row("one_knob", words, each.recipe, each.prediction))
     columns = dict.fromkeys(name for row in rows for name in row)
     buffer = io.StringIO()

@@ -9,27 +9,27 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from reports.comparison.attribution import Attribution, Change
-from reports.comparison.comparison import Comparison, Difference, Side
-from reports.comparison.one_knob import Neighbour
-from reports.comparison.words import (
+from trainscout.reports.comparison.attribution import Attribution, Change
+from trainscout.reports.comparison.comparison import Comparison, Difference, Side
+from trainscout.reports.comparison.one_knob import Neighbour
+from trainscout.reports.comparison.words import (
     Unit,
-    change_words,
+    format_change,
     signed_gib,
     signed_percent,
     signed_seconds,
 )
-from reports.front_plot import needed_bytes
-from reports.wording import (
-    gib_words,
-    part_words,
-    percent_words,
-    question_words,
-    recipe_words,
-    seconds_words,
-    usd_words,
+from trainscout.reports.front_plot import needed_bytes
+from trainscout.reports.wording import (
+    format_gib,
+    format_part,
+    format_percent,
+    format_question,
+    format_recipe,
+    format_seconds,
+    format_usd,
 )
-from simulators.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty import LEVEL
 
 _GIB = 2**30
 # What the framework's allocator has no part in: it comes on top of what that reserves.
@@ -52,7 +52,7 @@ def comparison_report(
     """
     first, difference = comparison.first, comparison.difference
     parts: list[RenderableType] = [
-        Text(question_words(first.job), style="bold"),
+        Text(format_question(first.job), style="bold"),
         Text(),
         _recipes(first, difference),
         Text(),
@@ -79,24 +79,24 @@ def answer_line(comparison: Comparison) -> RenderableType:
     if difference is not None:
         return _verdict(first, difference)
     step_s = first.prediction.step_time_s
-    words = f"{first.name} takes {seconds_words(step_s)} a step"
+    words = f"{first.name} takes {format_seconds(step_s)} a step"
     if not first.prediction.fits:
-        words += f" and {_too_much_words(first)}"
+        words += f" and {_format_too_much(first)}"
     best = next((each for each in comparison.neighbours if each.prediction.fits), None)
     if best is None:
         return Text(f"{words}; no single change fits.")
     gain_s = step_s - best.prediction.step_time_s
-    change = change_words(best.fields, best.before, best.after)
+    change = format_change(best.fields, best.before, best.after)
     if not first.prediction.fits:
-        faster = f"{seconds_words(abs(gain_s))} {'faster' if gain_s > 0 else 'slower'}"
+        faster = f"{format_seconds(abs(gain_s))} {'faster' if gain_s > 0 else 'slower'}"
         return Text(f"{words}; {change} fits, {faster}.")
     if gain_s <= 0:
         return Text(f"{words}; no single change that fits makes it faster.")
-    return Text(f"{words}; {change} makes it {seconds_words(gain_s)} faster.")
+    return Text(f"{words}; {change} makes it {format_seconds(gain_s)} faster.")
 
 
-def _too_much_words(side: Side) -> str:
-    short = gib_words(-side.prediction.memory.headroom_bytes)
+def _format_too_much(side: Side) -> str:
+    short = format_gib(-side.prediction.memory.headroom_bytes)
     return f"does not fit in memory, by {short}"
 
 
@@ -105,7 +105,7 @@ def _recipes(first: Side, difference: Difference | None) -> RenderableType:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for side in [first] + ([] if difference is None else [difference.other]):
-        words = Text(recipe_words(side.recipe, side.job.dp))
+        words = Text(format_recipe(side.recipe, side.job.dp))
         table.add_row(side.name, words.append(f"  ({side.origin})", style="dim"))
     return table
 
@@ -118,7 +118,9 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
     lead = difference.lead(first)
     faster = "faster" if gap_s < 0 else "slower"
     share = abs(gap_s) / first.prediction.step_time_s
-    words = f"{other.name} is {seconds_words(abs(gap_s))} a step ({percent_words(share)}) {faster}"
+    words = (
+        f"{other.name} is {format_seconds(abs(gap_s))} a step ({format_percent(share)}) {faster}"
+    )
     words += f" than {first.name}"
     limit = difference.tie_share
     if limit is None:
@@ -126,13 +128,13 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
     else:
         apart = "is enough" if lead > limit else "is not enough"
         words += (
-            f". {percent_words(lead)} of the shorter step {apart} to tell them apart: of "
+            f". {format_percent(lead)} of the shorter step {apart} to tell them apart: of "
             f"predicted differences between measured layouts that differ as much, one in "
-            f"{round(1 / (1 - LEVEL))} was off by more than {percent_words(limit)}."
+            f"{round(1 / (1 - LEVEL))} was off by more than {format_percent(limit)}."
         )
     for side in (first, other):
         if not side.prediction.fits:
-            words += f" {side.name} {_too_much_words(side)}."
+            words += f" {side.name} {_format_too_much(side)}."
     return Text(words)
 
 
@@ -142,8 +144,8 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
     if abs(stored_step_s / step_s - 1) < _SAME_STEP:
         return Text("", end="")
     return Text(
-        f"Note: that search predicted {seconds_words(stored_step_s)} for it, not "
-        f"{seconds_words(step_s)}: it asked about another model, cluster or training.\n",
+        f"Note: that search predicted {format_seconds(stored_step_s)} for it, not "
+        f"{format_seconds(step_s)}: it asked about another model, cluster or training.\n",
         style="yellow",
     )
 
@@ -160,7 +162,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
     gap = predictions[-1].step_time_s - predictions[0].step_time_s
     add(
         "step time",
-        [seconds_words(each.step_time_s) for each in predictions],
+        [format_seconds(each.step_time_s) for each in predictions],
         f"{signed_seconds(gap)} ({signed_percent(gap / predictions[0].step_time_s)})",
     )
     add(
@@ -168,7 +170,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
         [
             "none"
             if each.interval_s is None
-            else " to ".join(seconds_words(end) for end in each.interval_s)
+            else " to ".join(format_seconds(end) for end in each.interval_s)
             for each in predictions
         ],
     )
@@ -184,14 +186,14 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
     )
     add(
         "the whole run",
-        [usd_words(each.cost_of_run_usd) for each in predictions],
+        [format_usd(each.cost_of_run_usd) for each in predictions],
         signed_percent(predictions[-1].cost_of_run_usd / predictions[0].cost_of_run_usd - 1)
         if predictions[0].cost_of_run_usd
         else "",
     )
     add(
         "memory, worst stage",
-        [gib_words(each.memory.peak_reserved_bytes) for each in predictions],
+        [format_gib(each.memory.peak_reserved_bytes) for each in predictions],
         signed_gib(
             predictions[-1].memory.peak_reserved_bytes - predictions[0].memory.peak_reserved_bytes
         )
@@ -200,9 +202,9 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
     add(
         "fits",
         [
-            f"yes, {gib_words(each.memory.headroom_bytes)} left"
+            f"yes, {format_gib(each.memory.headroom_bytes)} left"
             if each.fits
-            else f"no, {gib_words(-each.memory.headroom_bytes)} short"
+            else f"no, {format_gib(-each.memory.headroom_bytes)} short"
             for each in predictions
         ],
     )
@@ -232,12 +234,12 @@ def _breakdown(first: Side, difference: Difference | None) -> RenderableType:
             rows.append((part, seconds))
     rows.sort(key=lambda row: -abs(row[1][-1] - row[1][0]) if difference else -row[1][0])
     for part, seconds in rows:
-        cells = [seconds_words(each) if each else "0" for each in seconds]
+        cells = [format_seconds(each) if each else "0" for each in seconds]
         if difference is None:
-            cells[0] += f"  {percent_words(seconds[0] / first.prediction.step_time_s):>6}"
+            cells[0] += f"  {format_percent(seconds[0] / first.prediction.step_time_s):>6}"
         else:
             cells.append(signed_seconds(seconds[1] - seconds[0]))
-        table.add_row(part_words(part), *cells)
+        table.add_row(format_part(part), *cells)
     return table
 
 
@@ -245,7 +247,7 @@ def _reasons(difference: Difference) -> RenderableType:
     lines: list[RenderableType] = []
     for reason in difference.reasons:
         more = "more" if reason.difference_s > 0 else "less"
-        head = f"{part_words(reason.part)}, {seconds_words(abs(reason.difference_s))} {more}: "
+        head = f"{format_part(reason.part)}, {format_seconds(abs(reason.difference_s))} {more}: "
         text = Text(head, style="bold").append(reason.words or "no reason known", style="not bold")
         lines.append(Padding(text, (0, 0, 0, 2)))
     if not lines:
@@ -272,7 +274,7 @@ def _changes(attribution: Attribution, first: Side, other: Side) -> RenderableTy
         if attribution.drawn is not None:
             step += f" ± {unit.signed(change.error_s).lstrip('+')}"
         table.add_row(
-            change_words(change.fields, change.before, change.after),
+            format_change(change.fields, change.before, change.after),
             step,
             "-" if change.alone_s is None else unit.signed(change.alone_s),
             f"{unit.signed(change.least_s)} .. {unit.signed(change.most_s)}",
@@ -290,7 +292,7 @@ def _mostly(change: Change) -> str:
     parts = sorted(change.parts_s.items(), key=lambda item: -abs(item[1]))
     total = sum(abs(seconds) for _, seconds in parts)
     kept = [item for item in parts[:2] if total and abs(item[1]) > 0.2 * total]
-    return ", ".join(f"{'less' if gap < 0 else 'more'} {part_words(part)}" for part, gap in kept)
+    return ", ".join(f"{'less' if gap < 0 else 'more'} {format_part(part)}" for part, gap in kept)
 
 
 def _how_shared(attribution: Attribution, first: Side) -> str:
@@ -338,12 +340,16 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
         reserved = prediction.memory.peak_reserved_bytes - base.memory.peak_reserved_bytes
         headroom = f"{prediction.memory.headroom_bytes / _GIB:.1f}"
         table.add_row(
-            change_words(neighbour.fields, neighbour.before, neighbour.after),
+            format_change(neighbour.fields, neighbour.before, neighbour.after),
             unit.signed(gap),
             f"{gap / base.step_time_s * 100:+.1f}",
             signed_gib(reserved),
             headroom if prediction.fits else f"{headroom} !",
-            "" if neighbour.told_apart is None else "yes" if neighbour.told_apart else "no",
+            ""
+            if neighbour.distinguishable is None
+            else "yes"
+            if neighbour.distinguishable
+            else "no",
         )
     notes = []
     hidden = len(neighbours) - len(shown)

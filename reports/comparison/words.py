@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.wording import seconds_words
+from trainscout.reports.wording import format_seconds
 
 # Below this a difference is rounding.
 _NOTHING_S = 1e-9
@@ -24,7 +24,7 @@ _LEFT_OUT = {
 }
 
 
-def value_words(field: str, value: Any) -> str:
+def format_value(field: str, value: Any) -> str:
     if value is None:
         return _LEFT_OUT.get(field, "none")
     if isinstance(value, bool):
@@ -32,14 +32,14 @@ def value_words(field: str, value: Any) -> str:
     return str(value)
 
 
-def change_words(fields: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> str:
+def format_change(fields: Sequence[str], before: Sequence[Any], after: Sequence[Any]) -> str:
     """``vpp 1 -> 8``, several joined by ``, ``; what is recomputed with its details."""
     old, new = (dict(zip(fields, values, strict=True)) for values in (before, after))
     words = []
     if "recompute" in old:
-        words.append(f"recompute {_recompute_words(old)} -> {_recompute_words(new)}")
+        words.append(f"recompute {_format_recompute(old)} -> {_format_recompute(new)}")
     words += [
-        f"{field} {value_words(field, old[field])} -> {value_words(field, new[field])}"
+        f"{field} {format_value(field, old[field])} -> {format_value(field, new[field])}"
         for field in fields
         if not ("recompute" in old and field in ("recompute", *_DETAILS))
     ]
@@ -49,7 +49,7 @@ def change_words(fields: Sequence[str], before: Sequence[Any], after: Sequence[A
 _DETAILS = ("recompute_layers", "recompute_modules", "recompute_taper")
 
 
-def _recompute_words(values: dict[str, Any]) -> str:
+def _format_recompute(values: dict[str, Any]) -> str:
     """``full(1 layer)``, ``selective(mlp)``; details that mean nothing are left out."""
     kind, layers = values["recompute"], values.get("recompute_layers")
     modules, taper = values.get("recompute_modules"), values.get("recompute_taper")
@@ -61,10 +61,10 @@ def _recompute_words(values: dict[str, Any]) -> str:
 
 
 def signed_seconds(seconds: float) -> str:
-    """Seconds with their sign, ``-`` and ``+``, in the units of ``seconds_words``."""
+    """Seconds with their sign, ``-`` and ``+``, in the units of ``format_seconds``."""
     if abs(seconds) < _NOTHING_S:
         return "0"
-    return f"{'-' if seconds < 0 else '+'}{seconds_words(abs(seconds))}"
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
 def signed_gib(count_bytes: float) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optimizer.question import Declared
-from simulators.job import Recipe
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ class Given:
 
     framework: str
     origin: str
-    declared: Declared
+    declared: Question
     recipe: Recipe
     reading: Reading

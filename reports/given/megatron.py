@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from reports.given.given import Reading
-from reports.given.megatron_model import ModelArguments
-from reports.given.options import Options
-from reports.given.pipeline_split import pipeline_split
-from simulators.errors import InputError
-from simulators.framework import Framework
-from simulators.job import Model, Recipe, Training
+from trainscout.reports.given.given import Reading
+from trainscout.reports.given.megatron_model import ModelArguments
+from trainscout.reports.given.options import Options
+from trainscout.reports.given.pipeline_split import pipeline_split
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Model, Recipe, Training
 
 TITLE = "Megatron-LM"
 _KNOWN = Path(__file__).parent / "megatron_arguments.yaml"

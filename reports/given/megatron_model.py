@@ -6,10 +6,10 @@ import ast
 import re
 from typing import Any
 
-from reports.given.options import Options
-from simulators.errors import InputError
-from simulators.job import Model
-from simulators.model import MOST_LAYERS, Mla, Moe
+from trainscout.reports.given.options import Options
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import MOST_LAYERS, Mla, Moe
 
 # Vocabularies that the name of a tokenizer implies.
 _VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
-from reports.given.given import Unknown
-from reports.given.shell_values import is_known, shown
-from simulators.errors import InputError
+from trainscout.reports.given.given import Unknown
+from trainscout.reports.given.shell_values import is_known, shown
+from trainscout.simulators.predictor.question.errors import InputError
 
 # Names of launch arguments share most of their words: only nearly equal ones are mistyped.
 _SLIP = 0.85

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from reports.given.options import Options
-from simulators.errors import InputError
-from simulators.job import Model
-from simulators.layout import split_layers
-from simulators.model import MOST_LAYERS
+from trainscout.reports.given.options import Options
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.layout import split_layers
+from trainscout.simulators.predictor.question.model import MOST_LAYERS
 
 _LAYOUT = "--pipeline-model-parallel-layout"
 

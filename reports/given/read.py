@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from optimizer.question import Declared
-from reports.given.given import Given
-from reports.given.launcher import GpuCount, gpu_count
-from reports.given.megatron import TITLE, MegatronArguments
-from reports.given.options import Options
-from reports.given.shell import Command, Script, read_script
-from reports.given.shell_values import is_known, shown
-from reports.given.shell_words import MOST_BYTES
-from reports.given.torchtitan import TITLE as TORCHTITAN
-from reports.given.torchtitan import TorchTitanArguments, words_of_table
-from simulators.errors import InputError
-from simulators.framework import Framework
-from simulators.job import Cluster, Model
+from trainscout.reports.given.given import Given
+from trainscout.reports.given.launcher import GpuCount, gpu_count
+from trainscout.reports.given.megatron import TITLE, MegatronArguments
+from trainscout.reports.given.options import Options
+from trainscout.reports.given.shell import Command, Script, read_script
+from trainscout.reports.given.shell_values import is_known, shown
+from trainscout.reports.given.shell_words import MOST_BYTES
+from trainscout.reports.given.torchtitan import TITLE as TORCHTITAN
+from trainscout.reports.given.torchtitan import TorchTitanArguments, words_of_table
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Model
+from trainscout.simulators.predictor.question.question import Question
 
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
@@ -35,7 +35,7 @@ _TYPED = "the command line"
 
 def read_given(
     given: str,
-    base: Declared,
+    base: Question,
     said: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
@@ -193,7 +193,7 @@ def _megatron(
     words: list[str],
     environment: dict[str, str],
     origin: str,
-    base: Declared,
+    base: Question,
     said: Collection[str],
     count: GpuCount,
 ) -> Given:
@@ -213,7 +213,7 @@ def _megatron(
         base.framework,
         said,
     )
-    declared = Declared(model, base.gpu, cluster, training, framework)
+    declared = Question(model, base.gpu, cluster, training, framework)
     return Given(TITLE, origin, declared, recipe, arguments.reading())
 
 
@@ -273,7 +273,7 @@ def _cluster(
 def _torchtitan(
     words: list[str],
     origin: str,
-    base: Declared,
+    base: Question,
     said: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
@@ -295,5 +295,5 @@ def _torchtitan(
     )
     framework = arguments.framework(framework, model, recipe)
     framework = _kept("framework", framework, base.framework, said)
-    declared = Declared(model, base.gpu, cluster, training, framework)
+    declared = Question(model, base.gpu, cluster, training, framework)
     return Given(TORCHTITAN, origin, declared, recipe, arguments.reading())

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from reports.given.given import Given
+from trainscout.reports.given.given import Given
 
 
 def given_report(given: Given, *, everything: bool = False) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from simulators.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError
 
 MOST_BYTES = 1 << 20
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "(", ")", "\n")

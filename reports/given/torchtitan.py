@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from reports.given.given import Reading
-from reports.given.options import Options
-from reports.given.torchtitan_presets import CONFIGURATIONS, FLAVORS
-from simulators.errors import InputError, require_choice
-from simulators.framework import Framework
-from simulators.job import Model, Recipe, Training
+from trainscout.reports.given.given import Reading
+from trainscout.reports.given.options import Options
+from trainscout.reports.given.torchtitan_presets import CONFIGURATIONS, FLAVORS
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Model, Recipe, Training
 
 TITLE = "TorchTitan"
 _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"

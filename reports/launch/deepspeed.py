@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 
-from reports.launch.launch import Launch
-from reports.launch.shell import (
+from trainscout.reports.launch.launch import Launch
+from trainscout.reports.launch.shell import (
     HERE,
     not_expressible,
     shared_environment,
     shell_script,
     title_lines,
 )
-from reports.launch.source import Code, call, python_module
-from simulators.job import Job, Model
+from trainscout.reports.launch.source import Code, call, python_module
+from trainscout.simulators.predictor.question.job import Job, Model
 
 TITLE = "DeepSpeed"
 _FILL_IN = (

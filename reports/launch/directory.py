@@ -6,14 +6,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reports.launch import deepspeed, megatron_bridge, megatron_lm, torchtitan
-from reports.launch.launch import Launch
-from reports.launch.shell import title_lines
-from reports.launch.slurm import NAME as SLURM
-from reports.launch.slurm import slurm_script
-from simulators.errors import InputError, require_choice
-from simulators.job import Job
-from simulators.output import write_whole
+from trainscout.reports.launch import deepspeed, megatron_bridge, megatron_lm, torchtitan
+from trainscout.reports.launch.launch import Launch
+from trainscout.reports.launch.shell import title_lines
+from trainscout.reports.launch.slurm import NAME as SLURM
+from trainscout.reports.launch.slurm import slurm_script
+from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Job
 
 FRAMEWORKS: dict[str, Callable[[Job], Launch]] = {
     "megatron_lm": megatron_lm.launch,
@@ -84,7 +84,7 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
     return [directory / name for name in texts]
 
 
-def launch_words(found: Sequence[Launch]) -> list[str]:
+def format_launch(found: Sequence[Launch]) -> list[str]:
     """One line per framework: its script and what it lacks, or why there is none."""
     lines = []
     for launch in found:

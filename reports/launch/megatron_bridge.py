@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 
-from reports.launch import megatron_core
-from reports.launch.launch import Launch
-from reports.launch.shell import (
+from trainscout.reports.launch import megatron_core
+from trainscout.reports.launch.launch import Launch
+from trainscout.reports.launch.shell import (
     HERE,
     not_expressible,
     shared_environment,
     shell_script,
     title_lines,
 )
-from reports.launch.source import Code, call, python_module
-from simulators.job import Job, Model
+from trainscout.reports.launch.source import Code, call, python_module
+from trainscout.simulators.predictor.question.job import Job, Model
 
 TITLE = "Megatron-Bridge"
 _FILL_IN = (

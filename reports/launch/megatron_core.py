@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 
-from simulators.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job, Model
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
 FP8 = {

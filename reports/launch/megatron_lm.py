@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from reports.launch import megatron_core
-from reports.launch.launch import Launch
-from reports.launch.shell import (
+from trainscout.reports.launch import megatron_core
+from trainscout.reports.launch.launch import Launch
+from trainscout.reports.launch.shell import (
     RESUME,
     Arguments,
     not_expressible,
@@ -21,7 +21,7 @@ from reports.launch.shell import (
     shell_script,
     title_lines,
 )
-from simulators.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job, Model
 
 TITLE = "Megatron-LM"
 _FILL_IN = (

@@ -6,8 +6,8 @@ import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
-from reports.wording import question_words, recipe_words
-from simulators.job import Job
+from trainscout.reports.wording import format_question, format_recipe
+from trainscout.simulators.predictor.question.job import Job
 
 Arguments = list[tuple[str, ...]]
 
@@ -22,8 +22,8 @@ def title_lines(job: Job) -> list[str]:
     """What a launch file runs, and how the global batch comes about."""
     recipe = job.recipe
     return [
-        question_words(job),
-        f"{recipe_words(recipe, job.dp)}; global batch {job.training.global_batch_size} = "
+        format_question(job),
+        f"{format_recipe(recipe, job.dp)}; global batch {job.training.global_batch_size} = "
         f"{job.dp} replicas x {job.num_micro_batches} micro-batches x {recipe.micro_batch}",
     ]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from reports.launch.shell import comment, title_lines
-from simulators.job import Job
+from trainscout.reports.launch.shell import comment, title_lines
+from trainscout.simulators.predictor.question.job import Job
 
 NAME = "slurm.sbatch"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from reports.launch.launch import Launch
-from reports.launch.shell import (
+from trainscout.reports.launch.launch import Launch
+from trainscout.reports.launch.shell import (
     HERE,
     RESUME,
     Arguments,
@@ -15,8 +15,8 @@ from reports.launch.shell import (
     shell_script,
     title_lines,
 )
-from reports.launch.torchtitan_model import cannot_build, equal_chunks, module_source
-from simulators.job import Job
+from trainscout.reports.launch.torchtitan_model import cannot_build, equal_chunks, module_source
+from trainscout.simulators.predictor.question.job import Job
 
 TITLE = "TorchTitan"
 MODULE = "torchtitan_recipe"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reports.launch.shell import title_lines
-from reports.launch.source import Code, call, python_module
-from simulators.job import Job, Model
+from trainscout.reports.launch.shell import title_lines
+from trainscout.reports.launch.source import Code, call, python_module
+from trainscout.simulators.predictor.question.job import Job, Model
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
 and script in ``assets``, where the browser draws it.
 """
 
-from reports.search_page.page import PAGE, search_page, write_search_page
-from reports.search_page.searched import Asked, Searched, asked_now, launch_texts
+from trainscout.reports.search_page.page import PAGE, search_page, write_search_page
+from trainscout.reports.search_page.searched import Asked, Searched, asked_now, launch_texts
 
 __all__ = [
     "PAGE",

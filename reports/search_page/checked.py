@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reports.explain import JobOf
-from reports.wording import part_words, recipe_words
-from simulators.traced.verification import RankCheck, Verification
+from trainscout.reports.explain import JobOf
+from trainscout.reports.wording import format_part, format_recipe
+from trainscout.simulators.virtual_cluster.traced.verification import RankCheck, Verification
 
 # Parts of the step below this share of it are left out, as in the table on the terminal.
 SHOWN_SHARE = 0.005
@@ -18,7 +18,7 @@ def checked_recipes(checks: Sequence[Verification], job_of: JobOf) -> list[dict[
     ``s``, ``bytes``, ``flops``), ``builtin`` and ``traced``; or the ``problem`` that left none."""
     return [
         {
-            "words": recipe_words(check.recipe, job_of(check.recipe).dp),
+            "words": format_recipe(check.recipe, job_of(check.recipe).dp),
             "micro_batches": check.micro_batches,
             "step_micro_batches": check.step_micro_batches,
             "problem": check.problem,
@@ -41,7 +41,7 @@ def _rows(check: Verification) -> Iterator[dict[str, Any]]:
     least_s = SHOWN_SHARE * max(check.builtin_step_s, check.traced_step_s)
     for part, builtin_s, traced_s in _both(check.builtin_parts_s, check.traced_parts_s):
         if max(builtin_s, traced_s) >= least_s:
-            yield _row(f"of it {part_words(part)}", "s", builtin_s, traced_s)
+            yield _row(f"of it {format_part(part)}", "s", builtin_s, traced_s)
     for rank in _shown(check.ranks):
         yield from _rank_rows(rank)
 

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from optimizer.certificate import Certificate
-from optimizer.trial import Trial
-from reports.explain import JobOf
-from reports.trials import predicted
-from reports.wording import gib_words, recipe_words
+from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.explain import JobOf
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import format_gib, format_recipe
 
 # What a cell may come to, best first.
 FITS, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
@@ -54,7 +54,7 @@ def layout_map(
         cells.setdefault((trial.recipe.pp, trial.recipe.tp), []).append(trial)
     tp = sorted({tp for _, tp in cells})
     pp = sorted({pp for pp, _ in cells})
-    nobody = _unasked_words(certificate)
+    nobody = _format_unasked(certificate)
     return {
         "tp": tp,
         "pp": pp,
@@ -77,7 +77,7 @@ def _cell(trials: Sequence[Trial], job_of: JobOf, nobody: str) -> dict[str, Any]
         best = min(ends[FITS], key=lambda trial: predicted(trial).step_time_s)
         cell["number"] = best.number
         cell["step_time_s"] = predicted(best).step_time_s
-        cell["words"] = recipe_words(best.recipe, job_of(best.recipe).dp)
+        cell["words"] = format_recipe(best.recipe, job_of(best.recipe).dp)
     else:
         cell["why"] = _why(best_end, ends[best_end])
     return cell
@@ -87,13 +87,13 @@ def _why(end: str, trials: Sequence[Trial]) -> str:
     simulated = [trial for trial in trials if trial.prediction is not None]
     if end == NO_MEMORY and simulated:
         closest = max(simulated, key=lambda trial: predicted(trial).memory.headroom_bytes)
-        missing = gib_words(-predicted(closest).memory.headroom_bytes)
+        missing = format_gib(-predicted(closest).memory.headroom_bytes)
         return f"does not fit: the closest recipe lacks {missing}"
     reasons = Counter(trial.reason for trial in trials if trial.reason)
     return reasons.most_common(1)[0][0] if reasons else f"{trials[0].status}"
 
 
-def _unasked_words(certificate: Certificate | None) -> str:
+def _format_unasked(certificate: Certificate | None) -> str:
     if certificate is not None and certificate.proved:
         return (
             "needed no simulation: by their bounds its recipes cannot fit or cannot be among the "

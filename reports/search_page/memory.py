@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulators.prediction import Memory
+from trainscout.simulators.predictor.answer.prediction import Memory
 
 # What the allocator holds of the device beyond its live tensors.
 FRAGMENTATION = "fragmentation"

@@ -11,9 +11,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reports.search_page.record import page_record
-from reports.search_page.searched import Searched
-from simulators.output import write_whole
+from trainscout.reports.search_page.record import page_record
+from trainscout.reports.search_page.searched import Searched
+from trainscout.simulators.predictor.io.output import write_whole
 
 PAGE = "report.html"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from simulators.base import SimulatorSpec, measured_table
-from simulators.job import Job
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.registry import SimulatorSpec, measured_table
 
 # More bars can neither be told apart nor drawn at once.
 MOST_BARS = 5000
@@ -32,8 +32,8 @@ def pipeline_bars(job: Job, simulator: SimulatorSpec) -> dict[str, Any]:
     """
     if simulator.name != "replay":
         return {"unavailable": f"simulator={simulator.name} plays whole ranks, no single passes"}
-    from simulators.replay.pass_timeline import LANES, PASS_KINDS, passes_of
-    from simulators.replay.step_program import step_program
+    from trainscout.simulators.predictor.replay.pass_timeline import LANES, PASS_KINDS, passes_of
+    from trainscout.simulators.predictor.replay.step_program import step_program
 
     played = passes_of(
         step_program(

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from optimizer.trial import Trial
-from reports.error_bars import lead_share, tie_shares
-from reports.evidence import evidence_of
-from reports.explain import JobOf
-from reports.search_page.sentence import recipe_sentence
-from reports.trials import layout, predicted
-from reports.wording import recipe_words
-from simulators.job import Job
-from simulators.prediction import Prediction
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.error_bars import lead_share, tie_shares
+from trainscout.reports.evidence import evidence_of
+from trainscout.reports.explain import JobOf
+from trainscout.reports.search_page.sentence import recipe_sentence
+from trainscout.reports.trials import layout, predicted
+from trainscout.reports.wording import format_recipe
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
 
 SECONDS_A_DAY = 86400.0
 
@@ -35,7 +35,7 @@ def recipe_rows(ranked: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
             {
                 "rank": rank,
                 "number": trial.number,
-                "words": recipe_words(trial.recipe, job_of(trial.recipe).dp),
+                "words": format_recipe(trial.recipe, job_of(trial.recipe).dp),
                 "sentence": recipe_sentence(job_of(trial.recipe)),
                 "layout": layouts.setdefault(layout(trial), len(layouts)),
                 "lead_share": lead,

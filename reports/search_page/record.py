@@ -6,26 +6,26 @@ import platform
 from collections.abc import Sequence
 from typing import Any
 
-from optimizer.objective import MEASURES
-from optimizer.trial import SearchResult, Trial
-from reports.error_bars import error_bar_words, told_apart_words
-from reports.explain import why_best
-from reports.nothing_found import why_nothing_fits
-from reports.proof import proof_words
-from reports.search_page.checked import checked_recipes
-from reports.search_page.layout_map import layout_map
-from reports.search_page.memory import memory_stages
-from reports.search_page.pipeline import pipeline_bars
-from reports.search_page.recipes import recipe_rows
-from reports.search_page.searched import Searched
-from reports.search_page.sensitivity import sensitivity
-from reports.search_page.trial_table import trial_table
-from reports.search_page.waterfall import waterfall
-from reports.trials import latest_trials, layout, predicted
-from reports.wording import STOP_WORDS, part_words, question_words, tokens_words
-from simulators.job import Recipe
-from simulators.uncertainty import LEVEL
-from simulators.uncertainty.table import published_residuals
+from trainscout.optimizer.objective import MEASURES
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.error_bars import format_distinguishable, format_error_bar
+from trainscout.reports.explain import why_best
+from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.proof import format_proof
+from trainscout.reports.search_page.checked import checked_recipes
+from trainscout.reports.search_page.layout_map import layout_map
+from trainscout.reports.search_page.memory import memory_stages
+from trainscout.reports.search_page.pipeline import pipeline_bars
+from trainscout.reports.search_page.recipes import recipe_rows
+from trainscout.reports.search_page.searched import Searched
+from trainscout.reports.search_page.sensitivity import sensitivity
+from trainscout.reports.search_page.trial_table import trial_table
+from trainscout.reports.search_page.waterfall import waterfall
+from trainscout.reports.trials import latest_trials, layout, predicted
+from trainscout.reports.wording import STOP_WORDS, format_part, format_question, format_tokens
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
 # Recipes drawn side by side; a Pareto front may have more, which the other figures show.
 MOST_RECIPES = 40
@@ -75,8 +75,8 @@ def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
     others = [at for at, trial in enumerate(ranked) if layout(trial) != layout(ranked[0])]
     return {
         "why": why_best(result, declared.job) if single else None,
-        "told_apart": told_apart_words(ranked, declared.job) if single else None,
-        "error_bar": error_bar_words(best),
+        "distinguishable": format_distinguishable(ranked, declared.job) if single else None,
+        "error_bar": format_error_bar(best),
         "waterfalls": [waterfall(best.breakdown_s, predicted(t).breakdown_s) for t in ranked],
         "rival": others[0] if others else min(1, len(ranked) - 1),
         "sensitivity": sensitivity(ranked, declared, searched.simulator),
@@ -87,11 +87,11 @@ def _question(searched: Searched) -> dict[str, Any]:
     declared = searched.declared
     job = declared.job(Recipe())
     return {
-        "words": question_words(job),
+        "words": format_question(job),
         "num_gpus": job.world_size,
         "gpu": declared.gpu.name,
         "memory_reserve": declared.cluster.memory_reserve,
-        "tokens": tokens_words(declared.training.tokens),
+        "tokens": format_tokens(declared.training.tokens),
         "price_usd_per_hour": declared.gpu.price_usd_per_hour,
     }
 
@@ -108,7 +108,7 @@ def _parts(drawn: Sequence[Trial]) -> list[dict[str, str]]:
     first = predicted(drawn[0]).breakdown_s if drawn else {}
     names = sorted(first, key=lambda name: -first[name])
     names += [name for trial in drawn for name in predicted(trial).breakdown_s]
-    return [{"name": name, "label": part_words(name)} for name in dict.fromkeys(names)]
+    return [{"name": name, "label": format_part(name)} for name in dict.fromkeys(names)]
 
 
 def _search(result: SearchResult) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _search(result: SearchResult) -> dict[str, Any]:
         "space_size": result.space_size,
         "resumed_trials": result.resumed_trials,
         "notes": list(result.notes),
-        "proof": None if certificate is None else proof_words(certificate),
+        "proof": None if certificate is None else format_proof(certificate),
     }
 
 
@@ -136,7 +136,7 @@ def _provenance(searched: Searched) -> list[tuple[str, str]]:
         ("git commit", asked.commit or "unknown"),
         ("settings", f"config hash {asked.config_hash}; .hydra/config.yaml has them all"),
         ("seed", str(asked.seed)),
-        ("simulator", _simulator_words(searched)),
+        ("simulator", _format_simulator(searched)),
         ("network", "white-box collectives" if spec.network is None else spec.network.words),
         ("framework", searched.declared.framework.name),
         (
@@ -155,7 +155,7 @@ def _provenance(searched: Searched) -> list[tuple[str, str]]:
     return rows
 
 
-def _simulator_words(searched: Searched) -> str:
+def _format_simulator(searched: Searched) -> str:
     spec = searched.simulator
     if spec.measured_kernels is None:
         return spec.name

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from optimizer.question import Declared
-from optimizer.trial import SearchResult, Trial
-from reports.record import config_hash, git_commit, product_version
-from simulators.base import SimulatorSpec
-from simulators.traced.verification import Verification
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.record import config_hash, git_commit, product_version
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec
+from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Searched:
     """
 
     result: SearchResult
-    declared: Declared
+    declared: Question
     simulator: SimulatorSpec
     shown: Sequence[Trial]
     asked: Asked

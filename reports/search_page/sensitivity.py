@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from optimizer.question import Declared
-from optimizer.trial import Trial
-from reports.search_page.recipes import SECONDS_A_DAY
-from reports.trials import layout, predicted
-from reports.wording import seconds_words, usd_words
-from simulators.base import SimulatorSpec, get_simulator
-from simulators.calibration import Calibration
-from simulators.job import Recipe
-from simulators.prediction import Prediction
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.search_page.recipes import SECONDS_A_DAY
+from trainscout.reports.trials import layout, predicted
+from trainscout.reports.wording import format_seconds, format_usd
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 # Recipes of this many layouts are held against each other. The search should not wait for its
 # report: these cost a third of a second.
 COMPARED_LAYOUTS = 4
 
-World = tuple[Declared, SimulatorSpec]
+World = tuple[Question, SimulatorSpec]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ PRICE_FACTORS = (1.2, 0.8)
 
 
 def sensitivity(
-    ranked: Sequence[Trial], declared: Declared, simulator: SimulatorSpec
+    ranked: Sequence[Trial], declared: Question, simulator: SimulatorSpec
 ) -> dict[str, Any]:
     """Rows of ``{"name", "setting", "ends"}``: the best recipe with one thing changed, for worse
     and for better.
@@ -138,7 +138,7 @@ def sensitivity(
 
 
 def _base(
-    best: Trial, declared: Declared, simulator: SimulatorSpec
+    best: Trial, declared: Question, simulator: SimulatorSpec
 ) -> tuple[Prediction, list[str]]:
     """What changes are held against, and what to say of it: a recipe that a costlier simulator was
     asked about too is simulated again by the search's own, which answers for the changes."""
@@ -146,10 +146,10 @@ def _base(
         return predicted(best), []
     base = get_simulator(simulator).simulate(declared.job(best.recipe))
     note = f"by simulator={simulator.name} as the search was, for which #1 takes "
-    return base, [note + seconds_words(base.step_time_s)]
+    return base, [note + format_seconds(base.step_time_s)]
 
 
-def _applicable(declared: Declared) -> list[Change]:
+def _applicable(declared: Question) -> list[Change]:
     """Changes of what this cluster has at all."""
     cluster, absent = declared.cluster, set()
     if cluster.num_gpus <= cluster.domain or not cluster.nic_gbps:
@@ -176,14 +176,14 @@ def _change_row(
         simulator = get_simulator(spec)
         answers = [(rank, simulator.simulate(declared.job(recipe))) for rank, recipe in compared]
         winner = min(answers, key=lambda answer: answer[1].step_time_s)[0]
-        ends.append(_end(_factor_words(factor), answers[0][1], declared, winner))
+        ends.append(_end(_format_factor(factor), answers[0][1], declared, winner))
     return {"name": change.name, "setting": change.setting, "ends": ends}
 
 
-def _price_row(best: Prediction, declared: Declared) -> dict[str, Any]:
+def _price_row(best: Prediction, declared: Question) -> dict[str, Any]:
     ends = [
         {
-            **_end(usd_words(declared.gpu.price_usd_per_hour * factor), best, declared, None),
+            **_end(format_usd(declared.gpu.price_usd_per_hour * factor), best, declared, None),
             "cost_of_run_usd": best.cost_of_run_usd * factor,
         }
         for factor in PRICE_FACTORS
@@ -192,7 +192,7 @@ def _price_row(best: Prediction, declared: Declared) -> dict[str, Any]:
 
 
 def _error_bar_row(
-    best: Prediction, declared: Declared, interval_s: tuple[float, float]
+    best: Prediction, declared: Question, interval_s: tuple[float, float]
 ) -> dict[str, Any]:
     ends = []
     for label, seconds in zip(("high end", "low end"), reversed(interval_s), strict=True):
@@ -204,7 +204,7 @@ def _error_bar_row(
 
 
 def _end(
-    label: str, prediction: Prediction, declared: Declared, winner: int | None
+    label: str, prediction: Prediction, declared: Question, winner: int | None
 ) -> dict[str, Any]:
     return {
         "label": label,
@@ -215,6 +215,6 @@ def _end(
     }
 
 
-def _factor_words(factor: float) -> str:
+def _format_factor(factor: float) -> str:
     """``x 2``, ``/ 1.5``: what people say rather than a factor below one."""
     return f"× {factor:g}" if factor >= 1 else f"÷ {1 / factor:g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulators.job import Job
+from trainscout.simulators.predictor.question.job import Job
 
 _RECOMPUTE = {"selective": "recomputes selected modules", "full": "recomputes whole layers"}
 

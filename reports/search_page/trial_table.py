@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import fields
 from typing import Any
 
-from optimizer.trial import Trial
-from reports.explain import JobOf
-from reports.trials import predicted
-from reports.wording import recipe_words
-from simulators.job import Recipe
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.explain import JobOf
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import format_recipe
+from trainscout.simulators.predictor.question.job import Recipe
 
 # A page of more would be larger than mail and browsers like; ``trials.csv`` always has all.
 MOST_TRIALS = 20_000
@@ -38,7 +38,7 @@ def trial_table(
         "count": len(kept),
         "omitted": len(trials) - len(kept),
         "number": [trial.number for trial in kept],
-        "words": [recipe_words(t.recipe, dp) for t, dp in zip(kept, dps, strict=True)],
+        "words": [format_recipe(t.recipe, dp) for t, dp in zip(kept, dps, strict=True)],
         "status": _coded(trial.status for trial in kept),
         "rule": _coded(trial.rule for trial in kept),
         "reason": _coded(trial.reason for trial in kept),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from reports.wording import part_words
+from trainscout.reports.wording import format_part
 
 # Differences below this share of the step are summed up in one bar.
 NOTABLE_SHARE = 0.001
@@ -28,7 +28,7 @@ def waterfall(best_s: Mapping[str, float], rival_s: Mapping[str, float]) -> list
         ((name, gap) for name, gap in gaps.items() if abs(gap) >= least_s),
         key=lambda pair: -abs(pair[1]),
     )
-    bars = [{"part": name, "label": part_words(name), "seconds": gap} for name, gap in notable]
+    bars = [{"part": name, "label": format_part(name), "seconds": gap} for name, gap in notable]
     rest_s = sum(gaps.values()) - sum(gap for _, gap in notable)
     if len(notable) < len(gaps):
         bars.append({"part": REST, "label": "all else", "seconds": rest_s})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from simulators.kernels.moved_bytes import moved_bytes
-from simulators.replay.prices import KERNELS, PricedOp
-from simulators.workload.ir import (
+from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
+from trainscout.simulators.predictor.replay.prices import KERNELS, PricedOp
+from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Collective,
     Convolution,
@@ -13,7 +13,7 @@ from simulators.workload.ir import (
     Kernel,
     SendRecv,
 )
-from simulators.workload.work import kernel_flops
+from trainscout.simulators.predictor.workload.work import kernel_flops
 
 # A row this much longer than its operation alone was slowed by what ran beside it.
 _SLOWED = 1.0005

@@ -18,19 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from simulators.job import Job
-from simulators.kernels.moved_bytes import moved_bytes
-from simulators.output import replacing_bytes, unwritable, write_output
-from simulators.replay.prices import KERNELS, PricedOp
-from simulators.replay.timeline import HOST, NONE, PIPELINE, Timeline
-from simulators.traces.chakra.schema import (
+from trainscout.simulators.predictor.io.output import replacing_bytes, unwritable, write_output
+from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.prices import KERNELS, PricedOp
+from trainscout.simulators.predictor.replay.timeline import HOST, NONE, PIPELINE, Timeline
+from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
+from trainscout.simulators.predictor.workload.ranks import group_of, place_of
+from trainscout.simulators.predictor.workload.work import kernel_flops
+from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     CollectiveCommType,
     NodeType,
     attribute,
     message_classes,
     write_message,
 )
-from simulators.traces.chakra.write import (
+from trainscout.simulators.virtual_cluster.traces.chakra.write import (
     ALL_RANKS,
     GROUPS_SUFFIX,
     MAX_TAG,
@@ -38,9 +41,6 @@ from simulators.traces.chakra.write import (
     SCHEMA_VERSION,
     TAGS_A_GROUP,
 )
-from simulators.workload.ir import Collective, SendRecv
-from simulators.workload.ranks import group_of, place_of
-from simulators.workload.work import kernel_flops
 
 NAME = "trace"
 _PHASES = ("forward", "backward", "optimizer")

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from reports.timeline.arguments import arguments
-from reports.timeline.lanes import lanes_of
-from reports.timeline.meetings import meetings
-from simulators.errors import InputError
-from simulators.job import Job
-from simulators.replay.link_use import link_use
-from simulators.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline
-from simulators.replay.prices import launches_of
-from simulators.replay.timeline import (
+from trainscout.reports.timeline.arguments import arguments
+from trainscout.reports.timeline.lanes import lanes_of
+from trainscout.reports.timeline.rendezvous import meetings
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.link_use import link_use
+from trainscout.simulators.predictor.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline
+from trainscout.simulators.predictor.replay.prices import launches_of
+from trainscout.simulators.predictor.replay.timeline import (
     COMMUNICATION,
     COMPUTE,
     DATA_PARALLEL,
@@ -32,8 +32,8 @@ from simulators.replay.timeline import (
     PIPELINE,
     Timeline,
 )
-from simulators.traces.chrome import ChromeTrace, chrome_file
-from simulators.workload.ranks import Place, group_of, place_of
+from trainscout.simulators.predictor.workload.ranks import Place, group_of, place_of
+from trainscout.simulators.virtual_cluster.traces.chrome import ChromeTrace, chrome_file
 
 # Thread numbers decide the order that threads are shown in.
 PASS_THREAD = 0

@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from reports.timeline.chakra import write_recipe_chakra
-from reports.timeline.chrome import write_chrome
-from simulators.base import Simulator, SimulatorSpec, measured_table
-from simulators.errors import InputError
-from simulators.job import Job
-from simulators.output import check_output, write_output
-from simulators.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline, memory_timeline
-from simulators.replay.pass_timeline import passes_of
-from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.step_program import step_program
-from simulators.replay.timeline_choice import TimelineChoice, shown_ranks
-from simulators.replay.unroll import unroll
+from trainscout.reports.timeline.chakra import write_recipe_chakra
+from trainscout.reports.timeline.chrome import write_chrome
+from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.memory_timeline import (
+    MEMORY_KINDS,
+    MemoryTimeline,
+    memory_timeline,
+)
+from trainscout.simulators.predictor.replay.pass_timeline import passes_of
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.replay.step_program import step_program
+from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice, shown_ranks
+from trainscout.simulators.predictor.replay.unroll import unroll
+from trainscout.simulators.registry import Simulator, SimulatorSpec, measured_table
 
 
 def write_timeline_files(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from benchmarks.overlap_effect import without_interference
 from benchmarks.question import job
-from simulators.job import Recipe
-from simulators.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 
 def test_interference_is_out_inside_and_back_after() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks import single_gpu_steps as steps
-from conf.catalogue import load_catalogue
-from reports.validation.rows import read_rows
-from simulators.device.results import ResultFile
-from simulators.device.timing import Call
-from simulators.job import Cluster, Job, Model, Recipe, Training
-from simulators.workload.megatron import build_workload
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.device.results import ResultFile
+from trainscout.simulators.laboratory.device.timing import Call
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.predictor.question.job import Cluster, Job, Model, Recipe, Training
+from trainscout.simulators.predictor.workload.megatron import build_workload
 
 CATALOGUE = load_catalogue()
 SMALL = Model("small", 2, 64, 4, 128, 500, 32, "test", num_query_groups=2, gated_mlp=True)

@@ -10,10 +10,10 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-import conf
-from conf.schema import structured
-from simulators.framework import Framework
-from simulators.job import Cluster, Gpu, Model, Recipe, Training
+import trainscout.conf
+from trainscout.conf.schema import structured
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
 
 DECLARATIONS = {
     "model": Model,
@@ -34,7 +34,7 @@ defaults:
   - _self_
 seed: 0
 hydra:
-  searchpath: ["pkg://conf", "file://{extra}"]
+  searchpath: ["pkg://trainscout.conf", "file://{extra}"]
 """
 
 Compose = Callable[..., DictConfig]
@@ -42,7 +42,9 @@ Compose = Callable[..., DictConfig]
 
 def names(group: str) -> list[str]:
     """The choices of a config group, as the files on disk say."""
-    return sorted(path.stem for path in Path(conf.__file__).parent.joinpath(group).glob("*.yaml"))
+    return sorted(
+        path.stem for path in Path(trainscout.conf.__file__).parent.joinpath(group).glob("*.yaml")
+    )
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from conf.build import build_declared, build_recipe, build_value
-from optimizer.objective import Objective
-from optimizer.options import SearchOptions
-from optimizer.study import identity
-from reports.evidence import Grade, evidence_of
-from simulators.errors import InputError
-from simulators.job import Gpu, Mla, Model, Moe, Recipe, Training
 from tests.conf.conftest import Compose
 from tests.samples import prediction
+from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.study import identity
+from trainscout.reports.evidence import Grade, evidence_of
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu, Mla, Model, Moe, Recipe, Training
 
 MODEL: dict[str, Any] = {
     "name": "tiny",
@@ -65,7 +65,7 @@ def test_recipe_left_out_fields_keep_their_default() -> None:
 
 def test_whole_configuration(composed: Compose) -> None:
     cfg = composed("recipe.tp=8", "recipe.pp=12", "training.tokens=1e12")
-    parts = build_declared(cfg)
+    parts = build_question(cfg)
     assert (parts.model.name, parts.gpu.name, parts.cluster.name) == (
         "gpt175b",
         "h800",
@@ -75,7 +75,7 @@ def test_whole_configuration(composed: Compose) -> None:
     assert build_recipe(cfg.recipe) == Recipe(tp=8, pp=12)
     plain = OmegaConf.to_container(cfg)
     assert isinstance(plain, dict)
-    assert build_declared({str(key): value for key, value in plain.items()}) == parts
+    assert build_question({str(key): value for key, value in plain.items()}) == parts
 
 
 def test_unknown_field_names_the_nearest() -> None:
@@ -107,7 +107,7 @@ def test_missing_field_is_named() -> None:
     assert refusal(incomplete).field == "model.num_heads"
     assert refusal(MODEL | {"num_heads": "???"}).problem == "is missing"
     with pytest.raises(InputError, match="cluster=") as caught:
-        build_declared({"model": MODEL, "gpu": _gpu(), "training": {}})
+        build_question({"model": MODEL, "gpu": _gpu(), "training": {}})
     assert caught.value.field == "cluster"
 
 
@@ -141,19 +141,19 @@ def test_impossible_declarations_are_refused(composed: Compose) -> None:
         ("gpu.sms=0", "gpu.sms"),
     ):
         with pytest.raises(InputError) as caught:
-            build_declared(composed(override))
+            build_question(composed(override))
         assert caught.value.field == field
 
 
 def test_keys_forced_in_with_plus_are_refused(composed: Compose) -> None:
     with pytest.raises(InputError) as caught:
-        build_declared(composed("+model.hiden_size=3"))
+        build_question(composed("+model.hiden_size=3"))
     assert (caught.value.field, caught.value.nearest) == ("model.hiden_size", "hidden_size")
 
 
 def test_broken_interpolation_names_the_field(composed: Compose) -> None:
     with pytest.raises(InputError, match="nowhere") as caught:
-        build_declared(composed("model.num_layers=${nowhere}"))
+        build_question(composed("model.num_layers=${nowhere}"))
     assert caught.value.field == "model.num_layers"
     with pytest.raises(InputError) as caught:
         build_recipe(OmegaConf.create({"tp": "${nowhere}"}))
@@ -162,7 +162,7 @@ def test_broken_interpolation_names_the_field(composed: Compose) -> None:
 
 def test_interpolation_is_resolved(composed: Compose) -> None:
     cfg = composed("model.num_query_groups=${model.num_heads}")
-    assert build_declared(cfg).model.num_query_groups == 96
+    assert build_question(cfg).model.num_query_groups == 96
 
 
 def _gpu() -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_a_price_on_the_command_line_is_given_even_where_it_is_the_declared_one(
     config = composed("cluster=h100_64")
     told = override.format(price=config.gpu.price_usd_per_hour)
     hydra = OmegaConf.create({"overrides": {"task": ["cluster=h100_64", told]}})
-    declared = build_declared({**config, "hydra": hydra})
+    declared = build_question({**config, "hydra": hydra})
     evidence = evidence_of(prediction(), declared.job(Recipe()))
     assert (evidence.price.grade is Grade.GIVEN) is own
     # The question of a search is the same.

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-import conf
-from conf.build import build_declared, build_recipe, build_value
-from simulators.job import Gpu, Job, Model
-from simulators.validity import why_invalid
+import trainscout.conf
 from tests.conf.conftest import Compose, names
 from tests.parameter_count import count_parameters
+from trainscout.conf.build import build_question, build_recipe, build_value
+from trainscout.simulators.predictor.question.job import Gpu, Job, Model
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 MODELS = [
     "gpt13b",
@@ -78,7 +78,7 @@ CLUSTERS = {
 
 
 def declared(group: str, name: str) -> dict[str, object]:
-    path = Path(conf.__file__).parent / group / f"{name}.yaml"
+    path = Path(trainscout.conf.__file__).parent / group / f"{name}.yaml"
     content = yaml.safe_load(path.read_text())
     assert isinstance(content, dict)
     return content
@@ -100,7 +100,7 @@ def test_every_promised_name_is_there() -> None:
 
 @pytest.mark.parametrize("name", names("model"))
 def test_model_composes_and_checks(composed: Compose, name: str) -> None:
-    built = build_declared(composed(f"model={name}")).model
+    built = build_question(composed(f"model={name}")).model
     assert built.name == name
     assert len(built.source) > 20
     assert built == model(name)
@@ -108,14 +108,14 @@ def test_model_composes_and_checks(composed: Compose, name: str) -> None:
 
 @pytest.mark.parametrize("name", names("gpu"))
 def test_gpu_composes_and_wins_over_the_cluster(composed: Compose, name: str) -> None:
-    built = build_declared(composed(f"gpu={name}", "cluster=h100_64")).gpu
+    built = build_question(composed(f"gpu={name}", "cluster=h100_64")).gpu
     assert built.name == name
 
 
 @pytest.mark.parametrize("name", names("cluster"))
 def test_cluster_composes_with_its_gpu_and_launches(composed: Compose, name: str) -> None:
     cfg = composed(f"cluster={name}", "model=llama3_8b", "recipe.tp=2")
-    parts = build_declared(cfg)
+    parts = build_question(cfg)
     assert parts.cluster.name == name
     assert parts.gpu.name == declared_gpu(name)
     assert parts.cluster.num_gpus == CLUSTERS.get(name, parts.cluster.num_gpus)
@@ -298,13 +298,13 @@ def test_memory_is_the_nominal_size_less_at_most_a_tenth(name: str) -> None:
 
 
 def test_any_size_by_override(composed: Compose) -> None:
-    parts = build_declared(composed("cluster=h100_64", "cluster.num_nodes=16"))
+    parts = build_question(composed("cluster=h100_64", "cluster.num_nodes=16"))
     assert parts.cluster.num_gpus == 128
-    assert build_declared(composed("gpu.price_usd_per_hour=3.5")).gpu.price_usd_per_hour == 3.5
-    assert build_declared(composed("cluster.memory_reserve=0.1")).cluster.memory_reserve == 0.1
+    assert build_question(composed("gpu.price_usd_per_hour=3.5")).gpu.price_usd_per_hour == 3.5
+    assert build_question(composed("cluster.memory_reserve=0.1")).cluster.memory_reserve == 0.1
 
 
 def test_nvl72_is_one_nvlink_domain(composed: Compose) -> None:
-    cluster = build_declared(composed("cluster=gb200_nvl72")).cluster
+    cluster = build_question(composed("cluster=gb200_nvl72")).cluster
     assert cluster.domain == cluster.num_gpus == 72
-    assert build_declared(composed("cluster=a40_8")).cluster.domain == 2
+    assert build_question(composed("cluster=a40_8")).cluster.domain == 2

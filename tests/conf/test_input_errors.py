@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.input_errors import explain_hydra_error
-from simulators.errors import InputError
 from tests.conf.conftest import Compose
+from trainscout.conf.input_errors import explain_hydra_error
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 def explained(composed: Compose, *overrides: str) -> InputError:

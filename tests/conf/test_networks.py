@@ -9,13 +9,13 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
-from conf.build import build_declared
-from conf.commands import register_commands
-from conf.simulators import build_simulator
-from simulators.base import SimulatorSpec, check_simulator
-from simulators.errors import InputError
-from simulators.network.choice import BETWEEN_NODES
 from tests.conf.conftest import names
+from trainscout.commands.schemas import register_commands
+from trainscout.commands.simulator_choice import build_simulator
+from trainscout.conf.build import build_question
+from trainscout.simulators.predictor.network.choice import BETWEEN_NODES
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.registry import SimulatorSpec, check_simulator
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_every_engine_plays_over_every_topology(
     assert spec.network.choice.engine == engine
     assert spec.network.choice.communicators == BETWEEN_NODES
     assert spec.network.fabric.name == topology
-    declared = build_declared(config)
+    declared = build_question(config)
     check_simulator(spec, declared.gpu, declared.cluster)
 
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_played_is_refused(
     simulate: Callable[..., DictConfig], overrides: list[str], field: str
 ) -> None:
     config = simulate(*overrides, "cluster=h100_64")
-    declared = build_declared(config)
+    declared = build_question(config)
     with pytest.raises(InputError) as refused:
         check_simulator(build_simulator(config), declared.gpu, declared.cluster)
     assert refused.value.field == field
@@ -93,20 +93,20 @@ def test_measured_histograms_are_read_and_checked(
     config = simulate("model=mixtral_8x7b", f"model.moe.histogram={file}")
     if problem is not None:
         with pytest.raises(InputError, match=problem) as refused:
-            build_declared(config)
+            build_question(config)
         assert refused.value.field == "model.moe.histogram"
         return
-    moe = build_declared(config).model.moe
+    moe = build_question(config).model.moe
     assert moe is not None
     assert moe.measured_layers == ((5, 0, 0, 0, 0, 0, 0, 5),)
     assert moe.balanced.measured == ()
     hot = ("model.moe.hot_ratio=0.25", "model.moe.hot_weight=0.4")
     config = simulate("model=mixtral_8x7b", f"model.moe.histogram={file}", *hot)
     with pytest.raises(InputError, match="beside a measured histogram"):
-        build_declared(config)
+        build_question(config)
 
 
 def test_routings_are_not_given_by_hand(simulate: Callable[..., DictConfig]) -> None:
     config = simulate("model=mixtral_8x7b", "model.moe.measured=[1,1,1,1,1,1,1,1]")
     with pytest.raises(InputError, match="is read from a file"):
-        build_declared(config)
+        build_question(config)

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from conf.schema import structured
-from simulators.job import Model, Moe, Recipe
 from tests.conf.conftest import DECLARATIONS
+from trainscout.conf.schema import structured
+from trainscout.simulators.predictor.question.job import Model, Moe, Recipe
 
 
 @pytest.mark.parametrize("cls", DECLARATIONS.values(), ids=list(DECLARATIONS))

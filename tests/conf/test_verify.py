@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_module
 
-from conf.commands import register_commands
-from conf.plan import SearchPlan, build_plan
-from simulators.errors import InputError
-from simulators.traced import tracer
+from trainscout.commands.schemas import register_commands
+from trainscout.commands.search_plan import SearchPlan, build_plan
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traced import tracer
 
 
 def plan(*settings: str) -> SearchPlan:

@@ -15,15 +15,15 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from conf.build import build_declared, build_recipe
-from conf.capacity import build_capacity
-from conf.commands import register_commands
-from conf.door import run_directory
-from conf.explanation import build_explanation
-from conf.plan import build_plan, check_plan
-from optimizer.options import EXECUTORS
-from simulators.validity import check_job
 from tests.docs.blocks import PROGRAMS, ROOT, SHELL, blocks, commands_of, pages
+from trainscout.commands.capacity_plan import build_capacity
+from trainscout.commands.entry_point import run_directory
+from trainscout.commands.explanation_plan import build_explanation
+from trainscout.commands.schemas import register_commands
+from trainscout.commands.search_plan import build_plan, check_plan
+from trainscout.conf.build import build_question, build_recipe
+from trainscout.optimizer.options import EXECUTORS
+from trainscout.simulators.predictor.question.validity import check_job
 
 MEGATRON = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
@@ -116,7 +116,7 @@ def test_a_search_could_start(arguments):
 @pytest.mark.parametrize("arguments", of("simulate.py"), ids=" ".join)
 def test_a_recipe_could_be_launched(arguments):
     config = compose("simulate", arguments)
-    check_job(build_declared(config).job(build_recipe(config.recipe)))
+    check_job(build_question(config).job(build_recipe(config.recipe)))
 
 
 @pytest.mark.parametrize("arguments", of("plan.py"), ids=" ".join)

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from conf.catalogue import load_catalogue
-from optimizer.options import SAMPLERS
-from simulators.flops import attention_core_flops, layer_flops
-from simulators.job import Training
 from tests.docs.blocks import ROOT
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.optimizer.options import SAMPLERS
+from trainscout.simulators.predictor.answer.flops import attention_core_flops, layer_flops
+from trainscout.simulators.predictor.question.job import Training
 
 PAGE = " ".join((ROOT / "docs" / "faq.md").read_text("utf-8").split())
 

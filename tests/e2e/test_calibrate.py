@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from conf.catalogue import load_catalogue
-from reports.calibrate import main
-from reports.validation.jobs import Declarations
-from reports.validation.replay import replay_rows
-from reports.validation.rows import read_rows
-from simulators.base import get_simulator
 from tests.e2e.commands import ROOT, SMALL, environment, run
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.calibrate import main
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.replay import replay_rows
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.registry import get_simulator
 
 SHAPE = {
     "gpu": "a800_80",
@@ -86,7 +86,13 @@ def calibrated(tmp_path_factory, predicted_s):
     directory = tmp_path_factory.mktemp("calibrated")
     write_runs(directory / "runs.csv", [1.2 * seconds for seconds in predicted_s])
     done = subprocess.run(
-        [sys.executable, "-m", "reports.calibrate", str(directory / "runs.csv")],
+        [
+            sys.executable,
+            "-m",
+            "trainscout",
+            "calibrate",
+            str(directory / "runs.csv"),
+        ],
         cwd=directory,
         env={**environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -103,7 +109,7 @@ def test_the_command_shows_the_error_before_and_after(calibrated):
     assert "mean, absolute" in shown
     assert "network_time  1.000  fixed: not identifiable" in shown
     text = (directory / "calibration.yaml").read_text()
-    assert text.startswith("# Written by python -m reports.calibrate runs.csv")
+    assert text.startswith("# Written by trainscout calibrate runs.csv")
     assert "network_time: 1  # fixed: not identifiable" in text
 
 

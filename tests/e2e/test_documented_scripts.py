@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from simulators.declared import declared_gpus
-from simulators.emulation import launcher as emulation
-from simulators.live import launcher as live
-from simulators.replay.ranks import __main__ as ranks
-from simulators.replay.ranks.declarations import load_cluster
 from tests.e2e.commands import ROOT
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.virtual_cluster.emulation import launcher as emulation
+from trainscout.simulators.virtual_cluster.execution import __main__ as ranks
+from trainscout.simulators.virtual_cluster.execution.declarations import load_cluster
+from trainscout.simulators.virtual_cluster.live import launcher as live
 
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md")))]
 PROGRAMS = {
-    "simulators.emulation run": emulation.parser,
-    "simulators.emulation live": live.parser,
-    "simulators.replay.ranks": ranks._parser,
+    "trainscout.simulators.virtual_cluster.emulation run": emulation.parser,
+    "trainscout.simulators.virtual_cluster.emulation live": live.parser,
+    "trainscout.simulators.virtual_cluster.execution": ranks._parser,
 }
 
 

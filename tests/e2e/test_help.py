@@ -11,35 +11,35 @@ from tests.e2e.commands import ROOT, environment
 
 SCRIPTS = ["optimize.py", "simulate.py", "plan.py", "explain.py"]
 MODULES = [
-    "optimizer.tracking",
-    "reports.accuracy",
-    "reports.calibrate",
-    "reports.residuals",
-    "reports.validate",
-    "simulators.collectives.fit",
-    "simulators.collectives.validate",
-    "simulators.emulation",
-    "simulators.emulation run",
-    "simulators.emulation live",
-    "simulators.interference.fit",
-    "simulators.interference.measure",
-    "simulators.kernels.fit",
-    "simulators.kernels.measure",
-    "simulators.kernels.validate",
-    "simulators.moe",
-    "simulators.network.hybrid.train",
-    "simulators.replay.ranks",
-    "simulators.traces",
+    "trainscout.optimizer.tracking",
+    "trainscout.simulators.laboratory.accuracy",
+    "trainscout.simulators.laboratory.calibrate",
+    "trainscout.simulators.laboratory.residuals",
+    "trainscout.simulators.laboratory.validate",
+    "trainscout.simulators.laboratory.collectives.fit",
+    "trainscout.simulators.laboratory.collectives.validate",
+    "trainscout.simulators.virtual_cluster.emulation",
+    "trainscout.simulators.virtual_cluster.emulation run",
+    "trainscout.simulators.virtual_cluster.emulation live",
+    "trainscout.simulators.laboratory.interference.fit",
+    "trainscout.simulators.laboratory.interference.measure",
+    "trainscout.simulators.laboratory.kernels.fit",
+    "trainscout.simulators.laboratory.kernels.measure",
+    "trainscout.simulators.laboratory.kernels.validate",
+    "trainscout.simulators.predictor.moe",
+    "trainscout.simulators.laboratory.network.train",
+    "trainscout.simulators.virtual_cluster.execution",
+    "trainscout.simulators.virtual_cluster.traces",
 ]
 # Not for users: parts of other commands, and pages written from the code.
 INTERNAL = {
-    "reports.reference",
-    "simulators.emulation.rank_process",
-    "simulators.emulation.set_up",
-    "simulators.live.rank_process",
-    "simulators.traced.rank_recorder",
-    "simulators.traced.recorder",
-    "simulators.traced.train_rank",
+    "trainscout.reference",
+    "trainscout.simulators.virtual_cluster.emulation.rank_process",
+    "trainscout.simulators.virtual_cluster.emulation.set_up",
+    "trainscout.simulators.virtual_cluster.live.rank_process",
+    "trainscout.simulators.virtual_cluster.traced.rank_recorder",
+    "trainscout.simulators.virtual_cluster.traced.recorder",
+    "trainscout.simulators.virtual_cluster.traced.train_rank",
 }
 HEAVY = ("torch", "mlflow", "xgboost", "pandas", "optuna", "matplotlib", "plotly", "ray", "dask")
 
@@ -67,9 +67,9 @@ def test_help_has_examples_and_exit_codes_and_loads_nothing_heavy(command, tmp_p
     assert done.returncode == 0, done.stderr[-2000:]
     program = f"python {command}" if command in SCRIPTS else f"python -m {command}"
     examples = re.split(r"examples\b", done.stdout, maxsplit=1, flags=re.IGNORECASE)
-    assert len(examples) == 2 or command == "optimizer.tracking", done.stdout
+    assert len(examples) == 2 or command == "trainscout.optimizer.tracking", done.stdout
     assert program in examples[-1]
-    if command != "simulators.emulation":
+    if command != "trainscout.simulators.virtual_cluster.emulation":
         assert "exit codes:" in done.stdout.lower()
     loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
     assert not loaded.intersection(HEAVY)
@@ -93,7 +93,11 @@ def test_no_command_is_left_out():
 
 @pytest.mark.parametrize("command", [*SCRIPTS, *MODULES])
 def test_wrong_options_end_with_2_and_no_traceback(command, tmp_path):
-    wrong = "nosuch=1" if command in SCRIPTS or command == "simulators.moe" else "--nosuch=1"
+    wrong = (
+        "nosuch=1"
+        if command in SCRIPTS or command == "trainscout.simulators.predictor.moe"
+        else "--nosuch=1"
+    )
     done = run(*words(command), wrong, cwd=tmp_path)
     assert done.returncode == 2, done.stderr[-2000:]
     assert done.stderr

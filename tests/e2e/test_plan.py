@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from plan import once
 from tests.e2e.commands import ROOT, command, environment, files_in, run
+from trainscout.commands.plan import once
 
 STUDY = """
 name: ours

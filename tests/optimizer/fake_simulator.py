@@ -7,14 +7,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from optimizer.question import Declared
-from simulators.job import Cluster, Gpu, Job, Model, Training
-from simulators.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Training
+from trainscout.simulators.predictor.question.question import Question
 
 FAKE = "tests.optimizer.fake_simulator:FakeSimulator"
 
 
-def declared(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30) -> Declared:
+def declared(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30) -> Question:
     model = Model("toy", 8, 1024, 16, 4096, 32000, 2048, "made up")
     gpu = Gpu(
         "toy",
@@ -32,7 +32,7 @@ def declared(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30
         2.0,
     )
     cluster = Cluster("toy", num_nodes, 8, 8, 400.0, "infiniband", "made up")
-    return Declared(model, gpu, cluster, Training(batch, 1e9))
+    return Question(model, gpu, cluster, Training(batch, 1e9))
 
 
 SPACE = {

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from optimizer.enumeration import blocks
-from optimizer.space import compile_space
-from optimizer.survey import survey
-from pruning.equivalence import plainest
-from simulators.job import Recipe
 from tests.optimizer.fake_simulator import SPACE, declared
 from tests.optimizer.test_space import shipped
+from trainscout.optimizer.enumeration import blocks
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.survey import survey
+from trainscout.pruning.equivalence import plainest
+from trainscout.simulators.predictor.question.job import Recipe
 
 TRICKY = {
     "knobs": {
@@ -55,7 +55,7 @@ def plain_twin(space):
 @pytest.mark.parametrize("spec", [SPACE, TRICKY, shipped("maya_table3")])
 @pytest.mark.parametrize("block_points", [7, 1 << 18])
 def test_a_survey_is_what_looking_at_every_point_finds(spec, block_points, monkeypatch):
-    monkeypatch.setattr("optimizer.enumeration.BLOCK_POINTS", block_points)
+    monkeypatch.setattr("trainscout.optimizer.enumeration.BLOCK_POINTS", block_points)
     space = compile_space(spec, declared())
     points, recipes, rejected = plain_twin(space)
     surveyed = survey(space)

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.objective import MEASURES, Objective, non_dominated
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.question import Declared
-from optimizer.samplers import make_sampler
-from optimizer.space import compile_space
-from optimizer.study import run_search
-from optimizer.survey import survey
-from simulators.base import get_simulator
-from simulators.errors import InputError
 from tests.optimizer.fake_simulator import FAKE
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
+from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.samplers import make_sampler
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.survey import survey
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import get_simulator
 
 SERIAL = ExecutorOptions("serial", 1)
 SPACE = {
@@ -37,7 +37,7 @@ EXPERTS = {**SPACE["knobs"], "ep": {"choices": [1, 2, 4]}, "etp": {"choices": [N
 def question(model=TINY, *, gib=80.0, **job):
     asked = make_job(model, **({"nodes": 2, "batch": 96} | job))
     gpu = replace(asked.gpu, memory_bytes=int(gib * 2**30))
-    return Declared(asked.model, gpu, asked.cluster, asked.training, asked.framework)
+    return Question(asked.model, gpu, asked.cluster, asked.training, asked.framework)
 
 
 def search(sampler, declared=None, *, space=SPACE, objective="step_time", **changes):

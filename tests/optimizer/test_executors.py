@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.executors import make_executor
-from optimizer.executors.free_memory import affordable_workers, free_bytes
-from optimizer.executors.interrupts import interrupts_held, interrupts_ignored
-from optimizer.objective import Objective
-from optimizer.options import EXECUTORS, ExecutorOptions, SearchOptions
-from optimizer.study import run_search
-from simulators.errors import InputError
-from simulators.job import Recipe
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from trainscout.optimizer.executors import make_executor
+from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
+from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import EXECUTORS, ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def alone():
 def test_the_answer_does_not_depend_on_who_simulates(executor, options, alone, monkeypatch):
     with_simulator(executor, "FakeSimulator")
     monkeypatch.setattr(executor, "__class__", Lent(type(executor)))
-    monkeypatch.setattr("optimizer.study.make_executor", lambda *_: executor)
+    monkeypatch.setattr("trainscout.optimizer.study.make_executor", lambda *_: executor)
     assert story(search(options)) == alone
 
 
@@ -185,7 +185,7 @@ def test_settings_are_refused_by_field(settings, field):
 
 @pytest.mark.skipif(not installed("dask"), reason="needs the dask extra")
 def test_a_dask_cluster_that_is_not_there_is_refused(monkeypatch):
-    monkeypatch.setattr("optimizer.executors.dask._CONNECT_S", 0.5)
+    monkeypatch.setattr("trainscout.optimizer.executors.dask._CONNECT_S", 0.5)
     options = ExecutorOptions("dask", 2, address="tcp://127.0.0.1:9")
     with pytest.raises(InputError, match="no Dask cluster answers"):
         make_executor(options, declared(), FAKE).__enter__()
@@ -243,7 +243,7 @@ class TestMemory:
         assert free_bytes(tmp_path / "none", tmp_path) is None
 
     def test_a_search_runs_on_with_fewer_workers(self, monkeypatch):
-        monkeypatch.setattr("optimizer.executors.pooled.free_bytes", lambda: 0)
+        monkeypatch.setattr("trainscout.optimizer.executors.pooled.free_bytes", lambda: 0)
         with make_executor(ExecutorOptions("loky", 2), declared(), FAKE) as executor:
             assert all(outcome.prediction is not None for outcome in executor.map(RECIPES))
             assert executor.notes[0].startswith("1 of 2 workers")
@@ -252,7 +252,7 @@ class TestMemory:
 
 ORPHANED = """
 import os, signal
-from optimizer.executors.loky import LokyWorkers
+from trainscout.optimizer.executors.loky import LokyWorkers
 from tests.optimizer.test_executors import pid_of_worker
 workers = LokyWorkers()
 workers.start(1)
@@ -286,7 +286,7 @@ def running(pid):
 
 PINNED = """
 import os
-from optimizer.executors.cores import pin_to_a_core
+from trainscout.optimizer.executors.cores import pin_to_a_core
 core = pin_to_a_core()
 assert os.sched_getaffinity(0) == {core}
 print(core, flush=True)

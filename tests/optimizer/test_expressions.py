@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.expressions import NotWholeError, parse
-from simulators.errors import InputError
+from trainscout.optimizer.expressions import NotWholeError, parse
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 @pytest.mark.parametrize(

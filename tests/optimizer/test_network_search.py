@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.bounding import BoundingSurvey
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.space import compile_space
-from optimizer.study import identity, prepare_search, run_search
-from optimizer.survey import survey
-from simulators.base import SimulatorSpec, get_simulator
-from simulators.errors import InputError
-from simulators.network.choice import CongestedNetwork, NetworkChoice
 from tests.optimizer.test_exact import SERIAL, question
 from tests.simulators.jobs import MIXTRAL_8X7B
-from tests.simulators.network.topology.test_network import fabric_named
+from tests.simulators.predictor.network.topology.test_network import fabric_named
+from trainscout.optimizer.bounding import BoundingSurvey
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.study import identity, prepare_search, run_search
+from trainscout.optimizer.survey import survey
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 FABRIC = fabric_named("leaf_spine", nics_per_leaf=2, oversubscription=4.0)
 CONGESTED = SimulatorSpec(network=CongestedNetwork(NetworkChoice("flow"), FABRIC))

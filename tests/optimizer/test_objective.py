@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.objective import Objective, non_dominated
-from simulators.errors import InputError
-from simulators.job import Recipe
 from tests.optimizer.fake_simulator import FakeSimulator, declared
+from trainscout.optimizer.objective import Objective, non_dominated
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def test_values_and_directions():

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.study import run_search
-from simulators.errors import InputError
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
+from trainscout.simulators.predictor.question.errors import InputError
 
 HERE = "tests.optimizer.test_promotion"
 

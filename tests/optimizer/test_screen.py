@@ -2,11 +2,11 @@
 
 import pytest
 
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.study import run_search
 from tests.optimizer.fake_simulator import FAKE
 from tests.optimizer.test_exact import question, search
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
 
 FEW = {"n_trials": 60, "batch_size": 8}
 

@@ -5,12 +5,12 @@ import itertools
 
 import pytest
 
-from optimizer.objective import Objective
-from optimizer.options import SAMPLERS, ExecutorOptions, SearchOptions
-from optimizer.study import run_search
-from simulators.errors import InputError
-from simulators.validity import why_invalid
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SAMPLERS, ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 SERIAL = ExecutorOptions("serial", 1)
 needs_pycma = pytest.mark.skipif(

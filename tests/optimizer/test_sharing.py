@@ -13,16 +13,16 @@ from pathlib import Path
 import optuna
 import pytest
 
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.storage import claims as claims_module
-from optimizer.storage.backends import open_storage
-from optimizer.storage.claims import Claims
-from optimizer.study import run_search
-from optimizer.urls import without_password
-from simulators.errors import InputError
 from tests.optimizer import postgres
 from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.storage import claims as claims_module
+from trainscout.optimizer.storage.backends import open_storage
+from trainscout.optimizer.storage.claims import Claims
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.question.errors import InputError
 
 pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]

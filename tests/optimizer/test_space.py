@@ -9,14 +9,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.enumeration import blocks
-from optimizer.space import compile_space
-from optimizer.survey import survey
-from simulators.errors import InputError
-from simulators.job import Moe
-from simulators.validity import why_invalid
 from tests.optimizer.fake_simulator import SPACE, declared
 from tests.samples import GPU
+from trainscout.optimizer.enumeration import blocks
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.survey import survey
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Moe
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 CONF = Path(__file__).parents[2] / "conf" / "space"
 
@@ -157,13 +157,13 @@ def test_a_space_without_a_launchable_recipe_says_which_rules_and_what_to_widen(
 
 
 def test_a_huge_space_is_refused_by_its_distinct_points(monkeypatch):
-    monkeypatch.setattr("optimizer.survey.MAX_POINTS", 8)
+    monkeypatch.setattr("trainscout.optimizer.survey.MAX_POINTS", 8)
     conditional = {"choices": [1, 2, 4], "when": "pp > 1"}
     # 3 x 2 x 3 = 18 raw points, but vpp matters for pp = 2 only: 3 x (1 + 3) = 12 distinct.
     spec = {"knobs": {"tp": [1, 2, 4], "pp": [1, 2], "vpp": conditional}}
     with pytest.raises(InputError, match="more than 8 distinct points"):
         survey(compile_space(spec, declared()))
-    monkeypatch.setattr("optimizer.survey.MAX_POINTS", 12)
+    monkeypatch.setattr("trainscout.optimizer.survey.MAX_POINTS", 12)
     assert len(survey(compile_space(spec, declared()))) > 0
 
 

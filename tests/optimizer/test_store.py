@@ -3,13 +3,13 @@ import json
 
 import pytest
 
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.prediction_record import prediction_from_dict
-from optimizer.study import run_search
-from simulators.errors import InputError
-from simulators.job import Recipe
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.prediction_record import prediction_from_dict
+from trainscout.optimizer.study import run_search
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 pytestmark = pytest.mark.alone
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from optimizer.options import SearchOptions
-from optimizer.space import compile_space
-from optimizer.survey import survey
-from optimizer.warm_start import known_recipes, nearest_rows
-from simulators.errors import InputError
-from simulators.job import Recipe
 from tests.optimizer.test_exact import SPACE, question, search
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.survey import survey
+from trainscout.optimizer.warm_start import known_recipes, nearest_rows
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 KNOWN = {"tp": 2, "pp": 2, "micro_batch": 2, "sp": True}
 

@@ -2,18 +2,18 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.question import Declared
-from optimizer.would_fit import would_fit
-from simulators.base import SimulatorSpec, get_simulator
-from simulators.declared import declared_gpus
-from simulators.job import Recipe
-from simulators.validity import why_invalid
 from tests.samples import CLUSTER, MODEL, TRAINING
+from trainscout.optimizer.would_fit import would_fit
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 # 24 layers of 8,192: 19 B parameters.
 LARGE = replace(MODEL, num_layers=24, hidden_size=8192, num_heads=64, ffn_hidden_size=32768)
 ONE_NODE = replace(CLUSTER, num_nodes=1)
-DECLARED = Declared(LARGE, declared_gpus()["h100"], ONE_NODE, TRAINING)
+DECLARED = Question(LARGE, declared_gpus()["h100"], ONE_NODE, TRAINING)
 SPACE = {"name": "flat", "knobs": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "sp": [False]}}
 SPEC = SimulatorSpec()
 

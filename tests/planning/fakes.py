@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from optimizer.options import SearchOptions
-from planning.answer import Answer, Best
-from planning.cells import Cell, Declarations, SearchSettings
-from planning.goodput import Goodput
-from planning.points import Point, make_point
-from planning.study import Study
-from simulators.base import SimulatorSpec
-from simulators.framework import UNDECLARED
-from simulators.job import Recipe, Training
 from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from trainscout.optimizer.options import SearchOptions
+from trainscout.planning.answer import Answer, Best
+from trainscout.planning.cells import Cell, Declarations, SearchSettings
+from trainscout.planning.goodput import Goodput
+from trainscout.planning.points import Point, make_point
+from trainscout.planning.study import Study
+from trainscout.simulators.predictor.question.framework import UNDECLARED
+from trainscout.simulators.predictor.question.job import Recipe, Training
+from trainscout.simulators.registry import SimulatorSpec
 
 SETTINGS = SearchSettings(
     SPACE,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from planning.cells import digest, study_cells, what_if_cell
-from planning.study import Target, WhatIf
-from simulators.errors import InputError
 from tests.planning.fakes import SETTINGS, STUDY, TRAINING, cell, declarations
+from trainscout.planning.cells import digest, study_cells, what_if_cell
+from trainscout.planning.study import Target, WhatIf
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 def test_every_combination_is_a_cell():
@@ -88,7 +88,7 @@ def test_another_cell_or_other_code_is_another_question(monkeypatch):
     before = digest(cell(), SETTINGS)
     assert digest(cell(nic_gbps=200.0), SETTINGS) != before
     assert digest(cell(cluster="there"), SETTINGS) != before
-    monkeypatch.setattr("planning.cells.product_digest", lambda: "changed")
+    monkeypatch.setattr("trainscout.planning.cells.product_digest", lambda: "changed")
     assert digest(cell(), SETTINGS) != before
 
 

@@ -2,7 +2,7 @@
 
 import copy
 
-from planning.changes import Change, changes
+from trainscout.planning.changes import Change, changes
 
 RECORD = {
     "models": [

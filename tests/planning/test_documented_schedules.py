@@ -10,10 +10,10 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_module
 
-from conf.capacity import build_capacity
-from conf.commands import register_commands
-from planning.schedule import check_schedule, keep
 from tests.documented import ROOT, blocks
+from trainscout.commands.capacity_plan import build_capacity
+from trainscout.commands.schemas import register_commands
+from trainscout.planning.schedule import check_schedule, keep
 
 PAGE = "docs/planning.md"
 TEXT = (ROOT / PAGE).read_text("utf-8")
@@ -28,7 +28,7 @@ def cron_lines() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module", autouse=True)
 def hydra():
     register_commands()
-    with initialize_config_module("conf", version_base="1.3"):
+    with initialize_config_module("trainscout.conf", version_base="1.3"):
         yield
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planning.goodput import Reliability, best_interval_s, expected_stretch, goodput
-from simulators.errors import InputError
+from trainscout.planning.goodput import Reliability, best_interval_s, expected_stretch, goodput
+from trainscout.simulators.predictor.question.errors import InputError
 
 FAILING = Reliability(
     gpu_mtbf_hours=1000.0, checkpoint_write_s=30.0, detection_s=60.0, restart_s=240.0

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from planning.lock import check_free, only_run
-from simulators.errors import InputError
 from tests.e2e.commands import ROOT
+from trainscout.planning.lock import check_free, only_run
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 def test_a_second_run_is_refused_and_told_by_whom(tmp_path):
@@ -28,7 +28,7 @@ def test_a_directory_without_runs_is_free_and_stays_empty(tmp_path):
 
 def test_a_lock_goes_with_its_process(tmp_path):
     program = (
-        "import os, pathlib\nfrom planning.lock import only_run\n"
+        "import os, pathlib\nfrom trainscout.planning.lock import only_run\n"
         f"only_run(pathlib.Path({str(tmp_path)!r}), 0).__enter__()\nos._exit(9)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 9

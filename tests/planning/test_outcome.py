@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from planning.answer import Answer, answer_cell, failed
-from planning.goodput import Reliability
-from planning.outcome import run_study
-from planning.pool import answer_cells
-from planning.store import AnswerStore
-from planning.study import Target, WhatIf
-from reports.nothing_found import why_nothing_fits
 from tests.planning.fakes import SETTINGS, STUDY, answer, cell, declarations
+from trainscout.planning.answer import Answer, answer_cell, failed
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import run_study
+from trainscout.planning.pool import answer_cells
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Target, WhatIf
+from trainscout.reports.nothing_found import why_nothing_fits
 
 SEARCH = functools.partial(answer_cell, settings=SETTINGS, why_nothing=why_nothing_fits)
 

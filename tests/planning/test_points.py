@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planning.points import answer_target, front, preferred
-from planning.study import Target
 from tests.planning.fakes import point
+from trainscout.planning.points import answer_target, front, preferred
+from trainscout.planning.study import Target
 
 SIZES = st.lists(
     st.tuples(st.sampled_from([8, 16, 32, 64]), st.floats(0.1, 10)), min_size=1, max_size=12

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from planning.goodput import Reliability
-from planning.outcome import run_study
-from planning.points import at_price
-from planning.store import AnswerStore
-from planning.study import Target
-from simulators.errors import InputError
 from tests.planning.fakes import SETTINGS, STUDY, answer, declarations, point
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import run_study
+from trainscout.planning.points import at_price
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Target
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 def scenarios(tmp_path, **lists):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from planning.scaling import scaling_curves
 from tests.planning.fakes import point
+from trainscout.planning.scaling import scaling_curves
 
 
 def test_perfect_scaling_needs_no_reason():

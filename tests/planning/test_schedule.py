@@ -4,11 +4,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from simulators.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError
 
 pytest.importorskip("apscheduler")
 
-from planning.schedule import _trigger, check_schedule, keep
+from trainscout.planning.schedule import _trigger, check_schedule, keep
 
 
 def next_times(schedule: str, count: int) -> list[datetime]:
@@ -73,7 +73,7 @@ def test_runs_go_on_until_one_says_stop(monkeypatch):
         return len(runs) < 3
 
     runs, announced = [], []
-    monkeypatch.setattr("planning.schedule.datetime", Clock)
+    monkeypatch.setattr("trainscout.planning.schedule.datetime", Clock)
     keep("*/10 * * * *", run, announced.append, wait)
     assert [(time.hour, time.minute) for time in runs] == [(2, 0), (3, 10), (4, 20)]
     assert announced == runs

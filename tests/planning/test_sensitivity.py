@@ -2,9 +2,9 @@
 
 import pytest
 
-from planning.goodput import Reliability
-from planning.sensitivity import break_even, effects_without_search
 from tests.planning.fakes import point
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.sensitivity import break_even, effects_without_search
 
 
 def test_price_and_error_bar_move_in_proportion():

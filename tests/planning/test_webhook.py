@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from planning.webhook import post
+from trainscout.planning.webhook import post
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from simulators.job import Job
-from simulators.validity import why_invalid
 from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, TINY, make_job
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
 _MTP = replace(MOE, name="tiny_mtp", num_mtp_layers=1)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from pruning.equivalence import SPELLINGS, plainest, spell_plainly
-from pruning.recipe_table import RecipeTable
-from simulators.job import Recipe
-from simulators.replay.simulator import ReplaySimulator
-from simulators.validity import why_invalid
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import make_job
+from trainscout.pruning.equivalence import SPELLINGS, canonicalize, plainest
+from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 
 @settings(max_examples=80, deadline=None)
@@ -34,7 +34,7 @@ def test_the_plain_spelling_is_predicted_alike(job):
 def test_spelling_is_idempotent_and_the_same_for_tables(job):
     plain = plainest(job)
     assert plainest(replace(job, recipe=plain)) == plain
-    table, _ = spell_plainly(
+    table, _ = canonicalize(
         RecipeTable.of([job.recipe]), lambda recipe: replace(job, recipe=recipe)
     )
     assert list(table) == [plain]
@@ -62,7 +62,7 @@ def test_spelling_is_idempotent_and_the_same_for_tables(job):
 def test_each_rule_rewrites_what_it_names(given, plain, rule):
     job = make_job(**given)
     assert plainest(job) == Recipe(**plain)
-    _, rewritten = spell_plainly(
+    _, rewritten = canonicalize(
         RecipeTable.of([job.recipe, job.recipe]), lambda recipe: replace(job, recipe=recipe)
     )
     assert rewritten == {rule: 2}

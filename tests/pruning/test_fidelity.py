@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.space import compile_space
-from optimizer.survey import survey
-from pruning import TACTICS, History, Known, settle, settles_others_rank
 from tests.optimizer.fake_simulator import SPACE, FakeSimulator, declared
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.survey import survey
+from trainscout.pruning import TACTICS, History, Known, resolves_others_rank, settle
 
 QUESTION = declared()
 SMALL = {
@@ -85,7 +85,7 @@ def test_each_tactic_saves_simulations_somewhere(name):
     saved = 0
     for seed in range(8):
         simulator, history = RandomSimulator(seed), History(5)
-        order = sorted(RECIPES, key=settles_others_rank)
+        order = sorted(RECIPES, key=resolves_others_rank)
         if seed % 2:
             random.Random(seed).shuffle(order)
         for recipe in order:

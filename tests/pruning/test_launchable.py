@@ -5,11 +5,11 @@ from dataclasses import fields, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruning.launchable import RULE_FIELDS, find_launchable
-from pruning.recipe_table import RecipeTable
-from simulators.job import Job, Recipe
-from simulators.validity import RULES, why_invalid
 from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
+from trainscout.pruning.launchable import RULE_FIELDS, find_launchable
+from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.validity import RULES, why_invalid
 
 CHOICES = {
     "tp": [1, 2, 3, 8, 16],

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from pruning import TACTICS, History, Known
-from pruning.memory_order import MEMORY_ORDER
-from pruning.recompute import _more_recomputation
-from simulators.job import Recipe
-from simulators.replay.simulator import ReplaySimulator
-from simulators.validity import why_invalid
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import GPT175B, TINY, make_job
+from trainscout.pruning import TACTICS, History, Known
+from trainscout.pruning.memory_order import MEMORY_ORDER
+from trainscout.pruning.recompute import _more_recomputation
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 
 def used_bytes(job):

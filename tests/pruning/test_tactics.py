@@ -4,13 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from pruning import TACTICS, History, Known, select_tactics, settle, settles_others_rank
-from pruning.micro_batches import QUANTISATION_GAIN
-from simulators.errors import InputError
-from simulators.framework import Framework
-from simulators.job import Recipe
-from simulators.prediction import StageMemory
 from tests.optimizer.fake_simulator import FakeSimulator, declared
+from trainscout.pruning import (
+    TACTICS,
+    History,
+    Known,
+    resolves_others_rank,
+    select_tactics,
+    settle,
+)
+from trainscout.pruning.micro_batches import QUANTISATION_GAIN
+from trainscout.simulators.predictor.answer.prediction import StageMemory
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Recipe
 
 QUESTION = declared()
 PREDICTION = FakeSimulator().simulate(QUESTION.job(Recipe(zero_stage=0)))
@@ -162,7 +169,7 @@ def test_the_twin_that_settles_comes_first_in_an_exhaustive_search():
         (Recipe(zero_stage=0), Recipe(zero_stage=1)),
         (Recipe(micro_batch=4), Recipe(micro_batch=2)),
     ):
-        assert settles_others_rank(first) < settles_others_rank(second)
+        assert resolves_others_rank(first) < resolves_others_rank(second)
 
 
 def test_unknown_tactics_are_refused_with_the_nearest():

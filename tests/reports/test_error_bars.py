@@ -2,9 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from reports.error_bars import error_bar_words, lead_share, tie_shares, told_apart_words
-from simulators.job import Recipe
 from tests.samples import job_of, prediction, trial
+from trainscout.reports.error_bars import (
+    format_distinguishable,
+    format_error_bar,
+    lead_share,
+    tie_shares,
+)
+from trainscout.simulators.predictor.question.job import Recipe
 
 BAR = (1.9, 2.1)
 
@@ -22,17 +27,17 @@ def ranked(*steps_s, bar=BAR):
 
 
 def test_an_error_bar_is_shown_in_seconds_and_relative():
-    words = error_bar_words(replace(prediction(2.0), interval_s=(1.9, 2.2)))
+    words = format_error_bar(replace(prediction(2.0), interval_s=(1.9, 2.2)))
     assert words.startswith("1.900 s to 2.200 s (-5.0% to +10.0%), where 80% of")
 
 
 @pytest.mark.parametrize(("bar", "said"), [((2.1, 2.4), "too short"), ((1.5, 1.9), "too long")])
 def test_a_bar_beside_the_prediction_says_why(bar, said):
-    assert said in error_bar_words(replace(prediction(2.0), interval_s=bar))
+    assert said in format_error_bar(replace(prediction(2.0), interval_s=bar))
 
 
 def test_a_simulator_without_error_bars_says_so():
-    assert error_bar_words(prediction()).startswith("none")
+    assert format_error_bar(prediction()).startswith("none")
 
 
 def test_the_lead_is_relative_to_the_shorter_step():
@@ -44,18 +49,18 @@ def test_equal_predictions_cannot_be_told_apart_and_far_ones_can():
     shares = tie_shares(ranked(2.0, 2.0, 9.0), job_of)
     assert shares[0] == 0
     assert 0 < shares[1] < shares[2] < 3.5
-    words = told_apart_words(ranked(2.0, 2.0, 9.0), job_of)
+    words = format_distinguishable(ranked(2.0, 2.0, 9.0), job_of)
     assert words.startswith("#2 cannot be told apart from #1")
     assert f"{shares[1] * 100:.1f} %" in words
     assert "#3" not in words
 
 
 def test_a_clear_winner_is_called_one():
-    assert told_apart_words(ranked(2.0, 9.0), job_of).startswith("every other recipe shown")
+    assert format_distinguishable(ranked(2.0, 9.0), job_of).startswith("every other recipe shown")
 
 
 def test_nothing_is_said_without_rivals_or_error_bars():
-    assert told_apart_words(ranked(2.0), job_of) is None
-    assert told_apart_words(ranked(2.0, 2.1, bar=None), job_of) is None
+    assert format_distinguishable(ranked(2.0), job_of) is None
+    assert format_distinguishable(ranked(2.0, 2.1, bar=None), job_of) is None
     assert tie_shares(ranked(2.0, 2.1, bar=None), job_of) == [None, None]
     assert tie_shares([], job_of) == []

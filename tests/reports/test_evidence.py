@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from reports.evidence import Grade, evidence_of
-from simulators.declared import declared_gpus
-from simulators.job import Recipe
 from tests.samples import job_of, prediction
+from trainscout.reports.evidence import Grade, evidence_of
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def graded(shares, gpu=None):

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from reports.explain import behind_words, why_best
-from simulators.job import Recipe
 from tests.samples import job_of, prediction, search_result, trial
+from trainscout.reports.explain import format_behind, why_best
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def kept(*trials):
@@ -54,9 +54,9 @@ def test_no_rival():
 def test_what_keeps_a_recipe_behind_is_its_largest_loss():
     best = prediction(2.0, bubble=0.1, dp_communication=0.3)
     slower = prediction(2.6, bubble=0.9, dp_communication=0.1)
-    assert behind_words(best, slower) == "+800 ms bubble"
+    assert format_behind(best, slower) == "+800 ms bubble"
     # Where memory is the objective, what comes second may be faster.
-    assert behind_words(slower, best) == "-800 ms bubble"
-    assert behind_words(best, best) == "the same"
-    assert behind_words(best, prediction(9.4, dp_communication=4.0)) == "+3.8 s compute"
-    assert behind_words(best, prediction(9.4, dp_communication=7.0)) == "+6.7 s DP comm"
+    assert format_behind(slower, best) == "-800 ms bubble"
+    assert format_behind(best, best) == "the same"
+    assert format_behind(best, prediction(9.4, dp_communication=4.0)) == "+3.8 s compute"
+    assert format_behind(best, prediction(9.4, dp_communication=7.0)) == "+6.7 s DP comm"

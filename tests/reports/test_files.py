@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from reports.files import top_recipes_json, trials_csv
-from simulators.job import Recipe
 from tests.samples import job_of, search_result
+from trainscout.reports.files import top_recipes_json, trials_csv
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def test_top_recipes_are_best_first_with_the_fixed_names():

@@ -3,9 +3,14 @@ import io
 import json
 from pathlib import Path
 
-from reports.for_programs import prediction_csv, prediction_json, search_csv, search_json
-from simulators.job import Recipe
 from tests.samples import job_of, prediction, search_result
+from trainscout.reports.for_programs import (
+    prediction_csv,
+    prediction_json,
+    search_csv,
+    search_json,
+)
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def searched(**changes):

@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from optimizer.objective import MEASURES
-from reports.front_plot import _AXES, front_plot
-from reports.terminal import as_text
-from simulators.job import Recipe
 from tests.samples import prediction, search_result, trial
+from trainscout.optimizer.objective import MEASURES
+from trainscout.reports.front_plot import _AXES, front_plot
+from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def searched(*steps_and_headrooms):

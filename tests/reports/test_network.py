@@ -7,15 +7,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from reports.experts import expert_record, expert_report
-from reports.heat_map import heat_map
-from reports.network import hot_links, network_record, network_report
-from reports.terminal import as_text
-from simulators.replay.expert_load import ExpertCost, ExpertLoad
-from simulators.replay.network_use import CommunicatorUse, NetworkUse
-from simulators.workload.ir import Communicator
 from tests.samples import prediction
-from tests.simulators.network.topology.test_network import fabric_named, wired
+from tests.simulators.predictor.network.topology.test_network import fabric_named, wired
+from trainscout.reports.experts import expert_record, expert_report
+from trainscout.reports.heat_map import heat_map
+from trainscout.reports.network import hot_links, network_record, network_report
+from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.replay.expert_load import ExpertCost, ExpertLoad
+from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
+from trainscout.simulators.predictor.workload.ir import Communicator
 
 SVG = "{http://www.w3.org/2000/svg}"
 FABRIC = fabric_named("leaf_spine", nics_per_leaf=16, link_health={"leaf1-spine2": 0.0})

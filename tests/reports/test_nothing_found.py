@@ -2,15 +2,15 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.would_fit import WouldFit
-from reports.nothing_found import (
+from tests.samples import job_of, prediction, search_result, trial
+from trainscout.optimizer.would_fit import WouldFit
+from trainscout.reports.nothing_found import (
     closest_miss,
+    format_relief,
     memory_stood_in_the_way,
-    relief_words,
     why_nothing_fits,
 )
-from simulators.job import Recipe
-from tests.samples import job_of, prediction, search_result, trial
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def found_nothing(*trials, **changes):
@@ -89,11 +89,11 @@ def test_memory_stood_in_the_way_only_where_it_did():
 
 def test_relief_names_the_setting_and_what_it_leaves():
     job = job_of(Recipe(tp=2))
-    (line,) = relief_words([WouldFit(("cluster.num_nodes=4",), job, prediction(2.0, 10.0))])
+    (line,) = format_relief([WouldFit(("cluster.num_nodes=4",), job, prediction(2.0, 10.0))])
     assert "cluster.num_nodes=4, with tp2 pp1 dp8" in line
     assert "10.0 GiB free of 76.0 GiB" in line
 
 
 def test_no_relief_says_what_was_tried():
-    (line,) = relief_words([])
+    (line,) = format_relief([])
     assert "64 times the nodes" in line

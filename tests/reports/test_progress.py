@@ -2,10 +2,10 @@ import io
 
 from rich.console import Console
 
-from optimizer.trial import Progress
-from reports.progress import LiveBar, LogLines, best_words, progress_view
-from reports.terminal import console_for
 from tests.samples import job_of, search_result
+from trainscout.optimizer.trial import Progress
+from trainscout.reports.progress import LiveBar, LogLines, format_best, progress_view
+from trainscout.reports.terminal import console_for
 
 COUNTS = {"ok": 3, "oom": 1, "pruned": 0, "invalid": 0, "failed": 0}
 
@@ -53,5 +53,5 @@ def test_a_terminal_gets_a_bar(monkeypatch):
 
 
 def test_the_best_so_far_in_a_few_words():
-    words = best_words(progress(search_result().best[0]), job_of)
+    words = format_best(progress(search_result().best[0]), job_of)
     assert words == "best 2.000 s, MFU 50.0 %, tp4 pp2 dp2 mb1 sp zero1"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.certificate import Certificate
-from reports.proof import proof_words
+from trainscout.optimizer.certificate import Certificate
+from trainscout.reports.proof import format_proof
 
 PROVED = Certificate(
     objectives=("cost",),
@@ -50,7 +50,7 @@ PROVED = Certificate(
     ],
 )
 def test_the_claim_and_the_account(changes, expected):
-    assert expected in proof_words(replace(PROVED, **changes))
+    assert expected in format_proof(replace(PROVED, **changes))
 
 
 def test_the_record_has_the_share_that_needed_no_simulation():

@@ -1,11 +1,11 @@
 import subprocess
 from pathlib import Path
 
-from optimizer.question import Declared
-from reports.record import config_hash, git_commit, search_record
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, search_result
+from trainscout.reports.record import config_hash, git_commit, search_record
+from trainscout.simulators.predictor.question.question import Question
 
-DECLARED = Declared(MODEL, GPU, CLUSTER, TRAINING)
+DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
 
 
 def record(result, **changes):

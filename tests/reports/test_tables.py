@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from reports.tables import prediction_report, search_report
-from reports.terminal import as_text
-from simulators.job import Recipe
 from tests.samples import job_of, prediction, search_result
+from trainscout.reports.tables import prediction_report, search_report
+from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def report(verbosity="normal", relief=(), **changes) -> str:

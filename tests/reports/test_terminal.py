@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.text import Text
 
-from reports.terminal import FILE_WIDTH, as_text, console_for, redraws, show
+from trainscout.reports.terminal import FILE_WIDTH, as_text, console_for, redraws, show
 
 STYLED = Text("bold words", style="bold red")
 

@@ -6,14 +6,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from reports.files import save_search
-from reports.record import search_record
-from reports.tables import search_report
-from reports.terminal import as_text
-from reports.verification import verification_metrics, verification_report
-from simulators.job import Recipe
-from simulators.traced.verification import RankCheck, RankFigures, Verification
 from tests.samples import CLUSTER, GIB, GPU, MODEL, TRAINING, job_of, search_result
+from trainscout.reports.files import save_search
+from trainscout.reports.record import search_record
+from trainscout.reports.tables import search_report
+from trainscout.reports.terminal import as_text
+from trainscout.reports.verification import verification_metrics, verification_report
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.virtual_cluster.traced.verification import (
+    RankCheck,
+    RankFigures,
+    Verification,
+)
 
 FIGURES = RankFigures(
     40 * GIB, 42 * GIB, 3 * GIB, 312_000_000_000_000, {"tp": 57_000_000, "model": 4}
@@ -86,12 +90,12 @@ def test_nothing_is_left_of_a_search_that_was_not_verified(tmp_path: Path) -> No
 
 
 def test_child_runs_have_what_was_found(tmp_path: Path) -> None:
-    from optimizer.question import Declared
+    from trainscout.simulators.predictor.question.question import Question
 
     result = search_result()
     record = search_record(
         result,
-        Declared(MODEL, GPU, CLUSTER, TRAINING),
+        Question(MODEL, GPU, CLUSTER, TRAINING),
         settings={},
         top_k=2,
         group="group",

@@ -1,6 +1,6 @@
 import pytest
 
-from reports.wording import ranks_words
+from trainscout.reports.wording import format_ranks
 
 
 @pytest.mark.parametrize(
@@ -8,4 +8,4 @@ from reports.wording import ranks_words
     [([2], "#2"), ([2, 3, 4], "#2 to #4"), ([2, 3, 5, 7, 8], "#2 to #3, #5, #7 to #8")],
 )
 def test_ranks_are_run_together(ranks, words):
-    assert ranks_words(ranks) == words
+    assert format_ranks(ranks) == words

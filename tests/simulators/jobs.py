@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from simulators.framework import Framework
-from simulators.job import Job, Mla, Model, Moe, Recipe, Training
 from tests.samples import CLUSTER, GPU
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job, Mla, Model, Moe, Recipe, Training
 
 NODE = replace(CLUSTER, name="test", num_nodes=1)
 GPT175B = Model(

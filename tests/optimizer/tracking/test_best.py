@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.question import Declared
-from optimizer.tracking import RunTree
-from optimizer.tracking.__main__ import main
-from optimizer.tracking.best import BestRecipe, best_recipes, best_text
-from optimizer.tracking.runs import log_spooled, open_store
-from optimizer.tracking.spool import spooled, write_spool
-from reports.record import search_record
-from simulators.errors import InputError
-from simulators.job import Recipe
 from tests.documented import blocks
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction, search_result, trial
+from trainscout.optimizer.tracking import RunTree
+from trainscout.optimizer.tracking.__main__ import main
+from trainscout.optimizer.tracking.best import BestRecipe, best_recipes, best_text
+from trainscout.optimizer.tracking.runs import log_spooled, open_store
+from trainscout.optimizer.tracking.spool import spooled, write_spool
+from trainscout.reports.record import search_record
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
 
 PAGE = "docs/mlflow.md"
 
@@ -27,7 +27,7 @@ def searched(directory: Path, cluster: str, seed: int, step_time_s: float, tp: i
     best = trial(0, Recipe(tp=tp), prediction=prediction(step_time_s))
     second = trial(1, Recipe(tp=1), prediction=prediction(step_time_s + 1))
     result = search_result(trials=(best, second), best=(best, second), pareto=(best,))
-    declared = Declared(MODEL, GPU, replace(CLUSTER, name=cluster), TRAINING)
+    declared = Question(MODEL, GPU, replace(CLUSTER, name=cluster), TRAINING)
     settings = {"seed": seed, "search": {"sampler": "tpe"}, "objective": {"names": ["cost"]}}
     return search_record(
         result,

@@ -2,16 +2,16 @@ from dataclasses import fields, replace
 
 import pytest
 
-from optimizer.objective import MEASURES
-from optimizer.tracking.metrics import (
+from tests.samples import prediction, search_result, trial
+from trainscout.optimizer.objective import MEASURES
+from trainscout.optimizer.tracking.metrics import (
     best_so_far,
     flat_params,
     prediction_metrics,
     search_metrics,
 )
-from simulators.job import Recipe
-from simulators.prediction import Prediction
-from tests.samples import prediction, search_result, trial
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def test_figures_of_a_prediction_have_their_units():

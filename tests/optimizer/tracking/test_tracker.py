@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.tracking import (
+from tests.optimizer.tracking.trees import tree
+from trainscout.optimizer.tracking import (
     MlflowTracker,
     NoTracker,
     TrackingError,
@@ -12,11 +13,10 @@ from optimizer.tracking import (
     make_run,
     make_tracker,
 )
-from optimizer.tracking.__main__ import main
-from optimizer.tracking.runs import log_spooled, open_store
-from optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
-from simulators.errors import InputError
-from tests.optimizer.tracking.trees import tree
+from trainscout.optimizer.tracking.__main__ import main
+from trainscout.optimizer.tracking.runs import log_spooled, open_store
+from trainscout.optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
+from trainscout.simulators.predictor.question.errors import InputError
 
 pytestmark = pytest.mark.alone
 

@@ -7,12 +7,16 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulators.job import Job
-from simulators.network.choice import COMMUNICATORS, CongestedNetwork, NetworkChoice
-from simulators.replay.simulator import ReplaySimulator
 from tests.pruning.bounds.test_recipe_bounds import bounds_of
 from tests.pruning.questions import jobs
-from tests.simulators.network.topology.test_network import fabric_named
+from tests.simulators.predictor.network.topology.test_network import fabric_named
+from trainscout.simulators.predictor.network.choice import (
+    COMMUNICATORS,
+    CongestedNetwork,
+    NetworkChoice,
+)
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 LEAVES = fabric_named("leaf_spine", nics_per_leaf=2)
 

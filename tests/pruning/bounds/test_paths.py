@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pruning.bounds.layouts import Layout
-from pruning.bounds.paths import find_paths
-from simulators.workload.schedule import FORWARD, stage_order
 from tests.simulators.jobs import TINY, make_job
+from trainscout.pruning.bounds.layouts import Layout
+from trainscout.pruning.bounds.paths import find_paths
+from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
 
 
 def longest(layout, schedule, m, weights, blocking):

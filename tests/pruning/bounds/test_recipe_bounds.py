@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruning.bounds import Bounds
-from pruning.bounds.layouts import Layout
-from pruning.bounds.recipe_bounds import PASS_FIELDS
-from pruning.bounds.step_end import END_FIELDS
-from pruning.recipe_table import FIELDS, RecipeTable
-from simulators.calibration import Calibration
-from simulators.replay.simulator import ReplaySimulator
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
+from trainscout.pruning.bounds import Bounds
+from trainscout.pruning.bounds.layouts import Layout
+from trainscout.pruning.bounds.recipe_bounds import PASS_FIELDS
+from trainscout.pruning.bounds.step_end import END_FIELDS
+from trainscout.pruning.recipe_table import FIELDS, RecipeTable
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 
 
 def bounds_of(job, **given_):

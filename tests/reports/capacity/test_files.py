@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from planning.changes import Change
-from planning.goodput import Reliability
-from planning.outcome import StudyOutcome, run_study
-from planning.store import AnswerStore
-from reports.capacity import files
-from reports.capacity.files import launch_scripts, study_texts
-from reports.capacity.record import study_record
-from reports.launch import megatron_launch
 from tests.planning.fakes import SETTINGS, STUDY, answer, declarations
+from trainscout.planning.changes import Change
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import StudyOutcome, run_study
+from trainscout.planning.store import AnswerStore
+from trainscout.reports.capacity import files
+from trainscout.reports.capacity.files import launch_scripts, study_texts
+from trainscout.reports.capacity.record import study_record
+from trainscout.reports.launch import megatron_launch
 
 
 @pytest.fixture

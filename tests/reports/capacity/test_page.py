@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from planning.goodput import Reliability
-from planning.outcome import run_study
-from planning.store import AnswerStore
-from planning.study import Study, Target
-from reports.capacity.page import study_page
-from reports.capacity.plot import Axis, Mark, Series, figure
-from reports.capacity.record import study_record
 from tests.planning.fakes import SETTINGS, TRAINING, answer, declarations
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import run_study
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Study, Target
+from trainscout.reports.capacity.page import study_page
+from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
+from trainscout.reports.capacity.record import study_record
 
 VOID = {"meta", "line", "polyline", "rect", "circle"}
 

@@ -9,15 +9,15 @@ from datetime import datetime
 
 import pytest
 
-from planning.answer import answer_cell
-from planning.goodput import Reliability
-from planning.outcome import run_study
-from planning.store import AnswerStore
-from planning.study import Target
-from reports.capacity.record import search_command, study_csv, study_record
-from reports.capacity.runs import last_record, new_directory, save_run
-from reports.nothing_found import why_nothing_fits
 from tests.planning.fakes import SETTINGS, STUDY, declarations
+from trainscout.planning.answer import answer_cell
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import run_study
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Target
+from trainscout.reports.capacity.record import search_command, study_csv, study_record
+from trainscout.reports.capacity.runs import last_record, new_directory, save_run
+from trainscout.reports.nothing_found import why_nothing_fits
 
 SEARCH = functools.partial(answer_cell, settings=SETTINGS, why_nothing=why_nothing_fits)
 GROUPS = {"space": "megatron", "search": "exact"}

@@ -5,23 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from planning.answer import Answer
-from planning.changes import Change
-from planning.goodput import Reliability
-from planning.outcome import CellResult, StudyOutcome, run_study
-from planning.scaling import scaling_curves
-from planning.store import AnswerStore
-from planning.study import Target
-from reports.capacity.tables import (
-    answer_words,
-    bend_words,
-    changes_report,
-    goodput_words,
-    study_report,
-    target_words,
-)
-from reports.terminal import as_text
 from tests.planning.fakes import SETTINGS, STUDY, answer, cell, declarations, point
+from trainscout.planning.answer import Answer
+from trainscout.planning.changes import Change
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import CellResult, StudyOutcome, run_study
+from trainscout.planning.scaling import scaling_curves
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Target
+from trainscout.reports.capacity.tables import (
+    changes_report,
+    format_answer,
+    format_bend,
+    format_goodput,
+    format_target,
+    study_report,
+)
+from trainscout.reports.terminal import as_text
 
 FAILING = Reliability(1e5, None, 30.0, 60.0, 300.0, source="made up")
 
@@ -60,13 +60,13 @@ def test_the_report_has_the_answer_first_and_then_its_tables(tmp_path):
 
 def test_an_unmet_target_is_said(tmp_path):
     outcome = outcome_of(tmp_path, {"never": Target(days=0.001)})
-    words = answer_words(outcome.models[0], outcome)
+    words = format_answer(outcome.models[0], outcome)
     assert "no cluster meets never (<= 0.001 days). The cheapest that fits is" in words
 
 
 def test_targets_that_exclude_each_other_are_said(tmp_path):
     outcome = outcome_of(tmp_path, {"soon": Target(days=50), "small": Target(gpus=8)})
-    words = answer_words(outcome.models[0], outcome)
+    words = format_answer(outcome.models[0], outcome)
     assert "no one cluster meets all targets at once" in words
 
 
@@ -91,14 +91,14 @@ def test_nothing_fits_is_said_with_its_reason(tmp_path):
     ],
 )
 def test_limits_in_words(target, words):
-    assert target_words(target) == words
+    assert format_target(target) == words
 
 
 def test_a_bend_names_the_part_and_the_batch():
     (curve,) = scaling_curves(
         [point(16), point(32, 0.7, pp=4, micro_batches=8, compute=0.5, bubble=0.2)]
     )
-    assert [bend_words(size) for size in curve.points] == [
+    assert [format_bend(size) for size in curve.points] == [
         "",
         "bubble (100% of it); batch limit: 8 micro-batches a replica for 4 stages",
     ]
@@ -125,10 +125,10 @@ def test_changes_are_a_table_and_the_rest_is_counted():
     ],
 )
 def test_days_say_what_they_take_for_granted(tmp_path, reliability, words):
-    assert goodput_words(outcome_of(tmp_path, {}), reliability).startswith(words)
+    assert format_goodput(outcome_of(tmp_path, {}), reliability).startswith(words)
 
 
 def test_days_with_failures_are_said_where_nothing_fits(tmp_path):
     outcome = replace(outcome_of(tmp_path, {}), models=())
-    said = goodput_words(outcome, FAILING)
+    said = format_goodput(outcome, FAILING)
     assert said == "Days: with failures, checkpoints and restarts (made up)."

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.tracking.metrics import prediction_metrics
-from planning.answer import Answer
-from planning.changes import Change
-from planning.goodput import Reliability
-from planning.outcome import run_study
-from planning.store import AnswerStore
-from planning.study import Target
-from reports.capacity.record import study_record
-from reports.capacity.tracked import study_runs
 from tests.planning.fakes import SETTINGS, STUDY, answer, declarations
 from tests.samples import prediction
+from trainscout.optimizer.tracking.metrics import prediction_metrics
+from trainscout.planning.answer import Answer
+from trainscout.planning.changes import Change
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import run_study
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Target
+from trainscout.reports.capacity.record import study_record
+from trainscout.reports.capacity.tracked import study_runs
 
 NOTE = "mlflow.note.content"
 CONFIGURED = {"search": {"sampler": "exact"}, "seed": 4, "sweep": {"name": "toy"}}

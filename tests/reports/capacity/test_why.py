@@ -1,10 +1,10 @@
 """Why nothing fits, with the proof of a search that has one."""
 
-from optimizer.objective import Objective
-from optimizer.options import ExecutorOptions, SearchOptions
-from optimizer.study import run_search
-from reports.capacity.why import why_no_recipe
 from tests.optimizer.fake_simulator import declared
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
+from trainscout.reports.capacity.why import why_no_recipe
 
 SPACE = {"name": "one", "knobs": {"micro_batch": {"choices": [1, 2]}}}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from optimizer.question import Declared
-from optimizer.space import Space, compile_space
-from reports.comparison.predictions import Predictions
-from simulators.job import Job, Recipe
-from simulators.prediction import Prediction
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction
+from trainscout.optimizer.space import Space, compile_space
+from trainscout.reports.comparison.predictions import Predictions
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.question import Question
 
-DECLARED = Declared(MODEL, GPU, CLUSTER, TRAINING)
+DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
 
 KNOBS = {
     "tp": {"powers_of_two_up_to": "nvlink_domain"},

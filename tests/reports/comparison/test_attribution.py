@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.comparison import attribution
-from reports.comparison.attribution import attribute, changed_fields
-from simulators.job import Recipe
 from tests.reports.comparison.samples import predictions
+from trainscout.reports.comparison import attribution
+from trainscout.reports.comparison.attribution import attribute, changed_fields
+from trainscout.simulators.predictor.question.job import Recipe
 
 PLAIN = Recipe(tp=2, sp=True)
 

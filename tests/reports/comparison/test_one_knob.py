@@ -1,11 +1,11 @@
 from dataclasses import replace
 
-from optimizer.space import compile_space
-from reports.comparison.one_knob import one_knob
-from reports.comparison.predictions import Predictions
-from simulators.job import Recipe
 from tests.reports.comparison.samples import DECLARED, Formula, predictions, space
 from tests.samples import MODEL
+from trainscout.optimizer.space import compile_space
+from trainscout.reports.comparison.one_knob import one_knob
+from trainscout.reports.comparison.predictions import Predictions
+from trainscout.simulators.predictor.question.job import Recipe
 
 FIRST = Recipe(tp=2, sp=True)
 
@@ -79,5 +79,5 @@ def test_what_the_space_derives_follows():
 def test_small_differences_are_not_told_apart():
     made = predictions(lambda r: 10.0 - 0.001 * r.micro_batch - 9 * (r.recompute == "full"))
     found = {(each.fields[0], each.after[0]): each for each in one_knob(FIRST, space(), made)}
-    assert found["micro_batch", 2].told_apart is False
-    assert found["recompute", "full"].told_apart is True
+    assert found["micro_batch", 2].distinguishable is False
+    assert found["recompute", "full"].distinguishable is True

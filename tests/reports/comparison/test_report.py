@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from conf.build import build_value
-from optimizer.question import Declared
-from reports.comparison import Predictions, compare
-from reports.comparison.record import comparison_csv, comparison_record
-from reports.comparison.report import answer_line, comparison_report
-from reports.comparison.words import Unit, change_words, signed_seconds
-from reports.terminal import as_text
-from simulators.base import get_simulator
-from simulators.job import Model, Recipe
 from tests.reports.comparison.samples import predictions, space
 from tests.reports.given.samples import CONF
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+from trainscout.conf.build import build_value
+from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.comparison.record import comparison_csv, comparison_record
+from trainscout.reports.comparison.report import answer_line, comparison_report
+from trainscout.reports.comparison.words import Unit, format_change, signed_seconds
+from trainscout.reports.terminal import as_text
+from trainscout.simulators.predictor.question.job import Model, Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import get_simulator
 
 FIRST = Recipe(tp=2, sp=True)
 OTHER = replace(FIRST, pp=2, vpp=2, micro_batch=2)
@@ -74,7 +74,7 @@ def test_the_answer_alone():
 
 
 def test_memory_adds_up_to_what_is_needed():
-    declared = Declared(MODEL, GPU, CLUSTER, TRAINING)
+    declared = Question(MODEL, GPU, CLUSTER, TRAINING)
     first = ("a", "", Recipe(tp=2, sp=True))
     comparison = compare(first, None, space(), Predictions(declared, get_simulator("replay")))
     lines = as_text(comparison_report(comparison)).split("Memory of the worst stage, GiB")[1]
@@ -150,7 +150,7 @@ def test_csv_has_a_row_for_every_recipe():
     ],
 )
 def test_changes_in_words(fields, before, after, words):
-    assert change_words(fields, before, after) == words
+    assert format_change(fields, before, after) == words
 
 
 def test_signed_quantities():
@@ -165,7 +165,7 @@ def test_signed_quantities():
 def test_reasons_are_the_real_quantities():
     """Of GPT-22B on 16 H100, counted by hand."""
     shape = build_value(Model, "model", yaml.safe_load((CONF / "model/gpt22b.yaml").read_text()))
-    declared = Declared(shape, GPU, CLUSTER, TRAINING)
+    declared = Question(shape, GPU, CLUSTER, TRAINING)
     first = Recipe(tp=8, pp=2, recompute="full")
     other = Recipe(tp=4, pp=4, vpp=2, sp=True)
     comparison = compare(

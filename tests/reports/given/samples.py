@@ -8,16 +8,16 @@ from typing import Any
 
 import yaml
 
-from conf.build import build_value
-from optimizer.question import Declared
-from reports.given import Given, read_given
-from simulators.framework import Framework
-from simulators.job import Model
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+from trainscout.conf.build import build_value
+from trainscout.reports.given import Given, read_given
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.question import Question
 
 CONF = Path(__file__).parents[3] / "conf"
 
-BASE = Declared(MODEL, GPU, CLUSTER, TRAINING)
+BASE = Question(MODEL, GPU, CLUSTER, TRAINING)
 
 
 def model(name: str) -> Model:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from reports.given.megatron import MegatronArguments
-from reports.given.options import Options
-from simulators.errors import InputError
-from simulators.job import Mla, Recipe
 from tests.reports.given.samples import read
 from tests.samples import CLUSTER, MODEL, TRAINING
+from trainscout.reports.given.megatron import MegatronArguments
+from trainscout.reports.given.options import Options
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Mla, Recipe
 
 SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "
 SHAPE += "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 "

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from optimizer.question import Declared
-from pruning.equivalence import plainest
-from reports.given import read_given
-from reports.launch import megatron_launch, torchtitan
-from simulators.job import Cluster, Job, Recipe, Training
-from simulators.validity import why_invalid
 from tests.reports.given.samples import BASE, framework, model
 from tests.samples import GPU
+from trainscout.pruning.equivalence import plainest
+from trainscout.reports.given import read_given
+from trainscout.reports.launch import megatron_launch, torchtitan
+from trainscout.simulators.predictor.question.job import Cluster, Job, Recipe, Training
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 CORE = framework("megatron_core")
 MODELS = {
@@ -110,7 +110,7 @@ def test_megatron_scripts_say_their_job(tmp_path_factory, name, recipe):
     spelt = {"head_dim": found.head_dim, "qk_norm": found.qk_norm}
     named = {"name": shape.name, "source": shape.source}
     assert replace(found, **named) == replace(shape, **spelt)
-    again = Declared(found, GPU, CLUSTER, read.declared.training, read.declared.framework)
+    again = Question(found, GPU, CLUSTER, read.declared.training, read.declared.framework)
     assert again.training.global_batch_size == TRAINING.global_batch_size
     # Megatron counts whole steps.
     per_step = job.tokens_per_step

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.given.shell import read_script
-from reports.given.shell_values import is_known, shown
-from simulators.errors import InputError
+from trainscout.reports.given.shell import read_script
+from trainscout.reports.given.shell_values import is_known, shown
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 def words(text: str, **environment: str) -> list[str]:

@@ -1,9 +1,9 @@
 import pytest
 
-from reports.given import TORCHTITAN
-from simulators.errors import InputError
-from simulators.job import Recipe
 from tests.reports.given.samples import framework, model, read
+from trainscout.reports.given import TORCHTITAN
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 TOML = """
 [model]

@@ -7,10 +7,18 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from simulators.framework import Framework
-from simulators.job import Cluster, Gpu, Job, Mla, Model, Recipe, Training
-from simulators.validity import why_invalid
 from tests.samples import GPU, MODEL, MOE_MODEL
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import (
+    Cluster,
+    Gpu,
+    Job,
+    Mla,
+    Model,
+    Recipe,
+    Training,
+)
+from trainscout.simulators.predictor.question.validity import why_invalid
 
 DENSE = replace(
     MOE_MODEL, name="tiny_llama", moe=None, head_dim=None, ffn_hidden_size=2816, num_layers=12

@@ -8,11 +8,11 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from reports.launch import deepspeed
-from reports.launch.deepspeed import launch
-from simulators.job import Job, Recipe
 from tests.reports.launch.jobs import DENSE, EXPERTS, jobs
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+from trainscout.reports.launch import deepspeed
+from trainscout.reports.launch.deepspeed import launch
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 GROUPED = replace(DENSE, num_query_groups=4)
 MODELS = (

@@ -6,19 +6,19 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from reports.launch import (
+from tests.reports.launch.jobs import DENSE, jobs
+from tests.samples import job_of
+from trainscout.reports.launch import (
     FRAMEWORKS,
+    format_launch,
     launch_note,
     launch_record,
     launch_texts,
-    launch_words,
     launches,
     write_launches,
 )
-from simulators.errors import InputError
-from simulators.job import Recipe
-from tests.reports.launch.jobs import DENSE, jobs
-from tests.samples import job_of
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Recipe
 
 ZERO = Recipe(zero_stage=3, overlap_grad_reduce=True)
 PARALLEL = Recipe(tp=2, sp=True)
@@ -51,7 +51,7 @@ def test_what_cannot_run_leaves_a_reason_and_no_file(tmp_path):
     assert note.startswith("launch/ has files for Megatron-LM, Megatron-Bridge, Slurm. None for")
     short = launch_note(found, "launch/", whole=False)
     assert short.endswith("TorchTitan, DeepSpeed cannot run it (launch/README.md says why)")
-    assert any(line.startswith("no DeepSpeed: tp=2") for line in launch_words(found))
+    assert any(line.startswith("no DeepSpeed: tp=2") for line in format_launch(found))
     record = launch_record(found)
     assert record["deepspeed"]["script"] is None
     assert record["megatron_lm"]["files"] == ["megatron_lm.sh"]

@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from reports.launch import megatron_launch
-from simulators.job import Job
 from tests.reports.launch.jobs import jobs
 from tests.reports.launch.megatron_parser import parser, table
+from trainscout.reports.launch import megatron_launch
+from trainscout.simulators.predictor.question.job import Job
 
 PARSER = parser()
 # Names that Megatron-LM gives to the transformer configuration under another name

@@ -15,10 +15,10 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from reports.launch import megatron_core
-from reports.launch.megatron_bridge import launch
-from simulators.job import Job
 from tests.reports.launch.jobs import jobs
+from trainscout.reports.launch import megatron_core
+from trainscout.reports.launch.megatron_bridge import launch
+from trainscout.simulators.predictor.question.job import Job
 
 TABLE = Path(__file__).with_name("megatron_bridge_fields.csv")
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from reports.launch import megatron_launch
-from simulators.framework import Framework
-from simulators.job import Job, Mla, Recipe
 from tests.samples import CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
+from trainscout.reports.launch import megatron_launch
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job, Mla, Recipe
 
 
 def arguments(job: Job) -> dict[str, str]:

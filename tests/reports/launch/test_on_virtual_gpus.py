@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from reports.launch import launch_texts, launches
-from simulators.framework import Framework
-from simulators.job import Job, Recipe
 from tests.e2e.commands import environment
 from tests.reports.launch.jobs import DENSE
 from tests.samples import CLUSTER, GPU, TRAINING
+from trainscout.reports.launch import launch_texts, launches
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 ROOT = Path(__file__).parents[3]
 SMALL = replace(DENSE, num_layers=2, num_query_groups=4, vocab_size=1024, sequence_length=256)
@@ -43,7 +43,15 @@ def emulation():
 def emulated(directory: Path, *words: str) -> str:
     """What a script says that runs as rank 0 of the job."""
     place = ["--world-size", str(JOB.world_size), "--rank", "0", "--gpu", GPU.name]
-    command = [sys.executable, "-m", "simulators.emulation", "run", *place, "--", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "trainscout",
+        "run",
+        *place,
+        "--",
+        *words,
+    ]
     variables = {
         **environment(),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(directory), *sys.path]),

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from reports.launch import launch_texts, launches
-from reports.launch.slurm import NAME, slurm_script
-from simulators.job import Recipe
 from tests.reports.launch.jobs import DENSE
 from tests.samples import CLUSTER, job_of
+from trainscout.reports.launch import launch_texts, launches
+from trainscout.reports.launch.slurm import NAME, slurm_script
+from trainscout.simulators.predictor.question.job import Recipe
 
 # Every framework can run it.
 JOB = replace(

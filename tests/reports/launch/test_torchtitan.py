@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from reports.launch.torchtitan import MODULE, launch
-from simulators.framework import Framework
-from simulators.job import Job, Recipe
 from tests.reports.launch.jobs import DENSE, EXPERTS, LATENT, jobs
 from tests.samples import CLUSTER, GPU, TRAINING, job_of
+from trainscout.reports.launch.torchtitan import MODULE, launch
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job, Recipe
 
 TITAN_MODELS = (DENSE, replace(DENSE, qk_norm=True, head_dim=128), *EXPERTS)
 FSDP = Recipe(zero_stage=3, overlap_grad_reduce=True)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from optimizer.question import Declared
-from optimizer.trial import SearchResult, Trial
-from reports.search_page import Asked, Searched
-from simulators.base import SimulatorSpec, get_simulator
-from simulators.job import Recipe
-from simulators.prediction import Prediction
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.search_page import Asked, Searched
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
-DECLARED = Declared(MODEL, GPU, CLUSTER, TRAINING)
+DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
 ASKED = Asked("python optimize.py model=tiny", "2026-01-02 03:04:05 UTC", "0123abcd", 7, "1.2")
 LAUNCH = {"launch.sh": "#!/usr/bin/env bash\ntorchrun pretrain_gpt.py --seq-length 1024\n"}
 RECIPES = (

@@ -4,11 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from reports.search_page import search_page
-from simulators.traced.verification import RankCheck, RankFigures, Verification
 from tests.browser import LAPTOP
 from tests.reports.search_page.searches import nothing_fits, searched, several_objectives
 from tests.reports.search_page.test_page import HOSTILE, hostile
+from trainscout.reports.search_page import search_page
+from trainscout.simulators.virtual_cluster.traced.verification import (
+    RankCheck,
+    RankFigures,
+    Verification,
+)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from optimizer.certificate import Certificate
-from reports.search_page.layout_map import layout_map
 from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
+from trainscout.optimizer.certificate import Certificate
+from trainscout.reports.search_page.layout_map import layout_map
 
 
 def cells(trials, certificate=None):

@@ -5,8 +5,8 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from reports.search_page import PAGE, search_page, write_search_page
 from tests.reports.search_page.searches import searched
+from trainscout.reports.search_page import PAGE, search_page, write_search_page
 
 HOSTILE = "</script><script>alert('{{record}}')</script><img src=x onerror=alert(1)>&amp;\u2028"
 

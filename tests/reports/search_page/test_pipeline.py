@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from reports.search_page.pipeline import pipeline_bars, shown_micro_batches
-from simulators.base import SimulatorSpec
-from simulators.job import Recipe
 from tests.reports.search_page.searches import DECLARED, RECIPES, simulated
+from trainscout.reports.search_page.pipeline import pipeline_bars, shown_micro_batches
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.registry import SimulatorSpec
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

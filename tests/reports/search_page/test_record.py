@@ -3,15 +3,19 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.certificate import Certificate
-from reports.search_page.record import MOST_RECIPES, page_record
-from simulators.traced.verification import RankCheck, RankFigures, Verification
 from tests.reports.search_page.searches import (
     LAUNCH,
     RECIPES,
     nothing_fits,
     searched,
     several_objectives,
+)
+from trainscout.optimizer.certificate import Certificate
+from trainscout.reports.search_page.record import MOST_RECIPES, page_record
+from trainscout.simulators.virtual_cluster.traced.verification import (
+    RankCheck,
+    RankFigures,
+    Verification,
 )
 
 
@@ -97,7 +101,7 @@ def test_several_objectives_have_no_best():
     given = several_objectives("step_time", "memory", count=2)
     record = page_record(given)
     assert record["why"] is None
-    assert record["told_apart"] is None
+    assert record["distinguishable"] is None
     assert record["pareto"] == [trial.number for trial in given.shown]
     assert [each["name"] for each in record["objectives"]] == ["step_time", "memory"]
 

@@ -1,7 +1,7 @@
 import re
 
-from reports.search_page import asked_now, launch_texts
 from tests.reports.search_page.searches import searched
+from trainscout.reports.search_page import asked_now, launch_texts
 
 
 def test_the_command_can_be_pasted():

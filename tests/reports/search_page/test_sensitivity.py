@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from reports.search_page.sensitivity import CHANGES, sensitivity
-from simulators.base import SimulatorSpec, get_simulator
-from simulators.network.choice import CongestedNetwork, NetworkChoice
-from simulators.network.topology.fabric import SwitchFabric
 from tests.reports.search_page.searches import DECLARED, fitting_trials
+from trainscout.reports.search_page.sensitivity import CHANGES, sensitivity
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 
 def rows(**changed):

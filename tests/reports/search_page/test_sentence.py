@@ -1,8 +1,8 @@
 from dataclasses import replace
 
-from reports.search_page.sentence import recipe_sentence
-from simulators.job import Recipe
 from tests.samples import MOE_MODEL, job_of
+from trainscout.reports.search_page.sentence import recipe_sentence
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def test_says_what_a_recipe_does():

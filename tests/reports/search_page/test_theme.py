@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import reports.search_page
+import trainscout.reports.search_page
 
-THEME = Path(reports.search_page.__file__).with_name("assets") / "theme.css"
+THEME = Path(trainscout.reports.search_page.__file__).with_name("assets") / "theme.css"
 BLOCKS = re.findall(r"\{([^{}]*--ink:[^{}]*)\}", THEME.read_text(encoding="utf-8"))
 COLOURS = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block)) for block in BLOCKS]
 TEXT = ("ink", "faint", "accent", "bad")

@@ -3,10 +3,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.trial import Trial
-from reports.search_page.trial_table import trial_table
-from simulators.job import Recipe
 from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.search_page.trial_table import trial_table
+from trainscout.simulators.predictor.question.job import Recipe
 
 
 def everything():

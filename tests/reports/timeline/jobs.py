@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulators.base import SimulatorSpec
-from simulators.job import Job, Recipe, Training
-from simulators.replay.memory_timeline import MemoryTimeline, memory_timeline
-from simulators.replay.pass_timeline import passes_of
-from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.step_program import step_program
-from simulators.replay.timeline import Timeline
-from simulators.replay.unroll import unroll
-from simulators.validity import check_job
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
+from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.replay.memory_timeline import MemoryTimeline, memory_timeline
+from trainscout.simulators.predictor.replay.pass_timeline import passes_of
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.replay.step_program import step_program
+from trainscout.simulators.predictor.replay.timeline import Timeline
+from trainscout.simulators.predictor.replay.unroll import unroll
+from trainscout.simulators.registry import SimulatorSpec
 
 SPEC, SIMULATOR = SimulatorSpec(), ReplaySimulator()
 RECIPES = {

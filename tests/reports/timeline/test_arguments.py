@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from reports.timeline.arguments import arguments
-from simulators.collectives import CollectivePrice
-from simulators.prediction import Evidence
-from simulators.replay.prices import PricedOp
-from simulators.workload.ir import Collective, Gemm, SendRecv, Streaming
+from trainscout.reports.timeline.arguments import arguments
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.replay.prices import PricedOp
+from trainscout.simulators.predictor.workload.ir import Collective, Gemm, SendRecv, Streaming
 
 
 def test_a_product_says_its_shape_work_and_rates() -> None:

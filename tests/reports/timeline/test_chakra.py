@@ -8,18 +8,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.timeline.chakra import write_recipe_chakra
-from simulators.errors import InputError
-from simulators.replay.prices import KERNELS
-from simulators.replay.timeline import COMMUNICATION, COMPUTE, DATA_PARALLEL, Timeline
-from simulators.traces.chakra import read_chakra
-from simulators.traces.chakra.schema import NodeType, attributes, read_messages
-from simulators.traces.collate import collate
-from simulators.traces.events import Collective, Group, Op, PointToPoint, Trace
-from simulators.workload import ir
-from simulators.workload.ranks import group_of, place_of
-from simulators.workload.work import kernel_flops
 from tests.reports.timeline.jobs import RECIPES, job_of, played
+from trainscout.reports.timeline.chakra import write_recipe_chakra
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.replay.prices import KERNELS
+from trainscout.simulators.predictor.replay.timeline import (
+    COMMUNICATION,
+    COMPUTE,
+    DATA_PARALLEL,
+    Timeline,
+)
+from trainscout.simulators.predictor.workload import ir
+from trainscout.simulators.predictor.workload.ranks import group_of, place_of
+from trainscout.simulators.predictor.workload.work import kernel_flops
+from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
+from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
+    NodeType,
+    attributes,
+    read_messages,
+)
+from trainscout.simulators.virtual_cluster.traces.collate import collate
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Collective,
+    Group,
+    Op,
+    PointToPoint,
+    Trace,
+)
 
 pytest.importorskip("google.protobuf")
 

@@ -12,15 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reports.timeline import chrome
-from reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
-from simulators.errors import InputError
-from simulators.replay.prices import launches_of
-from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.timeline import COMPUTE, DATA_PARALLEL, HOST, NONE, PIPELINE, Timeline
-from simulators.workload.ir import Collective, SendRecv
-from simulators.workload.ranks import group_of, place_of, stage_rank
 from tests.reports.timeline.jobs import RECIPES, job_of, played
+from trainscout.reports.timeline import chrome
+from trainscout.reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.replay.prices import launches_of
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.replay.timeline import (
+    COMPUTE,
+    DATA_PARALLEL,
+    HOST,
+    NONE,
+    PIPELINE,
+    Timeline,
+)
+from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
+from trainscout.simulators.predictor.workload.ranks import group_of, place_of, stage_rank
 
 Events = list[dict[str, Any]]
 # Times are written in nanoseconds.

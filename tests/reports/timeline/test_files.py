@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from reports.timeline.files import write_timeline_files
-from simulators.base import SimulatorSpec
-from simulators.errors import InputError
-from simulators.job import Job
-from simulators.network.choice import CongestedNetwork, NetworkChoice
-from simulators.network.topology import SwitchFabric
-from simulators.replay.simulator import ReplaySimulator
-from simulators.replay.timeline_choice import TimelineChoice
-from simulators.workload.megatron import build_workload
-from simulators.workload.program import Workload
 from tests.reports.timeline.jobs import SIMULATOR, SPEC, job_of
+from trainscout.reports.timeline.files import write_timeline_files
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
+from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Workload
+from trainscout.simulators.registry import SimulatorSpec
 
 
 def test_memory_as_csv_peaks_at_the_prediction(tmp_path: Path) -> None:

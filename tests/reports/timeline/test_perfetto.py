@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.question import job as question
-from reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
-from reports.timeline.files import write_timeline_files
-from simulators.job import Recipe
-from simulators.replay.timeline_choice import TimelineChoice
-from simulators.workload.ranks import stage_rank
 from tests.perfetto import open_trace, query
 from tests.reports.timeline.jobs import RECIPES, SIMULATOR, SPEC, job_of, played
+from trainscout.reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
+from trainscout.reports.timeline.files import write_timeline_files
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
+from trainscout.simulators.predictor.workload.ranks import stage_rank
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -1,0 +1,118 @@
+"""Write the accuracy page and its plots: ``trainscout accuracy --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainscout.conf.failures import INTERRUPTED, OK, explain
+from trainscout.simulators.laboratory.published.page import (
+    ERROR_PLOT,
+    MEMORY_PLOT,
+    PLOT_FOLDER,
+    STEP_PLOT,
+    accuracy_page,
+)
+from trainscout.simulators.laboratory.published.plots import (
+    error_plot,
+    memory_plot,
+    step_time_plot,
+)
+from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS, stored_coverage
+from trainscout.simulators.laboratory.published.summaries import (
+    COLLECTIVES,
+    KERNELS,
+    read_summary,
+    stored_summary,
+)
+from trainscout.simulators.laboratory.validate import predict
+from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.question.errors import InputError
+
+COUNTED = ("A", "B")
+ANALYSIS = "error_analysis.md"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code (0 done, 2 wrong input)."""
+    options = _parser().parse_args(arguments)
+    try:
+        write_accuracy(options.docs, options.collectives, options.kernels)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug=options.debug)
+    return OK
+
+
+def write_accuracy(docs: Path, collectives: Path | None, kernels: Path | None) -> None:
+    """Replay the published rows and write ``accuracy.md`` and its plots into ``docs``.
+
+    ``collectives`` and ``kernels`` are results of the other two validators; their figures are
+    kept with the project, so that the page can be made again without their measurements.
+
+    Raises:
+        InputError: for a folder without the error analysis, or an unusable result file.
+    """
+    folder = docs / PLOT_FOLDER
+    analysis = folder / ANALYSIS
+    if not analysis.is_file():
+        raise InputError("--docs", docs, f"has no {PLOT_FOLDER}/{ANALYSIS}", "the docs folder")
+    given = ((collectives, COLLECTIVES), (kernels, KERNELS))
+    # All are read before one is kept.
+    kept = [(place, read_summary(result)) for result, place in given if result is not None]
+    for place, summary in kept:
+        write_whole(place, json.dumps(summary, indent=1) + "\n")
+    report, _ = predict(PUBLISHED_RUNS, COUNTED, "replay")
+    for name, drawn in _plots(report).items():
+        write_whole(folder / name, drawn)
+    page = accuracy_page(
+        report,
+        stored_coverage(),
+        stored_summary(COLLECTIVES),
+        stored_summary(KERNELS),
+        analysis.read_text(encoding="utf-8"),
+    )
+    write_whole(docs / "accuracy.md", page)
+
+
+def _plots(report: dict[str, Any]) -> dict[str, str]:
+    rows = report["rows"]
+    return {
+        STEP_PLOT: step_time_plot(rows),
+        ERROR_PLOT: error_plot(rows),
+        MEMORY_PLOT: memory_plot(rows),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainscout accuracy",
+        description="Replay the published rows and write docs/accuracy.md with its plots.",
+        **help_ending(
+            "trainscout accuracy --kernels kernels.json --collectives collectives.json",
+            "0 done; 1 an internal failure; 2 wrong input",
+        ),
+    )
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
+    parser.add_argument(
+        "--collectives",
+        type=Path,
+        help="JSON of trainscout collectives validate",
+    )
+    parser.add_argument(
+        "--kernels",
+        type=Path,
+        help="JSON of trainscout kernels validate",
+    )
+    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

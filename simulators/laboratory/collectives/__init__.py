@@ -1,0 +1,1 @@
+"""Fit and validate the model of NCCL's collectives."""

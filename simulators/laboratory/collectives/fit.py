@@ -1,0 +1,275 @@
+"""Fit the coefficients of ``execution.py`` to nccl-tests results.
+
+    trainscout collectives fit results.csv
+    trainscout collectives fit results.csv --output conf/transport \\
+        --errors simulators/predictor/collectives/fit_errors.yaml
+
+``results.csv`` is a table as ``describe.py`` reads it; ``machines.yaml`` says which of its
+clusters are fitted to (``train``) and which first judge the fit (``validation``). The first
+command shows what the second writes. In the folder, the ``fitted`` part of every transport:
+
+* the coefficients, from both sets, and how many rows and which clusters stand behind each;
+* per cluster and size band the median error three ways: as fitted, with the cluster left out of
+  the fit, and for a validation cluster from the training clusters alone.
+
+``--errors`` gets the averages of those errors over clusters and bands, whatever the transport:
+what a cluster that was fitted to, and one that was not, can expect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from trainscout.simulators.laboratory.collectives.least_squares import (
+    Fit,
+    Row,
+    fit,
+    predict_us,
+    rows_of,
+)
+from trainscout.simulators.predictor.collectives.describe import Measurement, read_table
+from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES, size_band
+from trainscout.simulators.predictor.collectives.transport import FABRICS, load
+from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.question.errors import InputError
+
+TRANSPORTS = ("nvlink", "pcie", *FABRICS)
+
+# (transport, cluster, band) and the median absolute error there.
+Errors = dict[tuple[str, str, str], float]
+# (cluster, band) and the same.
+Cells = dict[tuple[str, str], float]
+# As many as an algorithm has coefficients.
+FEWEST_ROWS = 7
+
+
+def errors_of(result: Fit, rows: Sequence[Row]) -> Errors:
+    """Median absolute relative error of each transport, cluster and size band."""
+    cells: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        cell = (row.transport, row.cluster_id, size_band(row.size_bytes))
+        cells[cell].append(abs(predict_us(result, row) / row.time_us - 1))
+    return {cell: float(np.median(errors)) for cell, errors in cells.items()}
+
+
+def left_out_errors(rows: Sequence[Row]) -> Errors:
+    """The errors of each cluster under the fit to all the others."""
+    found: Errors = {}
+    for cluster in sorted({row.cluster_id for row in rows}):
+        others = fit([row for row in rows if row.cluster_id != cluster])
+        found |= errors_of(others, [row for row in rows if row.cluster_id == cluster])
+    return found
+
+
+def _cells(result: Fit, rows: Sequence[Row]) -> Cells:
+    """Median absolute relative error of each cluster and size band, over all transports."""
+    cells: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        error = abs(predict_us(result, row) / row.time_us - 1)
+        cells[row.cluster_id, size_band(row.size_bytes)].append(error)
+    return {cell: float(np.median(errors)) for cell, errors in cells.items()}
+
+
+def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
+    """Errors per cluster and size band, averaged over them: in sample and out of it.
+
+    ``shipped``: of the fit to all clusters, on them; ``train`` and ``validation``: of the fit to
+    the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others.
+    """
+    train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
+    everything = train + validation
+    from_train = fit(train)
+    left_out: Cells = {}
+    for cluster in sorted({row.cluster_id for row in everything}):
+        others = fit([row for row in everything if row.cluster_id != cluster])
+        left_out |= _cells(others, [row for row in everything if row.cluster_id == cluster])
+    cells = {
+        "shipped": _cells(fit(everything), everything),
+        "train": _cells(from_train, train),
+        "validation": _cells(from_train, validation),
+        "left_out": left_out,
+    }
+    return {name: average(found) for name, found in cells.items()}
+
+
+def average(cells: Cells) -> dict[str, Any]:
+    """The mean over all cells and over those of each band; every cell counts alike."""
+    bands: dict[str, list[float]] = defaultdict(list)
+    for (_, band), error in cells.items():
+        bands[band].append(error)
+    return {
+        "clusters": len({cluster for cluster, _ in cells}),
+        "by_size_band": {
+            band: round(float(np.mean(bands[band])), 3) for band in BAND_NAMES if band in bands
+        },
+        "all": round(float(np.mean(list(cells.values()))), 3),
+    }
+
+
+def documents(measurements: Sequence[Measurement], command: str) -> dict[str, dict[str, Any]]:
+    """The ``fitted`` part of each transport's file; ``command`` is what it was made with."""
+    train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
+    everything = train + validation
+    result = fit(everything)
+    fitted, left_out = errors_of(result, everything), left_out_errors(everything)
+    from_train = errors_of(fit(train), validation)
+    return {
+        name: {
+            "command": command,
+            "provenance": (
+                "public nccl-tests results of the clusters named, grades A and B; coefficients "
+                "with 0 rows are InfiniBand's or NCCL's own constants, shifted as the "
+                "transport's other measurements say"
+            ),
+            "coefficients": _coefficients(name, result),
+            "errors": _errors(name, fitted, left_out, from_train),
+            "left_out_error": _by_band(name, left_out),
+        }
+        for name in TRANSPORTS
+    }
+
+
+def _coefficients(transport: str, result: Fit) -> dict[str, dict[str, Any]]:
+    return {
+        key: {
+            "terms": {name: float(f"{value:.4g}") for name, value in terms.items()},
+            "rows": result.rows[owner, key],
+            "nodes": result.nodes[owner, key],
+            "clusters": result.clusters[owner, key],
+        }
+        for (owner, key), terms in sorted(result.terms.items())
+        if owner == transport
+    }
+
+
+def _errors(
+    transport: str, fitted: Errors, left_out: Errors, from_train: Errors
+) -> dict[str, Any]:
+    """Each cluster's errors by band, in the order of the bands."""
+    document: dict[str, dict[str, dict[str, float]]] = {}
+    for cluster in sorted({name for owner, name, _ in fitted if owner == transport}):
+        bands = {}
+        for band in BAND_NAMES:
+            cell = (transport, cluster, band)
+            if cell in fitted:
+                bands[band] = {"fitted": fitted[cell], "left_out": left_out[cell]}
+                if cell in from_train:
+                    bands[band]["from_train"] = from_train[cell]
+        document[cluster] = {
+            band: {name: round(value, 3) for name, value in errors.items()}
+            for band, errors in bands.items()
+        }
+    return document
+
+
+def _by_band(transport: str, left_out: Errors) -> dict[str, float]:
+    """What a cluster that was not fitted to can expect: the mean over clusters."""
+    bands: dict[str, list[float]] = defaultdict(list)
+    for (owner, _, band), error in left_out.items():
+        if owner == transport:
+            bands[band].append(error)
+    return {band: round(float(np.mean(bands[band])), 3) for band in BAND_NAMES if band in bands}
+
+
+def check_rows(measurements: Sequence[Measurement]) -> None:
+    """Refuse a table that would replace what is known by defaults.
+
+    Raises:
+        InputError: without rows of both sets of clusters, with too few rows of a transport, or
+            with none of one that has been measured.
+    """
+    counts: Counter[str] = Counter()
+    for part in ("train", "validation"):
+        rows = rows_of(measurements, part)
+        if not rows:
+            problem = f"are too few: none is of a {part} cluster of machines.yaml"
+            raise InputError("rows", len(measurements), problem)
+        counts.update(row.transport for row in rows if row.usable)
+    for name in TRANSPORTS:
+        if counts[name] < FEWEST_ROWS and (counts[name] or _measured(name)):
+            problem = f"are too few of {name} to fit it"
+            raise InputError("rows", counts[name], problem, f"at least {FEWEST_ROWS}")
+
+
+def _measured(transport: str) -> bool:
+    """Whether the present coefficients of a transport come from measurements."""
+    entries = load(transport).get("fitted", {}).get("coefficients", {}).values()
+    return any(entry["rows"] for entry in entries)
+
+
+def write(fitted: Mapping[str, Mapping[str, Any]], directory: Path) -> None:
+    """Write each transport's file with a new ``fitted`` part, each file whole or not at all.
+
+    Raises:
+        InputError: for a folder that cannot be written.
+    """
+    for name, part in fitted.items():
+        write_output("--output", directory / f"{name}.yaml", _text({**load(name), "fitted": part}))
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(document), sort_keys=False, width=99)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; 2 for a table that cannot be used or a place that cannot be written."""
+    parser = argparse.ArgumentParser(
+        prog="trainscout collectives fit",
+        description="Fit the coefficients that price NCCL's collectives to nccl-tests results.",
+        **help_ending(
+            "trainscout collectives fit results.csv       # shows what --output writes\n"
+            "trainscout collectives fit results.csv --output conf/transport"
+        ),
+    )
+    parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
+    parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
+    parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
+    given = parser.parse_args(arguments)
+    try:
+        if given.output is not None:
+            for name in TRANSPORTS:
+                check_output("--output", given.output / f"{name}.yaml", [given.results])
+        check_output("--errors", given.errors, [given.results])
+        measurements, _ = read_table(given.results)
+        check_rows(measurements)
+        command = _command(given)
+        fitted, errors = documents(measurements, command), averages(measurements)
+        if given.output is not None:
+            write(fitted, given.output)
+        if given.errors is not None:
+            write_output("--errors", given.errors, _text({"command": command, "errors": errors}))
+    except InputError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    shown = fitted if given.output is None else {}
+    show_text(_text({**shown, "errors": errors}))
+    return 0
+
+
+def _command(given: argparse.Namespace) -> str:
+    # Where a table lies says nothing to a reader; its name does.
+    words = [
+        "python",
+        "-m",
+        "trainscout",
+        "collectives",
+        "fit",
+        given.results.name,
+    ]
+    for option, path in (("--output", given.output), ("--errors", given.errors)):
+        words += [] if path is None else [option, str(path)]
+    return shlex.join(words)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,107 @@
+"""Seconds of one call on a device: warm, repeated, in bursts or long enough to heat up.
+
+A ``Clock`` says how long a number of back-to-back calls take; the rest is arithmetic, the same
+for a GPU, a CPU and the clock of a test.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from trainscout.simulators.predictor.question.errors import InputError
+
+Call = Callable[[], object]
+
+WARM_UP_CALLS = 3
+SAMPLES = 7
+# Samples shorter than this are decided by the resolution of the events.
+SAMPLE_S = 2e-3
+MOST_CALLS = 500
+# Boards reach their power limit after some hundred milliseconds.
+SUSTAINED_S = 0.4
+# A generous bound of what the host needs to launch one call.
+LAUNCH_S = 20e-6
+
+
+class Clock(Protocol):
+    """Runs calls on a device and says how long they took there."""
+
+    def seconds(self, call: Call, count: int) -> float:
+        """Device seconds of ``count`` calls, one after another without gaps."""
+        ...
+
+
+def burst_s(clock: Clock, call: Call) -> float:
+    """Seconds of one call on a cool device: median of ``SAMPLES`` after a warm-up."""
+    clock.seconds(call, WARM_UP_CALLS)
+    count = calls_for(SAMPLE_S, clock.seconds(call, 1))
+    return statistics.median(clock.seconds(call, count) / count for _ in range(SAMPLES))
+
+
+def sustained_s(clock: Clock, call: Call, once_s: float) -> float:
+    """Seconds of one call in a run of ``SUSTAINED_S``: mean of its second half.
+
+    ``once_s`` is about what one call takes.
+    """
+    count = calls_for(SUSTAINED_S / 20, once_s)
+    samples: list[float] = []
+    while sum(samples) * count < SUSTAINED_S:
+        samples.append(clock.seconds(call, count) / count)
+    return statistics.fmean(samples[len(samples) // 2 :])
+
+
+def calls_for(seconds: float, once_s: float) -> int:
+    """How many calls of ``once_s`` fill ``seconds``, at least one and at most ``MOST_CALLS``."""
+    return max(1, min(MOST_CALLS, math.ceil(seconds / max(once_s, 1e-9))))
+
+
+class CudaClock:
+    """CUDA events around calls that were all launched before the first one starts."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._ticks_per_s = 2e9
+
+    def seconds(self, call: Call, count: int) -> float:
+        cuda = self._torch.cuda
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        # The device spins while the host launches, or short kernels would wait for it.
+        cuda._sleep(int(count * LAUNCH_S * self._ticks_per_s))
+        start.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3
+
+
+class HostClock:
+    """Host time; for trying a measurement on a CPU, whose figures are not worth keeping."""
+
+    def seconds(self, call: Call, count: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        return time.perf_counter() - begin
+
+
+def open_torch(device: str) -> tuple[Any, Clock]:
+    """PyTorch and the clock of ``cuda`` or ``cpu``.
+
+    Raises:
+        InputError: when PyTorch is not installed or sees no such device.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        problem = "needs PyTorch: pip install -e '.[gp]'"
+        raise InputError("--device", device, problem) from error
+    if device == "cpu":
+        return torch, HostClock()
+    if device != "cuda" or not torch.cuda.is_available():
+        raise InputError("--device", device, "is not there", "cuda, or cpu to try the command")
+    return torch, CudaClock(torch)

@@ -1,0 +1,324 @@
+"""Operations of the IR as PyTorch calls on a device, with random data.
+
+Random, because zeros and constants toggle fewer bits, draw less power and run faster. Operands
+that would stay in the L2 cache are rotated among copies, as successive layers of a model have
+different weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainscout.simulators.laboratory.device.timing import Call
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Gemm,
+    GroupedGemm,
+    Streaming,
+    TransformerKernel,
+)
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+# Row-wise kernels (norms, softmax, lookups) run over rows this long.
+ROW = 4096
+# Bytes of rotated operands: well above the largest L2 (126 MB on B200).
+ROTATED_BYTES = 512 << 20
+MOST_COPIES = 8
+
+
+@dataclass(frozen=True)
+class Built:
+    """A call that runs one kernel, how it was built (``impl``), and the bytes it moves."""
+
+    call: Call
+    impl: str
+    bytes: int = 0
+    shape: str = ""
+
+
+def operand_bytes(op: TransformerKernel) -> float:
+    """Bytes of an operation's 16-bit operands and results, each counted once."""
+    if isinstance(op, Streaming):
+        return float(op.bytes)
+    if isinstance(op, Attention):
+        queries = op.heads * op.seq_q * (op.head_dim + op.head_dim_v)
+        keys = op.kv_heads * op.seq_k * (op.head_dim + op.head_dim_v)
+        return 2.0 * op.batch * (queries + keys)
+    if isinstance(op, GroupedGemm):
+        m, count = op.m_per_group, op.groups
+    else:
+        m, count = op.m, op.batch
+    return 2.0 * count * (m * op.k + op.n * op.k + m * op.n)
+
+
+class TorchKernels:
+    """Builds calls on one device."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self.torch, self.device = torch, device
+        self.version = f"torch-{torch.__version__}"
+
+    def build(self, op: TransformerKernel) -> Built:
+        """The call of one operation.
+
+        Raises:
+            InputError: when PyTorch has no such kernel here.
+        """
+        try:
+            if isinstance(op, Gemm):
+                return self.gemm(op)
+            if isinstance(op, GroupedGemm):
+                return self.grouped_gemm(op)
+            if isinstance(op, Attention):
+                return self.attention(op)
+            return self.streaming(op)
+        except (RuntimeError, NotImplementedError, KeyError) as error:
+            # Out of memory is a RuntimeError too.
+            lines = str(error).splitlines()
+            raise InputError("kernel", op, f"cannot be built ({lines[:1]})") from error
+
+    def random(self, *shape: int, dtype: str = "bf16", grad: bool = False) -> Any:
+        kind = getattr(self.torch, DTYPES[dtype])
+        return self.torch.randn(*shape, dtype=kind, device=self.device, requires_grad=grad)
+
+    def rotate(self, make: Callable[[], Sequence[Any]], run: Callable[..., object]) -> Call:
+        """A call of ``run`` on the next of several operand sets."""
+        first = make()
+        size = sum(each.numel() * each.element_size() for each in first)
+        copies = max(1, min(MOST_COPIES, ROTATED_BYTES // max(size, 1)))
+        sets = itertools.cycle([first, *(make() for _ in range(copies - 1))])
+
+        def call() -> object:
+            return run(*next(sets))
+
+        call()
+        return call
+
+    def gemm(self, op: Gemm) -> Built:
+        batch = () if op.batch == 1 else (op.batch,)
+        matmul = self.torch.matmul
+
+        def operand(rows: int, columns: int) -> Any:
+            return self.random(*batch, rows, columns, dtype=op.dtype)
+
+        if op.layout == "TN":
+            call = self.rotate(
+                lambda: (operand(op.m, op.k), operand(op.n, op.k)), lambda x, w: matmul(x, w.mT)
+            )
+        elif op.layout == "NN":
+            call = self.rotate(lambda: (operand(op.m, op.k), operand(op.k, op.n)), matmul)
+        else:
+            if op.accumulate and not batch:
+                try:
+                    return self.accumulating_gemm(op)
+                except NotImplementedError:
+                    # Not on this device; the plain product then, and its name says so.
+                    pass
+            call = self.rotate(
+                lambda: (operand(op.k, op.m), operand(op.k, op.n)), lambda x, y: matmul(x.mT, y)
+            )
+        return Built(call, self.version)
+
+    def accumulating_gemm(self, op: Gemm) -> Built:
+        """A weight gradient added into an fp32 main gradient by the product itself.
+
+        Raises:
+            NotImplementedError: where PyTorch has no such product.
+        """
+        add = self.torch.ops.aten.addmm.dtype_out
+        main = self.torch.zeros(op.m, op.n, dtype=self.torch.float32, device=self.device)
+        call = self.rotate(
+            lambda: (
+                self.random(op.k, op.m, dtype=op.dtype),
+                self.random(op.k, op.n, dtype=op.dtype),
+            ),
+            lambda x, y: add(main, x.mT, y, self.torch.float32, out=main),
+        )
+        return Built(call, f"{self.version}-fp32-accumulate")
+
+    def grouped_gemm(self, op: GroupedGemm) -> Built:
+        grouped = self.torch.nn.functional.grouped_mm
+        rows = op.groups * op.m_per_group
+        ends = self.torch.arange(1, op.groups + 1, dtype=self.torch.int32, device=self.device)
+        ends = ends * op.m_per_group
+
+        def tokens(width: int) -> Any:
+            return self.random(rows, width, dtype=op.dtype)
+
+        def weights(first: int, second: int) -> Any:
+            return self.random(op.groups, first, second, dtype=op.dtype)
+
+        if op.layout == "NT":
+            call = self.rotate(
+                lambda: (tokens(op.n), tokens(op.k)), lambda x, y: grouped(x.mT, y, offs=ends)
+            )
+        elif op.layout == "TN":
+            call = self.rotate(
+                lambda: (tokens(op.k), weights(op.n, op.k)),
+                lambda x, w: grouped(x, w.mT, offs=ends),
+            )
+        else:
+            call = self.rotate(
+                lambda: (tokens(op.k), weights(op.k, op.n)), lambda x, w: grouped(x, w, offs=ends)
+            )
+        return Built(call, f"{self.version}-grouped_mm")
+
+    def attention(self, op: Attention) -> Built:
+        """cuDNN's kernel on Hopper and later unless FlashAttention-2 is asked for or the GPU is
+        older; PyTorch's plain one on a CPU."""
+        backends = self.torch.nn.attention.SDPBackend
+        capability = (0, 0)
+        backend, impl = backends.MATH, "sdpa-math"
+        if self.device != "cpu":
+            capability = self.torch.cuda.get_device_capability()
+            backend, impl = backends.FLASH_ATTENTION, "pytorch-flash"
+        if capability >= (9, 0) and op.kernel == "flash":
+            backend, impl = backends.CUDNN_ATTENTION, "cudnn"
+        grad = op.pass_ == "bwd"
+
+        def heads(count: int, length: int, width: int) -> Any:
+            shape = (op.batch, count, length, width)
+            return self.random(*shape, dtype=op.dtype, grad=grad)
+
+        def make() -> tuple[Any, ...]:
+            return (
+                heads(op.heads, op.seq_q, op.head_dim),
+                heads(op.kv_heads, op.seq_k, op.head_dim),
+                heads(op.kv_heads, op.seq_k, op.head_dim_v),
+            )
+
+        def forward(q: Any, k: Any, v: Any) -> Any:
+            with self.torch.nn.attention.sdpa_kernel(backend):
+                return self.torch.nn.functional.scaled_dot_product_attention(
+                    q, k, v, is_causal=op.causal, enable_gqa=op.heads != op.kv_heads
+                )
+
+        impl = f"{impl}-{self.version}"
+        if not grad:
+            return Built(self.rotate(make, forward), impl)
+        inputs = make()
+        output = forward(*inputs)
+        gradient = self.torch.randn_like(output)
+
+        def backward() -> object:
+            return self.torch.autograd.grad(output, inputs, gradient, retain_graph=True)
+
+        backward()
+        return Built(backward, impl)
+
+    def streaming(self, op: Streaming) -> Built:
+        """A kernel of the class that moves about as many bytes; ``Built.bytes`` says how many."""
+        makers: dict[str, Callable[[int], tuple[Call, int, str]]] = {
+            "elementwise": self._add,
+            "memcpy": self._copy,
+            "cast": self._cast,
+            "reduce": self._reduce,
+            "dropout": self._dropout,
+            "norm_fwd": self._norm,
+            "norm_bwd": self._norm_backward,
+            "softmax_fwd": self._softmax,
+            "softmax_bwd": self._softmax_backward,
+            "cross_entropy": self._cross_entropy,
+            "embedding": self._lookup,
+            "embedding_bwd": self._lookup_backward,
+            "permute": self._lookup,
+            "optimizer": self._adam,
+        }
+        call, moved, shape = makers[op.kind](op.bytes)
+        call()
+        return Built(call, self.version, moved, shape)
+
+    def _add(self, size: int) -> tuple[Call, int, str]:
+        n = max(1, size // 6)
+        x, y = self.random(n), self.random(n)
+        out = self.torch.empty_like(x)
+        return lambda: self.torch.add(x, y, out=out), 6 * n, f"[{n}]"
+
+    def _copy(self, size: int) -> tuple[Call, int, str]:
+        n = max(1, size // 4)
+        x = self.random(n)
+        out = self.torch.empty_like(x)
+        return lambda: out.copy_(x), 4 * n, f"[{n}]"
+
+    def _cast(self, size: int) -> tuple[Call, int, str]:
+        n = max(1, size // 6)
+        x = self.random(n)
+        out = self.torch.empty(n, dtype=self.torch.float32, device=self.device)
+        return lambda: out.copy_(x), 6 * n, f"[{n}]"
+
+    def _reduce(self, size: int) -> tuple[Call, int, str]:
+        n = max(1, size // 4)
+        x = self.random(n, dtype="fp32")
+        return lambda: self.torch.linalg.vector_norm(x), 4 * n, f"[{n}]"
+
+    def _dropout(self, size: int) -> tuple[Call, int, str]:
+        n = max(1, size // 5)
+        x = self.random(n)
+        return lambda: self.torch.native_dropout(x, 0.1, True), 5 * n, f"[{n}]"
+
+    def _rows(self, size: int, per_element: int, grad: bool = False) -> Any:
+        return self.random(max(1, size // (per_element * ROW)), ROW, grad=grad)
+
+    def _norm(self, size: int) -> tuple[Call, int, str]:
+        x, weight = self._rows(size, 4), self.random(ROW)
+        norm = self.torch.nn.functional.rms_norm
+        return lambda: norm(x, (ROW,), weight), 4 * x.numel(), _shape(x)
+
+    def _norm_backward(self, size: int) -> tuple[Call, int, str]:
+        x, weight = self._rows(size, 6, grad=True), self.random(ROW, grad=True)
+        return self._backward(
+            self.torch.nn.functional.rms_norm(x, (ROW,), weight), (x, weight), 6 * x.numel()
+        )
+
+    def _softmax(self, size: int) -> tuple[Call, int, str]:
+        x = self._rows(size, 4)
+        return lambda: self.torch.softmax(x, -1), 4 * x.numel(), _shape(x)
+
+    def _softmax_backward(self, size: int) -> tuple[Call, int, str]:
+        x = self._rows(size, 6, grad=True)
+        return self._backward(self.torch.softmax(x, -1), (x,), 6 * x.numel())
+
+    def _cross_entropy(self, size: int) -> tuple[Call, int, str]:
+        # Log-softmax reads and writes the fp32 logits, and reads them once for the sum.
+        x = self.random(max(1, size // (12 * ROW)), ROW, dtype="fp32")
+        rows, columns = x.shape
+        labels = self.torch.randint(0, columns, (rows,), device=self.device)
+        loss = self.torch.nn.functional.cross_entropy
+        return lambda: loss(x, labels), 12 * x.numel(), _shape(x)
+
+    def _lookup(self, size: int) -> tuple[Call, int, str]:
+        table = self._rows(size, 4)
+        rows = self.torch.randperm(table.shape[0], device=self.device)
+        return lambda: table.index_select(0, rows), 4 * table.numel(), _shape(table)
+
+    def _lookup_backward(self, size: int) -> tuple[Call, int, str]:
+        # Reads the gradient, reads and writes the fp32 rows it is added to.
+        gradient = self._rows(size, 10)
+        rows = self.torch.randperm(gradient.shape[0], device=self.device)
+        table = self.torch.zeros(gradient.shape, dtype=self.torch.float32, device=self.device)
+        source = gradient.float()
+        return lambda: table.index_add_(0, rows, source), 12 * table.numel(), _shape(table)
+
+    def _adam(self, size: int) -> tuple[Call, int, str]:
+        # Gradient, weight and two moments read, the last three written, all fp32.
+        weight = self.random(max(1, size // 28), dtype="fp32", grad=True)
+        weight.grad = self.random(weight.numel(), dtype="fp32")
+        optimizer = self.torch.optim.AdamW([weight], fused=True)
+        return optimizer.step, 28 * weight.numel(), f"[{weight.numel()}]"
+
+    def _backward(self, output: Any, inputs: tuple[Any, ...], moved: int) -> tuple[Call, int, str]:
+        gradient = self.torch.randn_like(output)
+        backward = self.torch.autograd.grad
+        return (
+            lambda: backward(output, inputs, gradient, retain_graph=True),
+            moved,
+            _shape(inputs[0]),
+        )
+
+
+def _shape(tensor: Any) -> str:
+    return f"[{', '.join(str(side) for side in tensor.shape)}]"

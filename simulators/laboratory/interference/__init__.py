@@ -1,0 +1,1 @@
+"""Measure and fit how kernels and communication slow each other."""

@@ -1,0 +1,326 @@
+"""Slow kernels down with imitated channels on the GPU at hand: rows that ``fit`` learns from.
+
+Every kernel runs alone, then on one stream while a copy kernel on another occupies N SMs and
+moves bytes at the pace of NCCL's channels (``device.channels``), for several N, paces
+and buffer sizes; and the other way round, how much the copies are delayed. The copies are
+already running when the kernels start and still running when they end, or the point is repeated
+with more of them. Columns are those of published tables, with what the replay knows of each
+point beside them. A row that is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
+from trainscout.simulators.laboratory.device.results import ResultFile
+from trainscout.simulators.laboratory.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
+from trainscout.simulators.laboratory.device.torch_kernels import (
+    Built,
+    TorchKernels,
+    operand_bytes,
+)
+from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Gemm,
+    GroupedGemm,
+    Streaming,
+    TransformerKernel,
+)
+
+SOURCE = "trainscout.simulators.laboratory.interference.measure"
+COPY = "copy kernel"
+LEVELS = ("kernel", "comm-slowdown")
+CHANNELS = (1, 2, 4, 8, 16, 24, 32)
+# One channel's link: a share of a NIC, a share of NVLink, and whatever an SM can move.
+CHANNEL_BYTES_PER_S = (12.5e9, 25e9, 0.0)
+# Inside every L2, and beyond it.
+MESSAGE_BYTES = (8 << 20, 512 << 20)
+# Long enough that starting the copies does not show.
+OVERLAP_S = 10e-3
+ATTEMPTS = 4
+
+KEY = (
+    "gpu",
+    "compute_class",
+    "compute_detail",
+    "channels",
+    "channel_rate",
+    "message_size",
+    "level",
+)
+COLUMNS = (
+    *("gpu", "compute_class", "compute_detail", "comm_kind", "message_size", "n_gpus"),
+    *("slowdown", "t_alone_us", "t_overlap_us", "level", "source", "note"),
+    *("channels", "channel_rate", "comm_bytes_per_s", "memory_throughput"),
+)
+
+
+def probes(gpu: Gpu) -> tuple[tuple[str, TransformerKernel], ...]:
+    """Kernels to slow down, with the class their row names; sizes of a 70B model's shards.
+
+    The second GEMM has exactly one tile of 128 x 256 per SM: it loses a whole wave with the
+    first SM that is taken.
+    """
+    return (
+        ("GEMM", Gemm("large", 8192, 8192, 8192, "bf16")),
+        ("GEMM", Gemm("one_wave", 128 * gpu.sms, 256, 8192, "bf16")),
+        ("GEMM", Gemm("shard", 8192, 3584, 8192, "bf16")),
+        ("GEMM", Gemm("weight_gradient", 8192, 1280, 8192, "bf16", layout="NT")),
+        ("GroupedGEMM", GroupedGemm("experts", 8, 1024, 14336, 4096, "bf16")),
+        ("attention", Attention("fwd", 1, 8, 1, 8192, 8192, 128, 128, True, "fwd", "bf16")),
+        ("attention", Attention("bwd", 1, 8, 1, 8192, 8192, 128, 128, True, "bwd", "bf16")),
+        ("norm", Streaming("norm_fwd", "norm_fwd", 256 << 20)),
+        ("norm", Streaming("norm_bwd", "norm_bwd", 384 << 20)),
+        ("elementwise", Streaming("elementwise", "elementwise", 512 << 20)),
+        ("softmax", Streaming("softmax_fwd", "softmax_fwd", 512 << 20)),
+        ("optimizer", Streaming("optimizer", "optimizer", 2 << 30)),
+    )
+
+
+@dataclass(frozen=True)
+class Together:
+    """Seconds of one kernel beside the copies, and how much longer the copies took."""
+
+    kernel_s: float
+    copy_slowdown: float
+
+
+class OverlapDevice(Protocol):
+    """Runs kernels alone, copies alone, and both at once."""
+
+    def build(self, op: TransformerKernel) -> Built: ...
+
+    def alone_s(self, built: Built) -> float: ...
+
+    def copy_bytes_per_s(self, traffic: Traffic) -> float:
+        """Bytes/s the copies read and write alone."""
+        ...
+
+    def together(self, built: Built, alone_s: float, traffic: Traffic) -> Together: ...
+
+
+class TorchOverlapDevice:
+    """Two streams of one CUDA device."""
+
+    def __init__(self) -> None:
+        """Raises InputError without PyTorch, a GPU or a CUDA compiler."""
+        torch, self._clock = open_torch("cuda")
+        self._torch: Any = torch
+        self._kernels = TorchKernels(torch, "cuda")
+        self._channels = ChannelKernel(torch)
+        self._side = torch.cuda.Stream(priority=-1)
+        self._buffers: dict[Traffic, tuple[Any, Any]] = {}
+        self._chunk_s: dict[Traffic, float] = {}
+
+    def build(self, op: TransformerKernel) -> Built:
+        return self._kernels.build(op)
+
+    def alone_s(self, built: Built) -> float:
+        return burst_s(self._clock, built.call)
+
+    def copy_bytes_per_s(self, traffic: Traffic) -> float:
+        return 2.0 * traffic.channels * CHUNK_BYTES / self._chunk_seconds(traffic)
+
+    def together(self, built: Built, alone_s: float, traffic: Traffic) -> Together:
+        calls = calls_for(OVERLAP_S, alone_s)
+        chunk_s = self._chunk_seconds(traffic)
+        factor = 3.0
+        for _ in range(ATTEMPTS):
+            chunks = max(1, round(factor * calls * alone_s / chunk_s))
+            kernel_s = self._kernel_beside(built, calls, traffic, chunks)
+            if kernel_s is not None:
+                return Together(kernel_s, self._copies_beside(built, alone_s, traffic))
+            factor *= 2
+        raise InputError("overlap", traffic, f"ended before the kernel in {ATTEMPTS} attempts")
+
+    def _events(self) -> tuple[Any, Any]:
+        make = self._torch.cuda.Event
+        return make(enable_timing=True), make(enable_timing=True)
+
+    def _copy(self, traffic: Traffic, chunks: int) -> tuple[Any, Any]:
+        """Launch copies on the side stream; events around them."""
+        if traffic not in self._buffers:
+            # One traffic's buffers at a time: they are as large as the kernels' operands.
+            self._buffers = {traffic: self._channels.buffers(traffic)}
+        begin, end = self._events()
+        with self._torch.cuda.stream(self._side):
+            begin.record()
+            self._channels.launch(traffic, self._buffers[traffic], chunks)
+            end.record()
+        return begin, end
+
+    def _chunk_seconds(self, traffic: Traffic) -> float:
+        """Seconds in which every channel copies one chunk, alone."""
+        if traffic not in self._chunk_s:
+            chunks = 64
+            for _ in range(3):
+                self._torch.cuda.synchronize()
+                begin, end = self._copy(traffic, chunks)
+                end.synchronize()
+                seconds = begin.elapsed_time(end) * 1e-3
+                self._chunk_s[traffic] = seconds / chunks
+                chunks = max(chunks, round(OVERLAP_S / self._chunk_s[traffic]))
+        return self._chunk_s[traffic]
+
+    def _kernel_beside(
+        self, built: Built, calls: int, traffic: Traffic, chunks: int
+    ) -> float | None:
+        """Seconds of one call while copies run throughout; None when they ended before."""
+        self._torch.cuda.synchronize()
+        _, copied = self._copy(traffic, chunks)
+        begin, end = self._events()
+        # The first call waits for the copies to have taken their SMs, and warms up.
+        self._torch.cuda._sleep(int(calls * LAUNCH_S * 2e9))
+        built.call()
+        begin.record()
+        for _ in range(calls):
+            built.call()
+        end.record()
+        end.synchronize()
+        if copied.query():
+            return None
+        seconds = float(begin.elapsed_time(end)) * 1e-3 / calls
+        copied.synchronize()
+        return seconds
+
+    def _copies_beside(self, built: Built, alone_s: float, traffic: Traffic) -> float:
+        """How much longer copies take while kernels run throughout."""
+        chunk_s = self._chunk_seconds(traffic)
+        calls = calls_for(4 * OVERLAP_S, alone_s)
+        # A quarter of the kernels' time, so that slowed copies still end before they do.
+        chunks = max(1, round(calls * alone_s / 4 / chunk_s))
+        self._torch.cuda.synchronize()
+        for _ in range(calls):
+            built.call()
+        begin, end = self._copy(traffic, chunks)
+        end.synchronize()
+        seconds = float(begin.elapsed_time(end)) * 1e-3
+        self._torch.cuda.synchronize()
+        return seconds / (chunks * chunk_s)
+
+
+def traffics(gpu: Gpu) -> Iterator[Traffic]:
+    """Channels x paces x sizes; copies nearest to a real collective first."""
+    for rate, size in itertools.product(CHANNEL_BYTES_PER_S, MESSAGE_BYTES):
+        for channels in reversed(CHANNELS):
+            if channels < gpu.sms / 2:
+                yield Traffic(channels, rate, size)
+
+
+def measure(
+    device: OverlapDevice, gpu: Gpu, file: ResultFile, deadline_s: float
+) -> tuple[int, int]:
+    """Measure every probe beside every traffic until the deadline (monotonic).
+
+    Returns the points added and those left. A kernel that cannot be built here, or a point that
+    cannot be held, is skipped with a word on stderr.
+    """
+    added = left = 0
+    points = list(itertools.product(probes(gpu), traffics(gpu)))
+    for (kernel_class, op), group in itertools.groupby(points, key=lambda point: point[0]):
+        wanted = [
+            traffic
+            for _, traffic in group
+            if _row(gpu, kernel_class, op, traffic, LEVELS[0]) not in file
+        ]
+        if not wanted or time.monotonic() >= deadline_s:
+            left += len(wanted)
+            continue
+        try:
+            built = device.build(op)
+            alone_s = device.alone_s(built)
+        except (InputError, RuntimeError) as error:
+            print(f"skipped {op}: {str(error).splitlines()[0]}", file=sys.stderr)
+            continue
+        for position, traffic in enumerate(wanted):
+            if time.monotonic() >= deadline_s:
+                left += len(wanted) - position
+                break
+            try:
+                found = device.together(built, alone_s, traffic)
+            except (InputError, RuntimeError) as error:
+                print(f"skipped {traffic}: {str(error).splitlines()[0]}", file=sys.stderr)
+                continue
+            # The last row a point needs is the one that says it is done.
+            copies = _row(gpu, kernel_class, op, traffic, LEVELS[1])
+            file.append(copies | {"slowdown": round(found.copy_slowdown, 4)})
+            moved = built.bytes or operand_bytes(op)
+            kernel = {
+                "slowdown": round(found.kernel_s / alone_s, 4),
+                "t_alone_us": round(alone_s * 1e6, 2),
+                "t_overlap_us": round(found.kernel_s * 1e6, 2),
+                "memory_throughput": _share(moved, alone_s, gpu),
+                "comm_bytes_per_s": round(device.copy_bytes_per_s(traffic)),
+            }
+            file.append(_row(gpu, kernel_class, op, traffic, LEVELS[0]) | kernel)
+            added += 1
+        print(f"{kernel_class} {op.name}: {len(wanted)} points", file=sys.stderr)
+    return added, left
+
+
+def _share(moved_bytes: float, seconds: float, gpu: Gpu) -> float:
+    return round(min(1.0, moved_bytes / seconds / gpu.memory_bandwidth_bytes_per_s), 4)
+
+
+def _row(
+    gpu: Gpu, kernel_class: str, op: TransformerKernel, traffic: Traffic, level: str
+) -> dict[str, object]:
+    """The columns that say what a point is."""
+    return {
+        "gpu": gpu.name,
+        "compute_class": kernel_class,
+        "compute_detail": op.name,
+        "comm_kind": COPY,
+        "message_size": traffic.message_bytes,
+        "n_gpus": 1,
+        "level": level,
+        "source": f"{SOURCE} on {gpu.name}",
+        "channels": traffic.channels,
+        "channel_rate": traffic.channel_bytes_per_s,
+    }
+
+
+def main(arguments: list[str] | None = None, device: OverlapDevice | None = None) -> int:
+    """Exit code 0, or 2 for a wrong input. ``device`` stands in for the machine's own."""
+    parser = argparse.ArgumentParser(
+        prog="trainscout interference measure",
+        description=__doc__,
+        **help_ending("trainscout interference measure --gpu h200 --output slowdowns_h200.csv"),
+    )
+    parser.add_argument("--gpu", required=True, help="declared GPU this machine has (conf/gpu)")
+    parser.add_argument("--output", required=True, type=Path, help="CSV of slowdowns")
+    parser.add_argument("--budget-s", type=float, default=600.0, help="stop after this (600)")
+    given = parser.parse_args(arguments)
+    try:
+        gpus = declared_gpus()
+        require_choice("--gpu", given.gpu, gpus)
+        require_positive("--budget-s", given.budget_s, allow_zero=True)
+        device = device or TorchOverlapDevice()
+        file = ResultFile(given.output, COLUMNS, KEY)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    deadline_s = time.monotonic() + given.budget_s
+    added, left = measure(device, gpus[given.gpu], file, deadline_s)
+    print(f"{added} points measured, {left} left; {given.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

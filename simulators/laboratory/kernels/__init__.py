@@ -1,0 +1,1 @@
+"""Measure kernels, fit their coefficients, validate their prices."""

@@ -1,0 +1,255 @@
+"""Fit kernel coefficients to measured tables and write ``fitted/<gpu>.yaml``.
+
+    trainscout kernels fit gemm.csv.gz --where gpu=H200-SXM-141GB \
+        --where impl=trtllm-1.3.0rc20/torch_flow --source "..." \\
+        --output simulators/predictor/kernels/fitted
+    trainscout kernels fit attention.csv.gz my_products.csv       # prints YAML
+
+What a table holds is recognised from its columns (``tables.py`` lists them), the GPU and the
+precision from its rows: every GPU and precision with enough rows is fitted on its own.
+``--where column=a,b`` keeps rows whose value is one of the listed ones. Rows flagged as
+outliers, above peak, or host-timed below what the host resolves are dropped.
+
+Held-out residuals (unseen weight shapes for products, cross-validation over shapes for
+attention) are printed and written beside the coefficients, with the command and the source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from trainscout.simulators.laboratory.kernels.fit_attention import fit_attention
+from trainscout.simulators.laboratory.kernels.fit_gemm import LONGEST_BURST_FLOPS, fit_gemm
+from trainscout.simulators.laboratory.kernels.fit_grouped import fit_grouped
+from trainscout.simulators.laboratory.kernels.fit_streaming import fit_streaming
+from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.output import write_output
+from trainscout.simulators.predictor.kernels.coefficients import (
+    ATTENTION_SECTIONS,
+    PRECISION_CLASS,
+)
+from trainscout.simulators.predictor.kernels.streaming_ops import streaming_kind
+from trainscout.simulators.predictor.kernels.tables import (
+    CAST_INCLUDED,
+    TRAINING_DTYPES,
+    attention_kernel,
+    match_gpu,
+    read_table,
+    sustained,
+    unusable,
+)
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The newest training kernels of older architectures. Volta's is memory-efficient attention,
+# for which FlashAttention-1 is the closest published implementation.
+NEWEST_FLASH = {"volta": "flash1", "ampere": "flash2"}
+PAGING_FREE_TOKENS = 8192
+FITTED_CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
+
+
+def select(kind: str, rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
+    """Usable rows that pass every ``column=a,b`` condition.
+
+    Raises:
+        InputError: for a condition on a column that is not there.
+    """
+    for condition in where:
+        column, _, values = condition.partition("=")
+        if column not in rows.columns:
+            raise InputError("--where", condition, "names no column", list(rows.columns))
+        rows = rows[rows[column].astype(str).isin(values.split(","))]
+    usable: pd.DataFrame = rows[unusable(kind, rows) == ""]
+    return usable
+
+
+def sections(
+    kind: str, rows: pd.DataFrame, gpus: dict[str, Gpu], serve: str | None
+) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+    """(declared GPU, section, dtype or streaming class, rows) of everything a table can fit.
+
+    ``serve`` names the GPU whose file the coefficients are for, when it is not the one measured.
+    """
+    matched = {str(name): match_gpu(str(name), gpus)[0] for name in rows["gpu"].unique()}
+    rows = rows.assign(
+        declared=serve or rows["gpu"].astype(str).map(matched),
+        precision=rows["dtype"].astype(str).map(TRAINING_DTYPES).map(PRECISION_CLASS),
+    )
+    rows = rows[(rows["declared"] != "") & ((kind == "streaming") | rows["precision"].notna())]
+    import pandas as pd
+
+    if kind == "streaming":
+        names = zip(rows["op"], rows["pass"], rows["impl"], strict=True)
+        rows = rows.assign(precision=[streaming_kind(*name) for name in names], section=kind)
+        rows = rows[rows["precision"] != ""]
+    elif kind in ("gemm", "grouped_gemm"):
+        rows = rows.assign(section={"gemm": "gemm", "grouped_gemm": "grouped"}[kind])
+    else:
+        kernels = {name: attention_kernel(name) for name in rows["impl"].unique()}
+        rows = rows.assign(section=rows["impl"].map(kernels).map(ATTENTION_SECTIONS))
+        kernel = rows["impl"].map(kernels)
+        newest = rows["declared"].map(lambda name: NEWEST_FLASH.get(gpus[name].architecture))
+        rows.loc[kernel == newest, "section"] = ATTENTION_SECTIONS["flash"]
+        rows = pd.concat([rows, _serving_as_training(rows, gpus)])
+        rows = rows[rows["section"].notna()]
+    for (declared, section, precision), part in rows.groupby(["declared", "section", "precision"]):
+        gpu = gpus[str(declared)]
+        dtype = next((name for name in ("bf16", "fp16") if name in gpu.peak_flops), "bf16")
+        dtype = dtype if precision == "half" else str(precision)
+        if kind == "streaming" or dtype.removesuffix("_block") in gpu.peak_flops:
+            yield str(declared), str(section), dtype, part
+
+
+def _serving_as_training(rows: pd.DataFrame, gpus: dict[str, Gpu]) -> pd.DataFrame:
+    """Long paged prefills on Ampere again, as forward rows of the training kernel.
+
+    Both run FlashAttention-2 there, and from 8192 tokens on paging no longer shows: 204 against
+    205 TFLOPS, causal, heads of 128 (aiconfigurator, SGLang; ring-flash-attention, A100).
+    """
+    ampere = rows["declared"].map(lambda name: gpus[name].architecture == "ampere")
+    paged = rows["impl"].str.contains("flash_attn|flash_attention")
+    full = (rows["seq_q"] == rows["seq_k"]) & (rows["seq_q"] >= PAGING_FREE_TOKENS)
+    serving = rows["section"] == ATTENTION_SECTIONS["serving"]
+    return rows[ampere & paged & full & serving].assign(section=ATTENTION_SECTIONS["flash"])
+
+
+def fit_section(
+    section: str, rows: pd.DataFrame, gpu: Gpu, dtype: str, one_state: bool
+) -> dict[str, Any]:
+    """Coefficients and residuals of one section of a fitted file.
+
+    ``one_state``: products at the power limit and bursts are fitted alike.
+
+    Raises:
+        InputError: when too few rows are usable.
+    """
+    if section == "gemm":
+        rows = rows[~draws_little_power(rows)]
+        long_run = sustained(rows) & (not one_state)
+        with_cast = bool(rows["dtype"].isin(CAST_INCLUDED).all())
+        return fit_gemm(rows[~long_run], rows[long_run], gpu, dtype, with_cast)
+    if section == "grouped":
+        return fit_grouped(rows, gpu, dtype)
+    if section == "streaming":
+        return fit_streaming(rows, gpu, dtype)
+    return fit_attention(rows, gpu, dtype)
+
+
+def draws_little_power(rows: pd.DataFrame) -> pd.Series:
+    """Large products of uninitialised weights: few toggling bits, so faster than real ones."""
+    flops = 2.0 * rows["batch"] * rows["m"] * rows["n"] * rows["k"]
+    found: pd.Series = rows["flag"].str.contains("uninit_w") & (flops > LONGEST_BURST_FLOPS)
+    return found
+
+
+def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part: Any) -> None:
+    """Add or replace one section of a fitted file's content."""
+    content["gpu"] = {
+        "name": gpu.name,
+        "architecture": gpu.architecture,
+        "sms": gpu.sms,
+        "memory_bandwidth_bytes_per_s": float(gpu.memory_bandwidth_bytes_per_s),
+        "peak_flops": {name: float(rate) for name, rate in gpu.peak_flops.items()},
+    }
+    content.setdefault(section, {})[precision] = part
+
+
+def write(output: Path, content: dict[str, Any]) -> None:
+    """Write a fitted file whole or not at all.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
+    write_output("--output", output, yaml.safe_dump(content, sort_keys=False, width=99))
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(
+        prog="trainscout kernels fit",
+        description="Fit the coefficients that price kernels to measured times, GPU by GPU.",
+        **help_ending(
+            "trainscout kernels fit measured/h200/*.csv     # shows the YAML\n"
+            "trainscout kernels fit gemm.csv.gz --where gpu=H200-SXM-141GB \\\n"
+            "    --source 'our own, 2026' --output simulators/predictor/kernels/fitted"
+        ),
+    )
+    options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
+    options.add_argument("--where", action="append", default=[], help="column=value[,value]")
+    options.add_argument("--source", default="", help="who measured the rows, and how")
+    options.add_argument("--gpus", type=Path, help="folder of GPU declarations")
+    options.add_argument("--serve", help="declared GPU the coefficients are for, if not the rows'")
+    options.add_argument(
+        "--one-state", action="store_true", help="fit bursts and long runs of products alike"
+    )
+    options.add_argument("--output", type=Path, help="folder of fitted files to add to")
+    return options
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Fit every section the tables hold; write them, or print them without ``--output``.
+
+    Raises:
+        InputError: for an unusable table or condition, when nothing could be fitted, or for a
+            folder that cannot be written.
+    """
+    options = parser().parse_args(arguments)
+    gpus = declared_gpus(options.gpus)
+    if options.serve is not None and options.serve not in gpus:
+        raise InputError("--serve", options.serve, "is not declared", sorted(gpus))
+    if options.output is not None and not options.output.is_dir():
+        raise InputError("--output", options.output, "is not an existing folder")
+    # Machine paths say nothing to a reader; a table's own name does.
+    tables = {str(path) for path in options.tables}
+    shown = [Path(word).name if word in tables else word for word in arguments]
+    command = shlex.join(["trainscout", "kernels", "fit", *shown])
+    contents: dict[str, dict[str, Any]] = {}
+    for table in options.tables:
+        kind, rows = read_table(table)
+        if kind not in FITTED_CLASSES:
+            raise InputError("table", table, f"holds {kind}, which is not fitted", FITTED_CLASSES)
+        for name, section, dtype, part_rows in sections(
+            kind, select(kind, rows, options.where), gpus, options.serve
+        ):
+            try:
+                part = fit_section(section, part_rows, gpus[name], dtype, options.one_state)
+            except InputError as error:
+                print(f"{name} {section} {dtype}: {error}", file=sys.stderr)
+                continue
+            part |= {"command": command, "source": options.source, "rows": len(part_rows)}
+            measured = {match_gpu(str(gpu), gpus)[0] for gpu in part_rows["gpu"].unique()}
+            if name not in measured:
+                part["transferred_from"] = ", ".join(sorted(measured))
+            content = contents.setdefault(name, _existing(options.output, name))
+            merge(content, gpus[name], section, PRECISION_CLASS.get(dtype, dtype), part)
+            shown_residuals = {k: part[k] for k in ("residuals", "sustained") if k in part}
+            print(yaml.safe_dump({f"{name} {section} {dtype}": shown_residuals}, sort_keys=False))
+    if not contents:
+        raise InputError("rows", 0, "could be fitted: no GPU and precision has enough usable rows")
+    for name, content in contents.items():
+        if options.output is None:
+            print(yaml.safe_dump(content, sort_keys=False, width=99), end="")
+        else:
+            write(options.output / f"{name}.yaml", content)
+
+
+def _existing(output: Path | None, name: str) -> dict[str, Any]:
+    path = output / f"{name}.yaml" if output else None
+    if path is None or not path.exists():
+        return {}
+    return yaml.safe_load(path.read_text("utf-8")) or {}
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

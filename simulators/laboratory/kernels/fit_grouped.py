@@ -1,0 +1,65 @@
+"""Fit what grouped products cost beyond single ones, on one GPU whose products are fitted.
+
+Residuals are from five-fold cross-validation over the shapes of the experts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainscout.simulators.laboratory.kernels.fit_gemm import enough_rows
+from trainscout.simulators.laboratory.kernels.regression import (
+    Parameter,
+    decode,
+    residuals,
+    rounded,
+    solve,
+)
+from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
+from trainscout.simulators.predictor.kernels.gemm import Floats
+from trainscout.simulators.predictor.kernels.grouped_rows import grouped_seconds
+from trainscout.simulators.predictor.question.job import Gpu
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARAMETERS = (
+    Parameter("group_s", 4e-6, 1e-8, 5e-5),
+    Parameter("weight_gradient_factor", 1.1, 1.0, 2.0, log=False),
+)
+
+
+def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
+    """Coefficients of grouped products, and cross-validated residuals by stage.
+
+    Raises:
+        InputError: when too few rows are usable.
+    """
+    enough_rows(len(rows))
+
+    def log_error(part: pd.DataFrame, encoded: Floats) -> Floats:
+        coefficients = GroupedCoefficients(**decode(PARAMETERS, encoded))
+        seconds = grouped_seconds(part, gpu, dtype, coefficients)
+        logs: Floats = np.log(seconds * 1e6 / part["time_us"].to_numpy(np.float64))
+        return logs
+
+    def fitted(part: pd.DataFrame) -> Floats:
+        return solve(PARAMETERS, lambda encoded: log_error(part, encoded))
+
+    fold = rows.groupby(["groups", "n", "k"], sort=False).ngroup().to_numpy() % 5
+    errors = np.zeros(len(rows))
+    for out in range(5):
+        if (fold == out).any():
+            errors[fold == out] = log_error(rows[fold == out], fitted(rows[fold != out]))
+    report = {
+        str(stage): residuals(errors[(rows["stage"] == stage).to_numpy()])
+        for stage in sorted(rows["stage"].unique())
+    }
+    coefficients = GroupedCoefficients(**rounded(decode(PARAMETERS, fitted(rows))))
+    return {
+        "coefficients": dataclasses.asdict(coefficients),
+        "residuals": {"rows": len(rows), "cross_validated": report},
+    }

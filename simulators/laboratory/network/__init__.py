@@ -1,0 +1,1 @@
+"""Train what the hybrid network engine predicts queues with."""

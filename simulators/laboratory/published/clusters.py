@@ -1,0 +1,123 @@
+"""From what a row says about its machines to a declared cluster."""
+
+from __future__ import annotations
+
+import re
+
+from trainscout.simulators.laboratory.published.era import nccl_version, year_of
+from trainscout.simulators.laboratory.published.outcome import CannotReplayError
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+
+NVL72 = 72
+
+# One NIC's share of a GPU in the reference system of its generation, Gb/s: DGX-1/DGX-2 (EDR, a
+# port per two GPUs), DGX A100 (HDR), DGX H100, B200 and GB200 (NDR), B300 and GB300 (XDR).
+_REFERENCE_GBPS = {"volta": 50.0, "ampere": 200.0, "hopper": 400.0, "blackwell": 400.0}
+_BLACKWELL_ULTRA = ("b300", "gb300")
+_REFERENCE_GBPS_ULTRA = 800.0
+_SLOWEST_NIC_GBPS = 100.0
+
+_FABRICS = (
+    (r"\brocev?2?\b", "roce"),
+    (r"\befa\b|\bp4de?\b|\bp5e?n?\b|\baws\b", "efa"),
+    (r"slingshot", "slingshot"),
+    (r"tcpx|\ba3[ -]?(mega|high)\b|gpu-recipes", "tcpx"),
+)
+_BRIDGED = {"a100_80_pcie": 2, "a40": 2, "h200_nvl": 4}
+
+
+def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, ...]]:
+    """The cluster of ``num_gpus`` that the row ran on, and what was assumed about it.
+
+    Raises:
+        CannotReplayError: when the GPUs do not fill whole nodes.
+    """
+    assumed: list[str] = []
+    rack = gpu.name.startswith("gb")
+    per_node = row.gpus_per_node
+    if per_node is None:
+        per_node = 4 if rack else 8
+        assumed.append(f"GPUs per node not published: {per_node}")
+    per_node = min(per_node, num_gpus)
+    if num_gpus % per_node:
+        raise CannotReplayError(f"{num_gpus} GPUs do not fill nodes of {per_node}")
+    nodes = num_gpus // per_node
+
+    rate = row.inter_link_gbps_per_gpu
+    if rate is None:
+        ultra = gpu.name in _BLACKWELL_ULTRA
+        rate = _REFERENCE_GBPS_ULTRA if ultra else _REFERENCE_GBPS[gpu.architecture]
+        if nodes > 1:
+            assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
+    nics, nic_gbps = _nics(rate, per_node)
+
+    fabric, said = _fabric(row)
+    if nodes > 1 and not said:
+        assumed.append(f"fabric not published: {fabric}")
+    if "omni-path" in row.notes.lower():
+        assumed.append("Omni-Path is priced as InfiniBand of the same rate")
+
+    domain = None
+    if rack:
+        domain = _rack_share(num_gpus, per_node)
+        if num_gpus > NVL72:
+            assumed.append(f"NVLink domain: {domain} GPUs of each NVL72 rack")
+    elif gpu.name in _BRIDGED:
+        domain = min(_BRIDGED[gpu.name], per_node)
+        assumed.append(f"NVLink bridges join {domain} GPUs")
+    version = nccl_version(year_of(row, gpu))
+    if num_gpus > 1:
+        assumed.append(f"NCCL {version}, by the year of the software")
+    cluster = Cluster(
+        name=f"{num_gpus}x{row.gpu}",
+        num_nodes=nodes,
+        gpus_per_node=per_node,
+        nics_per_node=nics,
+        nic_gbps=nic_gbps,
+        fabric=fabric,
+        source=row.source,
+        nvlink_domain=domain,
+        nvswitch=_has_switch(row, gpu),
+        cpu=_cpu(gpu),
+        nccl_version=version,
+        # What was run did fit: no reserve is asked for.
+        memory_reserve=0.0,
+    )
+    return cluster, tuple(assumed)
+
+
+def _nics(gbps_per_gpu: float, per_node: int) -> tuple[int, float]:
+    """NICs of a node and the rate of one: GPUs share a NIC where their share is below 100 Gb/s."""
+    nics, rate = per_node, gbps_per_gpu
+    while rate < _SLOWEST_NIC_GBPS and nics % 2 == 0:
+        nics, rate = nics // 2, rate * 2
+    return nics, rate
+
+
+def _fabric(row: Row) -> tuple[str, bool]:
+    text = f"{row.source} {row.framework} {row.notes}".lower()
+    for pattern, fabric in _FABRICS:
+        if re.search(pattern, text):
+            return fabric, True
+    return "infiniband", "infiniband" in text or "hdr" in text or "ndr" in text
+
+
+def _rack_share(num_gpus: int, per_node: int) -> int:
+    """GPUs of one NVLink domain: jobs take equal shares of every rack they touch."""
+    if num_gpus <= NVL72:
+        return num_gpus
+    shares = range(NVL72 - NVL72 % per_node, 0, -per_node)
+    return next((share for share in shares if num_gpus % share == 0), per_node)
+
+
+def _has_switch(row: Row, gpu: Gpu) -> bool:
+    if gpu.architecture == "volta":
+        return "nvswitch" in row.intra_link.lower()
+    return gpu.name not in _BRIDGED and gpu.nvlink_links > 4
+
+
+def _cpu(gpu: Gpu) -> str:
+    if gpu.name.startswith("gb"):
+        return "arm"
+    return "amd" if gpu.architecture == "ampere" else "intel"

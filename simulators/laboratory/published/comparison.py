@@ -1,0 +1,71 @@
+"""Our errors beside those of the flat baseline and of other simulators, row for row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainscout.simulators.laboratory.published.baseline import flat_step_time_s
+from trainscout.simulators.laboratory.published.published import PeerPrediction
+from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise, summarise_by
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One set of published cases; every summary is over the rows that both sides predict.
+
+    ``peers`` maps a simulator's name to its own summary.
+    """
+
+    ours: Summary
+    flat: Summary
+    peers: Mapping[str, Summary]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "ours": self.ours.to_dict(),
+            "flat_baseline": self.flat.to_dict(),
+            "peers": as_dicts(self.peers),
+        }
+
+
+def flat_error(result: Result) -> float | None:
+    """Relative error of the flat baseline on a row, or None when there is nothing to compare."""
+    if result.job is None or result.measured_s is None:
+        return None
+    return flat_step_time_s(result.job) / result.measured_s - 1
+
+
+def flat_by(results: Sequence[Result], key: Callable[[Result], str]) -> dict[str, Summary]:
+    """The flat baseline's summaries of the rows we predict, grouped by ``key``."""
+    return summarise_by(
+        (result for result in results if result.error is not None), key, flat_error
+    )
+
+
+def compare_sets(
+    results: Sequence[Result], peers: Sequence[PeerPrediction]
+) -> dict[str, Comparison]:
+    """Every set of published cases of which at least one row is among the results."""
+    by_id = {result.row.id: result for result in results if result.error is not None}
+    sets: dict[str, list[PeerPrediction]] = {}
+    for prediction in peers:
+        if prediction.row_id in by_id:
+            sets.setdefault(prediction.case_set, []).append(prediction)
+    return {name: _comparison(members, by_id) for name, members in sets.items()}
+
+
+def _comparison(predictions: Sequence[PeerPrediction], by_id: Mapping[str, Result]) -> Comparison:
+    rows = [by_id[row_id] for row_id in dict.fromkeys(item.row_id for item in predictions)]
+    errors: dict[str, list[float]] = {}
+    for item in predictions:
+        measured = by_id[item.row_id].measured_s
+        if measured is not None:
+            errors.setdefault(item.peer, []).append(item.predicted_s / measured - 1)
+    return Comparison(
+        ours=summarise([row.error for row in rows if row.error is not None]),
+        flat=summarise([error for row in rows if (error := flat_error(row)) is not None]),
+        peers={peer: summarise(errors[peer]) for peer in sorted(errors)},
+    )

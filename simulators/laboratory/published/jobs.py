@@ -1,0 +1,87 @@
+"""One measured run as a job to predict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainscout.simulators.laboratory.published.clusters import cluster_of
+from trainscout.simulators.laboratory.published.era import year_of
+from trainscout.simulators.laboratory.published.frameworks import framework_of, recomputes_modules
+from trainscout.simulators.laboratory.published.gpus import gpu_of
+from trainscout.simulators.laboratory.published.models import model_of
+from trainscout.simulators.laboratory.published.outcome import (
+    CannotReplayError,
+    NotReplayable,
+    Replayable,
+)
+from trainscout.simulators.laboratory.published.recipes import (
+    batch_of,
+    deepest_sharding,
+    degrees_of,
+    precision_of,
+    recipe_of,
+)
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Gpu, Job, Training
+from trainscout.simulators.predictor.question.validity import check_job
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """What a row may refer to: declared GPUs and frameworks by name."""
+
+    gpus: Mapping[str, Gpu]
+    frameworks: Mapping[str, Framework]
+
+
+def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
+    """The job a row describes with every assumption made, or why there is none."""
+    try:
+        return _replayable(row, declared)
+    except CannotReplayError as error:
+        return NotReplayable(str(error))
+    except InputError as error:
+        return NotReplayable(error.problem if error.field == "recipe" else str(error))
+
+
+def _replayable(row: Row, declared: Declarations) -> Replayable:
+    if row.fault:
+        raise CannotReplayError(row.fault)
+    gpu, about_gpu = gpu_of(row.gpu, declared.gpus)
+    model, about_model = model_of(row)
+    degrees, about_degrees = degrees_of(row)
+    default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
+    precision, about_precision = precision_of(row, default)
+    cluster, about_cluster = cluster_of(row, gpu, degrees.num_gpus)
+    framework, about_framework = framework_of(row, gpu, precision, declared.frameworks)
+    batch = batch_of(row)
+    recipe, framework, about_recipe = recipe_of(row, degrees, model, framework, batch)
+    job = Job(
+        model=model,
+        gpu=gpu,
+        cluster=cluster,
+        # The length of the whole run is of no consequence for one step.
+        training=Training(global_batch_size=batch, tokens=1e9, precision=precision),
+        recipe=recipe,
+        framework=framework,
+    )
+    check_job(job)
+    inferred: tuple[str, ...] = ()
+    if row.inferred_fields:
+        inferred = (f"inferred by the collector of the row: {row.inferred_fields}",)
+    return Replayable(
+        job,
+        about_gpu
+        + about_model
+        + about_degrees
+        + about_precision
+        + about_cluster
+        + about_framework
+        + about_recipe
+        + inferred,
+        deepest_sharding=deepest_sharding(row, degrees, framework),
+        recompute_open=not row.recompute and not recomputes_modules(framework, year_of(row, gpu)),
+    )

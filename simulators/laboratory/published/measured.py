@@ -1,0 +1,155 @@
+"""What was measured: seconds of a step and bytes of memory, from whatever a row publishes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.predictor.answer.flops import (
+    attention_core_flops,
+    layer_flops,
+    step_flops,
+)
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
+
+GIB = 2**30
+# Two figures of one run that differ by more are not rounding. A ratio of predicted to measured
+# beyond this is that of milliseconds, or of one GPU's share, to what was asked for.
+CONTRADICTION = 0.2
+UNIT_ERROR = 20
+MEMORY_KINDS = ("allocated", "reserved", "device")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured step in seconds, and in words how it was derived ("" when it was printed)."""
+
+    step_time_s: float
+    derived: str
+
+
+def measured_step(row: Row, job: Job) -> Measured | None:
+    """The step time of a row, or None when nothing it publishes determines one.
+
+    In this order: the printed time; the time its collector derived; tokens per second; FLOP/s
+    or utilisation under the row's stated FLOP convention.
+    """
+    if row.measured_iter_s is not None:
+        return Measured(row.measured_iter_s, "")
+    if row.derived_iter_s is not None:
+        return Measured(row.derived_iter_s, "step time derived by the collector of the row")
+    if row.measured_tokens_per_s_per_gpu is not None:
+        rate = row.measured_tokens_per_s_per_gpu * job.world_size
+        return Measured(job.tokens_per_step / rate, "step time from tokens/s")
+    speed = _flops_per_s_per_gpu(row, job)
+    counted = convention_flops(row.tflops_convention, job)
+    if speed is None or counted is None:
+        return None
+    words, flops = counted
+    return Measured(flops / (speed * job.world_size), f"step time from FLOP/s, counting {words}")
+
+
+def about_measured(
+    row: Row, job: Job, measured: Measured, prediction: Prediction
+) -> tuple[str, ...]:
+    """What a reader should know of a row's step time: how it was derived, and doubts about it."""
+    words = [measured.derived] if measured.derived else []
+    rate = row.measured_tokens_per_s_per_gpu
+    if rate is not None:
+        by_rate_s = job.tokens_per_step / (rate * job.world_size)
+        if abs(measured.step_time_s / by_rate_s - 1) > CONTRADICTION:
+            words.append(
+                f"contradictory: a step of {measured.step_time_s:.4g} s, but {rate:g} tokens/s per"
+                f" GPU make it {by_rate_s:.4g} s; the step counts"
+            )
+    ratio = prediction.step_time_s / measured.step_time_s
+    if not 1 / UNIT_ERROR <= ratio <= UNIT_ERROR:
+        words.append(
+            f"a likely unit error: {measured.step_time_s:.4g} s measured, "
+            f"{prediction.step_time_s:.4g} s predicted"
+        )
+    return tuple(words)
+
+
+def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:
+    if row.measured_tflops_per_gpu is not None:
+        return row.measured_tflops_per_gpu * 1e12
+    if row.measured_mfu is None:
+        return None
+    peak = job.gpu.peak(job.precision)
+    stated = re.search(r"(\d{3,4}(?:\.\d)?) TFLOPS\)?$", row.tflops_convention)
+    if stated is not None:
+        peak = float(stated[1]) * 1e12
+    return row.measured_mfu / 100 * peak
+
+
+def convention_flops(convention: str, job: Job) -> tuple[str, float] | None:
+    """FLOPs of one step as a publisher counts them, and the count in words.
+
+    The conventions are listed in ``docs/validation.md``; one that is blank counts model FLOPs
+    with full attention. None for a text that names no known convention.
+    """
+    text = convention.lower()
+    layers = [
+        layer_flops(job.model, job.sequence_length, job.model.is_moe_layer(index))
+        for index in range(job.model.num_layers)
+    ]
+    attention = attention_core_flops(job.model, job.sequence_length) * job.model.num_layers
+    head = 2.0 * job.model.hidden_size * job.model.vocab_size
+    tokens = job.tokens_per_step
+    if "hardware" in text or "96*b" in text:
+        return "hardware FLOPs with full recomputation", (4 * sum(layers) + 3 * head) * tokens
+    if "8*params" in text:
+        return "8 FLOPs per parameter and token", 8 / 6 * 3 * (sum(layers) - attention) * tokens
+    if "unclear" in text or "only" in text:
+        return None
+    if "causal attention at half" in text or "causal-halved" in text:
+        model = 3 * (sum(layers) + head - attention / 2) * tokens
+        return "model FLOPs, attention at half", model
+    if not text or "model flops" in text or "mfu" in text or "tflops" in text:
+        return "model FLOPs, full attention", step_flops(job).model
+    return None
+
+
+def measured_memory(row: Row) -> tuple[str, float] | None:
+    """Kind and bytes of the row's memory figure, or None when it publishes none.
+
+    ``allocated`` and ``reserved`` are the framework's caching allocator, ``device`` is what
+    ``nvidia-smi`` shows. Where the row does not say, the notes and the framework's habit do:
+    TorchTitan logs reserved memory, Megatron-LM allocated.
+    """
+    if row.measured_peak_mem_gib is None:
+        return None
+    return memory_kind(row), row.measured_peak_mem_gib * GIB
+
+
+def memory_kind(row: Row) -> str:
+    if row.memory_kind in MEMORY_KINDS:
+        return row.memory_kind
+    if "nvidia-smi" in row.notes.lower():
+        return "device"
+    return "reserved" if "torchtitan" in row.framework.lower() else "allocated"
+
+
+def printed_by_last_stage(row: Row) -> bool:
+    """Whether a row's memory figure is the last pipeline stage's.
+
+    Megatron-LM logs to TensorBoard, where its CI takes golden values from, on the last rank.
+    """
+    return bool(re.search(r"megatron.*\bCI\b", row.framework, re.IGNORECASE))
+
+
+def predicted_memory_bytes(kind: str, prediction: Prediction, *, last_stage: bool = False) -> int:
+    """The predicted figure that counts what ``kind`` counts, of the worst stage or the last."""
+    memory = prediction.memory
+    if kind == "allocated" and last_stage:
+        return memory.per_stage[-1].peak_allocated_bytes
+    if kind == "allocated":
+        return memory.peak_allocated_bytes
+    if kind == "reserved":
+        return memory.peak_reserved_bytes
+    kind_bytes = memory.per_stage[memory.worst_stage].kind
+    outside = kind_bytes["context"] + kind_bytes["communication_buffers"]
+    return memory.peak_reserved_bytes + outside

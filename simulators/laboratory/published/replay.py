@@ -1,0 +1,187 @@
+"""Every row predicted: its error in time and in memory, or why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.measured import (
+    GIB,
+    about_measured,
+    measured_memory,
+    measured_step,
+    memory_kind,
+    predicted_memory_bytes,
+    printed_by_last_stage,
+)
+from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
+from trainscout.simulators.predictor.question.job import RECOMPUTE_MODES, Job, Recipe
+from trainscout.simulators.registry import Simulator
+
+
+@dataclass(frozen=True)
+class MemoryResult:
+    """Peak memory in bytes; ``kind`` says what is counted, ``error`` is relative and signed."""
+
+    kind: str
+    measured_bytes: float
+    predicted_bytes: int
+
+    @property
+    def error(self) -> float:
+        return self.predicted_bytes / self.measured_bytes - 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row beside its prediction.
+
+    ``reason`` says why there is no prediction, or (with a prediction) why no measured step time;
+    ``measured_s`` is the measured step in seconds.
+    """
+
+    row: Row
+    job: Job | None
+    prediction: Prediction | None
+    measured_s: float | None
+    memory: MemoryResult | None
+    assumptions: tuple[str, ...]
+    reason: str
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the step time, signed; None when there is nothing to compare."""
+        if self.prediction is None or self.measured_s is None:
+            return None
+        return self.prediction.step_time_s / self.measured_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        return None if self.memory is None else self.memory.error
+
+
+def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result:
+    """Predict one row. What a simulator refuses or fails at is that row's reason."""
+    outcome = job_of(row, declared)
+    if isinstance(outcome, NotReplayable):
+        return Result(row, None, None, None, None, (), outcome.reason)
+    job, assumptions = outcome.job, outcome.assumptions
+    measured = measured_step(row, job)
+    memory = measured_memory(row)
+    if measured is None and memory is None:
+        reason = "neither a step time nor a memory figure can be derived"
+        return Result(row, job, None, None, None, assumptions, reason)
+    try:
+        prediction = simulator.simulate(job)
+        if not prediction.fits:
+            job, prediction, assumed = _until_it_fits(outcome, prediction, simulator)
+            assumptions += assumed
+    except Exception as error:
+        reason = f"the simulator failed: {type(error).__name__}: {error}"
+        return Result(row, job, None, None, None, assumptions, reason)
+    if measured is not None:
+        assumptions += about_measured(row, job, measured, prediction)
+    if not prediction.fits:
+        assumptions = (*assumptions, _does_not_fit(prediction.memory))
+    compared = None
+    if memory is not None:
+        kind, measured_bytes = memory
+        last = printed_by_last_stage(row)
+        predicted = predicted_memory_bytes(kind, prediction, last_stage=last)
+        compared = MemoryResult(kind, measured_bytes, predicted)
+        if not row.memory_kind:
+            where = ", of the last pipeline stage" if last else ""
+            assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}{where}")
+    return Result(
+        row=row,
+        job=job,
+        prediction=prediction,
+        measured_s=None if measured is None else measured.step_time_s,
+        memory=compared,
+        assumptions=assumptions + prediction.assumptions,
+        reason="" if measured is not None else "no step time is published",
+    )
+
+
+def _until_it_fits(
+    outcome: Replayable, prediction: Prediction, simulator: Simulator
+) -> tuple[Job, Prediction, tuple[str, ...]]:
+    """The least recomputation, then the least sharding, that fits: a published run did fit.
+
+    Only what is not published is varied. When nothing fits, the memory model is the likelier
+    culprit and the job stays as it is.
+    """
+    recipe = outcome.job.recipe
+    modes = RECOMPUTE_MODES[RECOMPUTE_MODES.index(recipe.recompute) :]
+    stages = range(recipe.zero_stage, (outcome.deepest_sharding or recipe.zero_stage) + 1)
+    for mode in modes if outcome.recompute_open else modes[:1]:
+        for stage in stages:
+            changed = _sharded(replace(recipe, recompute=mode), stage)
+            if changed == recipe:
+                continue
+            tried = replace(outcome.job, recipe=changed)
+            found = simulator.simulate(tried)
+            if found.fits:
+                return tried, found, _least(recipe, changed)
+    return outcome.job, prediction, ()
+
+
+def _sharded(recipe: Recipe, stage: int) -> Recipe:
+    if stage == recipe.zero_stage:
+        return recipe
+    return replace(recipe, zero_stage=stage, overlap_param_gather=recipe.overlap_grad_reduce)
+
+
+def _least(before: Recipe, after: Recipe) -> tuple[str, ...]:
+    words = []
+    if after.zero_stage != before.zero_stage:
+        words.append(f"sharding: ZeRO stage {after.zero_stage}, the least that fits in memory")
+    if after.recompute != before.recompute:
+        words.append(f"recomputation: {after.recompute}, the least that fits in memory")
+    return tuple(words)
+
+
+def _does_not_fit(memory: Memory) -> str:
+    used = (memory.capacity_bytes - memory.headroom_bytes) / GIB
+    return f"predicted not to fit: {used:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB"
+
+
+def replay_rows(
+    rows: Sequence[Row],
+    declared: Declarations,
+    simulator: Simulator,
+    advance: Callable[[], None],
+) -> tuple[Result, ...]:
+    """Predict every row in order, calling ``advance`` after each. Equal jobs are run once."""
+    results = []
+    known: dict[tuple[object, ...], Prediction] = {}
+    memo = _Memo(simulator, known)
+    for row in rows:
+        results.append(replay_row(row, declared, memo))
+        advance()
+    return tuple(results)
+
+
+class _Memo:
+    """A simulator that answers an equal job from memory (editions repeat rows)."""
+
+    def __init__(self, simulator: Simulator, known: dict[tuple[object, ...], Prediction]) -> None:
+        self.name = simulator.name
+        self._simulator = simulator
+        self._known = known
+
+    def simulate(self, job: Job) -> Prediction:
+        key = (
+            replace(job.model, name="", source=""),
+            job.gpu.name,
+            replace(job.cluster, name="", source=""),
+            job.training,
+            job.recipe,
+            job.framework,
+        )
+        if key not in self._known:
+            self._known[key] = self._simulator.simulate(job)
+        return self._known[key]

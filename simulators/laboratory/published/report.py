@@ -1,0 +1,117 @@
+"""The validation result as one JSON-ready dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from trainscout.simulators.laboratory.published.comparison import compare_sets, flat_by
+from trainscout.simulators.laboratory.published.coverage import coverage_of
+from trainscout.simulators.laboratory.published.groups import (
+    family_group,
+    precision_group,
+    scale_group,
+    source_group,
+)
+from trainscout.simulators.laboratory.published.layouts import rank_layouts
+from trainscout.simulators.laboratory.published.published import PeerPrediction
+from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise, summarise_by
+
+GROUPINGS: Mapping[str, Callable[[Result], str]] = {
+    "by_source": lambda result: source_group(result.row),
+    "by_gpu": lambda result: result.row.gpu,
+    "by_family": lambda result: family_group(result.row),
+    "by_scale": lambda result: scale_group(_num_gpus(result)),
+    "by_precision": lambda result: precision_group(result.row),
+}
+
+
+def validation_report(
+    results: Sequence[Result], counted: Iterable[str], peers: Sequence[PeerPrediction]
+) -> dict[str, Any]:
+    """Summaries and rows of a validation; errors are fractions of the measured value.
+
+    Args:
+        results: every row, predicted or not.
+        counted: the quality grades that enter the summaries; rows of other grades are listed
+            with ``counted: false``.
+        peers: what other simulators predict for rows that may be among the results.
+
+    Returns:
+        ``overall`` and one ``by_...`` dictionary per grouping with the fields of ``Summary``
+        for step times; ``memory`` with the same for memory and the number of runs predicted
+        not to fit though they ran; ``coverage`` as
+        ``coverage_of`` gives it; ``layouts`` with the fields of
+        ``Ranking`` per sweep; ``baseline`` with the flat baseline by source and, per set of
+        published cases, beside ours and the peers'; ``rows`` for what was predicted;
+        ``skipped`` with the reason for what was not.
+    """
+    grades = set(counted)
+    inside = [result for result in results if result.row.quality in grades]
+    # A row that publishes nothing but memory has no step time to miss.
+    timed = [result for result in inside if result.memory is None or result.measured_s is not None]
+    weighed = [result for result in inside if result.row.measured_peak_mem_gib is not None]
+    return {
+        "quality": sorted(grades),
+        **_summaries(timed, lambda result: result.error),
+        "memory": {
+            **_summaries(weighed, lambda result: result.memory_error),
+            "ran_but_predicted_not_to_fit": sum(
+                result.prediction is not None and not result.prediction.fits for result in inside
+            ),
+        },
+        "coverage": coverage_of(inside),
+        "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
+        "baseline": {
+            "by_source": as_dicts(flat_by(inside, GROUPINGS["by_source"])),
+            "sets": {name: one.to_dict() for name, one in compare_sets(inside, peers).items()},
+        },
+        "rows": [_row(result, grades) for result in results if result.prediction is not None],
+        "skipped": [
+            {"id": result.row.id, "reason": result.reason}
+            for result in results
+            if result.prediction is None
+        ],
+    }
+
+
+def _summaries(
+    results: Sequence[Result], error: Callable[[Result], float | None]
+) -> dict[str, Any]:
+    errors = [error(result) for result in results]
+    known = [value for value in errors if value is not None]
+    overall: Summary = summarise(known, len(errors) - len(known))
+    groups = {name: as_dicts(summarise_by(results, key, error)) for name, key in GROUPINGS.items()}
+    return {"overall": overall.to_dict(), **groups}
+
+
+def _row(result: Result, grades: set[str]) -> dict[str, Any]:
+    prediction, row, memory = result.prediction, result.row, result.memory
+    assert prediction is not None
+    return {
+        "id": row.id,
+        "source": row.source,
+        "group": source_group(row),
+        "gpu": row.gpu,
+        "num_gpus": _num_gpus(result),
+        "model": row.model,
+        "precision": precision_group(row),
+        "quality": row.quality,
+        "counted": row.quality in grades,
+        "measured": result.measured_s,
+        "predicted": prediction.step_time_s,
+        "error": result.error,
+        "fits": prediction.fits,
+        "assumptions": list(result.assumptions),
+        "memory_kind": None if memory is None else memory.kind,
+        "measured_memory_bytes": None if memory is None else memory.measured_bytes,
+        "predicted_memory_bytes": None if memory is None else memory.predicted_bytes,
+        "memory_error": result.memory_error,
+        "breakdown_s": prediction.breakdown_s,
+        "interval_s": prediction.interval_s,
+    }
+
+
+def _num_gpus(result: Result) -> int | None:
+    return result.job.world_size if result.job is not None else result.row.num_gpus

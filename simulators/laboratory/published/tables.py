@@ -1,0 +1,148 @@
+"""What a validation looks like on a terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.simulators.laboratory.published.replay import Result
+
+_NAMES = {
+    "by_source": "by source",
+    "by_gpu": "by GPU",
+    "by_family": "by model family",
+    "by_scale": "by number of GPUs",
+    "by_precision": "by precision",
+}
+_COLUMNS = ("median_abs_error", "mean_abs_error", "p90_abs_error", "bias")
+_REASONS_SHOWN = 12
+_SWEEPS_SHOWN = 12
+
+
+def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> RenderableType:
+    """Step time by every grouping, memory by source, and why rows were left out."""
+    parts: list[RenderableType] = []
+    for key, name in _NAMES.items():
+        flat = report["baseline"]["by_source"] if key == "by_source" else {}
+        parts.append(_table(f"Step time {name}", report[key], report["overall"], flat))
+    if report["memory"]["overall"]["n"]:
+        memory = report["memory"]
+        parts.append(_table("Peak memory by source", memory["by_source"], memory["overall"]))
+    if misfits := report["memory"]["ran_but_predicted_not_to_fit"]:
+        parts.append(Text(f"{misfits} runs are predicted not to fit in memory though they ran."))
+    if report["layouts"]:
+        parts.append(_layouts(report["layouts"]))
+    if report["baseline"]["sets"]:
+        parts.append(_sets(report["baseline"]["sets"]))
+    if report["coverage"]["n"]:
+        parts.append(_coverage(report["coverage"]))
+    parts.append(_reasons(results))
+    return Group(*parts)
+
+
+def _empty_table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _table(
+    title: str,
+    groups: Mapping[str, Mapping[str, Any]],
+    overall: Mapping[str, Any],
+    flat: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+) -> Table:
+    """``flat`` adds the mean error of the flat baseline."""
+    columns = ("rows", "skipped", "median", "mean", "p90", "bias")
+    table = _empty_table(title, *columns, *(("flat mean",) if flat else ()))
+    for name, summary in groups.items():
+        known = flat.get(name, {}).get("mean_abs_error")
+        table.add_row(name, *_cells(summary), *((_percent(known),) if flat else ()))
+    table.add_section()
+    table.add_row("all", *_cells(overall), style="bold")
+    return table
+
+
+def _cells(summary: Mapping[str, Any]) -> list[str]:
+    return [
+        str(summary["n"]),
+        str(summary["skipped"]),
+        *(_percent(summary[column], signed=column == "bias") for column in _COLUMNS),
+    ]
+
+
+def _layouts(layouts: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Every sweep, but only the medians of a source that has very many."""
+    table = _empty_table("Layout sweeps", "layouts", "Kendall tau", "selection regret")
+    by_source: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for name, ranking in layouts.items():
+        by_source.setdefault(name.split(":")[0], []).append((name, ranking))
+    for source, members in by_source.items():
+        if len(members) > _SWEEPS_SHOWN:
+            found = [ranking for _, ranking in members]
+            members = [(f"{source}: median of {len(members)} sweeps", _median(found))]
+        for name, ranking in members:
+            regret = _percent(ranking["selection_regret"])
+            table.add_row(name, str(ranking["n"]), f"{ranking['kendall_tau']:.2f}", regret)
+    return table
+
+
+def _median(rankings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    medians = {
+        key: statistics.median(ranking[key] for ranking in rankings)
+        for key in ("kendall_tau", "selection_regret")
+    }
+    return {"n": sum(ranking["n"] for ranking in rankings), **medians}
+
+
+def _sets(sets: Mapping[str, Mapping[str, Any]]) -> Table:
+    peers = sorted({peer for one in sets.values() for peer in one["peers"]})
+    table = _empty_table("Mean absolute error beside others", "rows", "ours", "flat", *peers)
+    for name, one in sets.items():
+        others = (one["peers"].get(peer, {}).get("mean_abs_error") for peer in peers)
+        table.add_row(
+            name,
+            str(one["ours"]["n"]),
+            _percent(one["ours"]["mean_abs_error"]),
+            _percent(one["flat_baseline"]["mean_abs_error"]),
+            *(_percent(other) for other in others),
+        )
+    return table
+
+
+def _percent(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+def _coverage(coverage: Mapping[str, Any]) -> Text:
+    count, unseen = coverage["n"], coverage["n_unseen"]
+    words = f"{coverage['inside']:.1%} of {count} runs are inside their {coverage['level']:.0%}"
+    words += " error bar"
+    if not unseen:
+        words += ", which was made from these runs"
+    elif unseen < count:
+        words += f", and {coverage['inside_unseen']:.1%} of the {unseen} it was not made from"
+    return Text(f"{words}.")
+
+
+def _reasons(results: Sequence[Result]) -> Text:
+    counts = Counter(result.reason for result in results if result.prediction is None)
+    if not counts:
+        return Text("Every row was predicted.")
+    lines = [f"{sum(counts.values())} rows not predicted:"]
+    for reason, number in counts.most_common(_REASONS_SHOWN):
+        lines.append(f"  {number:4d}  {reason}")
+    if len(counts) > _REASONS_SHOWN:
+        lines.append(f"  and {len(counts) - _REASONS_SHOWN} other reasons (see the JSON file)")
+    return Text("\n".join(lines))

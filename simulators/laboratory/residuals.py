@@ -1,0 +1,179 @@
+"""Redo the error bars from measured runs: ``trainscout residuals --help``.
+
+To be run whenever predictions have changed: the table it writes is what error bars come from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.failures import INTERRUPTED, OK, explain
+from trainscout.simulators.laboratory.published.groups import source_group
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.layouts import sweep_of
+from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.uncertainty.coverage import Coverage, calibrate
+from trainscout.simulators.laboratory.validate import replay_with_progress
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty.features import features_of
+from trainscout.simulators.predictor.uncertainty.table import (
+    RESIDUALS,
+    Residual,
+    Tuning,
+    read_table,
+    table_text,
+)
+
+TRUSTED = ("A", "B")
+MIN_RUNS = 30
+MIN_SOURCES = 3
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code (0 done, 2 wrong input)."""
+    options = _parser().parse_args(arguments)
+    try:
+        rows = read_rows(options.runs)
+        check_output("--output", options.output, [options.runs])
+        catalogue = load_catalogue()
+        declared = Declarations(catalogue.gpus, catalogue.frameworks)
+        results = replay_with_progress(rows, declared, Bare())
+        residuals = residuals_of(results)
+        _refuse_too_few(residuals, options.runs)
+        # Tuned on what is written, which is rounded.
+        tuning, found = calibrate(read_table(table_text(residuals, Tuning(), {})))
+        text = table_text(residuals, tuning, _provenance(options.runs, found))
+        write_output("--output", options.output, text)
+        show_text(_words(found, options.output))
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug=options.debug)
+
+
+class Bare:
+    """The replay without the error bars that are yet to be made."""
+
+    name = "replay"
+
+    def __init__(self) -> None:
+        self._replay = ReplaySimulator()
+
+    def simulate(self, job: Job) -> Prediction:
+        return self._replay.without_error_bar(job)
+
+
+def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
+    """The residual of every trusted row with a measured and a predicted step time.
+
+    A row that repeats another one's job and measurement (editions of one table) is left out.
+    """
+    residuals: list[Residual] = []
+    sweeps: dict[object, str] = {}
+    seen: set[tuple[object, ...]] = set()
+    for result in results:
+        job, prediction, measured_s = result.job, result.prediction, result.measured_s
+        if result.row.quality not in TRUSTED or job is None or prediction is None:
+            continue
+        if measured_s is None:
+            continue
+        source = source_group(result.row)
+        sweep = sweeps.setdefault(sweep_of(result), str(len(sweeps) + 1))
+        residual = Residual(
+            id=result.row.id,
+            source=source,
+            sweep=sweep,
+            features=features_of(job, prediction.step_time_s, prediction.breakdown_s),
+            recipe=job.recipe,
+            log_residual=math.log(measured_s / prediction.step_time_s),
+        )
+        same = (source, sweep, residual.features, residual.recipe, measured_s)
+        if same not in seen:
+            seen.add(same)
+            residuals.append(residual)
+    return tuple(residuals)
+
+
+def _refuse_too_few(residuals: Sequence[Residual], path: Path) -> None:
+    sources = len({residual.source for residual in residuals})
+    if len(residuals) < MIN_RUNS or sources < MIN_SOURCES:
+        raise InputError(
+            "runs",
+            path,
+            f"has {len(residuals)} usable runs of {sources} sources",
+            f"at least {MIN_RUNS} runs of {MIN_SOURCES} sources",
+        )
+
+
+def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
+    digest = hashlib.sha256(runs.read_bytes()).hexdigest()[:16]
+    return {
+        "what": "measured over predicted step times of published runs, as natural logarithms",
+        "made_by": "trainscout residuals",
+        "runs": f"{runs.name}, sha256 {digest}..., grades {' and '.join(TRUSTED)}",
+        "coverage": {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in found.to_dict().items()
+        },
+    }
+
+
+def _words(found: Coverage, output: Path) -> str:
+    gpus = (
+        ""
+        if found.per_gpu is None
+        else f",\n{found.per_gpu:.1%} of a GPU left out (mean over GPUs)"
+    )
+    return (
+        f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of the runs "
+        f"of a random fifth left out,\n{found.leave_one_source_out:.1%} of those of a publication "
+        f"left out (mean over publications {found.per_source:.1%})"
+        f"{gpus}.\n"
+        f"Its median width is {found.median_width:.0%} of its low end. Written to {output}.\n"
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainscout residuals",
+        description="Predict measured runs and write the table that error bars come from.",
+        **help_ending(
+            "trainscout residuals                        # the published rows\n"
+            "trainscout residuals ours.csv --output residuals.csv",
+            "0 done; 1 an internal failure; 2 wrong input",
+        ),
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs as for trainscout validate; default: the published rows",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESIDUALS,
+        help="where to write; default: the table that predictions use",
+    )
+    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""How error bars are calibrated."""

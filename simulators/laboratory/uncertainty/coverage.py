@@ -1,0 +1,192 @@
+"""Do error bars hold what they say? Checked, and tuned, on runs that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.uncertainty.features import LAUNCH_BOUND, similarity
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL, Own, interval
+from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
+from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tuning
+
+FOLDS = 5
+_HALVINGS = 12
+_TAIL_FACTORS = (0.1, 3.0)
+_HOST_ERRORS = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares of runs inside the interval of ``level`` made without them.
+
+    ``five_fold``: without a random fifth of the runs. ``leave_one_source_out``: without any run
+    of their publication, over all runs; ``per_source`` is the mean over publications of that.
+    ``per_gpu`` and ``per_architecture``: means over GPUs, without any run on that GPU, and over
+    architectures; None where there is only one. ``host_bound``: mean over publications, without
+    any run of theirs, of their launch-bound runs; None where there are none. ``median_width`` is
+    the median of the interval's high end over its low end, less one.
+    """
+
+    level: float
+    n: int
+    five_fold: float
+    leave_one_source_out: float
+    per_source: float
+    per_gpu: float | None
+    per_architecture: float | None
+    host_bound: float | None
+    median_width: float
+
+    def to_dict(self) -> dict[str, float | None]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """For each run, the weights (n, n), the novelty (n,) and what else widens its interval when
+    its group is left out."""
+
+    weights: NDArray[np.float64]
+    novelty: NDArray[np.float64]
+    own: tuple[Own, ...]
+
+
+def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Coverage]:
+    """The tuning with which runs left out are inside as often as ``level`` says.
+
+    The next run is sometimes one of a publication that is in the table, sometimes one of a
+    stranger: the mean of ``five_fold`` and ``per_source`` is brought to the level. Runs that wait
+    for the host have an error of their own, what a launch takes: ``host_bound`` is brought there
+    by it, before the others are.
+
+    Runs on a GPU that is not in the table share one unknown error, which no mean over GPUs makes
+    smaller, so its interval reaches as far as would have held ``level`` of the runs on ``level``
+    of the GPUs, and of the architectures (a tolerance interval; Wilks 1941).
+    """
+    new_gpu = max(_tolerance(table, each, level) for each in (table.gpus, table.architectures))
+    tuning = Tuning(new_gpu=round(new_gpu, 4))
+    folds = np.random.default_rng(0).permutation(len(table.residuals)) % FOLDS
+    by_fold, by_source = _leave_out(table, folds), _leave_out(table, table.sources)
+
+    def with_tail(factor: float) -> Tuning:
+        return replace(tuning, tail_factor=round(factor, 3))
+
+    def short(factor: float) -> bool:
+        tried = with_tail(factor)
+        inside, alone = (_inside(table, each, tried, level) for each in (by_fold, by_source))
+        return float(inside.mean()) + _mean_by(table.sources, alone) < 2 * level
+
+    def with_host(error: float) -> Tuning:
+        return replace(tuning, host_error=round(error, 3))
+
+    def holds(error: float) -> bool:
+        held = _host_bound(table, _inside(table, by_source, with_host(error), level))
+        return held is None or held >= level
+
+    # The one moves the other little.
+    tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
+    tuning = with_host(_bisect(holds, *_HOST_ERRORS))
+    tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
+    return tuning, _coverage(table, by_fold, by_source, tuning, level)
+
+
+def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None:
+    """Mean over publications of their launch-bound runs; None where there are none."""
+    bound = table.host_shares > LAUNCH_BOUND
+    return _mean_by(table.sources[bound], inside[bound]) if bound.any() else None
+
+
+def _tolerance(table: ResidualTable, groups: NDArray[np.int64], level: float) -> float:
+    """How far from their predictions ``level`` of the runs lie in ``level`` of the groups.
+
+    Within a group every publication counts the same.
+    """
+    reached = []
+    for group in np.unique(groups):
+        members = groups == group
+        errors, sources = np.abs(table.residuals[members]), table.sources[members]
+        order = np.argsort(errors)
+        weights = 1 / np.bincount(sources)[sources][order]
+        reached.append(quantiles(errors[order], weights / weights.sum(), [level])[0])
+    return float(np.quantile(reached, level))
+
+
+def _coverage(
+    table: ResidualTable, by_fold: _LeftOut, by_source: _LeftOut, tuning: Tuning, level: float
+) -> Coverage:
+    inside, alone = (_inside(table, each, tuning, level) for each in (by_fold, by_source))
+    low, high = _ends(table, by_fold, tuning, level)
+    return Coverage(
+        level=level,
+        n=len(table.residuals),
+        five_fold=float(inside.mean()),
+        leave_one_source_out=float(alone.mean()),
+        per_source=_mean_by(table.sources, alone),
+        per_gpu=_per_group(table, table.gpus, tuning, level),
+        per_architecture=_per_group(table, table.architectures, tuning, level),
+        host_bound=_host_bound(table, alone),
+        median_width=float(np.median(np.expm1(high - low))),
+    )
+
+
+def _per_group(
+    table: ResidualTable, groups: NDArray[np.int64], tuning: Tuning, level: float
+) -> float | None:
+    """Mean over groups, each left out as a whole; None where nothing else would be left."""
+    if len(np.unique(groups)) == 1:
+        return None
+    return _mean_by(groups, _inside(table, _leave_out(table, groups), tuning, level))
+
+
+def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:
+    n = len(table.residuals)
+    weights, novelty, own = np.zeros((n, n)), np.zeros(n), []
+    for row in range(n):
+        one = slice(row, row + 1)
+        left = groups != groups[row]
+        near = similarity(table.kinds, table.sizes, table.kinds[:, one], table.sizes[:, one])
+        near = np.where(left, np.maximum(near, 1e-300), 0.0)
+        weights[row], novelty[row] = source_balanced(near, table.sources)
+        same = left & (table.gpus == table.gpus[row])
+        publications = len(set(table.sources[same].tolist()))
+        own.append(
+            Own(float(table.kernel_errors[row]), float(table.host_shares[row]), publications)
+        )
+    return _LeftOut(weights, novelty, tuple(own))
+
+
+def _ends(
+    table: ResidualTable, left_out: _LeftOut, tuning: Tuning, level: float
+) -> NDArray[np.float64]:
+    """Ends of every run's interval, shape (2, n)."""
+    runs = zip(left_out.weights, left_out.novelty, left_out.own, strict=True)
+    return np.array(
+        [interval(table, weights, new, own, tuning, level) for weights, new, own in runs]
+    ).T
+
+
+def _inside(
+    table: ResidualTable, left_out: _LeftOut, tuning: Tuning, level: float
+) -> NDArray[np.bool_]:
+    low, high = _ends(table, left_out, tuning, level)
+    inside: NDArray[np.bool_] = (low <= table.residuals) & (table.residuals <= high)
+    return inside
+
+
+def _mean_by(groups: NDArray[np.int64], values: NDArray[np.bool_]) -> float:
+    """Mean over the groups of the share of each that holds."""
+    return float(np.mean([values[groups == group].mean() for group in np.unique(groups)]))
+
+
+def _bisect(reached: Callable[[float], bool], low: float, high: float) -> float:
+    """The smallest value, within the halvings, at which a monotone condition holds."""
+    if reached(low):
+        return low
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high

@@ -1,0 +1,122 @@
+"""Hold predictions against measured runs: ``trainscout validate --help``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.failures import FAILURE, INTERRUPTED, OK, explain
+from trainscout.reports.terminal import show
+from trainscout.simulators.laboratory.published.html import validation_html
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.published import (
+    PUBLISHED_RUNS,
+    read_peer_predictions,
+)
+from trainscout.simulators.laboratory.published.replay import Result, replay_rows
+from trainscout.simulators.laboratory.published.report import validation_report
+from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
+from trainscout.simulators.laboratory.published.tables import validation_tables
+from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.registry import Simulator, get_simulator
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns its exit code (0 done, 2 wrong input, 1 nothing predicted)."""
+    options = _parser().parse_args(arguments)
+    try:
+        return validate(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        return explain(error, debug=options.debug)
+
+
+def validate(options: argparse.Namespace) -> int:
+    grades = _grades(options.quality)
+    check_output("--json", options.json, [options.runs])
+    check_output("--html", options.html, [options.runs, options.json])
+    report, results = predict(options.runs, grades, options.simulator)
+    if options.json is not None:
+        text = json.dumps(report, indent=1, allow_nan=False) + "\n"
+        write_output("--json", options.json, text)
+    if options.html is not None:
+        write_output("--html", options.html, validation_html(report))
+    show(validation_tables(report, results))
+    return OK if report["rows"] else FAILURE
+
+
+def predict(
+    runs: Path, grades: Sequence[str], simulator: str
+) -> tuple[dict[str, Any], tuple[Result, ...]]:
+    """The report on the measured runs of a CSV file, and its rows.
+
+    Raises:
+        InputError: for a file that is not a table of measured runs, or an unknown simulator.
+    """
+    rows = read_rows(runs)
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    results = replay_with_progress(rows, declared, get_simulator(simulator))
+    return validation_report(results, grades, read_peer_predictions()), results
+
+
+def replay_with_progress(
+    rows: Sequence[Row], declared: Declarations, simulator: Simulator
+) -> tuple[Result, ...]:
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(rows))
+        return replay_rows(rows, declared, simulator, lambda: bar.advance(task))
+
+
+def _grades(text: str) -> tuple[str, ...]:
+    grades = tuple(grade.strip().upper() for grade in text.split(","))
+    for grade in grades:
+        if grade not in QUALITIES:
+            raise InputError("--quality", text, "is not a list of grades", ",".join(QUALITIES))
+    return grades
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainscout validate",
+        description="Predict measured training runs and report the errors.",
+        **help_ending(
+            "trainscout validate                         # the published rows\n"
+            "trainscout validate ours.csv --html ours.html --json ours.json",
+            "0 done; 1 an internal failure; 2 wrong input",
+        ),
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
+    )
+    parser.add_argument("--json", type=Path, help="write summaries and every row to this file")
+    parser.add_argument("--html", type=Path, help="write a page to browse, without any server")
+    parser.add_argument(
+        "--quality",
+        default="A,B",
+        help="grades that enter the summaries (default A,B; other rows are listed only)",
+    )
+    parser.add_argument("--simulator", default="replay", help="which simulator predicts")
+    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,5 +1,0 @@
-"""GPU memory over a training step."""
-
-from simulators.memory.footprint import footprint
-
-__all__ = ["footprint"]

@@ -1,0 +1,1 @@
+"""One training job predicted: all that this needs, and no more."""

@@ -1,0 +1,1 @@
+"""What is answered: the prediction, and the numerators of MFU and HFU."""

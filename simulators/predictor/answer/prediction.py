@@ -1,0 +1,80 @@
+"""The answer: what one training step takes, costs and occupies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Evidence(StrEnum):
+    """Where a price comes from, best first."""
+
+    MEASURED = "measured"
+    FITTED = "fitted"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Memory of one pipeline stage's worst rank, in bytes.
+
+    ``kind`` maps parameters, gradients, optimizer, activations, temporary,
+    communication_buffers, context to bytes; allocator figures exclude ``context``.
+    """
+
+    stage: int
+    kind: dict[str, int]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the job; the peaks are those of the worst stage, in bytes.
+
+    ``capacity_bytes`` is what a recipe may use: GPU memory less the declared reserve.
+    ``headroom_bytes`` is negative by how much the worst stage misses.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    capacity_bytes: int
+    headroom_bytes: int
+    worst_stage: int
+    per_stage: tuple[StageMemory, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step of one job.
+
+    ``mfu`` counts model FLOPs only, ``hfu`` also what recomputation repeats (docs/concepts.md);
+    both are fractions of the GPU's dense peak at the job's precision. ``breakdown_s`` maps the
+    name of each part of the critical path to seconds and sums to ``step_time_s``.
+    ``evidence_share`` maps measured/fitted/estimated to the share of kernel and communication
+    time so priced; ``estimated_operations`` lists what was only estimated.
+    ``interval_s`` is the error bar (``uncertainty``), None from a simulator that has
+    none. ``assumptions`` says in words what is taken for granted beyond prices.
+    """
+
+    step_time_s: float
+    mfu: float
+    hfu: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    cost_per_step_usd: float
+    cost_per_billion_tokens_usd: float
+    cost_of_run_usd: float
+    fits: bool
+    memory: Memory
+    breakdown_s: dict[str, float]
+    critical_stage: int
+    evidence_share: dict[str, float]
+    estimated_operations: tuple[str, ...]
+    interval_s: tuple[float, float] | None = None
+    assumptions: tuple[str, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dictionary (units as in the field names)."""
+        return asdict(self)

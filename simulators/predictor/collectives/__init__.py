@@ -1,0 +1,15 @@
+"""NCCL, white-box: its choice of algorithm, protocol and channels, and the seconds that follow."""
+
+from trainscout.simulators.predictor.collectives.price import (
+    CollectivePrice,
+    price_collective,
+    price_send_recv,
+)
+from trainscout.simulators.predictor.collectives.uncertainty import collective_uncertainty
+
+__all__ = [
+    "CollectivePrice",
+    "collective_uncertainty",
+    "price_collective",
+    "price_send_recv",
+]

@@ -1,0 +1,228 @@
+"""NCCL's own cost model: latency and bandwidth of each (algorithm, protocol), and its choice.
+
+``time_us = latency + size / (1000 * bandwidth * correction)`` with ``size`` in bytes as
+nccl-tests prints it (the larger of one rank's total send and receive), latency in microseconds
+and bandwidth in GB/s. NCCL picks the smallest. The result is what NCCL *believes*;
+``execution.py`` says what then happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.collectives import tuning_tables as tables
+from trainscout.simulators.predictor.collectives.graph import Graph, Graphs, Wiring, graphs_of
+from trainscout.simulators.predictor.collectives.transport import Transport, transport
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way NCCL can run a collective and what it believes it costs.
+
+    ``plateau`` multiplies the latency of a ring all-reduce (Simple, several nodes) once each
+    rank's part per channel reaches 64 bytes.
+    """
+
+    algorithm: str
+    protocol: str
+    latency_us: float
+    bandwidth_gbs: float
+    plateau: float = 1.0
+    plateau_bytes: int = 0
+
+    def time_us(self, size_bytes: int) -> float:
+        """NCCL's estimate for one call of ``size_bytes``."""
+        latency = self.latency_us
+        if size_bytes >= self.plateau_bytes:
+            latency *= self.plateau
+        bandwidth = self.bandwidth_gbs
+        if self.algorithm == "tree":
+            bandwidth *= tables.tree_correction(self.protocol, size_bytes)
+        return latency + size_bytes / (1000 * bandwidth)
+
+
+@functools.lru_cache(maxsize=8192)
+def options_of(kind: str, wiring: Wiring) -> tuple[Option, ...]:
+    """Every (algorithm, protocol) that NCCL may use for ``kind`` on ``wiring``."""
+    options = _all_options(kind, wiring)
+    if not wiring.multi_node:
+        return options
+    allowed = transport(wiring.fabric).algorithms
+    return tuple(option for option in options if option.algorithm in allowed)
+
+
+def _all_options(kind: str, wiring: Wiring) -> tuple[Option, ...]:
+    graphs = graphs_of(wiring)
+    options = [_ring(kind, protocol, wiring, graphs) for protocol in _protocols(wiring)]
+    if kind == "all_reduce":
+        options += [_tree(protocol, wiring, graphs) for protocol in _protocols(wiring)]
+        if graphs.nvls is not None and wiring.version >= (2, 17, 0):
+            options.append(_nvls(kind, wiring, graphs.nvls))
+    elif kind in ("all_gather", "reduce_scatter"):
+        nvls_allowed = (2, 17, 0) <= wiring.version < (2, 18, 0) or wiring.version >= (2, 19, 0)
+        # NVLS across nodes needs a SHARP plugin for these two; no such cluster is declared.
+        if graphs.nvls is not None and nvls_allowed and not wiring.multi_node:
+            options.append(_nvls(kind, wiring, graphs.nvls))
+        if wiring.multi_node and wiring.ranks_per_node == 1 and wiring.version >= (2, 23, 0):
+            options.append(_pat(wiring, graphs))
+    return tuple(options)
+
+
+def choose(kind: str, size_bytes: int, wiring: Wiring, algorithm: str = "") -> Option:
+    """The option NCCL takes for one call of ``size_bytes``.
+
+    ``algorithm`` restricts it as NCCL_ALGO does; one that NCCL cannot run here is ignored, as
+    NCCL does.
+    """
+    options = options_of(kind, wiring)
+    allowed = [option for option in options if option.algorithm == algorithm] or options
+    return min(allowed, key=lambda option: option.time_us(size_bytes))
+
+
+def _protocols(wiring: Wiring) -> tuple[str, ...]:
+    # LL128 relies on 128-byte stores arriving whole, which PCIe between GPUs does not promise.
+    if wiring.compute_capability < 7.0 or (wiring.link == "pci" and wiring.ranks_per_node > 1):
+        return ("ll", "simple")
+    if not wiring.multi_node:
+        return tables.PROTOCOLS
+    allowed = transport(wiring.fabric).protocols_for(wiring.generation)
+    # LL128 also asks for a NIC that the GPU reaches without crossing the CPU; Grace sits between
+    # the two, and NCCL counts that path as good enough only since 2.27.
+    if wiring.cpu == "arm" and wiring.version < (2, 27, 0):
+        return tuple(protocol for protocol in allowed if protocol != "ll128")
+    return allowed
+
+
+def _nic_latency_us(wiring: Wiring, protocol: str) -> float:
+    """What the network plugin adds to each hop; Simple pays it twice, for its flush."""
+    plugin: Transport = transport(wiring.fabric)
+    return plugin.nic_latency_us * (2 if protocol == "simple" else 1)
+
+
+def _graph_gbs(graph: Graph, wiring: Wiring) -> float:
+    """Summed channel speed; up to two nodes NCCL reads the speed inside the node."""
+    return graph.channels * (graph.intra_gbs if wiring.nodes <= 2 else graph.inter_gbs)
+
+
+def _ll_cap(wiring: Wiring) -> float:
+    return tables.ll_total_cap_gbs(
+        wiring.version, wiring.generation, wiring.cpu, wiring.nodes, wiring.compute_capability
+    )
+
+
+# Share of a ring's bandwidth that LL reaches, since 2.21.
+LL_SHARE = 0.5
+
+
+def ll_share(kind: str, wiring: Wiring) -> float:
+    """Share of a ring's bandwidth that NCCL's tuning gives LL in this version."""
+    if wiring.version >= (2, 21, 0):
+        return LL_SHARE
+    return 1 / 4 if wiring.multi_node or kind in ("all_reduce", "reduce") else 1 / 3
+
+
+def _ring(kind: str, protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
+    version, ranks, nodes = wiring.version, wiring.ranks, wiring.nodes
+    bus = _graph_gbs(graphs.ring, wiring)
+    if protocol == "ll":
+        bus = min(_ll_cap(wiring), bus * ll_share(kind, wiring))
+    elif protocol == "ll128":
+        share = 0.7 if wiring.ranks_per_node < 2 and version < (2, 23, 0) else 0.92
+        cap = tables.ring_ll128_channel_cap_gbs(version, wiring.generation, nodes)
+        bus = min(bus * share, graphs.ring.channels * cap)
+    hop = tables.hop_latency_us(version, "ring", protocol)
+    if wiring.ranks_per_node == 1 and version >= (2, 23, 0):
+        inter = tables.hop_latency_us(version, "tree", protocol).net
+    else:
+        inter = hop.net
+    inter += _nic_latency_us(wiring, protocol)
+    intra = hop.intra(wiring.link)
+    base: float = getattr(tables.base_latency_us(version, "ring"), protocol)
+    if kind in ("broadcast", "reduce"):
+        # NCCL counts one hop: every channel has the same order of GPUs on symmetric nodes.
+        return Option("ring", protocol, base + (inter if wiring.multi_node else intra), bus)
+    steps = ring_steps(kind, ranks)
+    inter_steps = nodes - 1
+    if kind == "all_reduce":
+        inter_steps = 2 * nodes if version < (2, 23, 0) else 2 * (nodes - 1)
+    if not wiring.multi_node:
+        inter_steps = 0
+    inter_steps = min(inter_steps, steps)
+    if wiring.multi_node:
+        overhead = 2.0 if wiring.cpu == "amd" else 1.0
+        intra = max(intra, overhead * (3 if protocol == "simple" else 1))
+        if protocol == "ll" and version < (2, 18, 0):
+            intra *= 1.8
+    latency = base + (steps - inter_steps) * intra + inter_steps * inter
+    bandwidth = bus * ranks / steps
+    if kind == "all_reduce" and protocol == "simple" and wiring.multi_node:
+        plateau = 1.9 if wiring.compute_capability < 8 else 1.4
+        threshold = 64 * ranks * graphs.channels
+        return Option("ring", protocol, latency, bandwidth, plateau, threshold)
+    return Option("ring", protocol, latency, bandwidth)
+
+
+def ring_steps(kind: str, ranks: int) -> int:
+    """Hops of one chunk around the ring."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1)
+    return ranks - 1
+
+
+def tree_depth(nodes: int) -> int:
+    """Levels of the tree between nodes as NCCL counts them: floor(log2(nodes))."""
+    return nodes.bit_length() - 1
+
+
+def _tree(protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
+    version, nodes, channels = wiring.version, wiring.nodes, graphs.tree.channels
+    cap = tables.tree_channel_cap_gbs(version, wiring.generation, nodes)
+    bus = min(_graph_gbs(graphs.tree, wiring) * 0.92, channels * cap)
+    if protocol == "ll":
+        bus = min(bus / 3.8, _ll_cap(wiring))
+    elif protocol == "ll128":
+        cap = tables.tree_ll128_channel_cap_gbs(version, wiring.generation, nodes)
+        bus = min(bus * (7 / 9 if nodes == 1 else 120 / 128), channels * cap)
+    if version >= (2, 18, 3):
+        bus *= 0.85
+    hop = tables.hop_latency_us(version, "tree", protocol)
+    net = hop.net + _nic_latency_us(wiring, protocol)
+    hops = (wiring.ranks_per_node - 1) * hop.intra(wiring.link) + tree_depth(nodes) * net
+    base: float = getattr(tables.base_latency_us(version, "tree"), protocol)
+    return Option("tree", protocol, base + 2 * hops, bus * 0.5)
+
+
+def _nvls(kind: str, wiring: Wiring, graph: Graph) -> Option:
+    """NVLS on one node, NVLSTree (all-reduce only) on several."""
+    version, nodes, ranks = wiring.version, wiring.nodes, wiring.ranks
+    algorithm = "nvls_tree" if nodes > 1 else "nvls"
+    hop = tables.hop_latency_us(version, algorithm, "simple")
+    latency = tables.base_latency_us(version, algorithm).simple + hop.nvlink
+    if nodes > 1:
+        net = hop.net + _nic_latency_us(wiring, "simple")
+        latency += 2 * tree_depth(nodes) * net
+    heads, intra, inter = graph.channels, graph.intra_gbs, graph.inter_gbs
+    if version >= (2, 28, 0):
+        efficiency = tables.nvls_efficiency(wiring.generation)
+        if kind == "all_reduce":
+            per_head = intra * efficiency * (heads - 1) / heads * 2
+        else:
+            per_head = intra * efficiency * (wiring.ranks_per_node - 1) / wiring.ranks_per_node
+        if nodes > 1:
+            cap = tables.nvls_tree_channel_cap_gbs(version, wiring.generation, nodes)
+            per_head = min(per_head, inter * 2 if nodes <= 2 else inter, cap)
+        ratio = ranks / ring_steps(kind, ranks) if kind == "all_reduce" else 1.0
+    else:
+        per_head = min(intra, inter) if nodes <= 2 else min(intra, inter / 2)
+        if kind != "all_reduce" and version >= (2, 27, 0):
+            per_head = intra * (wiring.ranks_per_node - 1) / wiring.ranks_per_node
+        ratio = (5 / 6 if version >= (2, 18, 3) else 0.75) if kind == "all_reduce" else 1.0
+    return Option(algorithm, "simple", latency, heads * per_head * ratio)
+
+
+def _pat(wiring: Wiring, graphs: Graphs) -> Option:
+    latency = 8.0 + math.log2(wiring.nodes) * 14.0 / 3.5 + 2.8 * wiring.nodes
+    share = 0.85 if wiring.version < (2, 24, 0) else 0.75
+    return Option("pat", "simple", latency, _graph_gbs(graphs.tree, wiring) * share)

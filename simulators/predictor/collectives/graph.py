@@ -1,0 +1,247 @@
+"""What NCCL's topology search finds: channels and their speed for rings, trees and NVLS.
+
+NCCL searches paths through the machine; here the search is reduced to its outcome, which on
+symmetric nodes depends only on how much NVLink (or PCIe) each GPU has, how many NICs the node
+has and how fast they are. The tests hold it to channel counts logged on public machines.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.collectives import tuning_tables as tables
+from trainscout.simulators.predictor.collectives.transport import transport
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.workload.ir import Communicator
+
+GIGA = 1e9
+
+# Links that a GPU of the 8-GPU hybrid cube mesh (DGX-1) has to the other members of a group of
+# consecutive GPUs; in any other mesh every pair has the same number.
+_CUBE_MESH_LINKS = {2: 1, 4: 4, 8: 6}
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """A communicator as NCCL's topology model sees it.
+
+    ``ranks_per_node`` and ``nodes`` count *servers* (or whole NVL72 domains) the way NCCL does.
+    ``link`` is ``nvlink`` or ``pci``; ``link_gbs`` what one GPU can send to the other members of
+    its node; ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node.
+    ``nic_share`` is the fraction of them it really gets (siblings, oversubscription), which NCCL
+    does not know of; ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper. ``max_channels`` is
+    what NCCL is held to (None: nothing).
+    """
+
+    ranks: int
+    nodes: int
+    ranks_per_node: int
+    version: tables.Version
+    generation: str
+    compute_capability: float
+    cpu: str
+    fabric: str
+    link: str
+    link_gbs: float
+    multicast: bool
+    nics: int
+    nic_gbs: float
+    nic_share: float
+    nvlink_peak_gbs: float
+    max_channels: int | None = None
+
+    @property
+    def multi_node(self) -> bool:
+        return self.nodes > 1
+
+    @property
+    def nics_gbs(self) -> float:
+        """What the node's part of the communicator really gets from its NICs."""
+        return self.nics * self.nic_gbs * self.nic_share
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Channels of one algorithm and GB/s of each, inside a node and between nodes."""
+
+    channels: int
+    intra_gbs: float
+    inter_gbs: float
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The graphs of one communicator. ``nvls`` is None without multicast hardware.
+
+    ``channels``: collective channels (one SM each); ``nvls_channels`` those of NVLS kernels.
+    """
+
+    ring: Graph
+    tree: Graph
+    nvls: Graph | None
+    channels: int
+    nvls_channels: int
+
+
+@functools.lru_cache(maxsize=4096)
+def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
+    """How ``communicator`` is wired on ``cluster``.
+
+    NICs belong to GPUs: with at least one per GPU each rank brings its own (several are taken
+    as one faster NIC), with fewer a node's ranks share ``ceil(ranks * nics / GPUs)``. Siblings
+    are counted per NVLink domain and use its NICs at the same time: eight one-rank-per-node
+    rings on a node of eight NICs have one each, on four NICs half of one. Oversubscription
+    divides the share further.
+
+    Raises:
+        InputError: when the cluster's NCCL version cannot be read.
+    """
+    version = tables.parse_version(cluster.nccl_version)
+    node_gpus = max(cluster.domain, cluster.gpus_per_node)
+    ranks_per_node, nodes = communicator.ranks_per_node, communicator.nodes
+    link = "nvlink" if gpu.nvlink_links > 0 else "pci"
+    siblings = communicator.siblings
+    if cluster.domain < cluster.gpus_per_node:
+        # NVLink islands inside one server: NCCL counts servers and crosses PCIe between islands.
+        # Groups that fill whole islands are consecutive GPUs; others may lie on other servers
+        # and are taken to.
+        if cluster.num_nodes == 1:
+            ranks_per_node = communicator.size
+        elif ranks_per_node == cluster.domain:
+            ranks_per_node = math.gcd(communicator.size, cluster.gpus_per_node)
+        if ranks_per_node > communicator.ranks_per_node:
+            link = "pci"
+        nodes = communicator.size // ranks_per_node
+        siblings = max(1, cluster.gpus_per_node // ranks_per_node)
+    node_nics = cluster.nics_per_node * node_gpus / cluster.gpus_per_node
+    nics_per_gpu = node_nics / node_gpus
+    merged = max(1.0, nics_per_gpu)
+    nics = math.ceil(ranks_per_node * min(1.0, nics_per_gpu))
+    nic_gbs = cluster.nic_gbps / 8
+    wanted = nics * merged * siblings
+    share = min(1.0, node_nics / wanted) if wanted else 0.0
+    generations = round(math.log2(gpu.pcie_bytes_per_s / (16 * GIGA)))
+    pcie_gbs = tables.PCIE_GEN3_X16_GBS * 2.0**generations
+    through_host = transport(cluster.fabric).through_host_share
+    if through_host and nic_gbs and cluster.cpu != "arm":
+        share *= min(1.0, through_host * pcie_gbs / nic_gbs)
+    links = _links_to_members(ranks_per_node, gpu, cluster)
+    per_link = tables.nvlink_link_gbs(version, gpu.architecture, gpu.compute_capability)
+    return Wiring(
+        ranks=communicator.size,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        version=version,
+        generation=gpu.architecture,
+        compute_capability=gpu.compute_capability,
+        cpu=cluster.cpu,
+        fabric=cluster.fabric,
+        link=link,
+        link_gbs=links * per_link if link == "nvlink" else pcie_gbs,
+        multicast=cluster.nvswitch and gpu.compute_capability >= 9.0 and link == "nvlink",
+        nics=nics,
+        nic_gbs=nic_gbs * merged,
+        nic_share=share / cluster.oversubscription,
+        nvlink_peak_gbs=gpu.nvlink_bytes_per_s / GIGA,
+        max_channels=cluster.nccl_max_channels,
+    )
+
+
+def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:
+    """NVLinks of one GPU that lead to the other members in its node."""
+    links, domain = gpu.nvlink_links, cluster.domain
+    if cluster.nvswitch or ranks_per_node <= 1 or domain <= 2:
+        return float(links)
+    if links % (domain - 1) == 0:
+        return links / (domain - 1) * (ranks_per_node - 1)
+    return float(min(links, _CUBE_MESH_LINKS.get(ranks_per_node, ranks_per_node - 1)))
+
+
+@functools.lru_cache(maxsize=4096)
+def graphs_of(wiring: Wiring) -> Graphs:
+    """Channels and speeds that NCCL's search settles on for ``wiring``."""
+    cap = tables.max_channels(wiring.version)
+    ring = _ring(wiring, cap // 2)
+    tree = _tree(wiring, ring)
+    channels = min(2 * ring.channels, cap)
+    if (
+        wiring.multi_node
+        and wiring.compute_capability >= 9.0
+        and ring.intra_gbs > 45
+        and channels < 16
+    ):
+        channels *= 2
+    nvls_channels = 16
+    if wiring.generation == "blackwell":
+        nvls_channels = 32 if wiring.multi_node else 24
+    nvls = _nvls(wiring)
+    if wiring.max_channels is None:
+        return Graphs(ring, tree, nvls, channels, nvls_channels)
+    most = wiring.max_channels
+    return Graphs(
+        _held(ring, most),
+        _held(tree, most),
+        nvls if nvls is None else _held(nvls, most),
+        min(channels, most),
+        min(nvls_channels, most),
+    )
+
+
+def _held(graph: Graph, most: int) -> Graph:
+    """Fewer channels of the same speed: NCCL lowers their number after its search."""
+    return replace(graph, channels=min(graph.channels, most))
+
+
+def _ring(wiring: Wiring, most: int) -> Graph:
+    """Best product of channels and speed, then NCCL's duplication of fast channels."""
+    speeds = tables.channel_speeds_gbs(wiring.version, wiring.generation, wiring.multi_node)
+    capacity = wiring.link_gbs if wiring.ranks_per_node > 1 else math.inf
+    best_channels, best_speed = 0, 0.0
+    for speed in speeds:
+        if best_channels and speed < best_speed / 2:
+            break
+        fits = min(capacity / speed, most)
+        if wiring.multi_node:
+            fits = min(fits, wiring.nics * (wiring.nic_gbs // speed))
+        if int(fits) * speed > best_channels * best_speed:
+            best_channels, best_speed = int(fits), speed
+    if not best_channels:
+        # Slower than every candidate: one channel at whatever the link gives.
+        best_channels, best_speed = 1, min(capacity, wiring.nic_gbs or math.inf)
+    exempt = wiring.compute_capability > 8.0 and best_speed < 50 and best_channels > 4
+    if best_speed >= 25 and not exempt and 2 * best_channels <= most:
+        best_channels, best_speed = 2 * best_channels, best_speed / 2
+    return Graph(best_channels, best_speed, best_speed)
+
+
+def _tree(wiring: Wiring, ring: Graph) -> Graph:
+    """Trees reuse the rings' channels and raise their speed inside the node.
+
+    A chain of n GPUs has n - 1 links, so it leaves room for n/(n-1) of the ring's traffic. NCCL
+    stops raising at twice the speed between nodes.
+    """
+    if not wiring.multi_node:
+        return ring
+    limit = 2 * ring.inter_gbs
+    ranks = wiring.ranks_per_node
+    if ranks > 1:
+        room = wiring.link_gbs * ranks / (ranks - 1) / ring.channels
+        speeds = tables.channel_speeds_gbs(wiring.version, wiring.generation, True)
+        fitting = next((speed for speed in speeds if speed <= room), ring.inter_gbs)
+        limit = min(limit, max(fitting, ring.intra_gbs))
+    return Graph(ring.channels, limit, ring.inter_gbs)
+
+
+def _nvls(wiring: Wiring) -> Graph | None:
+    """One head per GPU of the node; each head's speed is its part of the GPU's NVLink."""
+    heads = min(wiring.ranks_per_node, 32)
+    if not wiring.multicast or heads < 2:
+        return None
+    speeds = tables.channel_speeds_gbs(wiring.version, wiring.generation, wiring.multi_node)
+    room = wiring.link_gbs / heads
+    intra = next((speed for speed in speeds if speed <= room), room)
+    if not wiring.multi_node:
+        return Graph(heads, intra, intra)
+    return Graph(heads, intra, min(intra, wiring.nics * wiring.nic_gbs / heads))

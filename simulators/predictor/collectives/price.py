@@ -1,0 +1,246 @@
+"""The price of one communication: seconds, and the SMs and memory traffic while it runs."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.collectives import execution, p2p
+from trainscout.simulators.predictor.collectives.chunks import channels_used
+from trainscout.simulators.predictor.collectives.cost import choose, ring_steps
+from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
+from trainscout.simulators.predictor.collectives.transport import (
+    Coefficients,
+    net_coefficients,
+    node_coefficients,
+    weighted_us,
+)
+from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.workload.ir import Communicator
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all")
+
+
+@dataclass(frozen=True)
+class CollectivePrice:
+    """What one NCCL call takes and occupies.
+
+    ``channels`` is the SMs it holds while it runs (one per channel), ``wire_bytes_per_s`` the
+    bytes per second it reads and writes in this rank's memory. ``nvlink_bytes`` are what this
+    rank sends over NVLink, ``nic_bytes`` its share of what its node's NICs send.
+    """
+
+    seconds: float
+    channels: int
+    algorithm: str
+    protocol: str
+    evidence: Evidence
+    wire_bytes_per_s: float
+    nvlink_bytes: float = 0.0
+    nic_bytes: float = 0.0
+
+
+_FREE = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0)
+
+
+@functools.lru_cache(maxsize=65536)
+def price_collective(
+    kind: str,
+    size_bytes: int,
+    communicator: Communicator,
+    gpu: Gpu,
+    cluster: Cluster,
+    dtype: str = "bf16",
+) -> CollectivePrice:
+    """Price one collective of ``size_bytes`` (NCCL's size, see ``workload.ir.Collective``).
+
+    Algorithm and protocol are NCCL's choice under its own cost model for the cluster's version;
+    the time is that of ``execution.py``. ``cluster.nccl_algo`` restricts the choice. fp8
+    reductions are not offered by NVLS.
+
+    Raises:
+        InputError: for an unknown kind, a negative size or an unreadable NCCL version.
+    """
+    return price_forced(
+        kind, size_bytes, communicator, gpu, cluster, cluster.nccl_algo or "", dtype
+    )
+
+
+def price_forced(
+    kind: str,
+    size_bytes: int,
+    communicator: Communicator,
+    gpu: Gpu,
+    cluster: Cluster,
+    algorithm: str,
+    dtype: str = "bf16",
+) -> CollectivePrice:
+    """``price_collective`` with NCCL held to one algorithm, as NCCL_ALGO does."""
+    require_choice("collective.kind", kind, KINDS)
+    require_positive("collective.bytes", size_bytes, allow_zero=True)
+    if communicator.size <= 1 or size_bytes == 0:
+        return _FREE
+    wiring = wiring_of(communicator, gpu, cluster)
+    if kind == "all_to_all":
+        return _price_all_to_all(size_bytes, wiring)
+    if dtype == "fp8" and kind in ("all_reduce", "reduce_scatter"):
+        wiring = replace(wiring, multicast=False)
+    option = choose(kind, size_bytes, wiring, algorithm)
+    node = node_coefficients(_hardware(wiring), option.algorithm, option.protocol)
+    time_us = weighted_us(execution.node_terms(kind, size_bytes, option, wiring), node)
+    # The two rooted collectives were measured on one machine only.
+    fitted = _measured(wiring, node) and kind not in ("broadcast", "reduce")
+    if wiring.multi_node:
+        net = net_coefficients(wiring.fabric, option.algorithm, option.protocol)
+        counted = execution.net_terms(kind, size_bytes, option, wiring)
+        time_us += weighted_us(execution.with_inner_hops(counted, node.terms), net)
+        fitted = fitted and net.nodes >= wiring.nodes
+    traffic = _Traffic(
+        *_link_bytes(kind, size_bytes, option.algorithm, wiring),
+        execution.memory_bytes(kind, size_bytes, option, wiring),
+    )
+    channels = channels_used(kind, size_bytes, option, wiring)
+    return _price(time_us, traffic, channels, option.algorithm, option.protocol, fitted, wiring)
+
+
+@functools.lru_cache(maxsize=65536)
+def price_send_recv(
+    size_bytes: int,
+    crosses_nodes: bool,
+    communicator: Communicator,
+    gpu: Gpu,
+    cluster: Cluster,
+) -> CollectivePrice:
+    """Price one transfer to a neighbour, ``size_bytes`` sent (and as many received).
+
+    ``crosses_nodes`` says whether the neighbour is outside the NVLink domain; the communicator's
+    size decides NCCL's channels per peer and its siblings share the node's NICs.
+
+    Raises:
+        InputError: for a negative size or an unreadable NCCL version.
+    """
+    require_positive("send_recv.bytes", size_bytes, allow_zero=True)
+    if communicator.size <= 1 or size_bytes == 0:
+        return _FREE
+    if crosses_nodes and cluster.num_nodes > 1:
+        return _send_between_nodes(size_bytes, wiring_of(communicator, gpu, cluster))
+    # Outside the NVLink domain but in the same server: two islands, over PCIe.
+    members = (1, 2) if crosses_nodes else (2, 1)
+    pair = Communicator(communicator.name, 2, *members)
+    return _send_inside_node(size_bytes, communicator.size, wiring_of(pair, gpu, cluster))
+
+
+def _send_between_nodes(size_bytes: int, wiring: Wiring) -> CollectivePrice:
+    node = node_coefficients(_hardware(wiring), "alltoall", "simple")
+    net = net_coefficients(wiring.fabric, "alltoall", "simple")
+    latency_us = node.terms["launch"] + net.terms["net_start"] + net.terms["net_peer"]
+    time_us = latency_us + size_bytes / (1e3 * p2p.net_peer_gbs(wiring))
+    channels = p2p.channels_per_net_peer(wiring)
+    traffic = _Traffic(0.0, float(size_bytes), 4.0 * size_bytes)
+    fitted = wiring.fabric == p2p.MEASURED_FABRIC
+    return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
+
+
+def _send_inside_node(size_bytes: int, ranks: int, wiring: Wiring) -> CollectivePrice:
+    node = node_coefficients(_hardware(wiring), "alltoall", "simple")
+    channels = p2p.local_channels_used(size_bytes, ranks, wiring)
+    latency_us = node.terms["launch"] + node.terms["peer"]
+    time_us = latency_us + size_bytes / (1e3 * p2p.local_peer_gbs(channels, wiring))
+    nvlink_bytes = float(size_bytes) if wiring.link == "nvlink" else 0.0
+    traffic = _Traffic(nvlink_bytes, 0.0, 4.0 * size_bytes)
+    fitted = wiring.generation == p2p.MEASURED_GENERATION and _measured(wiring, node)
+    return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
+
+
+def _price_all_to_all(size_bytes: int, wiring: Wiring) -> CollectivePrice:
+    node_terms, net_terms = p2p.all_to_all_terms(size_bytes, wiring)
+    node = node_coefficients(_hardware(wiring), "alltoall", "simple")
+    time_us, fitted = weighted_us(node_terms, node), _measured(wiring, node)
+    if wiring.multi_node:
+        net = net_coefficients(wiring.fabric, "alltoall", "simple")
+        time_us += weighted_us(net_terms, net)
+        fitted = fitted and net.nodes >= wiring.nodes
+    block = size_bytes / wiring.ranks
+    traffic = _Traffic(
+        block * (wiring.ranks_per_node - 1) if wiring.link == "nvlink" else 0.0,
+        block * (wiring.ranks - wiring.ranks_per_node),
+        4.0 * block * (wiring.ranks - 1),
+    )
+    channels = p2p.all_to_all_channels(size_bytes, wiring)
+    return _price(time_us, traffic, channels, "alltoall", "simple", fitted, wiring)
+
+
+# The largest NVLink domain and PCIe group, and the compute capabilities, among the measured.
+_MEASURED_RANKS = {"nvlink": 8, "pci": 2}
+_MEASURED_CAPABILITIES = (8.0, 9.0, 10.0, 10.3)
+
+
+def _measured(wiring: Wiring, node: Coefficients) -> bool:
+    """Whether measurements of this kind of node stand behind its coefficients."""
+    return (
+        node.rows > 0
+        and wiring.max_channels is None
+        and wiring.ranks_per_node <= _MEASURED_RANKS[wiring.link]
+        and wiring.compute_capability in _MEASURED_CAPABILITIES
+    )
+
+
+def _hardware(wiring: Wiring) -> str:
+    return wiring.generation if wiring.link == "nvlink" else "pci"
+
+
+@dataclass(frozen=True)
+class _Traffic:
+    """Bytes of one rank: sent over NVLink, sent to the network, read and written in memory."""
+
+    nvlink_bytes: float
+    nic_bytes: float
+    memory_bytes: float
+
+
+def _link_bytes(kind: str, size_bytes: int, algorithm: str, wiring: Wiring) -> tuple[float, float]:
+    """Bytes one rank sends over NVLink, and its share of what its node's NICs send."""
+    ranks, inside = wiring.ranks, wiring.ranks_per_node
+    if algorithm in ("tree", "nvls_tree"):
+        passes = 1.0 if wiring.nodes == 2 else 2.0
+    elif kind in ("broadcast", "reduce"):
+        passes = 1.0
+    else:
+        passes = ring_steps(kind, ranks) / ranks
+    nic_bytes = passes * size_bytes / inside if wiring.multi_node else 0.0
+    if wiring.link == "pci" or inside == 1:
+        return 0.0, nic_bytes
+    if algorithm.startswith("nvls"):
+        return size_bytes * (1 + 1 / inside), nic_bytes
+    if algorithm == "tree":
+        return 2.0 * size_bytes * (inside - 1) / inside, nic_bytes
+    return size_bytes * passes, nic_bytes
+
+
+def _price(
+    time_us: float,
+    traffic: _Traffic,
+    channels: int,
+    algorithm: str,
+    protocol: str,
+    fitted: bool,
+    wiring: Wiring,
+) -> CollectivePrice:
+    """Bound the time by the links' rates on paper and turn bytes into a rate."""
+    if traffic.nvlink_bytes:
+        time_us = max(time_us, traffic.nvlink_bytes / (1e3 * wiring.nvlink_peak_gbs))
+    if traffic.nic_bytes:
+        node_bytes = traffic.nic_bytes * wiring.ranks_per_node
+        time_us = max(time_us, node_bytes / (1e3 * wiring.nics_gbs))
+    return CollectivePrice(
+        seconds=time_us * 1e-6,
+        channels=channels,
+        algorithm=algorithm,
+        protocol=protocol,
+        evidence=Evidence.FITTED if fitted else Evidence.ESTIMATED,
+        wire_bytes_per_s=traffic.memory_bytes / (time_us * 1e-6),
+        nvlink_bytes=traffic.nvlink_bytes,
+        nic_bytes=traffic.nic_bytes,
+    )

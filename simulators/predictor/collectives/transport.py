@@ -1,0 +1,129 @@
+"""What a transport lets NCCL do and what its measurements say, from ``conf/transport``.
+
+One YAML file per transport: InfiniBand, RoCE, EFA, Slingshot, TCPX and Ethernet between nodes,
+NVLink and PCIe inside one. The ``declared`` part is documented behaviour of its NCCL plugin and
+of the machines that carry it; the ``fitted`` part is written by
+``trainscout collectives fit`` with command, provenance and residuals. They are read as
+data: nothing here imports ``conf``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+
+# A checkout and an installation both keep ``conf`` beside ``simulators``.
+DIRECTORY = Path(__file__).parents[3] / "conf" / "transport"
+# Generations without measurements of their own inside a node borrow the nearest that have some.
+_BORROWED_GENERATION = {"volta": "ampere"}
+
+PROTOCOLS = ("ll", "ll128", "simple")
+FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet")
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Microseconds per unit of each term of one (algorithm, protocol).
+
+    ``rows`` is how many measurements stand behind them (0: borrowed or NCCL's own constants),
+    ``nodes`` the most nodes among them.
+    """
+
+    terms: Mapping[str, float]
+    rows: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Transport:
+    """A transport between nodes.
+
+    ``nic_latency_us`` is what its plugin tells NCCL's cost model about one hop. ``protocols``
+    lists what NCCL may use, by GPU generation, ``default`` for the others; ``algorithms`` what
+    the platform's settings leave enabled. A message of at most ``eager_bytes`` is copied through
+    the plugin's buffers at a cost that grows with it; a longer one costs the handshake,
+    ``message_us``, unless its bytes take longer. ``through_host_share`` is the part of a PCIe x16
+    slot's NCCL rate that a NIC gets where no switch joins it to its GPU and the bytes cross the
+    host's root complex (0: a switch, or a host that does it at full rate).
+    """
+
+    name: str
+    nic_latency_us: float
+    protocols: Mapping[str, tuple[str, ...]]
+    algorithms: tuple[str, ...]
+    eager_bytes: float
+    message_us: float
+    through_host_share: float
+
+    def protocols_for(self, generation: str) -> tuple[str, ...]:
+        return self.protocols.get(generation, self.protocols["default"])
+
+
+def load(name: str) -> dict[str, Any]:
+    """The document of one transport."""
+    document: dict[str, Any] = shipped_yaml(DIRECTORY / f"{name}.yaml")
+    return document
+
+
+@functools.cache
+def transport(fabric: str) -> Transport:
+    """The declared part of a fabric; ``none`` is read as InfiniBand and never used."""
+    name = "infiniband" if fabric == "none" else fabric
+    declared = load(name)["declared"]
+    return Transport(
+        name=name,
+        nic_latency_us=float(declared["nic_latency_us"]),
+        protocols={key: tuple(value) for key, value in declared["protocols"].items()},
+        algorithms=tuple(declared["algorithms"]),
+        eager_bytes=float(declared["eager_bytes"]),
+        message_us=float(declared["message_us"]),
+        through_host_share=float(declared.get("through_host_share", 0.0)),
+    )
+
+
+@functools.cache
+def _fitted(name: str) -> dict[str, Coefficients]:
+    return {
+        key: Coefficients(entry["terms"], entry["rows"], entry["nodes"])
+        for key, entry in load(name)["fitted"]["coefficients"].items()
+    }
+
+
+# A tree's and PAT's hops inside the node are the ring's, an NVLSTree starts like NVLS.
+INSIDE_ALGORITHM = {"tree": "ring", "pat": "ring", "nvls_tree": "nvls"}
+
+
+@functools.cache
+def node_coefficients(hardware: str, algorithm: str, protocol: str) -> Coefficients:
+    """Coefficients inside a node; ``hardware`` is a GPU generation (NVLink) or ``pci``."""
+    algorithm = INSIDE_ALGORITHM.get(algorithm, algorithm)
+    if hardware == "pci":
+        return _fitted("pcie")[f"{algorithm}/{protocol}"]
+    found = _BORROWED_GENERATION.get(hardware, hardware)
+    entry = _fitted("nvlink")[f"{found}/{algorithm}/{protocol}"]
+    return entry if found == hardware else Coefficients(entry.terms, 0, 0)
+
+
+@functools.cache
+def net_coefficients(fabric: str, algorithm: str, protocol: str) -> Coefficients:
+    """Coefficients between nodes of one fabric."""
+    name = "infiniband" if fabric == "none" else fabric
+    return _fitted(name)[f"{algorithm}/{protocol}"]
+
+
+@functools.cache
+def left_out_error(name: str) -> Mapping[str, float]:
+    """Relative error by size band on clusters that were left out of the fit."""
+    errors: dict[str, float] = load(name)["fitted"]["left_out_error"]
+    return errors
+
+
+def weighted_us(terms: Mapping[str, float], coefficients: Coefficients) -> float:
+    """The time that counted work takes, in microseconds."""
+    weights = coefficients.terms
+    return sum(amount * weights[term] for term, amount in terms.items())

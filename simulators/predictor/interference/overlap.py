@@ -1,0 +1,59 @@
+"""The physical overlap model: what a communication kernel takes from computation, and the reverse.
+
+Two resources are shared. *SMs*: a channel is a thread block that keeps one SM for the life of
+its kernel, so computation is left ``sms - channels``; this holds for streaming kernels too,
+whose loads in flight are spread over all SMs (with 20 of 132 SMs reserved and little traffic,
+public H800 traces show elementwise kernels at 1.12-1.25). *Device memory*: in the part of its
+time in which a kernel is limited by DRAM, both sides ask for more than there is and each gets
+its share, so both stretch by ``1 + traffic / bandwidth``. ``traffic`` is what the communication
+reads and writes in memory, which is 2 to 3 times what it sends (the NCCL maintainers' figure,
+issue 1428; here counted from the ring's steps by the collective's price).
+
+What it leaves out: wave quantisation (a GEMM of exactly one wave loses a whole second one, 1.7
+on H100), kernels of few thread blocks, clock changes under load.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+
+Floats = NDArray[np.float64]
+
+
+def physical_slowdowns(
+    gpu: Gpu,
+    memory_bound: NDArray[np.floating],
+    channels: NDArray[np.integer] | NDArray[np.floating],
+    comm_bytes_per_s: NDArray[np.floating],
+) -> tuple[Floats, Floats]:
+    """Factors by which compute block i and communication j run longer side by side.
+
+    Args:
+        gpu: where they run.
+        memory_bound: shape (c,), share 0..1 of each block's time limited by DRAM.
+        channels: shape (k,), SMs each communication holds (0 for copy engines).
+        comm_bytes_per_s: shape (k,), bytes/s each reads and writes in device memory.
+
+    Returns:
+        ``(compute_slowdown, comm_slowdown)``, both of shape (c, k) and >= 1.
+
+    Raises:
+        InputError: for a share outside 0..1, or negative or NaN channels or traffic.
+    """
+    bound = np.asarray(memory_bound, dtype=np.float64)[:, None]
+    held = np.asarray(channels, dtype=np.float64)[None, :]
+    traffic = np.asarray(comm_bytes_per_s, dtype=np.float64)[None, :]
+    if not np.all((bound >= 0) & (bound <= 1)):
+        raise InputError("memory_bound", memory_bound, "is out of range", "0 <= x <= 1")
+    if not np.all(held >= 0):
+        raise InputError("channels", channels, "is out of range", ">= 0")
+    if not np.all((traffic >= 0) & np.isfinite(traffic)):
+        raise InputError("comm_bytes_per_s", comm_bytes_per_s, "is out of range", "finite, >= 0")
+    # Blocks of a kernel that asks for every SM still leave time slices of one.
+    left = np.maximum(gpu.sms - held, 1.0)
+    memory = 1.0 + bound * (traffic / gpu.memory_bandwidth_bytes_per_s)
+    return gpu.sms / left * memory, memory

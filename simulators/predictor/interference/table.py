@@ -1,0 +1,281 @@
+"""Measured slowdowns: from the rows of a table to features, physical estimate and target.
+
+Columns read: gpu, compute_class, comm_kind, slowdown, level, source, and where there are any
+compute_detail, note, message_size, n_gpus, t_alone_us, channels, comm_bytes_per_s,
+reserved_sms, protocol, algorithm, compute_throughput, memory_throughput, occupancy,
+l1_hit_rate, l2_hit_rate (fractions). Rows of a level other than ``kernel*`` describe whole
+steps or the communication's own slowdown (``comm-slowdown``) and are kept apart.
+
+What published rows leave out is taken from their text (``(20 CTAs)``, ``24 channels``,
+``NCU compute 8% DRAM 87%``) or else assumed, and counted as assumed:
+
+* channels: NCCL uses twice the NVLink links, at most 24 (A100 24, A800 and H800 16, H100 24);
+  two for a send to a neighbour, and two between two GPUs whose link is not stated (PCIe);
+* device-memory traffic: ``TRAFFIC_PER_SENT_BYTE`` times 0.6 of the NVLink rate, or of 50 GB/s
+  for all-to-all between nodes, 25 GB/s for sends, 12 GB/s over PCIe;
+* share of time limited by DRAM: ``MEMORY_BOUND`` of the kernel's class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainscout.simulators.predictor.interference.features import (
+    ALGORITHMS,
+    COLLECTIVES,
+    KERNEL_CLASSES,
+    PROTOCOLS,
+    Features,
+    Floats,
+)
+from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REQUIRED = ("gpu", "compute_class", "comm_kind", "slowdown", "level", "source")
+# The NCCL maintainers' figure is 2 to 3 (nccl issue 1428).
+TRAFFIC_PER_SENT_BYTE = 2.5
+NVLINK_EFFICIENCY = 0.6
+MOST_CHANNELS = 24
+NETWORK_BYTES_PER_S = {"all_to_all": 50e9, "send_recv": 25e9}
+PCIE_BYTES_PER_S = 12e9
+NEIGHBOUR_CHANNELS = 2
+MEMORY_BOUND = {
+    "gemm": 0.25,
+    "grouped_gemm": 0.25,
+    "attention": 0.15,
+    "norm": 1.0,
+    "streaming": 1.0,
+}
+_CLASS_WORDS = (
+    ("grouped", "grouped_gemm"),
+    ("gemm", "gemm"),
+    ("matmul", "gemm"),
+    ("conv", "gemm"),
+    ("att", "attention"),
+    ("norm", "norm"),
+)
+_COLLECTIVE_WORDS = (
+    ("allreduce", "all_reduce"),
+    ("allgather", "all_gather"),
+    ("reducescatter", "reduce_scatter"),
+    ("send", "send_recv"),
+    ("alltoall", "all_to_all"),
+    ("dispatch", "all_to_all"),
+    ("combine", "all_to_all"),
+)
+_CHANNELS_TEXT = re.compile(r"\((\d+) CTAs\)|(\d+) channels|(\d+)-block", re.IGNORECASE)
+_LAUNCHED_TEXT = re.compile(r"(\d+)CTA")
+_COUNTERS_TEXT = re.compile(r"compute ([\d.]+)% DRAM ([\d.]+)%")
+_SIZE_TEXT = re.compile(r"^([\d.]+) ?(B|KB|MB|KiB|MiB|GiB)\b")
+_UNIT_BYTES = {"B": 1, "KB": 1e3, "MB": 1e6, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_COUNTERS = (
+    "compute_throughput",
+    "memory_throughput",
+    "occupancy",
+    "l1_hit_rate",
+    "l2_hit_rate",
+)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Measured slowdowns of kernels on declared GPUs, columns of shape (n,).
+
+    ``slowdown`` is measured, ``physical`` what ``physical_slowdowns`` says, ``group`` numbers
+    the source (``sources``), ``assumed`` marks rows whose channels were not stated.
+    ``skipped`` counts rows left out by reason.
+    """
+
+    features: Features
+    slowdown: Floats
+    physical: Floats
+    group: np.ndarray
+    sources: tuple[str, ...]
+    gpu: tuple[str, ...]
+    assumed: np.ndarray
+    skipped: Mapping[str, int]
+
+
+def declared_gpu(text: str, gpus: Mapping[str, Gpu]) -> Gpu | None:
+    """The declared GPU a row's free text means, or None when it names none or several kinds."""
+    words = re.split(r"[^a-z0-9]+", text.lower())
+    named = {name: name.split("_") for name in gpus if name.split("_")[0] in words}
+    if len({parts[0] for parts in named.values()}) != 1:
+        return None
+
+    def likeness(name: str) -> tuple[int, int, str]:
+        """Variants stated ("PCIe", "40GB") less those not; then the larger memory."""
+        rest = named[name][1:]
+        stated = sum(any(word.startswith(part) for word in words) for part in rest)
+        return 2 * stated - len(rest), gpus[name].memory_bytes, name
+
+    return gpus[max(named, key=likeness)]
+
+
+def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = False) -> Samples:
+    """The kernel rows of tables (``comm``: those of communication slowed by kernels).
+
+    Raises:
+        InputError: for an unreadable table, a missing column or no usable row.
+    """
+    import pandas as pd
+
+    parts = []
+    for table in tables:
+        try:
+            rows = pd.read_csv(table)
+        except (OSError, ValueError) as error:
+            raise InputError("table", table, f"cannot be read ({error})") from error
+        for name in REQUIRED:
+            if name not in rows.columns:
+                raise InputError("table", table, f"has no column {name!r}", list(rows.columns))
+        parts.append(rows)
+    return _samples(pd.concat(parts), gpus, "comm-slowdown" if comm else "kernel")
+
+
+def _samples(rows: pd.DataFrame, gpus: Mapping[str, Gpu], level: str) -> Samples:
+    records: list[dict[str, float]] = []
+    physical, sources, names = [], [], []
+    skipped: dict[str, int] = {}
+    for row in rows.to_dict("records"):
+        text = str(row["level"])
+        wanted = text.startswith(level) and not text.endswith("-mean")
+        gpu = declared_gpu(str(row["gpu"]), gpus)
+        if not wanted:
+            reason: str | None = f"level {text}"
+        elif not _number(row.get("slowdown")) > 0:
+            reason = "no slowdown"
+        else:
+            reason = None if gpu else f"GPU {row['gpu']!r} is not declared"
+        if reason or gpu is None:
+            skipped[str(reason)] = skipped.get(str(reason), 0) + 1
+            continue
+        record = _record({str(name): value for name, value in row.items()}, gpu)
+        records.append(record)
+        on_kernel, on_wires = _physical(record, gpu)
+        physical.append(on_kernel if level == "kernel" else on_wires)
+        # One laboratory's tables and paragraphs are one source.
+        sources.append(re.sub(r" (Table|Figure|section) .*", "", str(row["source"])))
+        names.append(gpu.name)
+    if not records:
+        raise InputError("table", 0, "has no usable row", f"rows of level {level}")
+    kinds = tuple(sorted(set(sources)))
+    columns = {name: np.array([record[name] for record in records]) for name in records[0]}
+    slowdown, assumed = columns.pop("slowdown"), columns.pop("assumed") > 0
+    return Samples(
+        features=Features(**columns),
+        slowdown=slowdown,
+        physical=np.array(physical),
+        group=np.array([kinds.index(source) for source in sources]),
+        sources=kinds,
+        gpu=tuple(names),
+        assumed=assumed,
+        skipped=skipped,
+    )
+
+
+def _record(row: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
+    """One row's features, its slowdown and whether its channels were assumed."""
+    text = f"{row.get('compute_detail')} {row.get('note')}"
+    collective = _match(str(row["comm_kind"]), _COLLECTIVE_WORDS)
+    kernel = _match(str(row["compute_class"]), _CLASS_WORDS) or "streaming"
+    ranks = _number(row.get("n_gpus"))
+    channels, assumed = _number(row.get("channels")), False
+    stated = _CHANNELS_TEXT.search(text)
+    if np.isnan(channels) and stated:
+        channels = float(next(group for group in stated.groups() if group))
+    elif np.isnan(channels):
+        channels, assumed = _assumed_channels(gpu, collective, ranks), True
+    traffic = _number(row.get("comm_bytes_per_s"))
+    if np.isnan(traffic):
+        traffic = _assumed_traffic(gpu, collective, ranks)
+    reserved = _number(row.get("reserved_sms"))
+    launched = _LAUNCHED_TEXT.search(str(row["compute_class"]))
+    if np.isnan(reserved):
+        reserved = gpu.sms - float(launched.group(1)) if launched else 0.0
+    counters = {name: _number(row.get(name)) for name in _COUNTERS}
+    found = _COUNTERS_TEXT.search(text)
+    if found:
+        counters["compute_throughput"] = float(found.group(1)) / 100
+        counters["memory_throughput"] = float(found.group(2)) / 100
+    return {
+        "collective": _index(collective, COLLECTIVES),
+        "protocol": _index(row.get("protocol"), PROTOCOLS),
+        "algorithm": _index(row.get("algorithm"), ALGORITHMS),
+        "message_bytes": _bytes(row.get("message_size")),
+        "channels": channels,
+        "channel_share": channels / gpu.sms,
+        "traffic_share": traffic / gpu.memory_bandwidth_bytes_per_s,
+        "kernel_class": float(KERNEL_CLASSES.index(kernel)),
+        "time_us": _number(row.get("t_alone_us")),
+        **counters,
+        "reserved_share": reserved / gpu.sms,
+        "sms": float(gpu.sms),
+        "dram_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
+        "slowdown": float(row["slowdown"]),
+        "assumed": float(assumed),
+    }
+
+
+def _physical(record: Mapping[str, float], gpu: Gpu) -> tuple[float, float]:
+    """What the physical model says of one row: slowdown of the kernel, of the communication."""
+    bound = record["memory_throughput"]
+    if np.isnan(bound):
+        bound = MEMORY_BOUND[KERNEL_CLASSES[int(record["kernel_class"])]]
+    # SMs the kernel never had cannot be taken from it.
+    taken = max(record["channels"] - record["reserved_share"] * gpu.sms, 0.0)
+    on_kernel, on_wires = physical_slowdowns(
+        gpu,
+        np.array([min(bound, 1.0)]),
+        np.array([taken]),
+        np.array([record["traffic_share"] * gpu.memory_bandwidth_bytes_per_s]),
+    )
+    return float(on_kernel[0, 0]), float(on_wires[0, 0])
+
+
+def _assumed_channels(gpu: Gpu, collective: str | None, ranks: float) -> float:
+    if collective == "send_recv" or ranks == 2:
+        return float(NEIGHBOUR_CHANNELS)
+    return float(min(2 * gpu.nvlink_links, MOST_CHANNELS))
+
+
+def _assumed_traffic(gpu: Gpu, collective: str | None, ranks: float) -> float:
+    if collective in NETWORK_BYTES_PER_S:
+        sent = NETWORK_BYTES_PER_S[collective]
+    elif ranks == 2 or not gpu.nvlink_bytes_per_s:
+        sent = PCIE_BYTES_PER_S
+    else:
+        sent = NVLINK_EFFICIENCY * gpu.nvlink_bytes_per_s
+    return TRAFFIC_PER_SENT_BYTE * sent
+
+
+def _match(text: str, words: tuple[tuple[str, str], ...]) -> str | None:
+    plain = re.sub(r"[^a-z]", "", text.lower())
+    return next((name for word, name in words if word in plain), None)
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _index(value: object, names: tuple[str, ...]) -> float:
+    return float(names.index(value)) if value in names else float("nan")
+
+
+def _bytes(value: object) -> float:
+    """Bytes of ``25MB``, ``64MiB`` or a plain number; NaN for other text."""
+    found = _SIZE_TEXT.match(str(value))
+    return float(found.group(1)) * _UNIT_BYTES[found.group(2)] if found else _number(value)

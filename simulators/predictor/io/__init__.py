@@ -1,0 +1,1 @@
+"""The edges: YAML read, results written whole, how commands end."""

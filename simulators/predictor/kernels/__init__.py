@@ -1,0 +1,15 @@
+"""Price kernels: operations of the IR -> seconds on one GPU, with the evidence behind them."""
+
+from trainscout.simulators.predictor.kernels.prices import (
+    EVIDENCE_ORDER,
+    KernelPrices,
+    price_kernels,
+)
+from trainscout.simulators.predictor.kernels.uncertainty import kernel_uncertainty
+
+__all__ = [
+    "EVIDENCE_ORDER",
+    "KernelPrices",
+    "kernel_uncertainty",
+    "price_kernels",
+]

@@ -1,0 +1,415 @@
+"""Fitted coefficients of the kernel formulas, and which set serves which GPU.
+
+``fitted/*.yaml`` are written by ``trainscout kernels fit``: one file per measured
+GPU, with the command, the provenance and the residuals beside the numbers. A GPU without a
+file of its own borrows from the most similar one of its architecture; times scale with the
+declared peaks, SM count and bandwidth, and the price is then flagged *estimated*.
+
+GEMM coefficients describe short bursts at full clocks; ``sustained_fraction`` is the share of
+the dense peak that the board's power still feeds when such products follow each other for
+seconds, as they do in training (``gemm.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from typing import Any, TypeVar
+
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Gpu
+
+# bf16 and fp16 run at the same rate on every tensor core generation that has both.
+# "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).
+PRECISION_CLASS = {
+    "bf16": "half",
+    "fp16": "half",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "tf32": "tf32",
+    "fp32": "fp32",
+}
+# Classes that stand in where one has no fit, best first.
+STAND_INS = {"fp8_block": ("fp8", "half"), "fp8": ("half",), "tf32": ("half",)}
+
+# Kernel generations of fused attention and the section that holds their coefficients: the
+# newest training kernels of the architecture (FlashAttention-2 on Ampere, FlashAttention-3 and
+# cuDNN on Hopper, cuDNN on Blackwell), FlashAttention-2 on newer GPUs, and the paged prefill
+# kernels of inference servers (SGLang and vLLM; TensorRT-LLM), which no training job runs but
+# many tables hold.
+ATTENTION_SECTIONS = {
+    "flash": "attention",
+    "flash2": "attention_flash2",
+    "serving": "attention_serving",
+    "serving_trtllm": "attention_serving_trtllm",
+}
+
+# A GPU counts as the fitted one when SMs and per-SM peak agree this closely: the same die at
+# the same clocks (A800 and A100, H800 and H100), whatever its memory and links.
+SAME_DIE_TOLERANCE = 0.06
+
+
+@dataclass(frozen=True)
+class GemmCoefficients:
+    """Parameters of the tile model (``gemm.py``) for one precision.
+
+    ``tile_efficiency`` maps ``"128x256"`` (either orientation) to the fraction of one SM's
+    peak a tile's main loop reaches. ``partial_wave`` 0..1: how much of a full wave a partly
+    filled one costs beyond its own tiles. ``tile_latency_s`` and ``epilogue_s_per_element``
+    are paid once per tile. ``l2_bytes_per_s_per_sm`` bounds operand traffic.
+    ``split_traffic`` weighs the partial sums of a split along k. ``overlap_exponent`` is the
+    norm that joins compute and DRAM time (infinite: perfect overlap). ``batched_factor`` (>= 1)
+    is what many equal products in one launch lose.
+    """
+
+    tile_efficiency: Mapping[str, float]
+    partial_wave: float
+    tile_latency_s: float
+    epilogue_s_per_element: float
+    l2_bytes_per_s_per_sm: float
+    dram_efficiency: float
+    split_traffic: float
+    overlap_exponent: float
+    batched_factor: float
+    launch_s: float
+
+
+@dataclass(frozen=True)
+class AttentionCoefficients:
+    """Parameters of the flash-attention model (``attention.py``) for one pass.
+
+    ``efficiency`` is the main loop's fraction of tensor peak, ``softmax_s_per_score`` one SM's
+    extra time for one query-key pair of one head, ``partial_wave`` as for GEMMs,
+    ``item_latency_s`` the fixed time of one work item, ``dram_efficiency`` the fraction of
+    DRAM bandwidth reached by the tensors' traffic, ``causal_overhead_tokens`` how many keys
+    beyond half of them a causal query costs twice over, ``wide_head_factor`` (>= 1) what heads
+    wider than 128 lose to smaller blocks, ``launch_s`` the floor.
+    """
+
+    efficiency: float
+    softmax_s_per_score: float
+    partial_wave: float
+    item_latency_s: float
+    dram_efficiency: float
+    causal_overhead_tokens: float
+    wide_head_factor: float
+    launch_s: float
+
+
+@dataclass(frozen=True)
+class GroupedCoefficients:
+    """What grouped products cost beyond one product of the same tiles: seconds per group, and
+    the factor of the weight gradient's compute time (>= 1)."""
+
+    group_s: float
+    weight_gradient_factor: float
+
+
+@dataclass(frozen=True)
+class StreamingCoefficients:
+    """One class of memory-bound kernels: its share of the declared DRAM bandwidth, the launch
+    floor in seconds, and whether the share was measured on such a GPU."""
+
+    share: float
+    launch_s: float
+    measured: bool
+
+
+@dataclass(frozen=True)
+class FittedGpu:
+    """One ``fitted/*.yaml``: the GPU it was measured on and its coefficients.
+
+    ``gemm`` and ``sustained_fraction`` are by precision class, ``attention`` by section (one
+    a kernel generation), precision class and pass, ``streaming`` by class; ``transferred``
+    holds the (section, precision class) pairs measured on another GPU than this one.
+    """
+
+    name: str
+    architecture: str
+    sms: int
+    peak_flops: Mapping[str, float]
+    gemm: Mapping[str, GemmCoefficients]
+    attention: Mapping[str, Mapping[str, Mapping[str, AttentionCoefficients]]]
+    sustained_fraction: Mapping[str, float]
+    cast_dram_efficiency: float | None = None
+    streaming: Mapping[str, StreamingCoefficients] = field(default_factory=dict)
+    grouped: GroupedCoefficients | None = None
+    memory_bandwidth_bytes_per_s: float = math.inf
+    transferred: frozenset[tuple[str, str]] = frozenset()
+
+    def peak_per_sm(self, precision: str) -> float:
+        """Dense peak of one SM in FLOP/s; 16-bit types stand in for each other."""
+        peak = self.peak_flops.get(precision.removesuffix("_block"))
+        if peak is None and PRECISION_CLASS[precision] == "half":
+            peak = max(self.peak_flops.get(name, 0.0) for name in ("bf16", "fp16"))
+        return (peak or 0.0) / self.sms
+
+
+Coefficients = TypeVar("Coefficients")
+
+
+def parse(cls: type[Coefficients], values: Mapping[str, Any], where: str) -> Coefficients:
+    """Build a coefficient set from YAML, refusing missing, unknown and non-finite values.
+
+    Raises:
+        InputError: naming the file and the entry.
+    """
+    names = [item.name for item in fields(cls)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in names:
+            raise InputError(f"{where}.{name}", values[name], "is not a coefficient", names)
+    for name in names:
+        value = values.get(name)
+        for entry in value.values() if isinstance(value, dict) else [value]:
+            if not isinstance(entry, (int, float)) or not math.isfinite(entry) or entry < 0:
+                raise InputError(f"{where}.{name}", value, "is not a finite number >= 0")
+    return cls(**values)
+
+
+def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
+    """The content of one ``fitted/*.yaml``.
+
+    Raises:
+        InputError: when an entry is missing, unknown or out of range.
+    """
+    try:
+        gpu = content["gpu"]
+        gemm_parts = content.get("gemm", {})
+        grouped = content.get("grouped")
+        gemm = {
+            precision: parse(GemmCoefficients, part["coefficients"], f"{where}:gemm.{precision}")
+            for precision, part in gemm_parts.items()
+        }
+        attention = {
+            section: {
+                precision: {
+                    name: parse(
+                        AttentionCoefficients,
+                        part["coefficients"][name],
+                        f"{where}:{section}.{precision}.{name}",
+                    )
+                    for name in ("fwd", "bwd")
+                    if name in part["coefficients"]
+                }
+                for precision, part in content[section].items()
+            }
+            for section in ATTENTION_SECTIONS.values()
+            if section in content
+        }
+        sustained = {
+            precision: float(part["sustained"]["fraction_of_peak"])
+            for precision, part in gemm_parts.items()
+            if "sustained" in part
+        }
+        return FittedGpu(
+            name=gpu["name"],
+            architecture=gpu["architecture"],
+            sms=int(gpu["sms"]),
+            peak_flops={name: float(rate) for name, rate in gpu["peak_flops"].items()},
+            gemm=gemm,
+            attention=attention,
+            sustained_fraction=sustained,
+            cast_dram_efficiency=content.get("gemm", {})
+            .get("fp8", {})
+            .get("cast_dram_efficiency"),
+            grouped=(
+                parse(GroupedCoefficients, grouped["half"]["coefficients"], f"{where}:grouped")
+                if grouped
+                else None
+            ),
+            streaming={
+                kind: StreamingCoefficients(float(part["share"]), float(part["launch_s"]), True)
+                for kind, part in content.get("streaming", {}).items()
+            },
+            memory_bandwidth_bytes_per_s=float(gpu.get("memory_bandwidth_bytes_per_s", math.inf)),
+            transferred=frozenset(
+                (section, precision)
+                for section in ("gemm", *ATTENTION_SECTIONS.values())
+                for precision, part in content.get(section, {}).items()
+                if "transferred_from" in part
+            ),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(where, error, "is not a file of fitted kernel coefficients") from error
+
+
+@functools.cache
+def fitted_gpus() -> tuple[FittedGpu, ...]:
+    """Every fitted GPU shipped with the package, by file name."""
+    folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
+    return tuple(fitted_gpu_from_dict(shipped_yaml(file), file.name) for file in files)
+
+
+def cast_dram_efficiency(fit: FittedGpu) -> float:
+    """Bandwidth share of casts that tables time with fp8 products; a third where not fitted."""
+    return fit.cast_dram_efficiency or 1.0 / 3.0
+
+
+@functools.cache
+def stated_sustained_fractions() -> Mapping[str, float]:
+    """Sustained share of peak of GPUs without a long run of their own, by name."""
+    file = resources.files("trainscout.simulators.predictor.kernels") / "power.yaml"
+    content = shipped_yaml(file)
+    return {name: float(entry["value"]) for name, entry in content.items()}
+
+
+def _distance(gpu: Gpu, fit: FittedGpu) -> tuple[float, float]:
+    """Relative difference in SMs and in the per-SM 16-bit peak, as absolute logarithms."""
+    peak = max(gpu.peak_flops.get(name, 0.0) for name in ("bf16", "fp16")) / gpu.sms
+    reference = fit.peak_per_sm("bf16")
+    sms = abs(math.log(gpu.sms / fit.sms))
+    return sms, abs(math.log(peak / reference)) if peak and reference else 1.0
+
+
+def _nearest(
+    gpu: Gpu, candidates: list[FittedGpu], section: str, precision_class: str
+) -> tuple[FittedGpu, Evidence] | None:
+    """The candidate most like ``gpu``, and how far its coefficients can be trusted there."""
+    if not candidates:
+        return None
+    best = min(
+        candidates, key=lambda fit: (fit.name != gpu.name, sum(_distance(gpu, fit)), fit.name)
+    )
+    same_die = (
+        best.architecture == gpu.architecture
+        and max(_distance(gpu, best)) <= SAME_DIE_TOLERANCE
+        and (section, precision_class) not in best.transferred
+    )
+    return best, Evidence.FITTED if same_die else Evidence.ESTIMATED
+
+
+@dataclass(frozen=True)
+class GemmChoice:
+    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them."""
+
+    coefficients: GemmCoefficients
+    fit: FittedGpu
+    evidence: Evidence
+
+
+def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
+    """The best GEMM coefficients for a GPU and precision.
+
+    Same architecture and precision first; then, for tensor-core types, the architecture's
+    16-bit set (tiles feed the tensor cores the same bytes); then another architecture.
+
+    Raises:
+        InputError: when the GPU has no such arithmetic.
+    """
+    gpu_peak(gpu, precision)
+    wanted = PRECISION_CLASS[precision]
+    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
+    for key in (wanted, *STAND_INS.get(wanted, ())):
+        found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
+        if found is not None:
+            fit, evidence = found
+            evidence = evidence if key == wanted else Evidence.ESTIMATED
+            return GemmChoice(fit.gemm[key], fit, evidence)
+    elsewhere = [fit for fit in fitted_gpus() if wanted in fit.gemm]
+    borrowed = _nearest(gpu, elsewhere, "gemm", wanted)
+    if borrowed is None:
+        raise InputError("gpu.architecture", gpu.architecture, "has no GEMM coefficients")
+    return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED)
+
+
+def gpu_peak(gpu: Gpu, precision: str) -> float:
+    """Dense peak of one GPU in FLOP/s at a precision of the kernel models.
+
+    Raises:
+        InputError: when the GPU has no such arithmetic.
+    """
+    return gpu.peak(precision.removesuffix("_block"))
+
+
+@functools.lru_cache(maxsize=256)
+def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
+    """FLOP/s that the board's power feeds for long, from the most similar GPU that says so.
+
+    It carries over as a rate of one SM, so it vanishes where the tensor cores are cut.
+    A precision without a sustained run takes the 16-bit share of its own peak: an operand of
+    half the width takes about half the energy per FLOP, so both peaks draw alike. The SIMT
+    types have no such limit.
+    """
+    wanted = PRECISION_CLASS[precision]
+    if wanted == "fp32":
+        return math.inf
+    stated = stated_sustained_fractions().get(gpu.name)
+    if stated is not None:
+        return stated * gpu_peak(gpu, precision)
+    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
+    for key in (wanted, "half"):
+        found = _nearest(
+            gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
+        )
+        if found is not None:
+            fit = found[0]
+            peak = fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms
+            return fit.sustained_fraction[key] * peak * gpu.sms
+    return math.inf
+
+
+@functools.lru_cache(maxsize=256)
+def choose_grouped(gpu: Gpu) -> GroupedCoefficients:
+    """Grouped products' extra cost: of the GPU itself, else the mean over its architecture's
+    fits, else over all (launching is the host's and the driver's work, not the die's)."""
+    fits = [fit for fit in fitted_gpus() if fit.grouped is not None]
+    for chosen in (
+        [fit for fit in fits if fit.name == gpu.name],
+        [fit for fit in fits if fit.architecture == gpu.architecture],
+        fits,
+    ):
+        found = [fit.grouped for fit in chosen if fit.grouped is not None]
+        if found:
+            return GroupedCoefficients(
+                group_s=sum(one.group_s for one in found) / len(found),
+                weight_gradient_factor=sum(one.weight_gradient_factor for one in found)
+                / len(found),
+            )
+    return GroupedCoefficients(group_s=0.0, weight_gradient_factor=1.0)
+
+
+def grouped_evidence(gpu: Gpu, products: Evidence) -> Evidence:
+    """Evidence of grouped products: fitted only where both they and single ones are."""
+    own = any(fit.grouped is not None and fit.name == gpu.name for fit in fitted_gpus())
+    return products if own else Evidence.ESTIMATED
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Coefficients of one attention generation by pass, whose they are, and their evidence."""
+
+    passes: Mapping[str, AttentionCoefficients]
+    fit: FittedGpu
+    evidence: Evidence
+
+
+def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> AttentionChoice:
+    """The best coefficients for a GPU, a precision and a generation of attention kernels.
+
+    Same architecture and precision first, then the architecture's 16-bit set. Where the
+    architecture has no set for an older generation, its newest is that generation (Ampere's
+    is FlashAttention-2).
+
+    Raises:
+        InputError: when the GPU has no such arithmetic, or for an unknown generation.
+    """
+    gpu.peak(precision)
+    require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
+    wanted = PRECISION_CLASS[precision]
+    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
+    for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
+        sets = [fit for fit in family if section in fit.attention]
+        for key in (wanted, "half"):
+            having = [fit for fit in sets if key in fit.attention[section]]
+            found = _nearest(gpu, having, section, key)
+            if found is not None:
+                fit, evidence = found
+                evidence = evidence if key == wanted else Evidence.ESTIMATED
+                return AttentionChoice(fit.attention[section][key], fit, evidence)
+    raise InputError("gpu.architecture", gpu.architecture, "has no attention coefficients")

@@ -1,0 +1,43 @@
+"""Bytes of the tensors that one kernel reads and writes, each once."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.kernels.convolution import convolution_elements
+from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Convolution,
+    Gemm,
+    Kernel,
+    Streaming,
+)
+
+# A result added into an fp32 gradient is read and written; results of 8-bit operands have 16 bits.
+_ACCUMULATED_BYTES, _LEAST_RESULT_BYTES = 8, 2
+
+
+def moved_bytes(kernel: Kernel) -> int:
+    """What a kernel has to move between memory and chip at least, in bytes.
+
+    A backward attention reads queries, keys, values, the result and its gradient, and writes
+    three gradients.
+    """
+    if isinstance(kernel, Streaming):
+        return kernel.bytes
+    element = ELEMENT_BYTES[kernel.dtype]
+    if isinstance(kernel, Convolution):
+        return int(element * sum(convolution_elements(kernel)))
+    if isinstance(kernel, Attention):
+        queries = kernel.batch * kernel.heads * kernel.seq_q
+        keys = kernel.batch * kernel.kv_heads * kernel.seq_k
+        once = (queries + keys) * (kernel.head_dim + kernel.head_dim_v)
+        return int(element * once * (2 if kernel.pass_ == "bwd" else 1))
+    result = _ACCUMULATED_BYTES if kernel.accumulate else max(element, _LEAST_RESULT_BYTES)
+    if isinstance(kernel, Gemm):
+        m, n, k, count = kernel.m, kernel.n, kernel.k, kernel.batch
+    else:
+        m, n, k, count = kernel.m_per_group, kernel.n, kernel.k, kernel.groups
+        if kernel.layout == "NT":
+            # A weight gradient sums over the rows of its group.
+            m, k = k, m
+    return int(count * (element * k * (m + n) + result * m * n))

@@ -1,0 +1,241 @@
+"""Tables of measured kernel times: which class a file holds, on which GPU, measured how.
+
+The class is recognised from the columns, so files may be named anything. A row's GPU is matched
+to a declaration; its flags and implementation say under which conditions it was timed, and
+only rows whose conditions are understood are used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Columns that make a class, most telling first; all but the text ones must hold numbers.
+COLUMNS = {
+    "fused_moe": ("gpu", "dtype", "num_tokens", "num_experts", "topk", "time_us"),
+    "grouped_gemm": ("gpu", "dtype", "groups", "m_per_group", "n", "k", "stage", "time_us"),
+    "gemm": ("gpu", "dtype", "m", "n", "k", "batch", "layout", "time_us"),
+    "attention": (
+        *("gpu", "dtype", "pass", "batch", "heads", "kv_heads", "seq_q", "seq_k"),
+        *("head_dim", "head_dim_v", "causal", "time_us"),
+    ),
+    "streaming": ("gpu", "op", "pass", "dtype", "bytes", "time_us"),
+    "bandwidth": ("gpu", "benchmark", "bytes", "gbps"),
+}
+TEXT_COLUMNS = frozenset({"gpu", "dtype", "layout", "pass", "stage", "op", "benchmark"})
+
+# Published GPU names -> declaration; first match wins. The third entry is what has to be
+# assumed to use that declaration.
+GPU_NAMES: tuple[tuple[str, str, str], ...] = (
+    (r"GB300", "gb300", ""),
+    (r"GB200", "gb200", ""),
+    (r"B300", "b300", ""),
+    (r"B200", "b200", ""),
+    (r"H200.*NVL", "h200_nvl", ""),
+    (r"H200|GH200", "h200", ""),
+    (r"H100.*(96|HBM2E)", "h100_96_hbm2e", ""),
+    (r"H100.*SXM|H100_80", "h100", ""),
+    (r"H100.*(PCIE|NVL)", "", ""),
+    (r"H100", "h100", "form factor not stated: taken as SXM"),
+    (r"H800.*PCIE", "", ""),
+    (r"H800", "h800", ""),
+    (r"H20(?!\d)", "h20", ""),
+    (r"A100.*(80.*PCIE|PCIE.*80)", "a100_80_pcie", ""),
+    (r"A100.*PCIE", "a100_40", "A100-40GB SXM stands for the PCIe card"),
+    (r"A100.*40", "a100_40", ""),
+    (r"A100.*(SXM|80)", "a100_80", ""),
+    (r"A100", "a100_80", "form factor not stated: taken as SXM 80GB"),
+    (r"A800", "a800_80", ""),
+    (r"A40(?!\d)", "a40", ""),
+    (r"A6000", "a40", "A40 stands for the RTX A6000 (same die, 84 SMs)"),
+    (r"RTX.?3090", "rtx3090", ""),
+    (r"V100.*PCIE", "v100_32", "V100 SXM2 stands for the PCIe card"),
+    (r"V100.*SXM|V100_32", "v100_32", ""),
+    (r"V100", "v100_32", "form factor not stated: taken as SXM2"),
+)
+
+# The libraries' dimensions are 32-bit; bytes are exact as floating point up to here.
+LARGEST_DIMENSION = 2.0**31 - 1
+LARGEST_BYTES = 2.0**53
+
+# Shorter host-timed rows measure the host, not the kernel. A table of efficiencies
+# (``from_eff``) was host-timed too, and the best five of 25 calls (``min5of25``) hold 20-40 us
+# of Python beside each kernel, whatever its size.
+HOST_TIMED_FLOOR_US = 150.0
+HOST_TIMED_FLAGS = "host_timed|from_eff|min5of25"
+EAGER_IMPLEMENTATIONS = "vllm-.*Fp8BlockScaled"
+# Flags of rows that are not what they seem.
+UNUSABLE_FLAGS = {
+    "above_peak_table": "flagged as above the hardware's peak",
+    "outlier": "flagged as an outlier among repeated measurements",
+    "suspect_high": "flagged as implausibly fast (inputs likely not random)",
+    "window=": "sliding-window attention is not priced",
+}
+# Runs long enough to meet the board's power limit. ``small_w`` marks vidur's, which time
+# hundreds of products back to back: they agree with the sustained H200 runs, not with bursts.
+SUSTAINED_FLAGS = "sustained|host_timed|in_situ|small_w"
+
+TRAINING_DTYPES = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp16/bf16": "bf16",
+    "tf32": "tf32",
+    "fp32": "fp32",
+    "fp8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_dyn": "fp8",
+    "fp8_static": "fp8",
+    "fp8_block128": "fp8_block",
+    "fp8_e4m3xe5m2": "fp8",
+    "fp8_e5m2xe4m3": "fp8",
+    "fp8_ptp128": "fp8_block",
+    "fp8_current": "fp8",
+    "fp8_delayed": "fp8",
+    "mxfp8": "fp8",
+}
+# Serving stacks time the activation's cast from 16 bits to fp8 with the product.
+CAST_INCLUDED = frozenset({"fp8_dyn", "fp8_static"})
+CAST_BYTES = 3
+CAST_LAUNCH_S = 2e-6
+
+# Implementation names -> generation of attention kernels; first match wins, "" is unfused or
+# of a kind no training framework runs.
+ATTENTION_KERNELS = (
+    (r"math|^PyTorch$|triton|fp8|default$", ""),
+    (r"FA1", "flash1"),
+    (r"trtllm-", "serving_trtllm"),
+    (r"sglang-|vllm-", "serving"),
+    (r"FA4|FA3|flash_attention_v4", "flash"),
+    (r"FA2|pytorch-flash|pyt_flash|^flash_attention$", "flash2"),
+    (r"", "flash"),
+)
+
+
+def match_gpu(name: str, gpus: dict[str, Gpu]) -> tuple[str, str]:
+    """Question GPU for a published name, and what that assumes; ("", "") when there is none."""
+    if name in gpus:
+        return name, ""
+    for pattern, declared, assumption in GPU_NAMES:
+        if re.search(pattern, name.upper()):
+            return (declared, assumption) if declared in gpus else ("", "")
+    return "", ""
+
+
+def attention_kernel(implementation: str) -> str:
+    """Generation of an attention implementation, or "" for none.
+
+    Those of ``ATTENTION_SECTIONS``, and "flash1", which only Volta's coefficients stand for.
+    """
+    return next(
+        kernel for pattern, kernel in ATTENTION_KERNELS if re.search(pattern, implementation)
+    )
+
+
+def table_class(columns: Sequence[str], table: object) -> str:
+    """The kernel class a table's columns describe.
+
+    Raises:
+        InputError: when they describe none.
+    """
+    for name, needed in COLUMNS.items():
+        if set(needed) <= set(columns):
+            return name
+    known = "; ".join(f"{name}: {', '.join(needed)}" for name, needed in COLUMNS.items())
+    raise InputError("table", table, "has the columns of no kernel class", known)
+
+
+def read_table(path: Path) -> tuple[str, pd.DataFrame]:
+    """Class and rows of one CSV (optionally gzipped); flags and implementations are never null.
+
+    ``unreadable`` says of each row what stands where a number belongs, "" for the others.
+
+    Raises:
+        InputError: for an unreadable file or unknown columns.
+    """
+    import pandas as pd
+
+    try:
+        rows = pd.read_csv(path, low_memory=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError("table", path, f"cannot be read ({error})") from error
+    kind = table_class(list(rows.columns), path)
+    rows["unreadable"] = ""
+    for name in COLUMNS[kind]:
+        if name not in TEXT_COLUMNS and rows[name].dtype.kind not in "iuf":
+            _read_numbers(rows, name)
+    for name in ("flag", "impl", "pass"):
+        text = rows[name].astype(object).fillna("").astype(str) if name in rows.columns else ""
+        rows[name] = text
+    return kind, rows
+
+
+def _read_numbers(rows: pd.DataFrame, name: str) -> None:
+    """Turn a column that holds text into numbers, in place; ``causal`` may be true or false."""
+    import pandas as pd
+
+    text = rows[name].map(str).str.strip()
+    numbers = pd.to_numeric(text, errors="coerce").astype(float)
+    if name == "causal":
+        numbers = numbers.fillna(text.str.lower().map({"true": 1.0, "false": 0.0}))
+    wrong = numbers.isna() & rows[name].notna()
+    rows.loc[wrong, "unreadable"] = [f"has {each!r} as {name}" for each in text[wrong]]
+    rows[name] = numbers
+
+
+def size_columns(kind: str) -> list[str]:
+    """The columns of a class that say how large an operation is."""
+    measured = ("time_us", "gbps", "causal")
+    return [name for name in COLUMNS[kind] if name not in (*TEXT_COLUMNS, *measured)]
+
+
+def without_size(kind: str, rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows whose sizes are no sizes, shape (rows,). Bytes may be blank: shapes may imply them."""
+    columns = size_columns(kind)
+    sizes = rows[columns].to_numpy(np.float64)
+    largest = [LARGEST_BYTES if name == "bytes" else LARGEST_DIMENSION for name in columns]
+    good = (sizes > 0) & (sizes <= largest)
+    if kind in ("streaming", "bandwidth"):
+        good |= np.isnan(sizes)
+    return np.asarray(~good.all(axis=1), dtype=np.bool_)
+
+
+def unusable(kind: str, rows: pd.DataFrame) -> NDArray[np.object_]:
+    """Why a row cannot be used, "" where it can, shape (rows,): sizes, flags, timing method."""
+    reasons = np.full(len(rows), "", dtype=object)
+    reasons[without_size(kind, rows)] = "has a size that is blank, not positive or too large"
+    if kind == "attention":
+        reasons[~rows["causal"].isin((0, 1)).to_numpy()] = "has a causal that is neither 0 nor 1"
+    flag = rows["flag"]
+    for text, reason in UNUSABLE_FLAGS.items():
+        reasons[flag.str.contains(text, regex=False).to_numpy()] = reason
+    eager = rows["impl"].str.contains(EAGER_IMPLEMENTATIONS).to_numpy()
+    reasons[eager] = "timed without a CUDA graph: 100-400 us of Python beside the kernel"
+    if "time_us" in rows.columns:
+        host = flag.str.contains(HOST_TIMED_FLAGS)
+        short = host & (rows["time_us"] < HOST_TIMED_FLOOR_US)
+        reasons[short.to_numpy()] = "timed by the host and shorter than it resolves (150 us)"
+    for name, what in (("time_us", "time"), ("gbps", "rate")):
+        if name in COLUMNS[kind]:
+            bad = ~((rows[name] > 0) & np.isfinite(rows[name]))
+            reasons[bad.to_numpy()] = f"has no positive {what}"
+    unreadable = (rows["unreadable"] != "").to_numpy()
+    reasons[unreadable] = rows["unreadable"][unreadable]
+    return reasons
+
+
+def sustained(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Rows timed long enough to meet the board's power limit, shape (rows,)."""
+    flagged = rows["flag"].str.contains(SUSTAINED_FLAGS)
+    mask: NDArray[np.bool_] = flagged.to_numpy(dtype=bool)
+    return mask

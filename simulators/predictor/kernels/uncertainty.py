@@ -1,0 +1,105 @@
+"""How far off a kernel price is likely to be, by class, on one GPU.
+
+Two parts that do not know each other: what the formula leaves unexplained on rows it never saw
+(``residuals`` in ``fitted/*.yaml``), and how much laboratories, software versions and boards
+differ on the same shape. A GPU that borrows its coefficients adds what such a loan has been
+seen to cost.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.kernels.coefficients import (
+    FittedGpu,
+    choose_attention,
+    choose_gemm,
+    grouped_evidence,
+)
+from trainscout.simulators.predictor.kernels.streaming import streaming_classes
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+
+# Median difference between measurement campaigns on one GPU type, in and out of power limit:
+# A100 2-10 %, H100 and H200 2-12 %, B200 5-25 % (Transformer Engine against graph replays),
+# V100 4-9 %; the middle of each.
+CAMPAIGNS = {"volta": 0.07, "ampere": 0.05, "hopper": 0.06, "blackwell": 0.12}
+# Coefficients on loan: from the same die (H200's products within 3 % of H100's) or from another
+# of the architecture or a neighbouring one (A100's on H100 9 %, on V100 14 %).
+SAME_DIE = 0.03
+ON_LOAN = 0.12
+# Classes whose share of bandwidth was measured, and those taken over from another class or GPU.
+STREAMING_MEASURED = 0.10
+STREAMING_ASSUMED = 0.30
+DEFAULT_RESIDUAL = 0.10
+
+
+@functools.cache
+def _residuals() -> Mapping[tuple[str, str, str, str], float]:
+    """Median held-out error by file, section, precision class and pass ("" for products)."""
+    found: dict[tuple[str, str, str, str], float] = {}
+    folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
+    for file in sorted(folder.iterdir(), key=lambda f: f.name):
+        if not file.name.endswith(".yaml"):
+            continue
+        content: dict[str, Any] = shipped_yaml(file)
+        name = content["gpu"]["name"]
+        for section in ("gemm", "attention", "attention_flash2", "grouped"):
+            for precision, part in content.get(section, {}).items():
+                residuals = part["residuals"]
+                if "held_out" in residuals:
+                    large = residuals.get("held_out_flops_1e10", residuals["held_out"])
+                    found[name, section, precision, ""] = large["median"]
+                for pass_, figures in residuals.get("cross_validated", {}).items():
+                    found[name, section, precision, pass_] = figures["median"]
+    return found
+
+
+def _combined(*parts: float) -> float:
+    return round(math.sqrt(sum(part * part for part in parts)), 4)
+
+
+def _loan(gpu: Gpu, fit: FittedGpu, evidence: Evidence) -> float:
+    if fit.name == gpu.name:
+        return 0.0
+    return SAME_DIE if evidence is Evidence.FITTED else ON_LOAN
+
+
+def kernel_uncertainty(gpu: Gpu) -> dict[str, float]:
+    """Typical relative error of one kernel's price (median size), by class.
+
+    Classes: ``gemm`` and ``gemm_fp8`` where the GPU has fp8, ``grouped_gemm``,
+    ``attention_fwd``, ``attention_bwd``, and ``streaming_<kind>`` of every class.
+    """
+    campaigns = CAMPAIGNS[gpu.architecture]
+    half = "bf16" if "bf16" in gpu.peak_flops else "fp16"
+    errors: dict[str, float] = {}
+    for name, precision, key in (("gemm", half, "half"), ("gemm_fp8", "fp8", "fp8")):
+        if precision not in gpu.peak_flops:
+            continue
+        choice = choose_gemm(gpu, precision)
+        own = _residuals().get((choice.fit.name, "gemm", key, ""), DEFAULT_RESIDUAL)
+        errors[name] = _combined(own, campaigns, _loan(gpu, choice.fit, choice.evidence))
+    own_grouped = _residuals().get((gpu.name, "grouped", "half", "fwd"), DEFAULT_RESIDUAL)
+    borrowed = grouped_evidence(gpu, Evidence.FITTED) is not Evidence.FITTED
+    errors["grouped_gemm"] = _combined(errors["gemm"], own_grouped, ON_LOAN if borrowed else 0.0)
+    try:
+        attention = choose_attention(gpu, half)
+    except InputError:
+        attention = None
+    for pass_ in ("fwd", "bwd"):
+        if attention is not None:
+            entry = (attention.fit.name, "attention", "half", pass_)
+            own = _residuals().get(entry, DEFAULT_RESIDUAL)
+            loan = _loan(gpu, attention.fit, attention.evidence)
+            errors[f"attention_{pass_}"] = _combined(own, campaigns, loan)
+    for kind, coefficients in streaming_classes(gpu).items():
+        own = STREAMING_MEASURED if coefficients.measured else STREAMING_ASSUMED
+        errors[f"streaming_{kind}"] = own
+    return errors

@@ -1,0 +1,277 @@
+"""GPU memory of every pipeline stage over one step.
+
+Static: parameters, gradients, optimizer state. Dynamic: activations of the micro-batches in
+flight (counted along the stage's own schedule), the largest temporary on top of them, and
+communication staging. Outside the framework's allocator: CUDA context and NCCL's buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.answer.prediction import Memory, StageMemory
+from trainscout.simulators.predictor.question.job import ACTIVATION_BYTES, Cluster, Gpu, Job
+from trainscout.simulators.predictor.workload.data_parallel import (
+    gradient_bytes_per_parameter,
+    parameter_bytes,
+)
+from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
+from trainscout.simulators.predictor.workload.schedule import BACKWARD, FORWARD, stage_order
+from trainscout.simulators.predictor.workload.step_end import (
+    MOMENT_BYTES,
+    master_bytes,
+    owned_parameters,
+)
+
+Ints = NDArray[np.int64]
+MIB = 2**20
+# PyTorch's caching allocator takes memory from the device in segments of multiples of 2 MiB. A
+# free block serves a smaller request, but blocks of different segments never join: what is
+# reserved exceeds what was ever allocated at once. SimuMax's 37 published B200 runs of
+# Megatron-LM print both: 2.8 to 9.3 % more, the median 4.7 %. Expandable segments do join.
+SEGMENT_BYTES = 2 * MIB
+FRAGMENTATION = 0.047
+# Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
+DEEPSPEED_BUCKET = 500_000_000
+# CUDA context with loaded kernel images, per architecture: estimates of the order that
+# nvidia-smi shows beyond the allocator's figures.
+CONTEXT_BYTES = {
+    "volta": 450 * MIB,
+    "ampere": 500 * MIB,
+    "hopper": 600 * MIB,
+    "blackwell": 700 * MIB,
+}
+# Scratch that cuBLAS is given by PyTorch and by Transformer Engine, out of the allocator.
+WORKSPACE_BYTES = {
+    "volta": 12 * MIB,
+    "ampere": 12 * MIB,
+    "hopper": 64 * MIB,
+    "blackwell": 64 * MIB,
+}
+# A connection has one buffer per protocol on the receiving side: by NCCL's defaults 4 MiB for
+# Simple, 512 KiB for LL and 4.69 MiB for LL128. Until 2.22 a channel connects at once to its
+# ring predecessor, its tree parent and one tree child; since then to what is used.
+NCCL_CONNECTION_BYTES = int(4 * MIB + MIB // 2 + 4.6875 * MIB)
+NCCL_CONNECTIONS, NCCL_LAZY_CONNECTIONS = 3, 1
+NCCL_LAZY_SINCE = (2, 22)
+
+
+def footprint(job: Job, workload: Workload, channels: int) -> Memory:
+    """Memory of every stage of a valid job.
+
+    Args:
+        job: the question.
+        workload: its blocks, with what they keep and what they need at once.
+        channels: NCCL channels that all communicators of a rank open together.
+
+    ``reserved`` is an estimate: allocated, and the share that fragmentation usually adds.
+    """
+    outside = outside_bytes(job, channels)
+    boundary = workload.stage_boundary_bytes
+    stages = tuple(
+        _stage_memory(job, stage, index, boundary, outside)
+        for index, stage in enumerate(workload.stages)
+    )
+    capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
+    used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
+    worst = int(np.argmax(used))
+    return Memory(
+        peak_allocated_bytes=max(stage.peak_allocated_bytes for stage in stages),
+        peak_reserved_bytes=max(stage.peak_reserved_bytes for stage in stages),
+        capacity_bytes=capacity,
+        headroom_bytes=capacity - used[worst],
+        worst_stage=worst,
+        per_stage=stages,
+    )
+
+
+def outside_bytes(job: Job, channels: int) -> dict[str, int]:
+    """What the framework's allocator does not see: NCCL's buffers and the CUDA context."""
+    return process_bytes(job.gpu, job.cluster, channels)
+
+
+def process_bytes(gpu: Gpu, cluster: Cluster, channels: int) -> dict[str, int]:
+    """As ``outside_bytes``, of a process on such a GPU whose communicators opened ``channels``."""
+    return {
+        "communication_buffers": channels * _channel_bytes(cluster.nccl_version),
+        "context": CONTEXT_BYTES[gpu.architecture],
+    }
+
+
+def _channel_bytes(nccl_version: str) -> int:
+    major, minor = nccl_version.split("-")[0].split(".")[:2]
+    lazy = (int(major), int(minor)) >= NCCL_LAZY_SINCE
+    return NCCL_CONNECTION_BYTES * (NCCL_LAZY_CONNECTIONS if lazy else NCCL_CONNECTIONS)
+
+
+def _stage_memory(
+    job: Job, stage: Stage, index: int, boundary: int, outside: dict[str, int]
+) -> StageMemory:
+    kind = static_bytes(job, stage)
+    passes = pass_bytes(job, stage, index, boundary, _enough_micro_batches(job))
+    worst = int(np.argmax(passes.activations + passes.temporary))
+    kind["activations"] = int(passes.activations[worst])
+    kind["temporary"] = int(passes.temporary[worst]) + held_bytes(job, stage, index, boundary)
+    allocated = sum(kind.values())
+    unused = 0 if job.framework.expandable_segments else int(allocated * FRAGMENTATION)
+    unused += flattened_bytes(job, stage)
+    return StageMemory(
+        stage=index,
+        kind=kind | outside,
+        peak_allocated_bytes=allocated,
+        peak_reserved_bytes=-(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES,
+    )
+
+
+def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
+    """What counts as temporary but is held all step: workspaces, placeholders, and where the
+    framework allocates them ahead, a buffer of ``boundary`` bytes for every activation and every
+    gradient that arrives."""
+    held = placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
+    if job.framework.pipeline_buffers == "preallocated":
+        first, last = index == 0, index == job.recipe.pp - 1
+        held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary
+    return held
+
+
+def flattened_bytes(job: Job, stage: Stage) -> int:
+    """DeepSpeed's flat tensors at the end of a step: a bucket of gradients that is reduced, and
+    the fp32 copy of 16-bit gradients of the rank's partition.
+
+    By then activations are free, but as blocks too small for these: they take new segments.
+    """
+    if not job.framework.flattens_gradients:
+        return 0
+    size = gradient_bytes_per_parameter(job)
+    bucket = min(DEEPSPEED_BUCKET, stage.parameters.total) * size
+    copy = 4 * owned_parameters(stage.parameters, job) if size < 4 else 0
+    return bucket + copy
+
+
+def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
+    """Bytes of parameters, gradients and optimizer state on one rank of a stage.
+
+    ZeRO stages shard, in order: optimizer state (1), gradients (2), parameters (3)
+    (Rajbhandari et al. 2020, section 5).
+    """
+    parameters, zero = stage.parameters, job.recipe.zero_stage
+    owned = owned_parameters(parameters, job)
+    weight = parameter_bytes(job)
+    gradient = gradient_bytes_per_parameter(job)
+    replicas = job.dp * job.recipe.cp
+    if job.framework.keeps_16bit_grads and replicas > 1 and gradient > weight:
+        gradient += weight
+    if zero == 3:
+        # FSDP keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the
+        # ends, which stay gathered. A layer's gradient may be cast to fp32 to be reduced.
+        layer, ends = _largest_layer(stage), _ends(stage)
+        cast = 4 if job.framework.reduce_grads_fp32 else 0
+        return {
+            "parameters": owned * 4 + (2 * layer + ends) * weight,
+            "gradients": owned * 4 + layer * (weight + cast),
+            "optimizer": owned * MOMENT_BYTES[job.training.optimizer],
+        }
+    # Under ZeRO 2 a layer's gradient is whole until it is reduced.
+    reduced = parameters.total
+    if zero == 2:
+        reduced = min(reduced, owned + _largest_unit(stage))
+    return {
+        "parameters": parameters.total * weight,
+        "gradients": reduced * gradient,
+        "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.training.optimizer]),
+    }
+
+
+def placeholder_bytes(job: Job, stage: Stage) -> int:
+    """What autograd is handed in place of fused weight gradients: one tensor per shape."""
+    if not (job.framework.fused_wgrad and job.framework.wgrad_placeholders):
+        return 0
+    shapes = frozenset().union(*(chunk.fused_weight_shapes for chunk in stage.chunks))
+    return sum(rows * columns for rows, columns in shapes) * ACTIVATION_BYTES[job.precision]
+
+
+def _ends(stage: Stage) -> int:
+    """Parameters of the embedding and the head, where the stage holds them."""
+    runs = [run for chunk in stage.chunks for run in chunk.runs]
+    return sum(run.parameters.total for run in runs if not _is_layer(run))
+
+
+def _largest_layer(stage: Stage) -> int:
+    runs = [run for chunk in stage.chunks for run in chunk.runs]
+    return max((run.parameters.total for run in runs if _is_layer(run)), default=0)
+
+
+def _is_layer(run: Run) -> bool:
+    return run.forward.name.endswith("layer_forward")
+
+
+def _largest_unit(stage: Stage) -> int:
+    """Parameters of the largest piece that is gathered or reduced at once."""
+    runs = [run for chunk in stage.chunks for run in chunk.runs]
+    return max((run.parameters.total for run in runs), default=0)
+
+
+@dataclass(frozen=True)
+class PassBytes:
+    """Bytes along one stage's passes, in its order, each of shape (passes,).
+
+    While a pass runs, ``activations`` are those of the passes before it and, in a forward pass,
+    its own, and ``temporary`` is what it holds besides at its peak; ``kept`` are the activations
+    that it leaves.
+    """
+
+    activations: Ints
+    temporary: Ints
+    kept: Ints
+
+
+def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches: int) -> PassBytes:
+    """What the passes of so many micro-batches hold on stage ``index``; ``boundary`` bytes travel
+    to the next stage."""
+    recipe = job.recipe
+    last = index == recipe.pp - 1
+    # The result of each pass, where it is not released, stays besides what its blocks save.
+    output = 0 if job.framework.pipeline_buffers == "released" or last else boundary
+    order = stage_order(recipe.schedule, index, recipe.pp, recipe.vpp, micro_batches)
+    direction, chunk, _ = order
+    saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.int64) + output
+    peaks = np.array(
+        [[_pass_peak(each, way) for each in stage.chunks] for way in (FORWARD, BACKWARD)],
+        dtype=np.int64,
+    )
+    peaks[FORWARD] += output
+    forward = direction == FORWARD
+    change = np.where(forward, saved[chunk], -saved[chunk])
+    kept = np.cumsum(change)
+    # Before a pass, what earlier ones left; a forward peak already holds its own activations.
+    before, peak = kept - change, peaks[direction, chunk]
+    own = np.where(forward, np.minimum(peak, saved[chunk]), 0)
+    return PassBytes(before + own, peak - own, kept)
+
+
+def _enough_micro_batches(job: Job) -> int:
+    """Micro-batches after which a stage's peak no longer grows."""
+    recipe = job.recipe
+    if recipe.schedule == "gpipe":
+        return job.num_micro_batches
+    # Interleaved warm-up needs at most two rounds of stages per chunk.
+    return min(job.num_micro_batches, 3 * recipe.pp)
+
+
+def _pass_peak(chunk: Chunk, direction: int) -> int:
+    """Most bytes one pass holds beyond what was live before it."""
+    peak = live = 0
+    if direction == FORWARD:
+        for run in chunk.runs:
+            # Each repetition leaves its activations behind.
+            last = live + (run.count - 1) * run.forward.saved_bytes
+            peak = max(peak, last + run.forward.peak_bytes)
+            live += run.count * run.forward.saved_bytes
+        return peak
+    for run in reversed(chunk.runs):
+        peak = max(peak, live + run.backward.peak_bytes)
+        live += run.count * run.backward.saved_bytes
+    return peak

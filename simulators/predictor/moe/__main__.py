@@ -1,0 +1,108 @@
+"""``trainscout moe``: route tokens to experts and time the exchange."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+from trainscout.simulators.predictor.io.command_line import exit_code
+from trainscout.simulators.predictor.moe.arguments import GROUPS, Files, parameters, parse
+from trainscout.simulators.predictor.moe.experiment import Experiment, Layer, layers_of
+from trainscout.simulators.predictor.moe.files import (
+    LOG_HEADER,
+    whole_file,
+    write_log,
+    write_routing,
+    write_routing_header,
+)
+from trainscout.simulators.predictor.question.errors import InputError
+
+_EXAMPLES = """\
+trainscout moe name=value ...
+
+Routes a sequence's tokens to experts that lie on nodes of one GPU each, all linked to each other,
+and times the exchange in rounds of packets. Prints loads, rounds and communication time.
+
+Examples:
+  a quarter of 64 experts gets 60 % of all routings
+    trainscout moe num_experts=64 top_k=6 hot_ratio=0.25 hot_weight=0.6
+  whole embeddings over 50 GB/s links in 4 KiB packets, 200 MB a round into and out of a node
+    trainscout moe seqlen=262144 embed_dim=4096 intra_bw=50e6 packet_size=4096 \\
+        packet_prep_delay=1e-6 base_delay=0.01 nic_rate=200e6
+  two clusters of four nodes, the links between them half as fast
+    trainscout moe nodes_per_cluster=4 inter_bw=50
+  experts as popular as measured; keep what was routed and what was sent
+    trainscout moe histogram=counts.csv routing_file=routing.csv log_file=log.csv
+  an even load, no routing: 256 ms
+    trainscout moe load_per_node=11200
+"""
+
+
+def help_text() -> str:
+    lines = [_EXAMPLES]
+    for title, group in GROUPS.items():
+        lines.append(f"{title}:")
+        for field in parameters(group):
+            default = "" if field.default is None else f" ({field.default:g})"
+            lines.append(f"  {field.name + '=':28}{field.metadata['meaning']}{default}")
+        lines.append("")
+    lines.append("exit codes: 0 done; 2 wrong input; 130 interrupted\n")
+    return "\n".join(lines)
+
+
+def run(experiment: Experiment, files: Files) -> None:
+    """Print the tables of a checked experiment and write the files asked for.
+
+    Raises:
+        InputError: when a file cannot be written.
+    """
+    # rich takes a tenth of a second to load.
+    from trainscout.simulators.predictor.moe.tables import load_tables, show, times_of, times_table
+
+    times = []
+    for layer in _written(experiment, files):
+        if layer.number == 0:
+            first = load_tables(layer)
+        times.append(times_of(layer))
+    show(first)
+    print()
+    show(times_table(experiment, times))
+    for path in (files.routing_file, files.log_file):
+        if path is not None:
+            print(f"Written: {path}")
+
+
+def _written(experiment: Experiment, files: Files) -> Iterator[Layer]:
+    """Each layer, after its lines have gone to the files."""
+    with ExitStack() as stack:
+        routing = log = None
+        if files.routing_file is not None:
+            routing = stack.enter_context(whole_file("routing_file", files.routing_file))
+            write_routing_header(routing, experiment)
+        if files.log_file is not None:
+            log = stack.enter_context(whole_file("log_file", files.log_file))
+            log.write(LOG_HEADER)
+        for layer in layers_of(experiment):
+            if routing is not None and layer.routed is not None:
+                write_routing(routing, layer.number, layer.routed)
+            if log is not None:
+                write_log(log, layer, experiment.mesh)
+            yield layer
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, or 2 for wrong input."""
+    if {"--help", "-h"} & set(arguments):
+        print(help_text(), end="")
+        return 0
+    try:
+        run(*parse(arguments))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

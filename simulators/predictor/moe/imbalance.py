@@ -1,0 +1,62 @@
+"""From a routing to what a recipe needs: what the busiest rank gets, and what is dropped."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from trainscout.simulators.predictor.moe.declare import require_whole
+from trainscout.simulators.predictor.moe.dispatch import cut_to_capacity
+from trainscout.simulators.predictor.moe.router import Router, expert_loads
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+@lru_cache(maxsize=4096)
+def rank_imbalance(router: Router, ep: int, num_layers: int = 1) -> float:
+    """Routings of the busiest of ``ep`` expert-parallel ranks over their mean, at least 1.
+
+    Every rank waits for the busiest in every layer, and layers have favourites of their own, so
+    this is the mean over ``num_layers`` of each layer's ratio. ``router.seqlen`` are the tokens
+    of the whole expert-parallel group. Experts lie on ranks in equal runs, in order.
+
+    Raises:
+        InputError: for a router that cannot be, or an ``ep`` that does not divide its experts.
+    """
+    require_whole("num_layers", num_layers)
+    return float(np.mean([ep * max(rank_loads(router, ep, n)) for n in range(num_layers)]))
+
+
+@lru_cache(maxsize=4096)
+def rank_loads(router: Router, ep: int, layer: int = 0) -> tuple[float, ...]:
+    """Share of a layer's routings that each of ``ep`` expert-parallel ranks receives.
+
+    Raises:
+        InputError: as ``rank_imbalance``.
+    """
+    router.check()
+    require_whole("ep", ep)
+    if router.num_experts % ep:
+        allowed = f"a divisor of num_experts={router.num_experts}"
+        raise InputError("ep", ep, "does not divide the experts", allowed)
+    by_rank = expert_loads(router, layer).reshape(ep, -1).sum(axis=1)
+    return tuple((by_rank / by_rank.sum()).tolist())
+
+
+@lru_cache(maxsize=4096)
+def dropped_share(router: Router, capacity_factor: float, num_layers: int = 1) -> float:
+    """Share of all routings that experts at their capacity drop, the mean over ``num_layers``.
+
+    ``router.seqlen`` are the tokens of one rank: capacity counts by source.
+
+    Raises:
+        InputError: for a router that cannot be or a capacity factor that is not positive.
+    """
+    router.check()
+    require_whole("num_layers", num_layers)
+    tokens, top_k = router.seqlen, router.top_k
+    kept = 0
+    for layer in range(num_layers):
+        loads = expert_loads(router, layer)[None, :]
+        kept += int(cut_to_capacity(loads, tokens, top_k, capacity_factor).sum())
+    return 1 - kept / (tokens * top_k * num_layers)

@@ -1,0 +1,158 @@
+"""Loads, rounds and times as tables for a terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.simulators.predictor.moe.experiment import Experiment, Layer
+from trainscout.simulators.predictor.moe.router import Counts
+
+_MOST_ROWS = 16
+_MOST_DISPATCH = 12
+_MOST_LAYERS = 64
+_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """What the table of times needs of a layer."""
+
+    number: int
+    imbalance: float
+    rounds: int
+    time_ms: float
+    least_time_ms: float
+    even_time_ms: float | None
+
+
+def times_of(layer: Layer) -> LayerTimes:
+    exchange = layer.communication
+    received = layer.load_bytes.sum(axis=0)
+    mean = received.mean()
+    return LayerTimes(
+        layer.number,
+        float(received.max() / mean) if mean else 1.0,
+        exchange.rounds,
+        exchange.time_ms,
+        exchange.least_time_ms,
+        layer.even_time_ms,
+    )
+
+
+def show(renderable: RenderableType) -> None:
+    """Print as wide as the terminal, or plain and of fixed width where there is none."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(renderable)
+        return
+    # Not by rich: it would end the process its own way when nobody reads.
+    text = io.StringIO()
+    Console(file=text, highlight=False, width=_WIDTH, color_system=None).print(renderable)
+    print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+
+
+def load_tables(layer: Layer) -> RenderableType:
+    """Routings by expert, and bytes by node, of one layer."""
+    parts: list[RenderableType] = []
+    if layer.routed is not None:
+        asked, kept = layer.routed.asked.sum(axis=0), layer.routed.kept.sum(axis=0)
+        parts += [_experts_table(layer.number, asked, kept), Text()]
+    parts.append(_nodes_table(layer.number, layer.load_bytes))
+    if len(layer.load_bytes) <= _MOST_DISPATCH:
+        parts += [Text(), _dispatch_table(layer.number, layer.load_bytes)]
+    return Group(*parts)
+
+
+def _experts_table(layer: int, asked: Counts, kept: Counts) -> RenderableType:
+    table = _table("expert", "routings", "share %", "x mean", "dropped")
+    total, mean, dropped = asked.sum(), asked.mean(), asked - kept
+    for expert in _busiest(asked):
+        count = asked[expert]
+        share, relative = f"{100 * count / total:.1f}", f"{count / mean:.2f}"
+        table.add_row(str(expert), f"{count:,}", share, relative, f"{dropped[expert]:,}")
+    table.add_row("all", f"{total:,}", "100.0", "", f"{dropped.sum():,}")
+    return _titled(f"Routings by expert, layer {layer}{_of_how_many(asked)}", table)
+
+
+def _nodes_table(layer: int, load_bytes: Counts) -> RenderableType:
+    table = _table("node", "sends", "receives", "keeps", "for its experts, x mean")
+    keeps, for_experts = np.diag(load_bytes), load_bytes.sum(axis=0)
+    sends, receives = load_bytes.sum(axis=1) - keeps, for_experts - keeps
+    mean = for_experts.mean() or 1.0
+    for node in _busiest(for_experts):
+        row = (f"{part[node]:,}" for part in (sends, receives, keeps))
+        table.add_row(str(node), *row, f"{for_experts[node] / mean:.2f}")
+    table.add_row("all", *(f"{part.sum():,}" for part in (sends, receives, keeps)), "")
+    return _titled(f"Bytes by node, layer {layer}{_of_how_many(for_experts)}", table)
+
+
+def _dispatch_table(layer: int, load_bytes: Counts) -> RenderableType:
+    table = _table("from", *(f"to {node}" for node in range(len(load_bytes))))
+    unit, size = _unit(int(load_bytes.max()))
+    for node, row in enumerate(load_bytes):
+        table.add_row(str(node), *(f"{amount / size:,.0f}" for amount in row))
+    return _titled(f"{unit} from node to node, layer {layer}", table)
+
+
+def _unit(largest_bytes: int) -> tuple[str, int]:
+    """The unit in which the largest entry has at most six figures."""
+    for unit, size in (("Bytes", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9)):
+        if largest_bytes < 10**6 * size:
+            return unit, size
+    return "TB", 10**12
+
+
+def _busiest(loads: Counts) -> Counts:
+    """Those that a table shows, in their own order."""
+    shown: Counts = np.sort(np.argsort(-loads, kind="stable")[:_MOST_ROWS])
+    return shown
+
+
+def _of_how_many(loads: Counts) -> str:
+    return f" (the {_MOST_ROWS} busiest of {len(loads)})" if len(loads) > _MOST_ROWS else ""
+
+
+def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> RenderableType:
+    """Rounds and milliseconds of each layer, and of all with the initial CPU delay."""
+    cpu_ms, round_ms = experiment.mesh.initial_cpu_delay, experiment.mesh.round_time_ms()
+    table = _table(
+        "layer", "busiest node, x mean", "rounds", "ms", "at least, ms", "spread evenly, ms"
+    )
+    for layer in layers[:_MOST_LAYERS]:
+        times = (layer.time_ms, layer.least_time_ms, layer.even_time_ms)
+        words = ("-" if time is None else _ms(time) for time in times)
+        table.add_row(str(layer.number), f"{layer.imbalance:.2f}", f"{layer.rounds:,}", *words)
+    rounds, time_ms = sum(x.rounds for x in layers), sum(x.time_ms for x in layers)
+    mean = np.mean([layer.imbalance for layer in layers])
+    least = _ms(sum(layer.least_time_ms for layer in layers))
+    even = [layer.even_time_ms for layer in layers if layer.even_time_ms is not None]
+    evenly = _ms(sum(even)) if even else "-"
+    table.add_row("all", f"{mean:.2f}", f"{rounds:,}", _ms(time_ms), least, evenly)
+    title = f"Communication in rounds of {_ms(round_ms)} ms"
+    if len(layers) > _MOST_LAYERS:
+        title += f" (the first {_MOST_LAYERS} layers of {len(layers)})"
+    once = f", {_ms(cpu_ms)} ms of them once at the start" if cpu_ms else ""
+    total = f"Communication time: {_ms(cpu_ms + time_ms)} ms{once}"
+    return Group(_titled(title, table), Text(), Text(total))
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f}" if 1e6 <= milliseconds < 1e15 else f"{milliseconds:,.6g}"
+
+
+def _titled(title: str, table: Table) -> RenderableType:
+    return Group(Text(title, style="bold"), table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table

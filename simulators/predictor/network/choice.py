@@ -1,0 +1,100 @@
+"""Which network predictions go by: a value that worker processes are handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    nearest_name,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.network.collectives import EngineSettings
+
+WHITEBOX = "whitebox"
+NETWORKS = (WHITEBOX, "flow", "packet", "hybrid")
+# Those that usually leave a node.
+BETWEEN_NODES = ("dp", "expert_dp", "ep", "cp", "pp")
+COMMUNICATORS = (*BETWEEN_NODES, "tp", "etp", "etp_ep")
+
+
+@dataclass(frozen=True)
+class NetworkChoice:
+    """What slows communication down beyond its own price.
+
+    ``engine``: ``whitebox`` (nothing does) or the engine that plays the communication of
+    ``communicators`` over the declared switches. No GPU sends more than ``most_bytes_per_gpu`` in
+    one play: congestion is a matter of shares, and longer messages would only take longer to
+    play. ``packet`` and ``hybrid`` override the fields of ``PacketSettings`` and
+    ``HybridSettings``.
+    """
+
+    engine: str = WHITEBOX
+    communicators: tuple[str, ...] = BETWEEN_NODES
+    most_bytes_per_gpu: float = 64e6
+    packet: dict[str, Any] = field(default_factory=dict)
+    hybrid: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what cannot be played.
+
+        Raises:
+            InputError: naming the field.
+        """
+        require_choice("network.engine", self.engine, NETWORKS)
+        require_positive("network.most_bytes_per_gpu", self.most_bytes_per_gpu)
+        for name in self.communicators:
+            if name not in COMMUNICATORS:
+                hint = nearest_name(name, list(COMMUNICATORS))
+                problem = "is no communicator that can be played"
+                raise InputError("network.communicators", name, problem, COMMUNICATORS, hint)
+        if self.engine != WHITEBOX and not self.communicators:
+            raise InputError("network.communicators", [], "is empty", COMMUNICATORS)
+
+
+@dataclass(frozen=True)
+class CongestedNetwork:
+    """An engine and the switches it plays over."""
+
+    choice: NetworkChoice
+    fabric: SwitchFabric
+
+    def __hash__(self) -> int:
+        return hash((self.choice.engine, self.choice.communicators, self.fabric.name))
+
+    @property
+    def settings(self) -> EngineSettings:
+        from trainscout.simulators.predictor.network.collectives import EngineSettings
+
+        return EngineSettings(self.choice.engine, self.choice.packet, self.choice.hybrid)
+
+    @property
+    def words(self) -> str:
+        """The network in one line, for whoever reads a prediction made with it."""
+        choice, fabric = self.choice, self.fabric
+        words = f"{' '.join(choice.communicators)} congest as the {choice.engine} engine plays"
+        words += f" them over {fabric.name} ({fabric.tiers} tiers"
+        if fabric.oversubscription not in (None, 1):
+            words += f", {fabric.oversubscription:g}:1 oversubscribed"
+        if fabric.pod_oversubscription != 1:
+            words += f", {fabric.pod_oversubscription:g}:1 between pods"
+        if fabric.link_health:
+            words += f", {len(fabric.link_health)} links failed or degraded"
+        return words + ")"
+
+    def check(self, cluster: Cluster, gpu: Gpu) -> None:
+        """Refuse switches that this cluster cannot be wired to, and engines that cannot play.
+
+        Raises:
+            InputError: naming the field.
+        """
+        from trainscout.simulators.predictor.network.collectives import make_engine
+        from trainscout.simulators.predictor.network.topology import build_network
+
+        make_engine(build_network(cluster, gpu, self.fabric), self.settings)

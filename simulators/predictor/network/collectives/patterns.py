@@ -1,0 +1,205 @@
+"""How NCCL moves each kind of communication: rings, trees, two levels, pairs.
+
+``members`` are a communicator's GPUs by node (NVLink domain), in its own order. Every pattern
+moves, per byte of NCCL's size, what the algorithm moves: tests count it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainscout.simulators.predictor.network.collectives.transfers import (
+    Floats,
+    Transfers,
+    in_turn,
+    together,
+    transfers,
+)
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+
+Members = Sequence[Sequence[int]]
+ALGORITHMS = ("ring", "tree", "hierarchical")
+# Times that the data goes round a ring.
+_ROUNDS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+
+
+def by_node(ranks: Sequence[int], domain: int) -> list[list[int]]:
+    """Ranks, which are GPU numbers, grouped by NVLink domain."""
+    nodes: dict[int, list[int]] = {}
+    for rank in ranks:
+        nodes.setdefault(rank // domain, []).append(rank)
+    return list(nodes.values())
+
+
+def pattern(
+    kind: str, members: Members, *, algorithm: str = "ring", channels: int = 1, chunks: int = 1
+) -> Transfers:
+    """The transfers of one collective.
+
+    Args:
+        kind: all_reduce, all_gather, reduce_scatter or all_to_all.
+        members: GPUs by node.
+        algorithm: how an all-reduce goes; the other kinds are rings or pairs.
+        channels: rings or trees side by side, each with an equal part of the data.
+        chunks: parts that follow each other along a ring or a tree, each waiting for the one
+            before it upstream; 1 lets all steps run into each other, as long messages do.
+
+    Raises:
+        InputError: for an unknown kind or algorithm, or fewer than two members.
+    """
+    require_positive("channels", channels)
+    require_positive("chunks", chunks)
+    if sum(map(len, members)) < 2:
+        raise InputError("members", list(members), "are too few", "two or more GPUs")
+    if kind == "all_to_all":
+        return all_to_all(members)
+    require_choice("collective.kind", kind, (*_ROUNDS, "all_to_all"))
+    require_choice("algorithm", algorithm, ALGORITHMS)
+    if algorithm == "tree" and kind == "all_reduce":
+        return tree(members, channels, chunks)
+    if algorithm == "hierarchical" and kind == "all_reduce":
+        return hierarchical(members)
+    return ring(members, _ROUNDS[kind], channels, chunks)
+
+
+def ring(members: Members, rounds: float, channels: int, chunks: int = 1) -> Transfers:
+    """Rings through all members, each leaving nodes at another GPU.
+
+    A rank sends ``rounds (n - 1) / n`` bytes per byte, an equal part over every channel.
+    """
+    ranks = sum(map(len, members))
+    share = rounds * (ranks - 1) / ranks / channels / chunks
+    parts = []
+    for channel in range(channels):
+        order = [gpu for node in members for gpu in _rotated(node, channel)]
+        pairs = list(zip(order, order[1:] + order[:1], strict=True))
+        every = pairs * chunks
+        # What a rank passes on has first come from the rank before it.
+        after = [
+            (chunk * ranks + place, (chunk - 1) * ranks + (place - 1) % ranks)
+            for chunk in range(1, chunks)
+            for place in range(ranks)
+        ]
+        parts.append(transfers(every, share, channel, after))
+    return together(parts)
+
+
+def tree(members: Members, channels: int, chunks: int = 1) -> Transfers:
+    """NCCL's double binary trees over nodes, chains inside them: up to reduce, down to spread.
+
+    Each tree of a pair carries half of a channel's data (Sanders, Speck, Träff 2009).
+    """
+    parts = []
+    for channel in range(channels):
+        lines = [_rotated(node, channel) for node in members]
+        for second in (False, True):
+            edges = _tree_edges(lines, mirrored=second)
+            parts.append(_up_and_down(edges, 0.5 / channels, 2 * channel + second, chunks))
+    return together(parts)
+
+
+def hierarchical(members: Members) -> Transfers:
+    """Reduce-scatter inside each node, all-reduce of equal places across nodes, all-gather inside.
+
+    Raises:
+        InputError: for nodes with different numbers of members.
+    """
+    inside = len(members[0])
+    if any(len(node) != inside for node in members):
+        raise InputError("members", list(members), "differ in number", "as many in every node")
+    phases = []
+    if inside > 1:
+        phases.append(together([ring([node], 1.0, 1) for node in members]))
+    if len(members) > 1:
+        rails = [ring([[node[place]] for node in members], 2.0, 1) for place in range(inside)]
+        across = together(rails)
+        phases.append(
+            Transfers(
+                across.source, across.destination, across.share / inside, across.label,
+                across.after,
+            )
+        )  # fmt: skip
+    if inside > 1:
+        phases.append(phases[0])
+    return in_turn(phases)
+
+
+def all_to_all(members: Members) -> Transfers:
+    """Every member sends every other its part; what it keeps moves nowhere."""
+    ranks = [gpu for node in members for gpu in node]
+    pairs = [(one, other) for one in ranks for other in ranks if one != other]
+    return transfers(pairs, 1 / len(ranks))
+
+
+def exchange(ranks: Sequence[int], matrix: Floats) -> Transfers:
+    """An uneven all-to-all: ``matrix[i, j]`` bytes from ``ranks[i]`` to ``ranks[j]``, in full.
+
+    Raises:
+        InputError: for a matrix of another shape.
+    """
+    count = len(ranks)
+    if matrix.shape != (count, count):
+        raise InputError("matrix", matrix.shape, "has another shape", f"({count}, {count})")
+    sends = np.argwhere((matrix > 0) & ~np.eye(count, dtype=np.bool_))
+    pairs = [(ranks[one], ranks[other]) for one, other in sends.tolist()]
+    return transfers(pairs, matrix[sends[:, 0], sends[:, 1]])
+
+
+def send(source: int, destination: int) -> Transfers:
+    """One GPU to another."""
+    return transfers([(source, destination)], 1.0)
+
+
+def _rotated(node: Sequence[int], channel: int) -> list[int]:
+    """A channel's way through a node: channels enter and leave at different GPUs."""
+    first = channel % len(node)
+    return [*node[first:], *node[:first]]
+
+
+def _tree_edges(lines: list[list[int]], *, mirrored: bool) -> list[tuple[int, int]]:
+    """(child, parent) edges, leaves first: a binary tree over the first GPUs of the nodes' lines,
+    or its mirror image, and a chain down each line."""
+    count = len(lines)
+    edges = []
+    for line in lines:
+        edges += [(line[place], line[place - 1]) for place in range(len(line) - 1, 0, -1)]
+    heads = [line[0] for line in (lines[::-1] if mirrored else lines)]
+    # A node's parent is its number without the lowest bit, one step of that size on or back.
+    across = []
+    for node in range(1, count):
+        low = node & -node
+        parent = (node ^ low) | (low << 1)
+        if parent >= count:
+            parent = node ^ low
+        across.append((low, heads[node], heads[parent]))
+    across.sort(key=lambda edge: edge[0])
+    return edges + [(child, parent) for _, child, parent in across]
+
+
+def _up_and_down(edges: list[tuple[int, int]], share: float, label: int, chunks: int) -> Transfers:
+    """All of the data from the leaves to the root and back, in chunks."""
+    down = [(parent, child) for child, parent in reversed(edges)]
+    steps = [*edges, *down]
+    root = edges[-1][1]
+    reduced: dict[int, list[int]] = {}
+    spread: dict[int, list[int]] = {root: []}
+    after = []
+    for place, (source, destination) in enumerate(steps):
+        up = place < len(edges)
+        # Up, a GPU adds what came from below; down, it passes on what came from above, and the
+        # root what came from below.
+        before = (reduced if up or source == root else spread).get(source, [])
+        after += [(place, earlier) for earlier in before]
+        (reduced if up else spread).setdefault(destination, []).append(place)
+    every = [
+        (chunk * len(steps) + place, chunk * len(steps) + earlier)
+        for chunk in range(chunks)
+        for place, earlier in after
+    ]
+    return transfers(steps * chunks, share / chunks, label, every)

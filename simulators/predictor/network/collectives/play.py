@@ -1,0 +1,116 @@
+"""Communications on an engine: when they end, and what they ask of every link."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from trainscout.simulators.predictor.network.collectives.transfers import Floats, Ints, Transfers
+from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    nearest_name,
+    require_choice,
+)
+
+T = TypeVar("T")
+ENGINES = ("flow", "packet", "hybrid")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which engine, and its own settings (``PacketSettings``, ``HybridSettings`` fields)."""
+
+    name: str = "flow"
+    packet: dict[str, Any] = field(default_factory=dict)
+    hybrid: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What communications that began together came to.
+
+    ``end_s``: of each, shape (communications,). ``link_bytes``: over each link, shape (links,);
+    ``busy`` the share of the whole time that it would take at the link's rate.
+    """
+
+    end_s: Floats
+    link_bytes: Floats
+    busy: Floats
+
+
+def play(
+    network: Network,
+    communications: Sequence[tuple[Transfers, float]],
+    settings: EngineSettings | None = None,
+) -> Played:
+    """Play communications, all beginning at once, each with its size in bytes.
+
+    Raises:
+        InputError: for an unknown engine or settings, or GPUs that no working path joins.
+    """
+    settings = EngineSettings() if settings is None else settings
+    engine = make_engine(network, settings)
+    numbers: list[Ints] = []
+    link_bytes = np.zeros(network.num_links)
+    for what, size in communications:
+        routes = find_routes(network, what.source, what.destination, what.label)
+        sizes = np.maximum(what.share * size, 1.0)
+        np.add.at(link_bytes, *_crossings(routes, sizes))
+        numbers.append(engine.add(routes, sizes, after=what.after + engine.next_flow))
+    engine.advance()
+    end_s = np.array([engine.completion_s(each).max() for each in numbers])
+    whole_s = end_s.max()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        busy = np.where(link_bytes > 0, link_bytes / network.rate_bytes_per_s / whole_s, 0.0)
+    return Played(end_s, link_bytes, busy)
+
+
+def make_engine(network: Network, settings: EngineSettings) -> Any:
+    """An engine over a network's links.
+
+    Raises:
+        InputError: for an unknown engine or settings out of range.
+    """
+    require_choice("network.engine", settings.name, ENGINES)
+    if settings.name == "flow":
+        from trainscout.simulators.predictor.network.flow import FlowEngine
+
+        return FlowEngine(network.rate_bytes_per_s, network.max_hops)
+    from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
+    from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+
+    links = (network.rate_bytes_per_s, network.delay_s, network.max_hops)
+    given = dict(settings.packet)
+    if isinstance(given.get("dcqcn"), Mapping):
+        given["dcqcn"] = _settings(Dcqcn, "network.packet.dcqcn", given["dcqcn"])
+    packet = _settings(PacketSettings, "network.packet", given)
+    if settings.name == "packet":
+        return PacketEngine(*links, packet)
+    from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+
+    hybrid = _settings(HybridSettings, "network.hybrid", settings.hybrid)
+    return HybridEngine(*links, packet, hybrid)
+
+
+def _settings(cls: type[T], field: str, given: Mapping[str, Any]) -> T:
+    """An engine's settings from their fields by name; the engine checks their values.
+
+    Raises:
+        InputError: for an unknown field.
+    """
+    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
+    for name, value in given.items():
+        if name not in known:
+            nearest = nearest_name(name, known)
+            raise InputError(f"{field}.{name}", value, "is not a known name", known, nearest)
+    return cls(**given)
+
+
+def _crossings(routes: Routes, sizes: Floats) -> tuple[Ints, Floats]:
+    """Links that flows cross, one entry a crossing, and the bytes that do."""
+    there = routes.links >= 0
+    return routes.links[there], np.broadcast_to(sizes[:, None], there.shape)[there]

@@ -1,0 +1,409 @@
+"""Flows as fluid: max-min fair rates, exact history, and flows that are announced late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainscout.simulators.predictor.network.flow import play, rollback
+from trainscout.simulators.predictor.network.flow import tables as t
+from trainscout.simulators.predictor.network.flow.tables import Floats, Ints, to_femtoseconds
+from trainscout.simulators.predictor.network.flow.water_filling import check_routes, link_table
+from trainscout.simulators.predictor.network.topology.routing import Routes
+from trainscout.simulators.predictor.question.errors import InputError
+
+_LONGEST_S = t.CLOCK_END / t.FEMTOSECONDS
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a report tells, for each flow it names; shape (n,), flows ascending.
+
+    ``completion_s`` is when the last byte arrives; infinite where an earlier report no longer
+    holds and the flow is still sending at ``now_s``. ``changed``: an earlier report said
+    something else.
+    """
+
+    now_s: float
+    flows: Ints
+    completion_s: Floats
+    changed: NDArray[np.bool_]
+
+
+class FlowEngine:
+    """Plays flows over links that all flows on them share max-min fairly.
+
+    A flow sends from its start until all its bytes are sent, then arrives one route latency later.
+    Flows may be added in any order and in the past: the engine goes back, and what it reports in
+    the end is what it would have reported had they come in order, to the last bit. Flows may wait
+    for others. ``forget`` bounds how far back it goes, and frees the rest.
+
+    >>> engine = FlowEngine([100.0], max_hops=1)
+    >>> one_link = Routes(np.array([[0]]), np.zeros(1))
+    >>> first = engine.add(one_link, 100.0)
+    >>> engine.advance(2.0).completion_s
+    array([1.])
+    >>> late = engine.add(one_link, 100.0, start_s=0.5)
+    >>> report = engine.advance(2.0)
+    >>> report.flows, report.completion_s, report.changed
+    (array([0, 1]), array([1.5, 2. ]), array([ True, False]))
+    """
+
+    def __init__(self, rate_bytes_per_s: ArrayLike, max_hops: int) -> None:
+        """
+        Args:
+            rate_bytes_per_s: of each link, shape (links,).
+            max_hops: most links that a route crosses.
+
+        Raises:
+            InputError: for a rate below zero or not finite.
+        """
+        self._links = link_table(rate_bytes_per_s)
+        self._flows = t.flow_table(64, max_hops)
+        self._history = t.history(256)
+        self._ties = t.ties(64)
+        self._counters = np.zeros(t.NUM_COUNTERS, dtype=np.int64)
+        self._counters[t.FREE_SEGMENT] = t.NONE
+        self._used = 0
+        self._tied = 0
+        self._next = 0
+        self._now = t.NONE
+        self._floor = 0
+        # Whether a return to the past has not been played up to now again.
+        self._behind = False
+        self.solves = 0
+
+    @property
+    def next_flow(self) -> int:
+        """The number that the next flow added will get; flows are numbered from 0 on."""
+        return self._next
+
+    @property
+    def now_s(self) -> float:
+        """The time up to which everything announced has been played."""
+        return max(0, self._now) / t.FEMTOSECONDS
+
+    def add(
+        self,
+        routes: Routes,
+        size_bytes: ArrayLike,
+        start_s: ArrayLike = 0.0,
+        *,
+        after: ArrayLike | None = None,
+        delay_s: ArrayLike = 0.0,
+    ) -> Ints:
+        """Announce flows, late or not; returns their numbers, consecutive from ``next_flow``.
+
+        Args:
+            routes: their paths, shape (n, hops), and latencies.
+            size_bytes, start_s, delay_s: shape (n,) or one for all.
+            after: pairs (flow, earlier flow), shape (m, 2): the flow, one of these, starts no
+                sooner than ``delay_s`` after the earlier one, old or new, has arrived.
+
+        Raises:
+            InputError: for sizes, times or links out of range, a start before what was
+                forgotten, or a wait for a flow that is unknown or not earlier.
+        """
+        count = len(routes.links)
+        sizes, starts, delays = (
+            np.broadcast_to(np.asarray(values, dtype=np.float64), (count,))
+            for values in (size_bytes, start_s, delay_s)
+        )
+        latencies = np.asarray(routes.latency_s, dtype=np.float64)
+        _require(sizes, "flow.size_bytes", float("inf"), positive=True)
+        _require(starts, "flow.start_s", _LONGEST_S)
+        _require(delays, "flow.delay_s", _LONGEST_S)
+        _require(latencies, "flow.latency_s", _LONGEST_S)
+        check_routes(np.asarray(routes.links), self._links.rate)
+        earliest = to_femtoseconds(starts)
+        self._require_remembered("flow.start_s", earliest)
+        pairs = np.empty((0, 2), dtype=np.int64) if after is None else np.asarray(after)
+        first = self._used
+        children, parents = self._check_pairs(pairs.astype(np.int64).reshape(-1, 2), count)
+        if len(pairs) and self._behind:
+            self._play(self._now)
+
+        self._reserve(count, len(pairs))
+        new = slice(first, first + count)
+        flows = self._flows
+        flows.identity[new] = np.arange(self._next, self._next + count)
+        flows.paths[new, : routes.links.shape[1]] = routes.links
+        flows.paths[new, routes.links.shape[1] :] = t.NONE
+        flows.bytes[new] = sizes
+        flows.earliest[new] = earliest
+        flows.delay[new] = to_femtoseconds(delays)
+        flows.latency[new] = to_femtoseconds(latencies)
+        flows.state[new] = t.WAITING
+        self._used += count
+        self._next += count
+        ties = slice(self._tied, self._tied + len(pairs))
+        self._ties.parent[ties], self._ties.child[ties] = parents, children
+        self._tied += len(pairs)
+        undrained = flows.state[parents] != t.DRAINED
+        np.add.at(flows.waiting, children[undrained], 1)
+        play.tie_up(ties.start, ties.stop, flows, self._ties)
+        play.admit(first, self._used, flows, self._ties, self._counters)
+        started = (flows.state[new] == t.PENDING) & (flows.event[new] <= self._now)
+        late = first + np.flatnonzero(started)
+        late = late[np.argsort(flows.event[late], kind="stable")]
+        self._roll_back(late, flows.event[late])
+        return flows.identity[new].copy()
+
+    def move(self, flow: int, start_s: float) -> None:
+        """Announce another start for a flow, earlier or later; what it influenced is undone.
+
+        Raises:
+            InputError: when the flow is unknown, or the old or the new start was forgotten.
+        """
+        _require(np.array([start_s]), "flow.start_s", _LONGEST_S)
+        if self._behind:
+            self._play(self._now)
+        (slot,) = self._slots([flow])
+        earliest = to_femtoseconds(np.array([start_s]))
+        flows = self._flows
+        waits = flows.state[slot] == t.WAITING
+        old = flows.earliest[slot] if waits else self._start(slot)
+        self._require_remembered("flow.start_s", np.array([old, *earliest]))
+        flows.earliest[slot] = earliest[0]
+        if waits:
+            return
+        # Also when nothing has to be undone: it gives the flow its new event.
+        self._roll_back(np.array([slot]), np.array([min(old, self._start(slot))]))
+
+    def advance(self, until_s: float | None = None) -> Progress:
+        """Play up to and including ``until_s`` (None: until every flow has drained).
+
+        Returns the flows that drained since the last report, and those for which it was wrong.
+
+        Raises:
+            InputError: when a flow would end beyond the clock's 9,200 s.
+        """
+        until = t.CLOCK_END
+        if until_s is not None:
+            _require(np.array([until_s]), "until_s", _LONGEST_S)
+            until = max(self._now, int(to_femtoseconds(np.array([until_s]))[0]))
+        last = self._play(until)
+        self._now = max(self._now, last) if until_s is None else until
+        return self._report()
+
+    def finish(self, flow: int) -> float:
+        """Play until ``flow`` has drained, no further; returns when it arrives, in seconds.
+
+        Raises:
+            InputError: when the flow is unknown, or ends beyond the clock.
+        """
+        if self._behind:
+            self._play(self._now)
+        (slot,) = self._slots([flow])
+        if self._flows.state[slot] != t.DRAINED:
+            self._now = max(self._now, self._play(t.CLOCK_END, int(slot)))
+        return float(self.completion_s([flow])[0])
+
+    def completion_s(self, flows: ArrayLike) -> Floats:
+        """When flows arrive; infinite for those that have not drained by now, shape (n,).
+
+        Raises:
+            InputError: for flows that are unknown or forgotten.
+        """
+        if self._behind:
+            self._play(self._now)
+        slots = self._slots(flows)
+        drained = self._flows.drained[slots]
+        arrived = (drained + self._flows.latency[slots]) / t.FEMTOSECONDS
+        return np.where(drained == t.NONE, np.inf, arrived)
+
+    def rates(self, flow: int) -> tuple[Floats, Floats]:
+        """The remembered history of one flow: times in seconds and the rate from each on.
+
+        The last entry is the time it drained, with rate 0, if it has.
+
+        Raises:
+            InputError: when the flow is unknown or forgotten.
+        """
+        if self._behind:
+            self._play(self._now)
+        (slot,) = self._slots([flow])
+        times, values = [], []
+        if self._flows.state[slot] == t.DRAINED:
+            times, values = [self._flows.drained[slot]], [0.0]
+        piece = self._flows.segment[slot]
+        while piece >= 0:
+            times.append(self._history.time[piece])
+            values.append(self._history.rate[piece])
+            piece = self._history.before[piece]
+        return np.array(times[::-1]) / t.FEMTOSECONDS, np.array(values[::-1])
+
+    def forget(self, before_s: float) -> None:
+        """Promise that no flow will start or be moved before ``before_s``; frees what that needs.
+
+        Flows that drained before then, and have been reported, may no longer be asked for.
+
+        Raises:
+            InputError: when the time is out of range.
+        """
+        _require(np.array([before_s]), "before_s", _LONGEST_S)
+        self._floor = max(self._floor, int(to_femtoseconds(np.array([before_s]))[0]))
+        ended = rollback.trim(self._floor, self._used, self._flows, self._history, self._counters)
+        # Half or more: what is moved is paid for by what was added.
+        if 2 * ended >= max(self._used, 64):
+            self._compact()
+
+    @property
+    def pieces_kept(self) -> int:
+        """Pieces of rate history that are remembered."""
+        return int(self._counters[t.SEGMENTS_USED] - self._counters[t.SEGMENTS_FREE])
+
+    def _roll_back(self, late: Ints, times: Ints) -> None:
+        """Undo what flows may influence from certain times on, which ascend."""
+        if not len(late):
+            return
+        rollback.roll_back(
+            late,
+            times,
+            self._used,
+            self._flows,
+            self._links,
+            self._history,
+            self._ties,
+            self._counters,
+        )
+        self._behind = self._behind or bool(times[0] <= self._now)
+
+    def _start(self, slot: int) -> int:
+        """When a flow starts, or started, that waits for nothing."""
+        flows, ties = self._flows, self._ties
+        return int(
+            play.release_time(
+                slot,
+                flows.earliest,
+                flows.delay,
+                flows.latency,
+                flows.drained,
+                flows.parents,
+                ties.parent,
+                ties.next_of_child,
+            )
+        )
+
+    def _play(self, until: int, target: int = t.NONE) -> int:
+        last = t.NONE
+        while True:
+            status, reached, solves = play.play(
+                until,
+                target,
+                self._flows,
+                self._links,
+                self._history,
+                self._ties,
+                self._counters,
+            )
+            last = max(last, int(reached))
+            self.solves += int(solves)
+            if status != play.NO_SPACE:
+                break
+            wanted = 2 * len(self._history.time) + 2 * self._used
+            self._history = t.with_contents(t.history(wanted), self._history)
+        self._behind = False
+        if status == play.CLOCK_ENDED:
+            self._now = max(self._now, last)
+            raise InputError(
+                "flow.size_bytes", "a flow", "would not end", f"within {_LONGEST_S:.0f} s"
+            )
+        return last
+
+    def _report(self) -> Progress:
+        flows, logged = self._flows, int(self._counters[t.LOGGED])
+        slots = np.sort(flows.log[:logged])
+        flows.logged[slots] = 0
+        self._counters[t.LOGGED] = 0
+        slots = slots[flows.drained[slots] != flows.reported[slots]]
+        changed = flows.reported[slots] != t.NONE
+        flows.reported[slots] = flows.drained[slots]
+        numbers = flows.identity[slots]
+        return Progress(self.now_s, numbers, self.completion_s(numbers), changed)
+
+    def _slots(self, flows: ArrayLike) -> Ints:
+        """Slots of flows by number; numbers ascend with slots."""
+        wanted = np.atleast_1d(np.asarray(flows, dtype=np.int64))
+        known = self._flows.identity[: self._used]
+        slots = np.searchsorted(known, wanted)
+        missing = slots >= self._used
+        missing[~missing] = known[slots[~missing]] != wanted[~missing]
+        if missing.any():
+            number = int(wanted[missing][0])
+            problem = "was forgotten" if 0 <= number < self._next else "was never added"
+            raise InputError("flow", number, problem, f"a flow up to {self._next - 1}")
+        return slots
+
+    def _check_pairs(self, pairs: Ints, count: int) -> tuple[Ints, Ints]:
+        """Slots of both ends of pairs (new flow, earlier flow)."""
+        later, earlier = pairs[:, 0], pairs[:, 1]
+        wrong = (later < self._next) | (later >= self._next + count) | (earlier >= later)
+        if wrong.any():
+            raise InputError(
+                "flow.after",
+                tuple(int(flow) for flow in pairs[wrong][0]),
+                "is not a pair of a flow added now and an earlier one",
+                f"({self._next}..{self._next + count - 1}, less)",
+            )
+        parents = self._used + earlier - self._next
+        old = earlier < self._next
+        parents[old] = self._slots(earlier[old])
+        return self._used + later - self._next, parents
+
+    def _require_remembered(self, field: str, times: Ints) -> None:
+        if len(times) and times.min() < self._floor:
+            start_s = float(times.min()) / t.FEMTOSECONDS
+            floor_s = self._floor / t.FEMTOSECONDS
+            raise InputError(field, start_s, "was forgotten", f">= {floor_s}")
+
+    def _reserve(self, flows: int, ties: int) -> None:
+        hops = self._flows.paths.shape[1]
+        if self._used + flows > len(self._flows.state):
+            larger = t.flow_table(2 * (self._used + flows), hops)
+            self._flows = t.with_contents(larger, self._flows)
+        if self._tied + ties > len(self._ties.parent):
+            self._ties = t.with_contents(t.ties(2 * (self._tied + ties)), self._ties)
+
+    def _compact(self) -> None:
+        """Drop flows that need no memory and renumber the slots of the others, in order."""
+        old, ties, used = self._flows, self._ties, self._used
+        ended = (old.state == t.DRAINED) & (old.drained < self._floor) & (old.logged == 0)
+        keep = np.flatnonzero(~ended[:used])
+        slot_of = np.full(used, t.NONE, dtype=np.int64)
+        slot_of[keep] = np.arange(len(keep))
+
+        parent, child = ties.parent[: self._tied], ties.child[: self._tied]
+        stays = (slot_of[parent] >= 0) & (slot_of[child] >= 0)
+        # What a forgotten flow made others wait for becomes part of their announced start.
+        gone = (slot_of[parent] < 0) & (slot_of[child] >= 0)
+        arrived = old.drained[parent[gone]] + old.latency[parent[gone]]
+        np.maximum.at(old.earliest, child[gone], arrived + old.delay[child[gone]])
+
+        hops = old.paths.shape[1]
+        flows = t.flow_table(max(64, 2 * len(keep)), hops)
+        scratch = {"heap", "place", "members", "moments"}
+        lists = {"log", "following", "preceding", "parents", "children"}
+        for name in set(t.FlowTable._fields) - scratch - lists:
+            getattr(flows, name)[: len(keep)] = getattr(old, name)[keep]
+        logged = int(self._counters[t.LOGGED])
+        flows.log[:logged] = slot_of[old.log[:logged]]
+        self._ties = t.ties(max(64, 2 * int(stays.sum())))
+        self._tied = int(stays.sum())
+        self._ties.parent[: self._tied] = slot_of[parent[stays]]
+        self._ties.child[: self._tied] = slot_of[child[stays]]
+        self._flows, self._used = flows, len(keep)
+        play.tie_up(0, self._tied, flows, self._ties)
+        rollback.rebuild_lists(len(keep), flows, self._links, self._counters)
+
+
+def _require(values: Floats, field: str, limit: float, *, positive: bool = False) -> None:
+    low = values <= 0 if positive else values < 0
+    wrong = low | ~(values < limit)
+    if wrong.any():
+        bound = "> 0" if positive else ">= 0"
+        raise InputError(
+            field, float(values[wrong][0]), "is out of range", f"{bound} and < {limit:g}"
+        )

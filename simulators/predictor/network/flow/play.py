@@ -1,0 +1,252 @@
+"""The event loop: flows start and drain, and the component they touch gets new rates.
+
+All events of one moment are taken together. Then the flows that share links with those that
+came or went, directly or through others, are found and filled anew; nothing else changes. A flow
+whose rate is the same to the last bit keeps its piece of history and its finishing time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trainscout.simulators.predictor.network.flow.event_queue import put_all, remove
+from trainscout.simulators.predictor.network.flow.tables import (
+    CLOCK_END,
+    DRAINED,
+    FEMTOSECONDS,
+    FREE_SEGMENT,
+    IN_HEAP,
+    LIVE,
+    LOGGED,
+    NONE,
+    NUM_LIVE,
+    PENDING,
+    SEGMENTS_FREE,
+    SEGMENTS_USED,
+    SWEEP,
+)
+from trainscout.simulators.predictor.network.flow.water_filling import attach, detach, fill
+
+REACHED, NO_SPACE, CLOCK_ENDED = range(3)
+
+
+@njit(cache=True)
+def finish_time(time, left, rate):  # type: ignore[no-untyped-def]
+    """When ``left`` bytes are sent at ``rate``, in femtoseconds."""
+    duration = left / rate * FEMTOSECONDS
+    if duration >= CLOCK_END - time:
+        return CLOCK_END
+    return time + np.int64(np.rint(duration))
+
+
+@njit(cache=True)
+def release_time(  # type: ignore[no-untyped-def]
+    flow, earliest, delay, latency, drained, parents, tie_parent, next_of_child
+):
+    """When a flow starts whose parents have all drained."""
+    time = earliest[flow]
+    tie = parents[flow]
+    while tie >= 0:
+        parent = tie_parent[tie]
+        time = max(time, drained[parent] + latency[parent] + delay[flow])
+        tie = next_of_child[tie]
+    return min(time, CLOCK_END)
+
+
+@njit(cache=True)
+def note(flow, logged, log, counters):  # type: ignore[no-untyped-def]
+    """Remember that a flow's completion may have changed."""
+    if logged[flow] == 0:
+        logged[flow] = 1
+        log[counters[LOGGED]] = flow
+        counters[LOGGED] += 1
+
+
+@njit(cache=True)
+def release(chosen, count, flows, ties, counters):  # type: ignore[no-untyped-def]
+    """Give flows ``chosen[:count]`` that wait for nothing any more their starting event."""
+    state, event, earliest, delay = flows.state, flows.event, flows.earliest, flows.delay
+    latency, drained, parents = flows.latency, flows.drained, flows.parents
+    tie_parent, next_of_child = ties.parent, ties.next_of_child
+    moments = flows.moments
+    for at in range(count):
+        flow = chosen[at]
+        state[flow] = PENDING
+        moments[at] = release_time(
+            flow, earliest, delay, latency, drained, parents, tie_parent, next_of_child
+        )
+    counters[IN_HEAP] = put_all(
+        flows.heap, flows.place, event, counters[IN_HEAP], chosen, moments, count
+    )
+
+
+@njit(cache=True)
+def admit(first, last, flows, ties, counters):  # type: ignore[no-untyped-def]
+    """Let the flows ``first..last - 1`` that wait for nothing start."""
+    ready = 0
+    for flow in range(first, last):
+        if flows.waiting[flow] == 0:
+            flows.members[ready] = flow
+            ready += 1
+    release(flows.members, ready, flows, ties, counters)
+
+
+@njit(cache=True)
+def tie_up(first, last, flows, ties):  # type: ignore[no-untyped-def]
+    """Enter the ties ``first..last - 1`` in the lists of both ends."""
+    for tie in range(first, last):
+        parent, child = ties.parent[tie], ties.child[tie]
+        ties.next_of_parent[tie] = flows.children[parent]
+        flows.children[parent] = tie
+        ties.next_of_child[tie] = flows.parents[child]
+        flows.parents[child] = tie
+
+
+@njit(cache=True)
+def _find_component(touched, sweep, flows, links):  # type: ignore[no-untyped-def]
+    """Extend the first ``touched`` links in ``links.touched`` to all that flows connect them to.
+
+    Returns how many links, and how many flows are in ``flows.members``.
+    """
+    paths, following, seen, members = flows.paths, flows.following, flows.seen, flows.members
+    head, link_seen, queue = links.head, links.seen, links.touched
+    hops = paths.shape[1]
+    found = 0
+    at = 0
+    while at < touched:
+        entry = head[queue[at]]
+        at += 1
+        while entry >= 0:
+            flow = entry // hops
+            if seen[flow] != sweep:
+                seen[flow] = sweep
+                members[found] = flow
+                found += 1
+                for hop in range(hops):
+                    link = paths[flow, hop]
+                    if link < 0:
+                        break
+                    if link_seen[link] != sweep:
+                        link_seen[link] = sweep
+                        queue[touched] = link
+                        touched += 1
+            entry = following[entry]
+    return touched, found
+
+
+@njit(cache=True)
+def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-def]
+    """New pieces of history and finishing times for members whose rate changed."""
+    members, rate, segment, size = flows.members, flows.rate, flows.segment, flows.bytes
+    moments = flows.moments
+    past_time, past_left, past_rate = past.time, past.left, past.rate
+    past_before = past.before
+    changed = 0
+    for at in range(found):
+        flow = members[at]
+        new_rate = rate[flow]
+        piece = segment[flow]
+        if piece < 0:
+            left = size[flow]
+        elif past_rate[piece] == new_rate:
+            continue
+        else:
+            sent = past_rate[piece] * ((now - past_time[piece]) / FEMTOSECONDS)
+            left = max(0.0, past_left[piece] - sent)
+        if piece < 0 or past_time[piece] != now:
+            before = piece
+            piece = counters[FREE_SEGMENT]
+            if piece >= 0:
+                counters[FREE_SEGMENT] = past_before[piece]
+                counters[SEGMENTS_FREE] -= 1
+            else:
+                piece = counters[SEGMENTS_USED]
+                counters[SEGMENTS_USED] += 1
+            past_before[piece] = before
+            segment[flow] = piece
+        past_time[piece] = now
+        past_left[piece] = left
+        past_rate[piece] = new_rate
+        # The list of members is overwritten behind the reader.
+        members[changed] = flow
+        moments[changed] = finish_time(now, left, new_rate)
+        changed += 1
+    counters[IN_HEAP] = put_all(
+        flows.heap, flows.place, flows.event, counters[IN_HEAP], members, moments, changed
+    )
+
+
+@njit(cache=True)
+def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+    """Take events up to and including ``until``, or until flow ``target`` has drained.
+
+    Returns why it stopped, the time of the last events taken (``NONE``: there were none), and
+    how often rates were solved. With ``NO_SPACE`` it can be called again after ``past`` grew.
+    """
+    # Tables are taken apart here: handing them to a function for every flow would copy them.
+    heap, place, event, state = flows.heap, flows.place, flows.event, flows.state
+    paths, following, preceding = flows.paths, flows.following, flows.preceding
+    drained, waiting, children = flows.drained, flows.waiting, flows.children
+    members, logged, log = flows.members, flows.logged, flows.log
+    tie_child, next_of_parent = ties.child, ties.next_of_parent
+    head, occupancy, link_seen, queue = links.head, links.occupancy, links.seen, links.touched
+    hops = paths.shape[1]
+    last = NONE
+    solves = 0
+    while counters[IN_HEAP] > 0:
+        now = event[heap[0]]
+        if now > until:
+            break
+        if now >= CLOCK_END:
+            return CLOCK_ENDED, last, solves
+        room = len(past.time) - counters[SEGMENTS_USED] + counters[SEGMENTS_FREE]
+        if room < counters[NUM_LIVE] + counters[IN_HEAP]:
+            return NO_SPACE, last, solves
+        counters[SWEEP] += 2
+        sweep = counters[SWEEP] - 1
+        touched = 0
+        size = counters[IN_HEAP]
+        while size > 0 and event[heap[0]] == now:
+            # Those released are entered together, after the others have left the queue.
+            released = 0
+            while size > 0 and event[heap[0]] == now:
+                flow = heap[0]
+                size = remove(heap, place, event, size, flow)
+                if state[flow] == PENDING:
+                    state[flow] = LIVE
+                    counters[NUM_LIVE] += 1
+                    attach(flow, paths, hops, head, occupancy, following, preceding)
+                else:
+                    state[flow] = DRAINED
+                    drained[flow] = now
+                    counters[NUM_LIVE] -= 1
+                    detach(flow, paths, hops, head, occupancy, following, preceding)
+                    note(flow, logged, log, counters)
+                    tie = children[flow]
+                    while tie >= 0:
+                        child = tie_child[tie]
+                        waiting[child] -= 1
+                        if waiting[child] == 0:
+                            members[released] = child
+                            released += 1
+                        tie = next_of_parent[tie]
+                for hop in range(hops):
+                    link = paths[flow, hop]
+                    if link < 0:
+                        break
+                    if link_seen[link] != sweep:
+                        link_seen[link] = sweep
+                        queue[touched] = link
+                        touched += 1
+            counters[IN_HEAP] = size
+            release(members, released, flows, ties, counters)
+            size = counters[IN_HEAP]
+        touched, found = _find_component(touched, sweep, flows, links)
+        fill(found, touched, sweep + 1, paths, hops, links, following, flows.rate, flows.seen)
+        solves += 1
+        _apply_rates(now, found, flows, past, counters)
+        last = now
+        if target >= 0 and state[target] == DRAINED:
+            break
+    return REACHED, last, solves

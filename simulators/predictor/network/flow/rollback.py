@@ -1,0 +1,206 @@
+"""Going back in time: a flow that starts before now undoes what it could have influenced.
+
+What a flow influences from some time on is found generously: every flow that has not drained
+before then and is joined to it by shared links or by waiting for one another, over any number of
+others. Those return to how they stood just before, from the history of their rates; all others
+keep what they have. Playing on from there repeats what would have happened in order, because
+rates depend only on which flows are there (``water_filling``).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from trainscout.simulators.predictor.network.flow.event_queue import put, put_all, remove
+from trainscout.simulators.predictor.network.flow.play import finish_time, note, release
+from trainscout.simulators.predictor.network.flow.tables import (
+    DRAINED,
+    FREE_SEGMENT,
+    IN_HEAP,
+    LIVE,
+    NONE,
+    NUM_LIVE,
+    PENDING,
+    SEGMENTS_FREE,
+    SWEEP,
+    WAITING,
+)
+from trainscout.simulators.predictor.network.flow.water_filling import attach, detach
+from trainscout.simulators.predictor.network.union_find import root_of
+
+
+@njit(cache=True)
+def _join_up(time, count, flows, ties, group):  # type: ignore[no-untyped-def]
+    """Union-find over links (``group``) of flows that have not drained before ``time``."""
+    paths = flows.paths
+    hops = paths.shape[1]
+    for flow in range(count):
+        if flows.state[flow] != DRAINED or flows.drained[flow] >= time:
+            for hop in range(hops):
+                link = paths[flow, hop]
+                if link < 0:
+                    break
+                group[link] = link
+    for flow in range(count):
+        if flows.state[flow] != DRAINED or flows.drained[flow] >= time:
+            own = root_of(group, paths[flow, 0])
+            for hop in range(1, hops):
+                link = paths[flow, hop]
+                if link < 0:
+                    break
+                group[root_of(group, link)] = own
+            # A child cannot have drained before its parent.
+            tie = flows.children[flow]
+            while tie >= 0:
+                group[root_of(group, paths[ties.child[tie], 0])] = own
+                tie = ties.next_of_parent[tie]
+
+
+@njit(cache=True)
+def _forget_pieces(flow, time, flows, past, counters):  # type: ignore[no-untyped-def]
+    """Free the pieces of a flow's history from ``time`` on. Returns the newest that is left."""
+    piece = flows.segment[flow]
+    while piece >= 0 and past.time[piece] >= time:
+        before = past.before[piece]
+        past.before[piece] = counters[FREE_SEGMENT]
+        counters[FREE_SEGMENT] = piece
+        counters[SEGMENTS_FREE] += 1
+        piece = before
+    flows.segment[flow] = piece
+    return piece
+
+
+@njit(cache=True)
+def _undo(flow, time, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+    """Put one flow back to just before ``time``."""
+    hops = flows.paths.shape[1]
+    heap, place, event = flows.heap, flows.place, flows.event
+    was = flows.state[flow]
+    if was == WAITING:
+        return
+    if was == PENDING:
+        flows.state[flow] = WAITING
+        counters[IN_HEAP] = remove(heap, place, event, counters[IN_HEAP], flow)
+        return
+    if was == DRAINED:
+        flows.drained[flow] = NONE
+        note(flow, flows.logged, flows.log, counters)
+        tie = flows.children[flow]
+        while tie >= 0:
+            flows.waiting[ties.child[tie]] += 1
+            tie = ties.next_of_parent[tie]
+    piece = _forget_pieces(flow, time, flows, past, counters)
+    if piece >= 0:
+        if was == DRAINED:
+            attach(
+                flow,
+                flows.paths,
+                hops,
+                links.head,
+                links.occupancy,
+                flows.following,
+                flows.preceding,
+            )
+            counters[NUM_LIVE] += 1
+            flows.state[flow] = LIVE
+        event[flow] = finish_time(past.time[piece], past.left[piece], past.rate[piece])
+        counters[IN_HEAP] = put(heap, place, event, counters[IN_HEAP], flow)
+        return
+    if was == LIVE:
+        detach(
+            flow, flows.paths, hops, links.head, links.occupancy, flows.following, flows.preceding
+        )
+        counters[NUM_LIVE] -= 1
+        counters[IN_HEAP] = remove(heap, place, event, counters[IN_HEAP], flow)
+    flows.state[flow] = WAITING
+
+
+@njit(cache=True)
+def roll_back(late, times, count, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
+    """Undo from ``times[k]`` on what flow ``late[k]`` may influence; times ascending.
+
+    ``count`` is the number of slots in use. ``links.heap`` is used as scratch. Flows that were
+    among those undone for an earlier one need no more. Returns how many flows were undone.
+    """
+    group = links.heap
+    seen = flows.seen
+    counters[SWEEP] += 1
+    sweep = counters[SWEEP]
+    undone = 0
+    for at in range(len(late)):
+        if seen[late[at]] == sweep:
+            continue
+        time = times[at]
+        _join_up(time, count, flows, ties, group)
+        root = root_of(group, flows.paths[late[at], 0])
+        for flow in range(count):
+            ended = flows.state[flow] == DRAINED and flows.drained[flow] < time
+            if not ended and root_of(group, flows.paths[flow, 0]) == root:
+                seen[flow] = sweep
+                undone += 1
+                _undo(flow, time, flows, links, past, ties, counters)
+        # Only now is it known who waits for whom again.
+        ready = 0
+        for flow in range(count):
+            if seen[flow] == sweep and flows.state[flow] == WAITING and flows.waiting[flow] == 0:
+                flows.members[ready] = flow
+                ready += 1
+        release(flows.members, ready, flows, ties, counters)
+    return undone
+
+
+@njit(cache=True)
+def trim(time, count, flows, past, counters):  # type: ignore[no-untyped-def]
+    """Free history that no return to ``time`` or later needs. Returns how many flows need none.
+
+    Those have drained before ``time`` and been reported.
+    """
+    ended = 0
+    for flow in range(count):
+        piece = flows.segment[flow]
+        if flows.state[flow] == DRAINED and flows.drained[flow] < time:
+            if flows.logged[flow] == 0:
+                _forget_pieces(flow, 0, flows, past, counters)
+                ended += 1
+            continue
+        while piece >= 0 and past.time[piece] >= time:
+            piece = past.before[piece]
+        if piece < 0:
+            continue
+        older = past.before[piece]
+        past.before[piece] = NONE
+        while older >= 0:
+            before = past.before[older]
+            past.before[older] = counters[FREE_SEGMENT]
+            counters[FREE_SEGMENT] = older
+            counters[SEGMENTS_FREE] += 1
+            older = before
+    return ended
+
+
+@njit(cache=True)
+def rebuild_lists(count, flows, links, counters):  # type: ignore[no-untyped-def]
+    """Lists of flows on links and the event queue, after slots were renumbered."""
+    hops = flows.paths.shape[1]
+    links.head[:] = NONE
+    links.occupancy[:] = 0
+    flows.place[:] = NONE
+    queued = 0
+    for flow in range(count):
+        if flows.state[flow] == LIVE:
+            attach(
+                flow,
+                flows.paths,
+                hops,
+                links.head,
+                links.occupancy,
+                flows.following,
+                flows.preceding,
+            )
+        if flows.state[flow] == LIVE or flows.state[flow] == PENDING:
+            flows.members[queued] = flow
+            flows.moments[queued] = flows.event[flow]
+            queued += 1
+    counters[IN_HEAP] = put_all(
+        flows.heap, flows.place, flows.event, 0, flows.members, flows.moments, queued
+    )

@@ -1,0 +1,314 @@
+"""The hybrid engine: packets while rates change, fluid while they do not (HyGra).
+
+Flows that share no link, over any number of others, cannot influence each other: each connected
+component is judged for itself. Once a component is steady it stands still, packets in flight,
+queues, pacers and all, while its flows are credited with what they would have sent; it goes on
+when the first of them is nearly done, or at once when another flow starts over one of its links.
+The ends of flows are therefore played packet by packet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from trainscout.simulators.predictor.network.flow import max_min_rates
+from trainscout.simulators.predictor.network.hybrid import components
+from trainscout.simulators.predictor.network.hybrid.memory import Episode, Rest
+from trainscout.simulators.predictor.network.hybrid.parking import Parked, shift
+from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS, Predictor
+from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
+from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
+from trainscout.simulators.predictor.network.packet import tables as t
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.network.packet.tables import Floats, Ints, to_picoseconds
+from trainscout.simulators.predictor.network.topology.routing import NO_LINK
+from trainscout.simulators.predictor.question.errors import InputError
+
+# Packets that a flow keeps for its end; and how many samples a skip must be worth.
+_LAST_PACKETS = 4
+_LEAST_SAMPLES = 2
+
+
+class HybridEngine(RepeatingEngine):
+    """A packet engine that skips what does not change, and plays what repeats itself from memory.
+
+    >>> from trainscout.simulators.predictor.network.topology.routing import Routes
+    >>> engine = HybridEngine([25e9], [1e-6], max_hops=1)
+    >>> flow = engine.add(Routes(np.array([[0]]), np.zeros(1)), 1e9)
+    >>> engine.advance().completion_s
+    array([0.040001])
+    >>> engine.packet_hops < 4000
+    True
+    """
+
+    def __init__(
+        self,
+        rate_bytes_per_s: ArrayLike,
+        delay_s: ArrayLike,
+        max_hops: int,
+        settings: PacketSettings | None = None,
+        hybrid: HybridSettings | None = None,
+    ) -> None:
+        """As ``PacketEngine``; ``hybrid`` says what counts as steady.
+
+        Raises:
+            InputError: for rates, delays or settings out of range.
+        """
+        super().__init__(rate_bytes_per_s, delay_s, max_hops, settings)
+        self.hybrid = HybridSettings() if hybrid is None else hybrid
+        self.hybrid.check()
+        self._predictor = _predictor(self.hybrid)
+        self._step = int(to_picoseconds(np.array([self.hybrid.sample_s]))[0])
+        self._per_sample = self._rates * self.hybrid.sample_s
+        self._next_sample = self._step
+        self._sampled = 0
+        # One more than is judged: differences of neighbours are.
+        width = self.hybrid.samples + 1
+        links = len(self._rates)
+        self._delivered = np.zeros((64, width), dtype=np.int64)
+        self._label = np.zeros(64, dtype=np.int64)
+        self._seen = np.zeros(64, dtype=np.int64)
+        self._speed = np.zeros(64)
+        self._depths = np.zeros((links, width), dtype=np.int64)
+        self._group = np.zeros(links, dtype=np.int64)
+        self._members = np.zeros(links, dtype=np.int64)
+        self._unsteady = np.zeros(links, dtype=np.int64)
+        self._carried = np.zeros(links)
+        self._first_unfinished = 0
+        self._parked: list[Parked] = []
+        self.skips = 0
+        self.skipped_bytes = 0
+
+    def _reserve(self, flows: int, ties: int) -> None:
+        super()._reserve(flows, ties)
+        for name in ("_delivered", "_label", "_seen", "_speed"):
+            setattr(self, name, t.grown(getattr(self, name), len(self._flows)))
+
+    def _run(self, until: int) -> None:
+        while True:
+            due = int(self._heap[0, 0]) if self._count[t.EVENTS_DUE] else t.CLOCK_END
+            next_end = min((parked.until for parked in self._parked), default=t.CLOCK_END)
+            if min(due, next_end) > until or min(due, next_end) == t.CLOCK_END:
+                break
+            if min(due, next_end) > self._next_sample:
+                # Nothing happened meanwhile that could be sampled.
+                behind = min(due, next_end) - self._next_sample
+                self._next_sample += -(-behind // self._step) * self._step
+            target = min(until, next_end, self._next_sample)
+            while (outcome := self._play(target)) != t.REACHED:
+                self._meet(outcome)
+            self._go_on_at(target)
+            if target == self._next_sample:
+                self._sample(target)
+                self._next_sample += self._step
+        self._played = int(self._count[t.NOW]) if until == t.CLOCK_END else until
+
+    def _go_on_at(self, now: int) -> None:
+        """Let those move again whose time it is."""
+        for parked in [each for each in self._parked if each.until <= now]:
+            self._go_on(parked, now)
+
+    def _give_way(self, flow: int, now: int, code: int) -> None:
+        super()._give_way(flow, now, code)
+        self._wake(flow, now)
+
+    def _wake(self, flow: int, now: int) -> None:
+        """A flow is about to start: let those that stand still on its way move again."""
+        links = self._paths[flow, : self._flows[flow, t.HOPS]]
+        for parked in [each for each in self._parked if np.isin(links, each.ports).any()]:
+            self._go_on(parked, now)
+
+    def _tell(self, first: int, pairs: Ints) -> None:
+        if self.hybrid.memory:
+            super()._tell(first, pairs)
+
+    def _play_again(self, episode: Episode, now: int, code: int) -> None:
+        """Skip again what was skipped when the episode was noted."""
+        assert episode.recording is not None
+        elsewhere, self._parked = self._parked, []
+        for rest in episode.recording.rests:
+            since = episode.opened + rest.since
+            if since >= now:
+                break
+            self._play_through(since, t.LAST_CODE)
+            self._go_on_at(since)
+            ports, own = episode.ports[rest.ports], episode.flows[rest.flows]
+            self._stand_still(ports, own, rest.speed, since, episode.opened + rest.until,
+                              rest.depths)  # fmt: skip
+        self._play_through(now, code - 1)
+        self._parked += elsewhere
+
+    def _play_through(self, until: int, last_code: int) -> None:
+        """Play up to an event without looking for what could be skipped."""
+        while True:
+            due = min((parked.until for parked in self._parked), default=t.CLOCK_END)
+            target = min(due, until)
+            while self._play(target, last_code if target == until else t.LAST_CODE) != t.REACHED:
+                self._wake(int(self._count[t.BROKE_AT]), int(self._heap[0, 0]))
+            if target == until:
+                return
+            self._go_on_at(target)
+
+    def _sample(self, now: int) -> None:
+        """Look at every component that moves, and park those that are steady."""
+        flows, paths, ports = self._flows, self._paths, self._ports
+        found = np.empty(self._used - self._first_unfinished, dtype=np.int64)
+        count, self._first_unfinished = components.live_flows(
+            self._first_unfinished, self._used, flows, paths, ports, found
+        )
+        if not count:
+            return
+        live, hybrid, group, unsteady = found[:count], self.hybrid, self._group, self._unsteady
+        at = self._sampled % (hybrid.samples + 1)
+        self._sampled += 1
+        components.join(live, flows, paths, group)
+        components.sample(
+            live, flows, paths, ports, group, self._members, self._label, self._seen,
+            self._delivered, self._depths, at,
+        )  # fmt: skip
+        leaders = group[paths[live, 0]]
+        unsteady[leaders] = 0
+        slack = 2 * self.settings.packet_bytes
+        components.measure(
+            live, at, self._seen, self._delivered, hybrid.samples, hybrid.rate_tolerance, slack,
+            self._speed, unsteady, paths, group,
+        )  # fmt: skip
+        if unsteady[leaders].all():
+            return
+        components.judge_queues(
+            live, at, self._depths, hybrid.samples, hybrid.queue_bytes, unsteady, flows, paths,
+            group,
+        )  # fmt: skip
+        wire = 1 + self.settings.header_bytes / self.settings.packet_bytes
+        components.judge_use(
+            live, self._speed, self._carried, self._per_sample, wire, hybrid.used, unsteady,
+            flows, paths, group,
+        )  # fmt: skip
+        steady = unsteady[leaders] == 0
+        order = np.argsort(leaders[steady], kind="stable")
+        members, led = live[steady][order], leaders[steady][order]
+        for own in np.split(members, np.flatnonzero(np.diff(led)) + 1):
+            if len(own):
+                self._park(own, now, at)
+
+    def _park(self, own: Ints, now: int, at: int) -> None:
+        """Let a steady component stand still until its first flow is nearly sent."""
+        flows = self._flows
+        crossed = self._paths[own]
+        links = np.unique(crossed[np.arange(crossed.shape[1]) < flows[own, t.HOPS][:, None]])
+        speed = self._fair_if_near(own, links, self._speed[own] / self._step)
+        left = flows[own, t.SIZE] - flows[own, t.SENT]
+        left = np.maximum(left - _LAST_PACKETS * self.settings.packet_bytes, 0)
+        lasts = int((left / speed).min())
+        if lasts < _LEAST_SAMPLES * self._step:
+            return
+        newest_last = (at + 1 + np.arange(self.hybrid.samples + 1)) % (self.hybrid.samples + 1)
+        depths = self._depths[links][:, newest_last]
+        episode = self._recorded.get(int(flows[own[0], t.EPISODE]))
+        if episode is not None:
+            since = now - episode.opened
+            ports, places = (
+                np.searchsorted(*each) for each in ((episode.ports, links), (episode.flows, own))
+            )
+            rest = Rest(since, since + lasts, ports, places, speed, depths)
+            episode.rests.append(rest)
+        self._stand_still(links, own, speed, now, now + lasts, depths)
+
+    def _fair_if_near(self, own: Ints, links: Ints, speed: Floats) -> Floats:
+        """Max-min fair speeds, where what was measured is as near as packets can tell."""
+        crossed = self._paths[own]
+        places = np.where(crossed == NO_LINK, NO_LINK, np.searchsorted(links, crossed))
+        wire = 1 + self.settings.header_bytes / self.settings.packet_bytes
+        fair = max_min_rates(places, self._rates[links] / (wire * t.PICOSECONDS))
+        counted = (self.hybrid.samples - self.hybrid.samples // 4) * self._step
+        apart = np.abs(fair - speed) * counted
+        return fair if (apart <= 2 * self.settings.packet_bytes).all() else speed
+
+    def _stand_still(
+        self, links: Ints, own: Ints, speed: Floats, now: int, until: int, depths: Ints
+    ) -> None:
+        self._ports[links, t.PARKED] = 1
+        events = self._take_events(links)
+        self._parked.append(Parked(links, own, speed, now, until, events, depths))
+
+    def _go_on(self, parked: Parked, now: int) -> None:
+        """Credit a component's flows with what they sent meanwhile, and let it move again."""
+        self._parked.remove(parked)
+        self._count[t.NOW] = max(now, int(self._count[t.NOW]))
+        skipped = now - parked.since
+        flows, own, packet = self._flows, parked.flows, self.settings.packet_bytes
+        credit = np.maximum(parked.speed * skipped - self._held_back(parked), 0)
+        most = flows[own, t.SIZE] - flows[own, t.SENT] - packet
+        whole = np.minimum(credit.astype(np.int64), np.maximum(most, 0)) // packet * packet
+        flows[own, t.SENT] += whole
+        flows[own, t.DELIVERED] += whole
+        wire = whole + whole // packet * self.settings.header_bytes
+        for hop in range(self._paths.shape[1]):
+            there = flows[own, t.HOPS] > hop
+            np.add.at(self._ports[:, t.BYTES_SENT], self._paths[own[there], hop], wire[there])
+        shift(skipped, parked.ports, own, self._ports, flows, self._packets)
+        self._ports[parked.ports, t.PARKED] = 0
+        events = parked.events
+        events[:, 0] += skipped
+        self._put_events(events)
+        # What was sampled before says nothing about what comes.
+        self._seen[own] = 0
+        self._label[own] = 0
+        self.skips += 1
+        self.skipped_bytes += int(whole.sum())
+
+    def _held_back(self, parked: Parked) -> Floats:
+        """Bytes of each flow that wait in queues which grew while they were not looked at."""
+        if self._predictor is None:
+            return np.zeros(len(parked.flows))
+        predicted = self._predictor(parked.depths.astype(np.float64))
+        grown = np.zeros(len(self._rates))
+        grown[parked.ports] = predicted - parked.depths[:, -1]
+        crossing = np.zeros(len(self._rates))
+        held = np.zeros(len(parked.flows))
+        hops = self._flows[parked.flows, t.HOPS]
+        paths = self._paths[parked.flows]
+        for hop in range(paths.shape[1]):
+            there = hops > hop
+            np.add.at(crossing, paths[there, hop], parked.speed[there])
+        for hop in range(paths.shape[1]):
+            there = hops > hop
+            links = paths[there, hop]
+            held[there] += grown[links] * parked.speed[there] / crossing[links]
+        return held
+
+    def _take_events(self, links: Ints) -> Ints:
+        """Take the events of some ports out of the heap."""
+        due = int(self._count[t.EVENTS_DUE])
+        events = self._heap[:due]
+        kind, subject = events[:, 1] >> t.KIND_SHIFT, events[:, 1] & t.SUBJECT
+        mine = kind != t.START_EVENT
+        mine[mine] = np.isin(subject[mine], links)
+        taken: Ints = events[mine]
+        self._write_events(events[~mine])
+        return taken
+
+    def _put_events(self, events: Ints) -> None:
+        due = int(self._count[t.EVENTS_DUE])
+        self._write_events(np.concatenate([self._heap[:due], events]))
+
+    def _write_events(self, events: Ints) -> None:
+        """Make these the heap; sorted events are one."""
+        self._heap = t.grown(self._heap, len(events) + 1)
+        self._heap[: len(events)] = events[np.lexsort((events[:, 1], events[:, 0]))]
+        self._count[t.EVENTS_DUE] = len(events)
+
+
+def _predictor(hybrid: HybridSettings) -> Predictor | None:
+    if hybrid.predictor != "transformer":
+        return PREDICTORS[hybrid.predictor]
+    from trainscout.simulators.predictor.network.hybrid import transformer
+
+    predictor, samples = transformer.load(Path(hybrid.weights))
+    if samples != hybrid.samples + 1:
+        problem = f"were trained on {samples - 1} samples"
+        raise InputError("hybrid.weights", hybrid.weights, problem, f"for {hybrid.samples}")
+    return predictor

@@ -1,0 +1,90 @@
+"""What flows announced together did, and how to know them again."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numba import njit
+
+from trainscout.simulators.predictor.network.packet.tables import Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """A time that was skipped: ``since`` to ``until`` after the opening, of some of an episode's
+    ports and flows, at ``speed``; ``depths`` the queues' history."""
+
+    since: int
+    until: int
+    ports: Ints
+    flows: Ints
+    speed: Floats
+    depths: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """An episode that nobody met, from idle links to idle links; times count from its opening.
+
+    ``begins``, ``ends``: of each flow. ``first``, ``last``: of each port, when the first flow over
+    it begins and when the last is over. ``statistics``: what each port did.
+    """
+
+    begins: Ints
+    ends: Ints
+    first: Ints
+    last: Ints
+    statistics: Ints
+    rests: tuple[Rest, ...]
+
+
+@dataclass(eq=False)
+class Episode:
+    """Flows that were announced together.
+
+    ``ties``: pairs of places in ``flows``; ``inner_waits`` how many of them each flow waits for.
+    The rest is known once the first flow starts: the ``ports`` and each route's places in them.
+    """
+
+    number: int
+    flows: Ints
+    ties: Ints
+    inner_waits: Ints
+    opened: int = 0
+    ports: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    places: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    key: bytes = b""
+    recording: Recording | None = None
+    rests: list[Rest] = field(default_factory=list)
+    # Statistics of the ports before.
+    before: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def last(self) -> Ints:
+        """When each port is done with, on the engine's clock."""
+        assert self.recording is not None
+        return self.opened + self.recording.last
+
+
+def key_of(*tables: Ints | Floats) -> bytes:
+    """What an episode is known by: equal tables, equal keys."""
+    digest = hashlib.blake2b(digest_size=16)
+    for table in tables:
+        digest.update(str(table.shape).encode())
+        digest.update(np.ascontiguousarray(table).tobytes())
+    return digest.digest()
+
+
+@njit(cache=True)
+def spans(places, begins, ends, first, last):  # type: ignore[no-untyped-def]
+    """When the first flow over each port begins, and when the last is over.
+
+    ``places``: each route's ports, shape (flows, hops), filled up with -1.
+    """
+    for flow in range(len(places)):
+        for hop in range(places.shape[1]):
+            port = places[flow, hop]
+            if port >= 0:
+                first[port] = min(first[port], begins[flow])
+                last[port] = max(last[port], ends[flow])

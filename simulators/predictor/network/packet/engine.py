@@ -1,0 +1,358 @@
+"""The packet engine: flows in, completion times and what queues did out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainscout.simulators.predictor.network.packet import announcing, kernel
+from trainscout.simulators.predictor.network.packet import tables as t
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.network.packet.tables import Floats, Ints, to_picoseconds
+from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
+from trainscout.simulators.predictor.question.errors import InputError
+
+_LONGEST_S = t.CLOCK_END / t.PICOSECONDS
+# Thresholds of marking are declared for this rate.
+_MARKED_BYTES_PER_S = 12.5e9
+
+
+class DroppedPacketError(RuntimeError):
+    """A queue outgrew its switch: what happens then (go-back-N) is not simulated."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Flows whose last byte arrived, ascending, and when; shape (n,)."""
+
+    now_s: float
+    flows: Ints
+    completion_s: Floats
+
+
+@dataclass(frozen=True)
+class PortReport:
+    """What each port did so far; shape (links,).
+
+    ``bytes_sent`` with headers; ``most_queued_bytes`` the deepest its queue was; ``marks`` packets
+    it marked, ``pauses`` how often it was paused and ``paused_s`` how long.
+    """
+
+    bytes_sent: Ints
+    most_queued_bytes: Ints
+    marks: Ints
+    pauses: Ints
+    paused_s: Floats
+
+
+class PacketEngine:
+    """Plays flows packet by packet: store-and-forward switches, queues, marks and pauses.
+
+    Flows must be announced before their start is played; time does not go back.
+
+    >>> engine = PacketEngine([1e9], [1e-6], max_hops=1)
+    >>> one_link = Routes(np.array([[0]]), np.zeros(1))
+    >>> flow = engine.add(one_link, 1e6)
+    >>> engine.advance().completion_s
+    array([0.001001])
+    """
+
+    def __init__(
+        self,
+        rate_bytes_per_s: ArrayLike,
+        delay_s: ArrayLike,
+        max_hops: int,
+        settings: PacketSettings | None = None,
+    ) -> None:
+        """
+        Args:
+            rate_bytes_per_s: of each link, shape (links,).
+            delay_s: propagation over each link, shape (links,) or one for all.
+            max_hops: most links that a route crosses.
+            settings: packets, windows, queues.
+
+        Raises:
+            InputError: for rates, delays or settings out of range.
+        """
+        self.settings = PacketSettings() if settings is None else settings
+        self.settings.check()
+        rates = np.asarray(rate_bytes_per_s, dtype=np.float64)
+        if not np.isfinite(rates).all() or (rates < 0).any():
+            raise InputError("link.rate", float(rates.min()), "is no rate", "0 or more bytes/s")
+        delays = np.broadcast_to(np.asarray(delay_s, dtype=np.float64), rates.shape)
+        _require(delays, "link.delay_s")
+        self._rates = rates
+        with np.errstate(divide="ignore"):
+            self._ps_per_byte = t.PICOSECONDS / rates
+        self._ports = t.idle_ports(to_picoseconds(delays))
+        grow = rates / _MARKED_BYTES_PER_S
+        self._mark_from = self.settings.dcqcn.mark_from_bytes * grow
+        self._mark_all = self.settings.dcqcn.mark_all_bytes * grow
+        self._flows = t.blank(64, t.FLOW_COLUMNS)
+        self._flow_rates = np.zeros((64, 4))
+        self._paths = np.full((64, max_hops), NO_LINK, dtype=np.int64)
+        self._ties = t.blank(64, 2)
+        self._packets = np.empty((0, t.PACKET_COLUMNS), dtype=np.int64)
+        self._heap = np.zeros((1024, 2), dtype=np.int64)
+        self._count = np.zeros(t.COUNTERS, dtype=np.int64)
+        self._count[t.FREE_PACKET] = t.NONE
+        self._whole, self._part = _constants(self.settings)
+        self._used = self._tied = self._reported = 0
+        self._episodes = t.blank(1, t.EPISODE_COLUMNS)
+        self._arrived = t.blank(64, 1)
+
+    @property
+    def next_flow(self) -> int:
+        """The number that the next flow added will get; flows are numbered from 0 on."""
+        return self._used
+
+    @property
+    def now_s(self) -> float:
+        """The time of the last event played."""
+        return float(self._count[t.NOW] / t.PICOSECONDS)
+
+    @property
+    def packet_hops(self) -> int:
+        """Packets sent over links so far."""
+        return int(self._count[t.HOPS_DONE])
+
+    def add(
+        self,
+        routes: Routes,
+        size_bytes: ArrayLike,
+        start_s: ArrayLike = 0.0,
+        *,
+        after: ArrayLike | None = None,
+        delay_s: ArrayLike = 0.0,
+    ) -> Ints:
+        """Announce flows; returns their numbers, consecutive from ``next_flow``.
+
+        Args:
+            routes: their paths, shape (n, hops); latencies are the links' own here.
+            size_bytes, start_s, delay_s: shape (n,) or one for all; sizes in whole bytes.
+            after: pairs (flow, earlier flow), shape (m, 2): the flow, one of these, starts no
+                sooner than ``delay_s`` after the last byte of the earlier one has arrived.
+
+        Raises:
+            InputError: for sizes, times or links out of range, a start that has been played
+                already, or a wait for a flow that is unknown or not earlier.
+        """
+        links = np.atleast_2d(np.asarray(routes.links, dtype=np.int64))
+        count = len(links)
+        sizes, starts, delays = (
+            np.broadcast_to(np.asarray(values, dtype=np.float64), (count,))
+            for values in (size_bytes, start_s, delay_s)
+        )
+        if not (sizes >= 1).all() or not np.isfinite(sizes).all():
+            raise InputError("flow.size_bytes", float(sizes.min()), "is no size", ">= 1 byte")
+        _require(starts, "flow.start_s")
+        _require(delays, "flow.delay_s")
+        earliest = to_picoseconds(starts)
+        if count and earliest.min() < self._count[t.NOW]:
+            problem = f"was played already (now is {self.now_s:.9f} s)"
+            raise InputError("flow.start_s", float(starts.min()), problem, "a later start")
+        self._check_links(links)
+        pairs = np.empty((0, 2), dtype=np.int64) if after is None else np.asarray(after)
+        pairs = pairs.astype(np.int64).reshape(-1, 2)
+        first = self._used
+        self._check_pairs(pairs, first, count)
+        self._reserve(first + count, self._tied + len(pairs))
+        new = slice(first, first + count)
+        self._fill(new, links, sizes, earliest, to_picoseconds(delays))
+        self._tie(pairs)
+        self._used += count
+        self._count[t.UNFINISHED] += count
+        self._tell(first, pairs)
+        self._heap = t.grown(self._heap, int(self._count[t.EVENTS_DUE]) + count)
+        announcing.schedule(first, first + count, self._flows, self._heap, self._count)
+        return np.arange(first, first + count)
+
+    def advance(self, until_s: float | None = None) -> Arrivals:
+        """Play up to and including ``until_s`` (None: until every flow has arrived).
+
+        Returns the flows that arrived since the last report.
+
+        Raises:
+            DroppedPacketError: when a queue overflows, which only happens without pauses.
+            RuntimeError: when flows wait for each other and none can arrive.
+        """
+        until = t.CLOCK_END if until_s is None else int(to_picoseconds(np.array([until_s]))[0])
+        self._run(until)
+        if until_s is None and self._count[t.UNFINISHED]:
+            raise RuntimeError(f"{self._count[t.UNFINISHED]} flows never arrive: they are stuck")
+        arrived = int(self._count[t.ARRIVED])
+        fresh = np.sort(self._arrived[self._reported : arrived, 0])
+        self._reported = arrived
+        return Arrivals(self.now_s, fresh, self._flows[fresh, t.DONE] / t.PICOSECONDS)
+
+    def completion_s(self, flows: ArrayLike) -> Floats:
+        """When flows' last bytes arrive; infinite for those that have not by now, shape (n,)."""
+        done = self._flows[np.asarray(flows, dtype=np.int64), t.DONE]
+        return np.where(done == t.NONE, np.inf, done / t.PICOSECONDS)
+
+    def start_s(self, flows: ArrayLike) -> Floats:
+        """When flows began to send; infinite for those that have not, shape (n,)."""
+        began = self._flows[np.asarray(flows, dtype=np.int64), t.BEGAN]
+        return np.where(began == t.NONE, np.inf, began / t.PICOSECONDS)
+
+    def port_report(self) -> PortReport:
+        """What each port did so far."""
+        most, sent, marks, pauses, paused, _ = self._statistics().T
+        return PortReport(sent, most, marks, pauses, paused / t.PICOSECONDS)
+
+    def queued_bytes(self) -> Ints:
+        """How deep each port's queue is now, shape (links,)."""
+        return self._ports[:, t.QUEUE_BYTES].copy()
+
+    def _statistics(self) -> Ints:
+        """What each port did so far, columns as ``PORT_STATISTICS``."""
+        return self._ports[:, list(t.PORT_STATISTICS)]
+
+    def _run(self, until: int) -> None:
+        """Play up to and including ``until``."""
+        self._play(until)
+
+    def _tell(self, first: int, pairs: Ints) -> None:
+        """Flows from ``first`` on were announced; engines that remember look at them."""
+
+    def _play(self, until: int, last_code: int = t.LAST_CODE) -> int:
+        """Play up to ``until``, or to what only engines that rest some links have to see to."""
+        while True:
+            outcome = self._play_some(until, last_code)
+            if outcome == t.NO_PACKETS:
+                self._grow_packets()
+            elif outcome == t.NO_EVENTS:
+                self._heap = t.grown(self._heap, 2 * len(self._heap))
+            elif outcome == t.DROPPED:
+                port = int(self._count[t.BROKE_AT])
+                size = self._ports[port, t.QUEUE_BYTES]
+                raise DroppedPacketError(f"link {port}: {size:,} bytes wait and do not fit")
+            else:
+                return outcome
+
+    def _play_some(self, until: int, last_code: int) -> int:
+        return int(
+            kernel.play(
+                until,
+                last_code,
+                self._ports,
+                self._ps_per_byte,
+                self._mark_from,
+                self._mark_all,
+                self._flows,
+                self._flow_rates,
+                self._paths,
+                self._ties,
+                self._packets,
+                self._heap,
+                self._count,
+                self._whole,
+                self._part,
+                self._episodes,
+                self._arrived[:, 0],
+            )
+        )
+
+    def _check_links(self, links: Ints) -> None:
+        used = links[links != NO_LINK]
+        if len(used) and not (used.min() >= 0 and used.max() < len(self._rates)):
+            wrong = int(used.min() if used.min() < 0 else used.max())
+            raise InputError("flow.links", wrong, "is no link", f"0..{len(self._rates) - 1}")
+        if (links[:, 0] == NO_LINK).any() or links.shape[1] > self._paths.shape[1]:
+            raise InputError("flow.links", links.shape[1], "is no route", "1..max_hops links")
+        if (self._rates[used] == 0).any():
+            dead = int(used[self._rates[used] == 0][0])
+            raise InputError("flow.links", dead, "has failed", "a route over working links")
+
+    def _check_pairs(self, pairs: Ints, first: int, count: int) -> None:
+        if not len(pairs):
+            return
+        children, parents = pairs[:, 0], pairs[:, 1]
+        if children.min() < first or children.max() >= first + count:
+            raise InputError("flow.after", int(children.min()), "is none of these flows")
+        if (parents < 0).any() or (parents >= children).any():
+            raise InputError("flow.after", int(parents.max()), "is not an earlier flow")
+
+    def _reserve(self, flows: int, ties: int) -> None:
+        self._flows = t.grown(self._flows, flows)
+        self._flow_rates = t.grown(self._flow_rates, flows)
+        self._paths = t.grown(self._paths, flows)
+        self._ties = t.grown(self._ties, ties)
+        self._arrived = t.grown(self._arrived, flows)
+
+    def _fill(self, new: slice, links: Ints, sizes: Floats, earliest: Ints, delays: Ints) -> None:
+        flows, settings = self._flows, self.settings
+        self._paths[new] = NO_LINK
+        self._paths[new, : links.shape[1]] = links
+        crossed = links != NO_LINK
+        rates = np.where(crossed, self._rates[links], np.inf)
+        delay = np.where(crossed, self._ports[links, t.DELAY], 0)
+        # Each hop sends a packet whole before the next can begin.
+        wire = settings.packet_bytes + settings.header_bytes
+        sending = np.where(crossed, wire * t.PICOSECONDS / rates, 0.0)
+        back = delay.sum(axis=1)
+        round_trip = sending.sum(axis=1) + 2 * back
+        slowest = rates.min(axis=1) / t.PICOSECONDS
+        window = np.maximum(settings.window * round_trip * slowest, 2 * settings.packet_bytes)
+        flows[new] = t.NONE
+        flows[new, t.SIZE] = np.rint(sizes).astype(np.int64)
+        flows[new, t.SENT] = flows[new, t.DELIVERED] = flows[new, t.OPEN] = 0
+        flows[new, t.WINDOW] = np.ceil(window).astype(np.int64)
+        flows[new, t.FIRST] = links[:, 0]
+        flows[new, t.HOPS] = crossed.sum(axis=1)
+        flows[new, t.BACK] = back
+        flows[new, t.EARLIEST], flows[new, t.LAG] = earliest, delays
+        flows[new, t.WAITS] = flows[new, t.RISES] = flows[new, t.RESTING] = 0
+        line = (self._rates[links[:, 0]] / t.PICOSECONDS)[:, None]
+        self._flow_rates[new, : t.ALPHA] = line
+        self._flow_rates[new, t.ALPHA] = 1.0
+
+    def _tie(self, pairs: Ints) -> None:
+        if not len(pairs):
+            return
+        self._tied = announcing.tie(pairs, self._used, self._flows, self._ties, self._tied)
+        # Earlier announcements may already follow the same flow.
+        self._count[t.MOST_FOLLOWERS] += int(np.bincount(pairs[:, 1] - pairs[:, 1].min()).max())
+
+    def _grow_packets(self) -> None:
+        before = len(self._packets)
+        after = max(4096, 2 * before)
+        grown = t.blank(after, t.PACKET_COLUMNS)
+        grown[:before] = self._packets
+        # The new ones are free, one after another; none was.
+        grown[before:, t.LINK_NEXT] = np.arange(before + 1, after + 1)
+        grown[-1, t.LINK_NEXT] = t.NONE
+        self._packets = grown
+        self._count[t.FREE_PACKET] = before
+
+
+def _constants(settings: PacketSettings) -> tuple[Ints, NDArray[np.float64]]:
+    """The settings as the kernel reads them."""
+    dcqcn = settings.dcqcn
+    gaps = to_picoseconds(
+        np.array([dcqcn.cnp_interval_s, dcqcn.alpha_interval_s, dcqcn.increase_interval_s])
+    )
+    whole = np.zeros(t.WHOLE_SETTINGS, dtype=np.int64)
+    whole[t.PACKET], whole[t.HEADER] = settings.packet_bytes, settings.header_bytes
+    whole[t.PAUSE] = 0 if settings.pause_bytes is None else settings.pause_bytes
+    whole[t.RESUME], whole[t.LIMIT] = settings.resume_bytes, settings.queue_bytes
+    whole[t.PACED] = settings.congestion == "dcqcn"
+    whole[[t.NOTICE_GAP, t.ALPHA_GAP, t.RISE_GAP]] = gaps
+    whole[t.FAST] = dcqcn.fast_recoveries
+    # Far apart, so that one seed's ports are not the next one's neighbours.
+    whole[t.SEED] = (settings.seed * 0x9E3779B1) & 0xFFFFFFFF
+    part = np.zeros(t.OTHER_SETTINGS)
+    part[t.GAIN] = dcqcn.g
+    part[t.ADDITIVE] = dcqcn.additive_bytes_per_s / t.PICOSECONDS
+    part[t.HYPER] = dcqcn.hyper_bytes_per_s / t.PICOSECONDS
+    part[t.LEAST] = dcqcn.least_bytes_per_s / t.PICOSECONDS
+    part[t.MOST_MARKED] = dcqcn.mark_at_most
+    return whole, part
+
+
+def _require(values: Floats, field: str) -> None:
+    if len(values) and not (values.min() >= 0 and values.max() < _LONGEST_S):
+        wrong = float(values.min() if values.min() < 0 else values.max())
+        raise InputError(field, wrong, "is out of range", f"0..{_LONGEST_S:.0f} s")

@@ -1,0 +1,7 @@
+"""What the links are, what they carry, and which of them a flow crosses."""
+
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.network.topology.network import Network, build_network
+from trainscout.simulators.predictor.network.topology.routing import Routes, find_routes
+
+__all__ = ["Network", "Routes", "SwitchFabric", "build_network", "find_routes"]

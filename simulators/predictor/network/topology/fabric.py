@@ -1,0 +1,83 @@
+"""How the switches between NICs are arranged: what a user declares in ``conf/topology/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+
+RAILS = ("none", "optimised", "only")
+
+
+@dataclass(frozen=True)
+class SwitchFabric:
+    """One to three tiers of switches; NIC rates and counts are the cluster's.
+
+    ``name`` is what results call it, ``source`` says where it was described. ``tiers``: 1 is leaf
+    switches that nothing joins, 2 leaf and spine, 3 leaf, spine and core (a fat tree: the spines
+    of one pod join its leaves, cores join pods). ``nics_per_leaf`` is a leaf's ports towards
+    nodes, ``leaves_per_pod`` matters with three tiers only.
+
+    ``rails``: ``none`` fills leaves with NICs in order of node; ``optimised`` gives a leaf the
+    NICs of one index (rail) of ``nics_per_leaf`` nodes; ``only`` also gives each rail spines of
+    its own, so that nothing but NVLink joins rails (Wang et al. 2023, arXiv:2307.12169).
+    ``forward_by_nvlink``: traffic to another rail first goes to the GPU of the sender's node that
+    sits on it (NCCL's PXN); always so with ``only``.
+
+    ``oversubscription`` (None: the cluster's) is what enters a leaf over what leaves it upwards,
+    ``pod_oversubscription`` the same of a pod's spines. There are as many uplinks as make
+    ``uplink_gbps`` (None: the NIC's rate) the nearest; their rate is then set so that the ratio is
+    exact, whatever it is. ``hop_latency_s`` is one cable and the switch at its end.
+
+    ``link_health`` maps a link (``leaf0-spine3``, ``spine3-core1``, ``node5-nic2``,
+    ``gpu7-nvlink``, ``gpu7-pcie``) to the share of its rate that is left, in both directions; 0
+    means failed: no flow is routed over it. ``ecmp_seed`` seeds the hash that spreads flows.
+    """
+
+    name: str
+    source: str
+    tiers: int
+    nics_per_leaf: int
+    hop_latency_s: float
+    leaves_per_pod: int | None = None
+    rails: str = "none"
+    forward_by_nvlink: bool = False
+    oversubscription: float | None = None
+    pod_oversubscription: float = 1.0
+    uplink_gbps: float | None = None
+    link_health: dict[str, float] = field(default_factory=dict)
+    ecmp_seed: int = 0
+
+    def check(self) -> None:
+        """Refuse what no cluster could be wired as.
+
+        Raises:
+            InputError: naming the field.
+        """
+        if self.tiers not in (1, 2, 3):
+            raise InputError("topology.tiers", self.tiers, "is out of range", "1, 2 or 3")
+        require_choice("topology.rails", self.rails, RAILS)
+        require_positive("topology.nics_per_leaf", self.nics_per_leaf)
+        require_positive("topology.hop_latency_s", self.hop_latency_s, allow_zero=True)
+        require_positive("topology.ecmp_seed", self.ecmp_seed, allow_zero=True)
+        if self.uplink_gbps is not None:
+            require_positive("topology.uplink_gbps", self.uplink_gbps)
+        for name in ("oversubscription", "pod_oversubscription"):
+            ratio = getattr(self, name)
+            if ratio is not None and not 1 <= ratio < float("inf"):
+                raise InputError(f"topology.{name}", ratio, "is out of range", ">= 1")
+        if self.tiers == 3:
+            if self.leaves_per_pod is None:
+                raise InputError("topology.leaves_per_pod", None, "is needed with 3 tiers", ">= 1")
+            require_positive("topology.leaves_per_pod", self.leaves_per_pod)
+            if self.rails == "only":
+                raise InputError("topology.tiers", 3, "is too many for rails=only", "1 or 2")
+        for link, share in self.link_health.items():
+            if not 0 <= share <= 1:
+                raise InputError(
+                    f"topology.link_health.{link}", share, "is out of range", "0 <= share <= 1"
+                )

@@ -1,0 +1,230 @@
+"""Which links a flow crosses. Computed for many flows at once, from numbers alone: no path is
+stored, so that any of a cluster's hundreds of millions of pairs can be asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainscout.simulators.predictor.network.topology.ecmp import Hashes, choice, flow_hash
+from trainscout.simulators.predictor.network.topology.network import Floats, Ints, Network
+from trainscout.simulators.predictor.question.errors import InputError
+
+NO_LINK = -1
+
+# Stages of a path at which a flow is hashed anew.
+_NIC, _SPINE, _CORE = range(3)
+# Columns of a route before it is packed.
+_NVLINK_UP, _NVLINK_DOWN, _PCIE_UP, _NIC_UP, _LEAF_UP = range(5)
+_SPINE_UP, _SPINE_DOWN, _LEAF_DOWN, _NIC_DOWN, _PCIE_DOWN = range(5, 10)
+_COLUMNS = 10
+# Rows x uplinks looked at together when failed links have to be avoided.
+_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Paths of n flows.
+
+    ``links``: shape (n, network.max_hops), in order of travel, filled up with ``NO_LINK``.
+    ``latency_s``: shape (n,), what the last byte takes after it was sent.
+    """
+
+    links: Ints
+    latency_s: Floats
+
+
+def find_routes(
+    network: Network, source: ArrayLike, destination: ArrayLike, label: ArrayLike = 0
+) -> Routes:
+    """Routes of flows between GPUs, the same for every engine and every call.
+
+    Args:
+        network: what to route over.
+        source, destination: GPU numbers, shape (n,).
+        label: tells flows between the same two GPUs apart (channel, queue pair), shape (n,) or
+            one for all; flows of equal label share one path.
+
+    Raises:
+        InputError: for GPUs that do not exist, a flow from a GPU to itself, or two GPUs that
+            no working path joins.
+    """
+    sources = np.atleast_1d(np.asarray(source, dtype=np.int64))
+    destinations = np.atleast_1d(np.asarray(destination, dtype=np.int64))
+    sources, destinations, labels = np.broadcast_arrays(
+        sources, destinations, np.asarray(label, dtype=np.int64)
+    )
+    for field, gpus in (("source", sources), ("destination", destinations)):
+        outside = gpus[(gpus < 0) | (gpus >= network.gpus)]
+        if len(outside):
+            raise InputError(
+                f"flow.{field}", int(outside[0]), "is not a GPU", f"0..{network.gpus - 1}"
+            )
+    if (sources == destinations).any():
+        same = int(sources[sources == destinations][0])
+        raise InputError("flow.destination", same, "is the source", "another GPU")
+
+    columns = np.full((len(sources), _COLUMNS), NO_LINK, dtype=np.int64)
+    flows = flow_hash(network.fabric.ecmp_seed, sources, destinations, labels)
+    node, other_node = (gpus // network.gpus_per_node for gpus in (sources, destinations))
+    by_nvlink = sources // network.domain == destinations // network.domain
+    by_pcie = ~by_nvlink & (node == other_node)
+    columns[by_nvlink, _NVLINK_UP] = network.up("nvlink") + sources[by_nvlink]
+    columns[by_nvlink, _NVLINK_DOWN] = network.down("nvlink") + destinations[by_nvlink]
+    columns[by_pcie, _PCIE_UP] = network.up("pcie") + sources[by_pcie]
+    columns[by_pcie, _PCIE_DOWN] = network.down("pcie") + destinations[by_pcie]
+    away = np.flatnonzero(~by_nvlink & ~by_pcie)
+    if len(away):
+        columns[away] = _between_nodes(network, sources[away], destinations[away], flows[away])
+
+    # Pack each row to the left, keeping the order of travel.
+    order = np.argsort(columns == NO_LINK, axis=1, kind="stable")
+    links = np.take_along_axis(columns, order, axis=1)[:, : network.max_hops]
+    hops = (columns[:, _NIC_UP : _NIC_DOWN + 1] != NO_LINK).sum(axis=1)
+    return Routes(np.ascontiguousarray(links), hops * network.fabric.hop_latency_s)
+
+
+def _between_nodes(network: Network, source: Ints, destination: Ints, flows: Hashes) -> Ints:
+    columns = np.full((len(source), _COLUMNS), NO_LINK, dtype=np.int64)
+    if not network.nics_per_node:
+        raise InputError("cluster.nics_per_node", 0, "leaves nodes unconnected", ">= 1")
+    sender = source
+    if network.forwards:
+        # The GPU of the sender's own node that has the receiver's place is on its rail.
+        local, other_local = source % network.gpus_per_node, destination % network.gpus_per_node
+        relay = source - local + other_local
+        joined = (relay // network.domain == source // network.domain) & (
+            _first_nic(network, local) != _first_nic(network, other_local)
+        )
+        columns[joined, _NVLINK_UP] = network.up("nvlink") + source[joined]
+        columns[joined, _NVLINK_DOWN] = network.down("nvlink") + relay[joined]
+        sender = np.where(joined, relay, source)
+    # One draw for both sides: GPUs with several NICs pair NICs of one rail, as channels do.
+    leaving, arriving = _nic(network, sender, flows), _nic(network, destination, flows)
+    columns[:, _NIC_UP] = network.up("nic") + leaving
+    columns[:, _NIC_DOWN] = network.down("nic") + arriving
+    if network.pcie_limits:
+        columns[:, _PCIE_UP] = network.up("pcie") + sender
+        columns[:, _PCIE_DOWN] = network.down("pcie") + destination
+
+    leaf, other_leaf = _leaf(network, leaving), _leaf(network, arriving)
+    climb = np.flatnonzero(leaf != other_leaf)
+    if len(climb):
+        columns[climb, _LEAF_UP : _LEAF_DOWN + 1] = _over_spines(
+            network, leaf[climb], other_leaf[climb], flows[climb]
+        )
+    return columns
+
+
+def _first_nic(network: Network, local: Ints) -> Ints:
+    """The lowest place in the node of a NIC that belongs to the GPU of each place."""
+    first: Ints = local * network.nics_per_node // network.gpus_per_node
+    return first
+
+
+def _nic(network: Network, gpu: Ints, flows: Hashes) -> Ints:
+    """The NIC that serves each GPU: one of its own, or of its node where those have failed."""
+    node, local = np.divmod(gpu, network.gpus_per_node)
+    nics = network.nics_per_node
+    lowest = _first_nic(network, local)
+    own = np.maximum(1, _first_nic(network, local + 1) - lowest)
+    chosen = node * nics + lowest + choice(flows, _NIC, own)
+    up = network.up("nic")
+    dead = np.flatnonzero(~network.alive[up + chosen])
+    if len(dead):
+        working = network.alive[up : up + network.count["nic"]].reshape(-1, nics)[node[dead]]
+        nth = _pick(working, flows[dead], _NIC)
+        if nth is None:
+            raise InputError("topology.link_health", "nic", "cuts a node off: all its NICs failed")
+        chosen[dead] = node[dead] * nics + nth
+    return chosen
+
+
+def _leaf(network: Network, nic: Ints) -> Ints:
+    """The leaf that a NIC is plugged into."""
+    leaf: Ints
+    if network.fabric.rails == "none":
+        leaf = nic // network.fabric.nics_per_leaf
+        return leaf
+    node, rail = np.divmod(nic, network.nics_per_node)
+    group = node // network.fabric.nics_per_leaf
+    if network.fabric.rails == "only":
+        leaf = rail * network.leaves_per_pod + group
+    else:
+        leaf = group * network.nics_per_node + rail
+    return leaf
+
+
+def _over_spines(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
+    """Links from leaf to leaf, shape (n, 4): leaf up, spine up, spine down, leaf down."""
+    pod, other_pod = leaf // network.leaves_per_pod, other_leaf // network.leaves_per_pod
+    far = pod != other_pod
+    if network.spines == 0 or (far.any() and network.cores == 0):
+        raise InputError(
+            "topology.tiers",
+            network.fabric.tiers,
+            "leaves two leaf switches unconnected",
+            "more tiers, a larger nics_per_leaf, or a job placed inside rails",
+        )
+    columns = np.full((len(leaf), 4), NO_LINK, dtype=np.int64)
+    spine = _spine(network, leaf, other_leaf, flows)
+    columns[:, 0] = network.up("leaf") + leaf * network.spines + spine
+    columns[:, 3] = network.down("leaf") + other_leaf * network.spines + spine
+    if far.any():
+        near_spine = pod[far] * network.spines + spine[far]
+        far_spine = other_pod[far] * network.spines + spine[far]
+        core = _core(network, near_spine, far_spine, flows[far])
+        columns[far, 1] = network.up("spine") + near_spine * network.cores + core
+        columns[far, 2] = network.down("spine") + far_spine * network.cores + core
+    return columns
+
+
+def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
+    """The place in the pod of the spine each flow climbs to, among those that lead there."""
+    alive_up = _alive(network, "leaf", network.spines)
+    cores_alive = _alive(network, "spine", network.cores) if network.cores else None
+    if alive_up.all() and (cores_alive is None or cores_alive.all()):
+        return choice(flows, _SPINE, network.spines)
+    chosen = np.empty(len(leaf), dtype=np.int64)
+    rows = max(1, _AT_ONCE // (network.spines * max(1, network.cores)))
+    for begin in range(0, len(leaf), rows):
+        part = slice(begin, begin + rows)
+        working = alive_up[leaf[part]] & alive_up[other_leaf[part]]
+        if cores_alive is not None:
+            by_pod = cores_alive.reshape(-1, network.spines, network.cores)
+            pod = leaf[part] // network.leaves_per_pod
+            other_pod = other_leaf[part] // network.leaves_per_pod
+            leads_on = (by_pod[pod] & by_pod[other_pod]).any(axis=2)
+            working &= leads_on | (pod == other_pod)[:, None]
+        nth = _pick(working, flows[part], _SPINE)
+        if nth is None:
+            raise InputError("topology.link_health", "leaf", "cuts two leaf switches apart")
+        chosen[part] = nth
+    return chosen
+
+
+def _core(network: Network, spine: Ints, other_spine: Ints, flows: Hashes) -> Ints:
+    alive = _alive(network, "spine", network.cores)
+    if alive.all():
+        return choice(flows, _CORE, network.cores)
+    nth = _pick(alive[spine] & alive[other_spine], flows, _CORE)
+    if nth is None:
+        raise InputError("topology.link_health", "spine", "cuts two pods apart")
+    return nth
+
+
+def _alive(network: Network, kind: str, across: int) -> NDArray[np.bool_]:
+    up = network.up(kind)
+    return network.alive[up : up + network.count[kind]].reshape(-1, across)
+
+
+def _pick(working: NDArray[np.bool_], flows: Hashes, stage: int) -> Ints | None:
+    """The working option each row takes, as a switch hashes over what is left; None: none is."""
+    options = working.sum(axis=1)
+    if not options.all():
+        return None
+    nth = choice(flows, stage, options)
+    picked: Ints = np.argmax(working.cumsum(axis=1) > nth[:, None], axis=1)
+    return picked

@@ -1,0 +1,1 @@
+"""What is asked: model, GPU, cluster, training, framework and recipe; what is refused."""

@@ -1,0 +1,256 @@
+"""The model of a question: shapes of a decoder-only transformer, its experts, its attention."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.moe.popularity import check_popularity
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+
+# Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
+MOST_LAYERS = 10_000
+DISPATCHERS = ("alltoall", "allgather", "deepep")
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Mixture-of-experts part of a model; token counts and sizes are per layer.
+
+    ``num_experts``: routed experts of a layer; ``top_k``: how many of them a token goes to;
+    ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed inner
+    width of the shared experts (0 for none); the first ``num_dense_layers`` layers keep the
+    dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4 Maverick:
+    2). ``capacity_factor`` None means dropless routing. ``load_imbalance``: how many times the
+    mean the busiest GPU's experts then receive (1: routing forced to balance). ``hot_ratio`` and
+    ``hot_weight``: instead, that share of the experts together receives that share of all
+    routings, and what the busiest GPU gets follows from the recipe (``moe``), as it
+    does from measured routings. ``histogram``: a CSV file that counts the routings of each
+    layer's experts; ``measured``: what was read from it, layer after layer. ``dispatcher``:
+    ``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each
+    node (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
+    """
+
+    num_experts: int
+    top_k: int
+    ffn_hidden_size: int
+    shared_ffn_hidden_size: int = 0
+    num_dense_layers: int = 0
+    layer_period: int = 1
+    dispatcher: str = "alltoall"
+    capacity_factor: float | None = None
+    load_imbalance: float = 1.0
+    hot_ratio: float = 0.0
+    hot_weight: float | None = None
+    histogram: str | None = None
+    measured: tuple[int, ...] = ()
+
+    @property
+    def routed(self) -> bool:
+        """Whether loads follow from the popularity of experts."""
+        return self.hot_weight is not None or bool(self.measured)
+
+    @property
+    def measured_layers(self) -> tuple[tuple[int, ...], ...]:
+        """Measured routings by layer and expert."""
+        counts, experts = self.measured, self.num_experts
+        return tuple(counts[at : at + experts] for at in range(0, len(counts), experts))
+
+    @property
+    def balanced(self) -> Moe:
+        """The same with experts that are all equally popular."""
+        return replace(
+            self, load_imbalance=1.0, hot_ratio=0.0, hot_weight=None, histogram=None, measured=()
+        )
+
+    def check(self) -> None:
+        for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
+            require_positive(f"model.moe.{name}", getattr(self, name))
+        for name in ("shared_ffn_hidden_size", "num_dense_layers"):
+            require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
+        require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
+        if self.capacity_factor is not None:
+            require_positive("model.moe.capacity_factor", self.capacity_factor)
+        if not self.load_imbalance >= 1:
+            raise InputError(
+                "model.moe.load_imbalance", self.load_imbalance, "is too small", ">= 1"
+            )
+        if self.top_k > self.num_experts:
+            raise InputError(
+                "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
+            )
+        check_popularity(
+            self.num_experts, self.top_k, self.hot_ratio, self.hot_weight, "model.moe."
+        )
+        if self.routed and self.load_imbalance != 1:
+            problem = "is given twice: the popularity of experts says it too"
+            raise InputError("model.moe.load_imbalance", self.load_imbalance, problem, "1")
+        if (self.histogram is None) != (not self.measured):
+            problem = "is where measured routings were read from"
+            raise InputError("model.moe.histogram", self.histogram, problem, "a CSV file")
+        if self.measured and self.hot_weight is not None:
+            problem = "is given beside a measured histogram"
+            raise InputError("model.moe.hot_weight", self.hot_weight, problem, "null")
+        for counts in self.measured_layers:
+            if max(counts) * self.top_k > sum(counts):
+                problem = (
+                    f"has an expert with {max(counts):,} of {sum(counts):,} routings, more than "
+                    f"one a token that goes to {self.top_k}"
+                )
+                raise InputError("model.moe.histogram", self.histogram, problem)
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements.
+
+    ``kv_lora_rank``: width that keys and values are compressed to; ``qk_nope_head_dim``: width of
+    a query or key head without positions; ``qk_rope_head_dim``: with rotary positions;
+    ``v_head_dim``: width of a value head; ``q_lora_rank`` None means the query is projected
+    directly.
+    """
+
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+
+    def check(self) -> None:
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            require_positive(f"model.mla.{name}", getattr(self, name))
+        if self.q_lora_rank is not None:
+            require_positive("model.mla.q_lora_rank", self.q_lora_rank)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only transformer.
+
+    ``name`` is what results call it; ``num_layers``: transformer layers; ``hidden_size``: width
+    between layers; ``num_heads``: query heads; ``ffn_hidden_size``: inner width of the dense MLP;
+    ``vocab_size``: rows of the embedding before padding; ``num_query_groups``: key and value heads
+    (None: as many as query heads); ``head_dim``: width of a head (None: hidden size over heads);
+    ``gated_mlp``: two input projections (SwiGLU); ``normalization``: of layers; ``position``: how
+    positions enter; ``linear_bias``: linear layers have biases; ``qkv_bias``: the query, key and
+    value projection has one; ``qk_norm``: queries and keys are normalised head by head;
+    ``dropout``: after embedding, attention and MLP; ``tied_embeddings``: the output projection
+    uses the embedding's weights; ``moe``: its experts, None for a dense model; ``mla``: latent
+    attention, None for the usual one. ``sequence_length`` is the length the model is usually
+    trained at (tokens); ``training`` may override it. ``num_mtp_layers`` multi-token-prediction
+    modules (DeepSeek-V3, section 2.2) follow the last layer: each a projection of two hidden
+    states to one, a transformer layer and the shared head. ``vocab_multiple``: Megatron pads the
+    vocabulary to a multiple of ``vocab_multiple * tp``. ``source`` says where the shape was
+    published.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    ffn_hidden_size: int
+    vocab_size: int
+    sequence_length: int
+    source: str
+    num_query_groups: int | None = None
+    head_dim: int | None = None
+    gated_mlp: bool = False
+    normalization: str = "layernorm"
+    position: str = "learned"
+    linear_bias: bool = True
+    qkv_bias: bool = True
+    qk_norm: bool = False
+    dropout: bool = True
+    tied_embeddings: bool = True
+    vocab_multiple: int = 128
+    num_mtp_layers: int = 0
+    moe: Moe | None = None
+    mla: Mla | None = None
+
+    def check(self) -> None:
+        """Refuse impossible shapes.
+
+        Raises:
+            InputError: naming the field.
+        """
+        sizes = (
+            "num_layers hidden_size num_heads ffn_hidden_size vocab_size sequence_length "
+            "vocab_multiple"
+        )
+        for name in sizes.split():
+            require_positive(f"model.{name}", getattr(self, name))
+        if self.num_layers > MOST_LAYERS:
+            # A workload lists its layers: what nobody trains would only exhaust memory.
+            raise InputError(
+                "model.num_layers", self.num_layers, "is out of range", f"1..{MOST_LAYERS}"
+            )
+        require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
+        require_choice("model.position", self.position, ("learned", "rope", "none"))
+        require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
+        for name in ("num_query_groups", "head_dim"):
+            value = getattr(self, name)
+            if value is not None:
+                require_positive(f"model.{name}", value)
+        if self.head_dim is None and self.mla is None and self.hidden_size % self.num_heads:
+            raise InputError(
+                "model.num_heads",
+                self.num_heads,
+                f"does not divide hidden_size {self.hidden_size}",
+                "a divisor of hidden_size, or an explicit model.head_dim",
+            )
+        if self.num_heads % self.kv_heads:
+            raise InputError(
+                "model.num_query_groups",
+                self.num_query_groups,
+                f"does not divide num_heads {self.num_heads}",
+                "a divisor of num_heads",
+            )
+        if self.moe is not None:
+            self.moe.check()
+            if self.moe.num_dense_layers + self.moe.layer_period > self.num_layers:
+                raise InputError(
+                    "model.moe.num_dense_layers",
+                    self.moe.num_dense_layers,
+                    "leaves no expert layer",
+                    f"0..{self.num_layers - self.moe.layer_period}",
+                )
+            layers = sum(map(self.is_moe_layer, range(self.num_layers)))
+            counted = len(self.moe.measured_layers)
+            if counted not in (0, 1, layers):
+                problem = f"counts routings of {counted} layers"
+                allowed = f"one histogram for all, or of the {layers} layers with experts"
+                raise InputError("model.moe.histogram", self.moe.histogram, problem, allowed)
+        if self.mla is not None:
+            self.mla.check()
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_heads if self.num_query_groups is None else self.num_query_groups
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query/key head, in elements."""
+        if self.mla is not None:
+            return self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim
+        return self.head_dim or self.hidden_size // self.num_heads
+
+    @property
+    def v_head_dim(self) -> int:
+        """Width of one value head, in elements."""
+        return self.mla.v_head_dim if self.mla is not None else self.qk_head_dim
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether a layer has experts; MTP modules count as further layers."""
+        if self.moe is None:
+            return False
+        after_dense = layer - self.moe.num_dense_layers + 1
+        return after_dense > 0 and after_dense % self.moe.layer_period == 0
+
+    def padded_vocab_size(self, tp: int) -> int:
+        """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``."""
+        multiple = self.vocab_multiple * tp
+        return math.ceil(self.vocab_size / multiple) * multiple

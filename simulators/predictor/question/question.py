@@ -1,0 +1,52 @@
+"""What a search holds fixed: everything of a job except its recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Recipe, Training
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """The model, hardware and training that every recipe of one search shares."""
+
+    model: Model
+    gpu: Gpu
+    cluster: Cluster
+    training: Training
+    framework: Framework = UNDECLARED
+
+    def job(self, recipe: Recipe) -> Job:
+        return Job(self.model, self.gpu, self.cluster, self.training, recipe, self.framework)
+
+    def check(self) -> None:
+        """Refuse impossible declarations.
+
+        Raises:
+            InputError: naming the field.
+        """
+        for part in (self.model, self.gpu, self.cluster, self.training, self.framework):
+            part.check()
+
+    @functools.cached_property
+    def quantities(self) -> Mapping[str, int]:
+        """The numbers a search space may refer to by name."""
+        moe = self.model.moe
+        return {
+            "num_gpus": self.cluster.num_gpus,
+            "num_nodes": self.cluster.num_nodes,
+            "gpus_per_node": self.cluster.gpus_per_node,
+            "nvlink_domain": self.cluster.domain,
+            "num_layers": self.model.num_layers,
+            "num_mtp_layers": self.model.num_mtp_layers,
+            "num_heads": self.model.num_heads,
+            "num_query_groups": self.model.kv_heads,
+            "hidden_size": self.model.hidden_size,
+            "num_experts": 1 if moe is None else moe.num_experts,
+            "sequence_length": self.training.sequence_length or self.model.sequence_length,
+            "global_batch_size": self.training.global_batch_size,
+        }

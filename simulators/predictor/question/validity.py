@@ -1,0 +1,309 @@
+"""The one place that says whether a recipe can be launched, and why not.
+
+Every rule is a small function from a job to a reason, or None when it holds. They run in
+order, so a later rule may rely on what an earlier one established (degrees divide the world
+before the batch is divided among replicas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import (
+    CP_COMM_TYPES,
+    NCCL_ALGOS,
+    PRECISIONS,
+    RECOMPUTE_MODES,
+    RECOMPUTE_MODULES,
+    SCHEDULES,
+    TENSOR_CORE_TYPE,
+    Job,
+)
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule: its name, the recipe field to change, and the reason in words."""
+
+    rule: str
+    field: str
+    reason: str
+
+
+Rule = Callable[[Job], tuple[str, str] | None]
+
+
+def _degrees_positive(job: Job) -> tuple[str, str] | None:
+    for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch"):
+        value = getattr(job.recipe, name)
+        if not isinstance(value, int) or value < 1:
+            return name, f"{name}={value} must be a whole number >= 1"
+    optional = ("etp", "recompute_layers", "first_stage_layers", "last_stage_layers")
+    for name in (*optional, "nccl_max_channels"):
+        value = getattr(job.recipe, name)
+        if value is not None and (not isinstance(value, int) or value < 1):
+            return name, f"{name}={value} must be a whole number >= 1, or left out"
+    return None
+
+
+def _known_choices(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    for name, value, choices in (
+        ("recompute", recipe.recompute, RECOMPUTE_MODES),
+        ("schedule", recipe.schedule, SCHEDULES),
+        ("cp_comm_type", recipe.cp_comm_type, CP_COMM_TYPES),
+        ("precision", job.precision, PRECISIONS),
+    ):
+        if value not in choices:
+            return name, f"{name}={value} is not one of {', '.join(choices)}"
+    if recipe.nccl_algo is not None and recipe.nccl_algo not in NCCL_ALGOS:
+        return "nccl_algo", f"nccl_algo={recipe.nccl_algo} is not one of {', '.join(NCCL_ALGOS)}"
+    if recipe.zero_stage not in (0, 1, 2, 3):
+        return "zero_stage", f"zero_stage={recipe.zero_stage} is not one of 0, 1, 2, 3"
+    if job.precision == "mxfp8" and job.gpu.architecture != "blackwell":
+        return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
+    if TENSOR_CORE_TYPE.get(job.precision, job.precision) not in job.gpu.peak_flops:
+        known = ", ".join(job.gpu.peak_flops)
+        return "precision", f"{job.gpu.name} has no {job.precision} arithmetic, only {known}"
+    return None
+
+
+def _degrees_divide_world(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    product = recipe.tp * recipe.pp * recipe.cp
+    if job.world_size % product:
+        partial = {"tp": recipe.tp, "pp": recipe.tp * recipe.pp, "cp": product}
+        first = next(name for name, degree in partial.items() if job.world_size % degree)
+        return first, (
+            f"tp x pp x cp = {recipe.tp} x {recipe.pp} x {recipe.cp} = {product} does not divide "
+            f"the {job.world_size} GPUs of {job.cluster.name}"
+        )
+    return None
+
+
+def _tensor_parallel_in_domain(job: Job) -> tuple[str, str] | None:
+    # A launcher can express TP across nodes, but a group that straddles a node boundary
+    # unevenly has no regular ring; whole multiples of a node are left to the price model.
+    tp, domain = job.recipe.tp, job.cluster.domain
+    if domain % tp if tp <= domain else tp % domain:
+        return "tp", f"tp={tp} does not align with the {domain} GPUs joined by NVLink"
+    return None
+
+
+def _tensor_parallel_divides_model(job: Job) -> tuple[str, str] | None:
+    model, tp = job.model, job.recipe.tp
+    if model.num_heads % tp:
+        return "tp", f"tp={tp} does not divide the {model.num_heads} attention heads"
+    if model.mla is None and model.kv_heads % tp and tp % model.kv_heads:
+        return "tp", f"tp={tp} neither divides nor is a multiple of {model.kv_heads} KV groups"
+    if model.ffn_hidden_size % tp:
+        return "tp", f"tp={tp} does not divide the MLP width {model.ffn_hidden_size}"
+    if model.hidden_size % tp:
+        return "tp", f"tp={tp} does not divide the hidden size {model.hidden_size}"
+    if model.moe and model.moe.shared_ffn_hidden_size % tp:
+        return "tp", f"tp={tp} does not divide the shared expert width"
+    return None
+
+
+def _pipeline_splits_layers(job: Job) -> tuple[str, str] | None:
+    try:
+        job.layers_per_chunk  # noqa: B018 - the split is the check
+    except InputError as error:
+        return error.field, error.problem
+    return None
+
+
+def _virtual_stages(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    if recipe.vpp == 1:
+        return None
+    if recipe.pp == 1:
+        return "vpp", "virtual pipeline stages need pp > 1"
+    if recipe.schedule != "1f1b":
+        return "vpp", "virtual pipeline stages need the 1f1b schedule"
+    return None
+
+
+def _sequence_parallel(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    if recipe.sp and recipe.tp == 1:
+        return "sp", "sequence parallelism shards over the tensor-parallel group: it needs tp > 1"
+    if recipe.sp and job.sequence_length % (recipe.tp * recipe.cp):
+        return "sp", f"tp x cp does not divide the sequence of {job.sequence_length} tokens"
+    if recipe.tp_comm_overlap and not recipe.sp:
+        return "tp_comm_overlap", "overlapping TP communication needs sequence parallelism"
+    # Megatron-LM's MoE layer refuses to train otherwise.
+    if job.model.moe and not recipe.sp and max(recipe.tp, job.etp) > 1:
+        return "sp", "MoE with tp > 1 or etp > 1 needs sequence parallelism"
+    return None
+
+
+def _context_parallel(job: Job) -> tuple[str, str] | None:
+    cp = job.recipe.cp
+    # Causal load balancing cuts the sequence into 2 x cp pieces.
+    if cp > 1 and job.sequence_length % (2 * cp):
+        return "cp", f"2 x cp={2 * cp} does not divide the {job.sequence_length} tokens"
+    if cp > 1 and job.attention == "unfused":
+        return "cp", f"context parallelism needs flash attention{_too_old_for_it(job)}"
+    if cp > 1 and job.recipe.cp_comm_type == "a2a":
+        model, tp = job.model, job.recipe.tp
+        heads = model.num_heads if model.mla is not None else model.kv_heads
+        if heads % (tp * cp):
+            return "cp_comm_type", f"tp x cp = {tp * cp} does not divide the {heads} KV heads"
+    return None
+
+
+def _experts(job: Job) -> tuple[str, str] | None:
+    recipe, moe = job.recipe, job.model.moe
+    if moe is None:
+        if recipe.ep > 1:
+            return "ep", f"{job.model.name} has no experts to shard: ep must be 1"
+        if recipe.etp is not None and recipe.etp != recipe.tp:
+            return "etp", f"{job.model.name} has no experts: etp follows tp"
+        if recipe.overlap_moe_expert_parallel_comm:
+            return "overlap_moe_expert_parallel_comm", f"{job.model.name} has no experts"
+        return None
+    if moe.num_experts % recipe.ep:
+        return "ep", f"ep={recipe.ep} does not divide the {moe.num_experts} experts"
+    if moe.ffn_hidden_size % job.etp:
+        return "etp", f"etp={job.etp} does not divide the expert width {moe.ffn_hidden_size}"
+    if job.world_size % (job.etp * recipe.ep * recipe.pp):
+        return "ep", (
+            f"etp x ep x pp = {job.etp} x {recipe.ep} x {recipe.pp} does not divide the "
+            f"{job.world_size} GPUs"
+        )
+    if (
+        recipe.use_tp_pp_dp_mapping
+        and recipe.pp > 1
+        and job.etp * recipe.ep != recipe.tp * recipe.cp
+    ):
+        # Megatron-Core wants the same pipelines for dense and expert layers.
+        return "use_tp_pp_dp_mapping", (
+            f"stages of etp x ep = {job.etp} x {recipe.ep} and of tp x cp = {recipe.tp} x "
+            f"{recipe.cp} ranks do not lie next to each other alike"
+        )
+    if recipe.overlap_moe_expert_parallel_comm:
+        # Megatron-LM pairs the forward pass of one micro-batch with the backward of another.
+        field = "overlap_moe_expert_parallel_comm"
+        if recipe.ep == 1:
+            return field, "without expert parallelism there is no exchange to overlap"
+        if recipe.recompute == "full":
+            return field, "a pass that recomputes whole layers cannot be paired with another"
+        if recipe.pp > 1 and recipe.vpp == 1:
+            return field, "with pp > 1 the passes can only be paired under vpp > 1"
+    return None
+
+
+def _batch_divides(job: Job) -> tuple[str, str] | None:
+    batch, per_round = job.training.global_batch_size, job.dp * job.recipe.micro_batch
+    if batch % per_round:
+        return "micro_batch", (
+            f"dp x micro_batch = {job.dp} x {job.recipe.micro_batch} does not divide the global "
+            f"batch of {batch}"
+        )
+    return None
+
+
+def _interleaving_batch(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    if recipe.vpp > 1 and job.num_micro_batches % recipe.pp:
+        return "vpp", (
+            f"the interleaved schedule needs micro-batches ({job.num_micro_batches}) in multiples "
+            f"of pp={recipe.pp}"
+        )
+    return None
+
+
+def _too_old_for_it(job: Job) -> str:
+    declared = job.framework.attention
+    return "" if declared == job.attention else f"; {job.gpu.name} is too old for {declared}"
+
+
+def _recompute(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    if recipe.recompute_modules is not None:
+        if recipe.recompute != "selective":
+            return "recompute_modules", "needs recompute=selective"
+        modules = recipe.recompute_modules.split("+")
+        for module in modules:
+            if module not in RECOMPUTE_MODULES:
+                known = ", ".join(RECOMPUTE_MODULES)
+                return "recompute_modules", f"{module} is not one of {known}"
+        if "operations" in modules and len(modules) > 1:
+            return "recompute_modules", "operations stands alone"
+        if "operations" in modules and job.attention == "unfused":
+            reason = f"operations keeps what flash attention made{_too_old_for_it(job)}"
+            return "recompute_modules", reason
+    if recipe.recompute_taper < 0:
+        return "recompute_taper", f"recompute_taper={recipe.recompute_taper} must be 0 or more"
+    if recipe.recompute_taper and (recipe.recompute != "full" or recipe.pp == 1):
+        return "recompute_taper", "recompute_taper needs recompute=full and pipeline stages"
+    if recipe.recompute_layers is None:
+        return None
+    if recipe.recompute != "full":
+        return "recompute_layers", "recompute_layers only means something with recompute=full"
+    chunk = job.largest_chunk
+    if recipe.recompute_layers > chunk:
+        return "recompute_layers", (
+            f"recompute_layers={recipe.recompute_layers} exceeds the {chunk} layers of a chunk"
+        )
+    return None
+
+
+def _sharding(job: Job) -> tuple[str, str] | None:
+    recipe = job.recipe
+    if recipe.zero_stage >= 2 and recipe.pp > 1:
+        return "zero_stage", (
+            f"zero_stage={recipe.zero_stage} re-gathers or re-reduces per micro-batch and is "
+            "offered by no framework together with pp > 1"
+        )
+    if recipe.overlap_param_gather and recipe.zero_stage == 0:
+        return "overlap_param_gather", "there is no parameter gather without a sharded optimizer"
+    if recipe.overlap_param_gather and recipe.zero_stage == 1 and not recipe.overlap_grad_reduce:
+        return "overlap_param_gather", "Megatron overlaps the gather only with overlap_grad_reduce"
+    return None
+
+
+RULES: dict[str, Rule] = {
+    "degrees_positive": _degrees_positive,
+    "known_choices": _known_choices,
+    "degrees_divide_world": _degrees_divide_world,
+    "tensor_parallel_in_domain": _tensor_parallel_in_domain,
+    "tensor_parallel_divides_model": _tensor_parallel_divides_model,
+    "pipeline_splits_layers": _pipeline_splits_layers,
+    "virtual_stages": _virtual_stages,
+    "sequence_parallel": _sequence_parallel,
+    "context_parallel": _context_parallel,
+    "experts": _experts,
+    "batch_divides": _batch_divides,
+    "interleaving_batch": _interleaving_batch,
+    "recompute": _recompute,
+    "sharding": _sharding,
+}
+
+
+def why_invalid(job: Job) -> Violation | None:
+    """The first rule the job's recipe breaks, or None when it can be launched."""
+    for name, rule in RULES.items():
+        broken = rule(job)
+        if broken is not None:
+            return Violation(name, *broken)
+    return None
+
+
+def check_job(job: Job) -> None:
+    """Refuse a job that cannot be launched.
+
+    Raises:
+        InputError: naming the declaration or recipe field and the reason.
+    """
+    for part in (job.model, job.gpu, job.cluster, job.training):
+        part.check()
+    violation = why_invalid(job)
+    if violation is not None:
+        field, value = f"recipe.{violation.field}", getattr(job.recipe, violation.field, None)
+        if violation.field == "precision" and value is None:
+            field, value = "training.precision", job.precision
+        raise InputError(field, value, violation.reason)

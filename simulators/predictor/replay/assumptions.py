@@ -1,0 +1,80 @@
+"""What a prediction takes for granted, in words, so that whoever acts on it knows."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.job import Job, Moe
+from trainscout.simulators.predictor.replay.stragglers import SPEED_SPREAD
+from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
+from trainscout.simulators.predictor.workload.moe import dropped_routings
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def assumptions_of(
+    job: Job, host_share: float, network: CongestedNetwork | None = None
+) -> tuple[str, ...]:
+    """What the replay assumes about this job beyond its prices, most general first.
+
+    ``host_share``: share of the predicted step that the device waits for the host; ``network``:
+    the declared switches, which take a few things for granted less.
+    """
+    recipe = job.recipe
+    stated = [
+        "CUDA context, NCCL buffers and memory fragmentation are estimated",
+    ]
+    if job.world_size > 1:
+        alike = f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}"
+        if network is None or not network.fabric.link_health:
+            alike += ", and no link is slower than its peers"
+        stated.append(alike)
+    if host_share > LAUNCH_BOUND:
+        stated.append(_launch_bound(job.framework, host_share))
+    if job.attention != job.framework.attention:
+        stated.append(
+            f"attention is unfused: {job.gpu.name} is too old for {job.framework.attention}"
+        )
+    if job.model.moe is not None:
+        stated.append(_loads_of_experts(job, job.model.moe))
+    if recipe.tp_comm_overlap and not job.framework.batch_first:
+        stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
+    if recipe.overlap_param_gather and recipe.pp > 1:
+        stated.append("all pipeline stages begin to gather parameters at once")
+    if recipe.vpp > 1 and (network is None or "pp" not in network.choice.communicators):
+        stated.append("pipeline transfers in flight do not share a NIC")
+    return tuple(stated)
+
+
+def _launch_bound(framework: Framework, share: float) -> str:
+    whose = (
+        "no framework is declared, so this is an estimate of the driver's own time"
+        if framework == UNDECLARED
+        else f"as declared for {framework.name}, for every host CPU alike"
+    )
+    forward = (
+        f" and {framework.host_forward_s * 1e6:.3g} us more per operation of a module"
+        if framework.host_forward_s
+        else ""
+    )
+    return (
+        f"launch-bound: {share:.0%} of the step waits for the host, at "
+        f"{framework.host_launch_s * 1e6:.3g} us per kernel{forward} ({whose})"
+    )
+
+
+def _loads_of_experts(job: Job, moe: Moe) -> str:
+    if moe.routed:
+        popular = f"experts are as popular as {moe.histogram} counted"
+    if moe.hot_weight is not None:
+        popular = (
+            f"{moe.hot_ratio:.0%} of the experts, others in each layer, receive "
+            f"{moe.hot_weight:.0%} of all routings"
+        )
+    if moe.routed:
+        if moe.capacity_factor is None:
+            return f"{popular}; in memory, as if the busiest GPU were the same in every layer"
+        dropped = dropped_routings(Shard.of(job))
+        return f"{popular}, and capacity {moe.capacity_factor:g} drops {dropped:.1%} of them"
+    if moe.capacity_factor is None and moe.load_imbalance != 1:
+        return f"the busiest GPU's experts receive {moe.load_imbalance:g} times the mean"
+    return "experts are evenly loaded"

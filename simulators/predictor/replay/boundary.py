@@ -1,0 +1,93 @@
+"""What travels between neighbouring pipeline stages, and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainscout.simulators.predictor.collectives import (
+    CollectivePrice,
+    price_collective,
+    price_send_recv,
+)
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.engine import Floats
+from trainscout.simulators.predictor.workload.communicators import spans
+from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
+from trainscout.simulators.predictor.workload.program import Workload
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.replay.congestion import Congestion
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """One micro-batch's way from a stage to the next.
+
+    ``sent``, priced ``price``, then among the tensor-parallel ranks ``gathered``, priced
+    ``gather_price``, where each of them sent its share only.
+    """
+
+    sent: SendRecv
+    price: CollectivePrice
+    gathered: Collective | None = None
+    gather_price: CollectivePrice | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.price.seconds + (
+            0.0 if self.gather_price is None else self.gather_price.seconds
+        )
+
+
+def boundary_transfers(
+    job: Job, workload: Workload, congestion: Congestion | None = None
+) -> tuple[Boundary, ...]:
+    """From each stage to the next; the last entry is the wrap-around of the interleaved schedule.
+
+    With ``scatter_gather_p2p`` each tensor-parallel rank sends its share of a tensor that all of
+    them hold, and they gather it on arrival. None at all where there is one stage.
+    """
+    if job.recipe.pp == 1:
+        return ()
+    group, peers = workload.communicators["pp"], workload.communicators["tp"]
+    sent = SendRecv("boundary", workload.stage_boundary_bytes, "pp")
+    gathered = gather_price = None
+    if job.framework.scatter_gather_p2p and peers.size > 1 and not job.recipe.sp:
+        gathered = Collective("boundary_all_gather", "all_gather", sent.bytes, "tp")
+        gather_price = price_collective("all_gather", sent.bytes, peers, job.gpu, job.network)
+        sent = SendRecv("boundary", sent.bytes // peers.size, "pp")
+    return tuple(
+        Boundary(
+            sent,
+            price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
+            if congestion is None
+            else congestion.price(sent, crosses, group, job.network),
+            gathered,
+            gather_price,
+        )
+        for crosses in boundary_crosses_domain(job)
+    )
+
+
+def boundary_seconds(job: Job, workload: Workload, congestion: Congestion | None = None) -> Floats:
+    """Seconds of ``boundary_transfers``, shape (stages,); of a single stage 0."""
+    boundaries = boundary_transfers(job, workload, congestion)
+    return np.array([each.seconds for each in boundaries]) if boundaries else np.zeros(1)
+
+
+def boundary_crosses_domain(job: Job) -> list[bool]:
+    """Whether each stage and the next (the last: and the first) lie in different domains."""
+    stages, domain = job.recipe.pp, job.cluster.domain
+    ((_, apart),) = spans(job)["pp"]
+    crosses = []
+    for stage in range(stages):
+        after = (stage + 1) % stages
+        # The first and the last rank of both, in every pipeline that lies beside others.
+        low = min(stage, after) * apart
+        high = (max(stage, after) + 1) * apart - 1
+        pipelines = range(0, job.world_size, stages * apart)
+        crosses.append(any((low + at) // domain != (high + at) // domain for at in pipelines))
+    return crosses

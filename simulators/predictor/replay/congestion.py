@@ -1,0 +1,194 @@
+"""What a declared network adds to the prices of one job's communication.
+
+The price of a collective is what it takes when its transfers share nothing but their own node's
+links (``collectives``, with ``cluster.oversubscription`` 1). A congestion factor says
+how many times longer the same transfers take on the declared network, with all groups of that
+dimension communicating at once (``network.collectives``). It multiplies what of the
+price grows with the size; what the same call takes for next to nothing stays.
+
+Approximations: every dimension is alone with itself on the network (data-parallel traffic
+does not meet pipeline traffic); all groups of a dimension begin together, at full size; the
+factor of long messages is that of ``most_bytes_per_gpu``, shorter ones are rounded up to a power
+of two (the flow engine's factor is the same for all sizes); NVLS moves what two levels move.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
+from trainscout.simulators.predictor.collectives.price import CollectivePrice, price_forced
+from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.network.collectives import (
+    Congested,
+    Pattern,
+    congestion_model,
+)
+from trainscout.simulators.predictor.question.job import Cluster, Job
+from trainscout.simulators.predictor.workload.communicators import spans
+from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
+from trainscout.simulators.predictor.workload.moe import rank_loads
+from trainscout.simulators.predictor.workload.shard import Shard
+
+# NCCL's tree and ring by their names; those that reduce inside the node first have two levels.
+_PATTERNS = {
+    "ring": "ring",
+    "tree": "tree",
+    "nvls": "hierarchical",
+    "nvls_tree": "hierarchical",
+    "alltoall": "pairs",
+}
+# Bytes the GPU that sends most sends, per byte of NCCL's size.
+_TIMES_ROUND = {"all_reduce": 2.0}
+# Layers whose hot experts lie elsewhere: the mean of a few is that of all.
+_LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Slowed:
+    """One communication's congestion: ``factor`` on what of its price grows with the size, and
+    what was played for it (of several layers the one that congests most)."""
+
+    factor: float
+    congested: Congested | None = None
+
+
+_FREE = Slowed(1.0)
+
+
+class Congestion:
+    """Slows the communication of one job down, as far as a network's choice covers it."""
+
+    def __init__(self, job: Job, network: CongestedNetwork) -> None:
+        """
+        Raises:
+            InputError: for switches that the job's cluster cannot be wired to.
+        """
+        self.network = network
+        self._choice = network.choice
+        self._gpu = job.gpu
+        self.model = congestion_model(job.cluster, job.gpu, network.fabric, network.settings)
+        self._spans = spans(job)
+        self._loads = _loads(job)
+        self._worn_inside = any(
+            name.endswith(("nvlink", "pcie")) for name in network.fabric.link_health
+        )
+        # Everything that factors may depend on.
+        self.key = repr((job.cluster, network, self._spans, self._loads))
+
+    def covers(self, communicator: str) -> bool:
+        """Whether this communicator's transfers are played."""
+        return communicator in self._choice.communicators and communicator in self._spans
+
+    def _priced_on(self, communicator: str, cluster: Cluster) -> Cluster:
+        """The cluster to price a communicator on: oversubscription is not counted twice."""
+        if not self.covers(communicator) or cluster.oversubscription == 1:
+            return cluster
+        return replace(cluster, oversubscription=1.0)
+
+    def alone(
+        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
+    ) -> CollectivePrice:
+        """The price of one communication with nothing else on the network."""
+        cluster = self._priced_on(op.communicator, cluster)
+        if isinstance(op, SendRecv):
+            return price_send_recv(op.bytes, crosses_nodes, group, self._gpu, cluster)
+        return price_collective(op.kind, op.bytes, group, self._gpu, cluster, op.dtype)
+
+    def price(
+        self, op: Collective | SendRecv, crosses_nodes: bool, group: Communicator, cluster: Cluster
+    ) -> CollectivePrice:
+        """The price of one communication, congested."""
+        price = self.alone(op, crosses_nodes, group, cluster)
+        factor = self.slowed(op, crosses_nodes, group, price).factor
+        if factor == 1:
+            return price
+        least_s = self._least_s(op, crosses_nodes, group, cluster, price)
+        seconds = price.seconds + (factor - 1) * max(0.0, price.seconds - least_s)
+        return replace(
+            price,
+            seconds=seconds,
+            wire_bytes_per_s=price.wire_bytes_per_s * price.seconds / seconds,
+            evidence=Evidence.ESTIMATED,
+        )
+
+    def slowed(
+        self,
+        op: Collective | SendRecv,
+        crosses_nodes: bool,
+        group: Communicator,
+        price: CollectivePrice,
+    ) -> Slowed:
+        """The congestion of one communication, which is priced ``price`` where there is none.
+
+        Raises:
+            InputError: when no working path joins two of its GPUs.
+        """
+        if not self.covers(op.communicator) or group.size <= 1 or not price.seconds:
+            return _FREE
+        if not crosses_nodes and not self._worn_inside:
+            return _FREE
+        patterns = self._patterns(op, price)
+        sent = self._bytes_per_gpu(op, group.size)
+        played = [self.model.congested(what, sent) for what in patterns]
+        factor = float(np.mean([each.factor for each in played]))
+        return Slowed(factor, max(played, key=lambda each: each.factor))
+
+    def _patterns(self, op: Collective | SendRecv, price: CollectivePrice) -> list[Pattern]:
+        span = self._spans[op.communicator]
+        if isinstance(op, SendRecv):
+            return [Pattern("neighbours" if op.communicator == "pp" else "round", span)]
+        algorithm = _PATTERNS[price.algorithm]
+        if algorithm == "pairs":
+            loads = self._loads if op.communicator == "ep" else ()
+            return [Pattern("pairs", span, loads=layer) for layer in loads or ((),)]
+        if op.kind != "all_reduce":
+            algorithm = "ring"
+        channels = 1 if algorithm == "hierarchical" else price.channels
+        return [Pattern(algorithm, span, channels)]
+
+    def _bytes_per_gpu(self, op: Collective | SendRecv, size: int) -> float:
+        most = self._choice.most_bytes_per_gpu
+        if self._choice.engine == "flow":
+            return most
+        sent = float(op.bytes)
+        if isinstance(op, Collective):
+            sent *= _TIMES_ROUND.get(op.kind, 1.0) * (size - 1) / size
+        return float(min(most, 2 ** math.ceil(math.log2(max(sent, 1.0)))))
+
+    def _least_s(
+        self,
+        op: Collective | SendRecv,
+        crosses_nodes: bool,
+        group: Communicator,
+        cluster: Cluster,
+        price: CollectivePrice,
+    ) -> float:
+        """What the same call takes for next to nothing."""
+        cluster = self._priced_on(op.communicator, cluster)
+        if isinstance(op, SendRecv):
+            return price_send_recv(1, crosses_nodes, group, self._gpu, cluster).seconds
+        size, algorithm = 4 * group.size, price.algorithm
+        if op.kind == "all_to_all":
+            algorithm = ""
+        return price_forced(op.kind, size, group, self._gpu, cluster, algorithm, op.dtype).seconds
+
+
+def congestion_of(job: Job, network: CongestedNetwork | None) -> Congestion | None:
+    """What a network adds to a job's prices; None: nothing.
+
+    Raises:
+        InputError: for switches that the job's cluster cannot be wired to.
+    """
+    return None if network is None else Congestion(job, network)
+
+
+def _loads(job: Job) -> tuple[tuple[float, ...], ...]:
+    """Shares of what is sent that the expert-parallel ranks receive, in a few layers."""
+    if job.model.moe is None or job.recipe.ep == 1:
+        return ()
+    return rank_loads(Shard.of(job), _LAYERS)

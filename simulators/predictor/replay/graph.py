@@ -1,0 +1,98 @@
+"""From plain lists of tasks, edges and stream orders to the engine's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
+
+NEUTRAL_KIND = 0
+
+
+def make_tasks(
+    work: Floats,
+    kind: Ints,
+    edges: tuple[Ints, Ints, Floats],
+    orders: Sequence[Ints],
+    stream_rank: Ints,
+    slowdown: Floats,
+    side: Ints | None = None,
+) -> Tasks:
+    """Engine tasks in which every task sits on one stream.
+
+    Args:
+        work: seconds of each task, shape (n,).
+        kind: row of ``slowdown`` of each task, shape (n,).
+        edges: tasks before, tasks after, lags in seconds; equal shapes.
+        orders: task numbers of each stream, in order; together every task once.
+        stream_rank: rank of each stream.
+        slowdown: factor on a row's kind while a column's kind runs beside it.
+        side: side stream of each main stream, see ``Tasks``.
+    """
+    before, after, lags = edges
+    count = len(work)
+    by_source = np.argsort(before, kind="stable")
+    successor_start = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(before, minlength=count), out=successor_start[1:])
+    order_start = np.zeros(len(orders) + 1, dtype=np.int64)
+    np.cumsum([len(order) for order in orders], out=order_start[1:])
+    stream_tasks = np.concatenate(orders)
+    stream_of = np.empty(count, dtype=np.int64)
+    stream_of[stream_tasks] = np.repeat(np.arange(len(orders)), np.diff(order_start))
+    return Tasks(
+        work=work,
+        kind=kind,
+        stream_start=np.arange(count + 1, dtype=np.int64),
+        task_streams=stream_of,
+        successor_start=successor_start,
+        successors=after[by_source],
+        lags=lags[by_source],
+        order_start=order_start,
+        stream_tasks=stream_tasks,
+        stream_rank=stream_rank,
+        slowdown=slowdown,
+        side=side,
+    )
+
+
+class Kinds:
+    """Numbers what runs at once and makes the slowdown matrix of it.
+
+    Kind 0 is neutral. A compute kind is a share of kernel time (the rest does not compete) and
+    the mix of those kernels; a communication kind is its channels and the bytes per second it
+    moves through device memory.
+    """
+
+    def __init__(self) -> None:
+        self._computes: dict[tuple[float, bytes], int] = {}
+        self._wires: dict[tuple[float, float], int] = {}
+
+    def compute(self, share: float, kernel_s: Floats) -> int:
+        """The kind of kernels, ``kernel_s`` their seconds as in ``PricedBlock``."""
+        key = (share, kernel_s.tobytes())
+        return self._computes.setdefault(key, self._next())
+
+    def communication(self, channels: float, bytes_per_s: float) -> int:
+        return self._wires.setdefault((channels, bytes_per_s), self._next())
+
+    def _next(self) -> int:
+        return len(self._computes) + len(self._wires) + 1
+
+    def slowdowns(self, gpu: Gpu) -> Floats:
+        """Shape (kinds, kinds): factor on the row's kind while the column's runs beside it."""
+        matrix = np.ones((self._next(),) * 2)
+        if not self._computes or not self._wires:
+            return matrix
+        rows, columns = list(self._computes.values()), list(self._wires.values())
+        share = np.array([key[0] for key in self._computes])[:, None]
+        kernel_s = np.stack([np.frombuffer(key[1]).reshape(2, -1) for key in self._computes])
+        channels, bytes_per_s = np.array(list(self._wires)).T
+        on_compute, on_wires = overlap_slowdowns(gpu, kernel_s, channels, bytes_per_s)
+        # Only the kernels of a pass compete; its own exposed communication does not.
+        matrix[np.ix_(rows, columns)] = 1 + share * (on_compute - 1)
+        matrix[np.ix_(columns, rows)] = 1 + (share * (on_wires - 1)).T
+        return matrix

@@ -1,0 +1,81 @@
+"""Memory over the step: bytes by kind on every pipeline stage, from pass to pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainscout.simulators.predictor.memory.footprint import held_bytes, pass_bytes, static_bytes
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.engine import Floats, Ints
+from trainscout.simulators.predictor.replay.pass_timeline import PASS_KINDS, PassTimeline
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Workload
+
+MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "temporary")
+_PASSES = [PASS_KINDS.index("forward"), PASS_KINDS.index("backward")]
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """What is allocated on one rank of every stage, in rows by stage and time.
+
+    ``stage``, ``at_s``: shape (rows,); ``kind_bytes``: shape (rows, kinds), the bytes of each of
+    ``MEMORY_KINDS`` from ``at_s`` on, until the stage's next row. A pass holds its peak all the
+    while. Its most over the whole step is the prediction's ``peak_allocated_bytes``; what the
+    allocator does not see (NCCL's buffers, the CUDA context) is left out as it is there.
+    """
+
+    stage: Ints
+    at_s: Floats
+    kind_bytes: Ints
+
+    @property
+    def allocated_bytes(self) -> Ints:
+        """The sum of all kinds, shape (rows,)."""
+        total: Ints = self.kind_bytes.sum(axis=1)
+        return total
+
+
+def memory_timeline(
+    job: Job, passes: PassTimeline, workload: Workload | None = None
+) -> MemoryTimeline:
+    """Memory along ``passes`` of a valid job.
+
+    Args:
+        job: the question.
+        passes: its pass timeline, of any number of micro-batches.
+        workload: the job's, where it is not the built-in source's.
+    """
+    workload = workload or build_workload(job)
+    at_s, rows, stages = [], [], []
+    for index in range(len(workload.stages)):
+        shown = (passes.stage == index) & np.isin(passes.kind, _PASSES)
+        times, kinds = _stage_rows(job, workload, index, passes, shown)
+        at_s.append(times)
+        rows.append(kinds)
+        stages.append(np.full(len(times), index))
+    return MemoryTimeline(np.concatenate(stages), np.concatenate(at_s), np.concatenate(rows))
+
+
+def _stage_rows(
+    job: Job, workload: Workload, index: int, passes: PassTimeline, shown: np.ndarray
+) -> tuple[Floats, Ints]:
+    """Times and bytes by kind of one stage: at the step's start, then as passes begin and end."""
+    stage, boundary = workload.stages[index], workload.stage_boundary_bytes
+    during = pass_bytes(job, stage, index, boundary, passes.micro_batches)
+    count = len(during.kept)
+    dynamic = np.zeros((1 + 2 * count, 2), dtype=np.int64)
+    dynamic[1::2, 0], dynamic[1::2, 1] = during.activations, during.temporary
+    dynamic[2::2, 0] = during.kept
+    at_s = np.zeros(1 + 2 * count)
+    at_s[1::2], at_s[2::2] = passes.start_s[shown], passes.end_s[shown]
+    dynamic[:, 1] += held_bytes(job, stage, index, boundary)
+    static = static_bytes(job, stage)
+    kinds = np.empty((len(at_s), len(MEMORY_KINDS)), dtype=np.int64)
+    kinds[:, :3] = [static[kind] for kind in MEMORY_KINDS[:3]]
+    kinds[:, 3:] = dynamic
+    # What a pass leaves is seen only where the next one does not begin at once.
+    seen = np.append(at_s[1:] > at_s[:-1], True)
+    return at_s[seen], kinds[seen]

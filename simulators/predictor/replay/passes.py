@@ -1,0 +1,145 @@
+"""Seconds of whole passes: one chunk, one micro-batch, one direction; and their segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.replay.prices import (
+    HOST,
+    PART_INDEX,
+    PARTS,
+    PricedBlock,
+    Pricer,
+)
+from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.program import Chunk
+from trainscout.simulators.predictor.workload.schedule import FORWARD
+
+
+@dataclass(frozen=True)
+class PassPrice:
+    """Time of consecutive blocks on one rank.
+
+    ``part_s`` sums to ``seconds``. When the host cannot launch as fast as the device runs,
+    the device waits for it: the excess is the ``host`` part. ``kernel_s`` as in ``PricedBlock``.
+    """
+
+    seconds: float
+    part_s: np.ndarray
+    compute_share: float
+    kernel_s: np.ndarray
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Part of a pass between two data-parallel communications.
+
+    ``blocks`` in execution order; ``parameters`` are those they hold.
+    """
+
+    price: PassPrice
+    parameters: LocalParameters
+    blocks: tuple[Block, ...]
+
+
+def sum_blocks(
+    blocks: Sequence[tuple[PricedBlock, int]], host_excess_s: float | None = None
+) -> PassPrice:
+    """The price of blocks, each repeated so many times, run one after another.
+
+    A block cannot end before the host has launched it, so the device waits as long as the host
+    is ever behind it; what runs long enough later does not win that back. ``host_excess_s``
+    overrides how long the device waits for the host.
+    """
+    parts = np.zeros(len(PARTS))
+    kernel_s = np.zeros((2, len(KERNEL_CLASSES)))
+    device_s = host_s = behind_s = 0.0
+    for block, count in blocks:
+        parts += block.part_s * count
+        device_s += block.seconds * count
+        host_s += block.host_s * count
+        kernel_s += block.kernel_s * count
+        behind_s = max(behind_s, host_s - device_s)
+    if host_excess_s is None:
+        host_excess_s = behind_s
+    parts[PART_INDEX[HOST]] += host_excess_s
+    return PassPrice(
+        seconds=device_s + host_excess_s,
+        part_s=parts,
+        compute_share=min(1.0, float(kernel_s[0].sum()) / device_s) if device_s else 0.0,
+        kernel_s=kernel_s,
+    )
+
+
+class PassPricer:
+    """Prices chunks of one job; equal chunks once."""
+
+    def __init__(self, pricer: Pricer, bucket_parameters: int | None) -> None:
+        self.pricer = pricer
+        # None: every layer is a bucket of its own (FSDP's unit).
+        self.bucket_parameters = bucket_parameters
+        self._wholes: dict[tuple[object, int], PassPrice] = {}
+        self._segments: dict[tuple[object, int], tuple[Segment, ...]] = {}
+
+    def whole(self, chunk: Chunk, direction: int) -> PassPrice:
+        """One pass over a chunk, undivided."""
+        key = (chunk.digest, direction)
+        if key not in self._wholes:
+            self._wholes[key] = self._price(chunk, direction)
+        return self._wholes[key]
+
+    def segments(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
+        """The pass cut where a gradient bucket is complete, in execution order.
+
+        Buckets fill in the order gradients appear, so the forward pass meets them reversed.
+        """
+        key = (chunk.digest, direction)
+        if key not in self._segments:
+            self._segments[key] = self._cut(chunk, direction)
+        return self._segments[key]
+
+    def _price(self, chunk: Chunk, direction: int) -> PassPrice:
+        if direction == FORWARD:
+            return sum_blocks([(self.pricer.block(run.forward), run.count) for run in chunk.runs])
+        return sum_blocks(
+            [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
+        )
+
+    def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
+        pieces = [run for run in chunk.runs for _ in range(run.count)]
+        groups: list[list[int]] = [[]]
+        filled = 0
+        for index in reversed(range(len(pieces))):
+            groups[-1].append(index)
+            filled += pieces[index].parameters.total
+            if self.bucket_parameters is None or filled >= self.bucket_parameters:
+                groups.append([])
+                filled = 0
+        groups = [group for group in groups if group]
+        if direction == FORWARD:
+            groups = [group[::-1] for group in groups[::-1]]
+        blocks = [
+            tuple(
+                pieces[index].forward if direction == FORWARD else pieces[index].backward
+                for index in group
+            )
+            for group in groups
+        ]
+        priced = [[self.pricer.block(block) for block in part] for part in blocks]
+        # How far the host falls behind is a matter of the whole pass: beyond the waits inside
+        # its blocks the segments share it by launches, so that they add up to the pass.
+        waits_s = sum(block.part_s[PART_INDEX[HOST]] for part in priced for block in part)
+        excess_s = float(self.whole(chunk, direction).part_s[PART_INDEX[HOST]] - waits_s)
+        host_s = sum(block.host_s for part in priced for block in part)
+        segments = []
+        for index, group in enumerate(groups):
+            own = sum(block.host_s for block in priced[index]) / host_s if host_s else 0.0
+            price = sum_blocks([(block, 1) for block in priced[index]], excess_s * own)
+            parameters = sum((pieces[each].parameters for each in group), LocalParameters())
+            segments.append(Segment(price, parameters, blocks[index]))
+        return tuple(segments)

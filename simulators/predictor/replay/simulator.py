@@ -1,0 +1,184 @@
+"""The default simulator: built-in workload, priced blocks, replayed timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainscout.simulators.predictor.answer.flops import step_flops
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.memory import footprint
+from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.assemble import Assembler, Sharing
+from trainscout.simulators.predictor.replay.assumptions import assumptions_of
+from trainscout.simulators.predictor.replay.congestion import congestion_of
+from trainscout.simulators.predictor.replay.prices import (
+    BUBBLE,
+    EVIDENCE,
+    HOST,
+    PART_INDEX,
+    PARTS,
+    Pricer,
+)
+from trainscout.simulators.predictor.replay.steady import Step, replay_step
+from trainscout.simulators.predictor.uncertainty import error_bar
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.workload.ir import Block, Communicator
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Workload
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+
+# A collective large enough to use every channel its communicator opens.
+_LARGE_BYTES = 256 * 2**20
+# A part smaller than this fraction of the step is rounding left over from subtractions.
+ROUNDING = 1e-12
+
+
+class ReplaySimulator:
+    """Block-level replay of the Megatron-style workload, as calibrated or as it comes."""
+
+    name = "replay"
+
+    def __init__(
+        self,
+        calibration: Calibration | None = None,
+        measured: MeasuredTable | None = None,
+        network: CongestedNetwork | None = None,
+    ) -> None:
+        self._calibration = calibration
+        self._measured = measured
+        self._network = network
+        runs = () if calibration is None else calibration.runs
+        self._own_runs = [(run.features, run.log_residual) for run in runs]
+
+    def simulate(self, job: Job) -> Prediction:
+        """Predict one step of a valid job (see ``Simulator.simulate``).
+
+        Raises:
+            InputError: for a job on another GPU than the calibration's.
+        """
+        prediction = self.without_error_bar(job)
+        interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
+        return replace(prediction, interval_s=interval_s)
+
+    def workload(self, job: Job) -> Workload:
+        """What is replayed: from the built-in source unless a subclass has another."""
+        return build_workload(job)
+
+    def without_error_bar(self, job: Job) -> Prediction:
+        """As ``simulate``, but needs no residuals: what they are made with."""
+        if self._calibration is not None:
+            self._calibration.check_gpu(job.gpu)
+        workload = self.workload(job)
+        pricer = Pricer(
+            job.gpu,
+            job.network,
+            job.framework,
+            workload.communicators,
+            self._calibration,
+            self._measured,
+            congestion_of(job, self._network),
+        )
+        assembler = Assembler(job, workload, pricer)
+        step = replay_step(job, assembler.assemble)
+        prediction = _predict(job, workload, pricer, step, self._network)
+        said: tuple[str, ...] = ()
+        if self._calibration is not None:
+            said += (self._calibration.words,)
+        if self._network is not None:
+            said += (self._network.words,)
+        if self._measured is not None:
+            from trainscout.simulators.predictor.kernels.measured import doubts
+
+            said += doubts(job.gpu, self._measured)
+        if not said:
+            return prediction
+        return replace(prediction, assumptions=(*prediction.assumptions, *said))
+
+
+def _predict(
+    job: Job, workload: Workload, pricer: Pricer, step: Step, network: CongestedNetwork | None
+) -> Prediction:
+    memory = footprint(job, workload, open_channels(job, workload.communicators))
+    seconds = step.step_time_s
+    parts = [_stage_parts(step, stage) for stage in range(job.recipe.pp)]
+    critical = min(range(len(parts)), key=lambda stage: parts[stage][PART_INDEX[BUBBLE]])
+    breakdown = {
+        name: float(part)
+        for name, part in zip(PARTS, parts[critical], strict=True)
+        if part > ROUNDING * seconds
+    }
+    flops = step_flops(job)
+    peak = job.gpu.peak(job.precision) * job.world_size * seconds
+    tokens_per_s = job.tokens_per_step / seconds
+    cost = seconds * job.world_size * job.gpu.price_usd_per_hour / 3600
+    shares, estimated = _evidence(job, workload, pricer, step)
+    return Prediction(
+        step_time_s=seconds,
+        mfu=flops.model / peak,
+        hfu=flops.hardware / peak,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / job.world_size,
+        cost_per_step_usd=cost,
+        cost_per_billion_tokens_usd=cost / job.tokens_per_step * 1e9,
+        cost_of_run_usd=cost / job.tokens_per_step * job.training.tokens,
+        fits=memory.headroom_bytes >= 0,
+        memory=memory,
+        breakdown_s=breakdown,
+        critical_stage=critical,
+        evidence_share=shares,
+        estimated_operations=estimated,
+        assumptions=assumptions_of(job, breakdown.get(HOST, 0.0) / seconds, network),
+    )
+
+
+def _stage_parts(step: Step, stage: int) -> np.ndarray:
+    """Seconds by part of one stage's compute stream; they sum to the step time."""
+    passes = step.program.pass_part_s[stage].sum(axis=(0, 1))
+    parts: np.ndarray = (
+        passes * step.micro_batches + step.program.end_part_s[stage] + step.idle_part_s[stage]
+    )
+    return parts
+
+
+def open_channels(job: Job, groups: Mapping[str, Communicator]) -> int:
+    """NCCL channels all communicators of one rank open together."""
+    return sum(
+        price_collective("all_reduce", _LARGE_BYTES, group, job.gpu, job.network).channels
+        for group in groups.values()
+        if group.size > 1
+    )
+
+
+def _evidence(
+    job: Job, workload: Workload, pricer: Pricer, step: Step
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Share of all stages' priced seconds by evidence, and what was only estimated."""
+    totals = np.zeros(len(EVIDENCE))
+    estimated: set[str] = set()
+
+    def add(block: Block, count: float) -> None:
+        priced = pricer.block(block)
+        np.add(totals, priced.evidence_s * count, out=totals)
+        estimated.update(priced.estimated)
+
+    for stage in workload.stages:
+        for run in (run for chunk in stage.chunks for run in chunk.runs):
+            for block in (run.forward, run.backward):
+                add(block, run.count * job.num_micro_batches)
+    # What ZeRO 2 and 3 exchange for every micro-batch, replayed or not; the rest happens once.
+    per_replayed = step.micro_batches / step.simulated_micro_batches
+    sharing = Sharing.of(job)
+    every = {"reduce_gradients": sharing.reduce_every, "gather_parameters": sharing.gather_every}
+    for block in step.program.blocks.values():
+        add(block, per_replayed if every.get(block.name) else 1)
+    total = float(totals.sum()) or 1.0
+    shares = {str(grade): float(t) / total for grade, t in zip(EVIDENCE, totals, strict=True)}
+    return shares, tuple(sorted(estimated))

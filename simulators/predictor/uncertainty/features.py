@@ -1,0 +1,133 @@
+"""What makes two predictions alike, so that the error of one says something about the other."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.kernels import kernel_uncertainty
+from trainscout.simulators.predictor.question.job import TENSOR_CORE_TYPE, Gpu, Job
+
+_BITS = {"fp8": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
+_SHORTEST_LAYER_S = 1e-6
+
+LAUNCH_BOUND = 0.05
+"""Share of a step spent waiting for the host from which it counts as launch-bound."""
+
+# How far apart two predictions are for differing in one of these. A few rounded settings were
+# compared by coverage and interval score of runs left out; finer ones change little.
+KINDS: Mapping[str, float] = {
+    "gpu": 1.0,
+    "architecture": 1.0,
+    "bits": 1.0,
+    "moe": 1.5,
+    "attention": 1.0,
+    "fusion": 1.0,
+}
+# The difference in these that counts as one unit of distance.
+_GPU_DOUBLINGS = 2.0
+_LAYER_DECADES = 0.5
+_COMMUNICATION_SHARE = 0.15
+_HOST_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Features:
+    """One prediction as the error bar sees it.
+
+    ``bits`` of the matrix multiplications; ``moe``: whether the model has experts;
+    ``attention`` as in ``Job``, ``fusion`` as in ``Framework``. ``layer_s``: kernel seconds of
+    one layer and micro-batch, all passes (small ones are bound by launches, and by the shape of
+    their GEMMs). ``communication_share``: share of the step that is exposed communication,
+    ``host_share``: share of it that waits for the host to launch.
+    ``kernel_error``: typical relative error of a GEMM's price on this GPU, larger where
+    coefficients are on loan; it makes no two predictions less alike.
+    """
+
+    gpu: str
+    architecture: str
+    bits: int
+    moe: bool
+    num_gpus: int
+    attention: str
+    fusion: str
+    layer_s: float
+    communication_share: float
+    host_share: float
+    kernel_error: float
+
+
+def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> Features:
+    """The features of a job's prediction; seconds as in ``Prediction``."""
+    layers = job.model.num_layers / job.recipe.pp * job.num_micro_batches
+    bits = _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
+    communication_s = sum(s for part, s in breakdown_s.items() if part.endswith("_communication"))
+    return Features(
+        gpu=job.gpu.name,
+        architecture=job.gpu.architecture,
+        bits=bits,
+        moe=job.model.moe is not None,
+        num_gpus=job.world_size,
+        attention=job.attention,
+        fusion=job.framework.fusion,
+        layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
+        communication_share=communication_s / step_time_s,
+        host_share=breakdown_s.get("host", 0.0) / step_time_s,
+        kernel_error=_kernel_error(
+            job.gpu, _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel_error(gpu: Gpu, bits: int) -> float:
+    errors = kernel_uncertainty(gpu)
+    return errors["gemm_fp8"] if bits == 8 and "gemm_fp8" in errors else errors["gemm"]
+
+
+def kinds_of(features: Features) -> tuple[str, ...]:
+    """The values that are alike or not, in the order of ``KINDS``."""
+    return tuple(str(getattr(features, name)) for name in KINDS)
+
+
+def sizes_of(features: Features) -> tuple[float, ...]:
+    """The values that are more or less alike, each in its own unit of distance."""
+    return (
+        math.log2(features.num_gpus) / _GPU_DOUBLINGS,
+        math.log10(features.layer_s) / _LAYER_DECADES,
+        features.communication_share / _COMMUNICATION_SHARE,
+        features.host_share / _HOST_SHARE,
+    )
+
+
+_PENALTIES = np.array([distance**2 for distance in KINDS.values()])
+
+
+def similarity(
+    kinds: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    of_kinds: NDArray[np.int64],
+    of_sizes: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """``exp(-d^2 / 2)`` of the distances ``d`` from each of ``n`` predictions to one.
+
+    ``kinds`` (6, n) are codes of ``kinds_of``, ``sizes`` (4, n) columns of ``sizes_of``; those
+    of the one have shape (6, 1) and (4, 1).
+    """
+    squared = _PENALTIES @ (kinds != of_kinds) + ((sizes - of_sizes) ** 2).sum(axis=0)
+    weights: NDArray[np.float64] = np.exp(-0.5 * squared)
+    return weights
+
+
+def likeness(one: Features, other: Features) -> float:
+    """``similarity`` of two predictions."""
+    kinds = zip(KINDS.values(), kinds_of(one), kinds_of(other), strict=True)
+    sizes = zip(sizes_of(one), sizes_of(other), strict=True)
+    squared = sum(distance**2 for distance, mine, theirs in kinds if mine != theirs)
+    squared += sum((mine - theirs) ** 2 for mine, theirs in sizes)
+    return math.exp(-0.5 * squared)

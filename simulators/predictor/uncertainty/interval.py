@@ -1,0 +1,162 @@
+"""The error bar: where a measured step would lie, from the residuals of runs like it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.features import (
+    Features,
+    features_of,
+    likeness,
+    similarity,
+    sizes_of,
+)
+from trainscout.simulators.predictor.uncertainty.neighbours import quantiles, source_balanced
+from trainscout.simulators.predictor.uncertainty.table import (
+    ResidualTable,
+    Tuning,
+    published_residuals,
+)
+
+LEVEL = 0.8
+"""Share of measured steps that an error bar is meant to hold."""
+
+_NORMAL = NormalDist()
+
+
+def error_bar(
+    job: Job,
+    step_time_s: float,
+    breakdown_s: Mapping[str, float],
+    own: Sequence[tuple[Features, float]] = (),
+) -> tuple[float, float]:
+    """The interval in seconds that holds a measured step with probability ``LEVEL``.
+
+    It need not lie evenly around the prediction, nor hold it: where predictions of such runs
+    were all too low, it says so.
+
+    Args:
+        own: runs that the predictor was calibrated on, with the logarithm of measured over
+            predicted time of each when it was left out; empty for an uncalibrated predictor.
+    """
+    features = features_of(job, step_time_s, breakdown_s)
+    low, high = log_interval(published_residuals(), features)
+    if own:
+        low, high = calibrated_interval((low, high), features, own)
+    return step_time_s * math.exp(low), step_time_s * math.exp(high)
+
+
+def calibrated_interval(
+    published: tuple[float, float],
+    features: Features,
+    own: Sequence[tuple[Features, float]],
+    level: float = LEVEL,
+) -> tuple[float, float]:
+    """The interval of a calibrated predictor, from the runs it was calibrated on.
+
+    Beside such a run its ends are where Student's t puts those of errors that spread as the left
+    out ones did, with the published spread counted as one run more. Away from all of them it
+    widens to the ``published`` interval, with that one's middle at zero: what was off on this
+    machine in general has been corrected.
+    """
+    from scipy.special import stdtrit
+
+    upper = (1 + level) / 2
+    half = (published[1] - published[0]) / 2
+    squares = (half / _NORMAL.inv_cdf(upper)) ** 2 + sum(residual**2 for _, residual in own)
+    runs = len(own) + 1
+    beside = float(stdtrit(runs, upper)) * math.sqrt(squares / runs)
+    nearest = max(likeness(run, features) for run, _ in own)
+    reach = nearest * beside + (1 - nearest) * max(half, beside)
+    return -reach, reach
+
+
+def log_interval(
+    table: ResidualTable, features: Features, level: float = LEVEL
+) -> tuple[float, float]:
+    """Logarithms of the interval's ends over the prediction."""
+    near = similarity(
+        table.kinds, table.sizes, table.codes(features), np.array([sizes_of(features)]).T
+    )
+    # No run is infinitely far: with all of them at zero there would be nothing to go by.
+    weights, novelty = source_balanced(np.maximum(near, 1e-300), table.sources)
+    own = Own(features.kernel_error, features.host_share, table.publications(features.gpu))
+    return interval(table, weights, novelty, own, table.tuning, level)
+
+
+@dataclass(frozen=True)
+class Own:
+    """What widens an interval beyond its neighbours' residuals.
+
+    ``kernel_error`` and ``host_share`` as in ``Features``; ``publications`` with runs on this GPU
+    among the residuals.
+    """
+
+    kernel_error: float
+    host_share: float
+    publications: int
+
+
+def interval(
+    table: ResidualTable,
+    weights: NDArray[np.float64],
+    novelty: float,
+    own: Own,
+    tuning: Tuning,
+    level: float,
+) -> tuple[float, float]:
+    """Ends of one prediction's interval.
+
+    A GPU's runs share an error. What ``k`` publications, each as far off as GPUs are from one
+    another, leave unknown of it is one in ``1 + k`` of its variance, and so much of
+    ``tuning.new_gpu`` is the least the interval reaches to either side of its middle.
+
+    Args:
+        weights: (n,) of the table's rows, and with them ``novelty``: see ``source_balanced``.
+    """
+    low, middle, high = spread(table.residuals, weights, novelty, tuning, level)
+    kernels = excess(own.kernel_error, table.kernel_errors, weights)
+    host = tuning.host_error * excess(own.host_share, table.host_shares, weights)
+    low, high = widened(low, middle, high, math.hypot(kernels, host), level)
+    least = tuning.new_gpu / math.sqrt(1 + own.publications)
+    return min(low, middle - least), max(high, middle + least)
+
+
+def spread(
+    ascending: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    novelty: float,
+    tuning: Tuning,
+    level: float,
+) -> tuple[float, float, float]:
+    """Low end, middle and high end of the tuned interval of weighted residuals.
+
+    It is up to twice as wide where nothing is near. ``novelty`` as ``source_balanced`` gives it.
+    """
+    tail = min(0.5, (1 - level) / 2 * tuning.tail_factor)
+    low, middle, high = quantiles(ascending, weights, [tail, 0.5, 1 - tail])
+    stretch = 1 + novelty
+    return middle + (low - middle) * stretch, middle, middle + (high - middle) * stretch
+
+
+def excess(own: float, others: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """What of an independent error is not in the neighbours' residuals already, as theirs is.
+
+    All are relative errors of one kind (or in one proportion to them), and so is what is left.
+    """
+    return math.sqrt(max(0.0, own**2 - float(weights @ others**2)))
+
+
+def widened(
+    low: float, middle: float, high: float, error: float, level: float
+) -> tuple[float, float]:
+    """Ends of an interval whose errors are joined by independent ones of that typical size."""
+    reach = _NORMAL.inv_cdf((1 + level) / 2) * error / _NORMAL.inv_cdf(0.75)
+    return middle - math.hypot(middle - low, reach), middle + math.hypot(high - middle, reach)

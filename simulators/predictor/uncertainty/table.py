@@ -1,0 +1,226 @@
+"""The residuals of published runs: what each prediction was, and how far off.
+
+The file is written by ``trainscout residuals`` and says so in its header, YAML behind
+``#``, together with what was calibrated on it.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.uncertainty.features import (
+    KINDS,
+    Features,
+    kinds_of,
+    sizes_of,
+)
+
+RESIDUALS = Path(__file__).with_name("residuals.csv")
+DEGREES = ("tp", "pp", "cp", "ep", "vpp", "micro_batch")
+SWITCHES = (
+    "recompute",
+    "sp",
+    "zero_stage",
+    "overlap_grad_reduce",
+    "overlap_param_gather",
+    "tp_comm_overlap",
+)
+_COLUMNS = (
+    "id",
+    "source",
+    "sweep",
+    *(field.name for field in fields(Features)),
+    *DEGREES,
+    *SWITCHES,
+    "log_residual",
+)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """One measured run beside its prediction.
+
+    ``source`` is its publication, ``sweep`` names runs that did the same work in other layouts.
+    ``log_residual`` is the natural logarithm of measured over predicted step time.
+    """
+
+    id: str
+    source: str
+    sweep: str
+    features: Features
+    recipe: Recipe
+    log_residual: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What is calibrated, so that intervals hold what they say (``coverage.calibrate``).
+
+    A level of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals.
+    ``host_error``: typical relative error of the time waited for the host. ``new_gpu``: how far,
+    as a logarithm, an interval reaches at least to either side of its middle on a GPU without
+    runs.
+    """
+
+    tail_factor: float = 1.0
+    host_error: float = 0.0
+    new_gpu: float = 0.0
+
+
+class ResidualTable:
+    """Residuals as columns, ascending by residual, and the ``ids`` of their runs.
+
+    ``residuals``, ``kernel_errors`` and ``host_shares`` (n,), ``kinds`` (6, n) and ``sizes``
+    (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings``
+    (6, n) the logarithms to base two of the recipes' degrees, ``switches`` (6, n) their switches
+    as numbers.
+    """
+
+    def __init__(self, rows: Sequence[Residual], tuning: Tuning) -> None:
+        if not rows:
+            raise ValueError("a table of residuals needs rows")
+        rows = sorted(rows, key=lambda row: (row.log_residual, row.id))
+        self.tuning = tuning
+        self.ids = frozenset(row.id for row in rows)
+        self.residuals = np.array([row.log_residual for row in rows])
+        self._vocabulary: tuple[dict[str, int], ...] = tuple({} for _ in KINDS)
+        codes = [
+            [
+                known.setdefault(kind, len(known))
+                for known, kind in zip(self._vocabulary, kinds_of(row.features), strict=True)
+            ]
+            for row in rows
+        ]
+        self.kinds = np.array(codes, dtype=np.int64).T
+        self.sizes = np.array([sizes_of(row.features) for row in rows]).T
+        self.kernel_errors = np.array([row.features.kernel_error for row in rows])
+        self.host_shares = np.array([row.features.host_share for row in rows])
+        pairs = {(row.features.gpu, row.source) for row in rows}
+        self._publications = Counter(gpu for gpu, _ in pairs)
+        self.source_names = tuple(sorted({row.source for row in rows}))
+        self.sources = numbered([row.source for row in rows])
+        self.sweeps = numbered([f"{row.source}: {row.sweep}" for row in rows])
+        self.doublings = np.array([doublings_of(row.recipe) for row in rows]).T
+        self.switches = np.array(
+            [numbered([str(getattr(row.recipe, name)) for row in rows]) for name in SWITCHES]
+        )
+
+    @property
+    def gpus(self) -> NDArray[np.int64]:
+        """Each run's GPU as a number, (n,)."""
+        return self._column("gpu")
+
+    @property
+    def architectures(self) -> NDArray[np.int64]:
+        """Each run's GPU architecture as a number, (n,)."""
+        return self._column("architecture")
+
+    def _column(self, kind: str) -> NDArray[np.int64]:
+        column: NDArray[np.int64] = self.kinds[list(KINDS).index(kind)]
+        return column
+
+    def publications(self, gpu: str) -> int:
+        """How many sources have runs on this GPU."""
+        return self._publications.get(gpu, 0)
+
+    def codes(self, features: Features) -> NDArray[np.int64]:
+        """``kinds_of`` as the table numbers them, (6, 1); -1 for what it has not seen."""
+        pairs = zip(self._vocabulary, kinds_of(features), strict=True)
+        return np.array([[known.get(kind, -1)] for known, kind in pairs], dtype=np.int64)
+
+
+def doublings_of(recipe: Recipe) -> tuple[float, ...]:
+    """Logarithms to base two of a recipe's degrees."""
+    return tuple(float(np.log2(getattr(recipe, name))) for name in DEGREES)
+
+
+def numbered(labels: Sequence[str]) -> NDArray[np.int64]:
+    """Equal labels, equal numbers: each label's place in alphabetical order."""
+    return np.unique(np.array(labels), return_inverse=True)[1].astype(np.int64)
+
+
+@functools.cache
+def published_residuals() -> ResidualTable:
+    """The table that ships with the project, read once per process."""
+    return read_table(RESIDUALS.read_text(encoding="utf-8"))
+
+
+def read_table(text: str) -> ResidualTable:
+    """The table that ``table_text`` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: when it did not.
+    """
+    lines = text.splitlines(keepends=True)
+    header = [line[1:] for line in lines if line.startswith("#")]
+    tuning = Tuning(**yaml.safe_load("".join(header))["tuning"])
+    body = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return ResidualTable([_residual(cells) for cells in body], tuning)
+
+
+def table_text(rows: Sequence[Residual], tuning: Tuning, provenance: dict[str, Any]) -> str:
+    """The table as a file: ``provenance`` and ``tuning`` as its header, one line per run."""
+    header = yaml.safe_dump({**provenance, "tuning": asdict(tuning)}, sort_keys=False)
+    buffer = io.StringIO()
+    buffer.writelines(f"# {line}\n" for line in header.splitlines())
+    writer = csv.DictWriter(buffer, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        cells = {
+            "id": row.id,
+            "source": row.source,
+            "sweep": row.sweep,
+            **asdict(row.features),
+            **{name: getattr(row.recipe, name) for name in (*DEGREES, *SWITCHES)},
+            "log_residual": f"{row.log_residual:.5f}",
+        }
+        cells["moe"] = int(row.features.moe)
+        cells["layer_s"] = f"{row.features.layer_s:.4g}"
+        cells["communication_share"] = f"{row.features.communication_share:.4f}"
+        cells["host_share"] = f"{row.features.host_share:.4f}"
+        cells["kernel_error"] = f"{row.features.kernel_error:.4f}"
+        for name in SWITCHES:
+            cells[name] = int(cells[name]) if isinstance(cells[name], bool) else cells[name]
+        writer.writerow(cells)
+    return buffer.getvalue()
+
+
+def _residual(cells: dict[str, str]) -> Residual:
+    features = Features(
+        gpu=cells["gpu"],
+        architecture=cells["architecture"],
+        bits=int(cells["bits"]),
+        moe=bool(int(cells["moe"])),
+        num_gpus=int(cells["num_gpus"]),
+        attention=cells["attention"],
+        fusion=cells["fusion"],
+        layer_s=float(cells["layer_s"]),
+        communication_share=float(cells["communication_share"]),
+        host_share=float(cells["host_share"]),
+        kernel_error=float(cells["kernel_error"]),
+    )
+    recipe: dict[str, Any] = {name: int(cells[name]) for name in (*DEGREES, "zero_stage")}
+    recipe["recompute"] = cells["recompute"]
+    for name in SWITCHES:
+        if name not in recipe:
+            recipe[name] = bool(int(cells[name]))
+    return Residual(
+        id=cells["id"],
+        source=cells["source"],
+        sweep=cells["sweep"],
+        features=features,
+        recipe=Recipe(**recipe),
+        log_residual=float(cells["log_residual"]),
+    )

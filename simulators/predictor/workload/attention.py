@@ -1,0 +1,338 @@
+"""Self-attention: projections, rotary positions, cores, MLA, context parallelism."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.workload.elementwise import repeat_ops, rope_ops
+from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Attention,
+    Collective,
+    Gemm,
+    Op,
+    SendRecv,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.linear import bias_grad, linear
+from trainscout.simulators.predictor.workload.part import Part, norm
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def attention_parts(shard: Shard) -> list[Part]:
+    """The parts of one attention sub-layer, norm to output projection."""
+    project = _mla_projection(shard) if shard.model.mla else _projection(shard)
+    return [
+        norm(
+            shard,
+            "attention_norm",
+            shard.local_tokens,
+            shard.model.hidden_size,
+            keep_output=shard.column_input_bytes,
+        ),
+        *project,
+        _core(shard),
+        _output(shard),
+    ]
+
+
+def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
+    """Bytes of this rank's Q, K and V of one micro-batch."""
+    per_token = shard.element_bytes * shard.tokens
+    model = shard.model
+    if model.mla is not None:
+        heads = shard.heads
+        return (
+            heads * model.qk_head_dim * per_token,
+            heads * model.qk_head_dim * per_token,
+            heads * model.v_head_dim * per_token,
+        )
+    width = model.qk_head_dim * per_token
+    return shard.heads * width, shard.kv_heads * width, shard.kv_heads * width
+
+
+def _projection(shard: Shard) -> list[Part]:
+    model = shard.model
+    width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
+    forward, backward = linear(
+        shard,
+        "qkv",
+        shard.tokens,
+        model.hidden_size,
+        width,
+        parallel="column",
+        joined=tuple(heads * model.qk_head_dim for heads in (shard.heads, *[shard.kv_heads] * 2)),
+    )
+    q, k, v = _qk_bytes(shard)
+    if model.qkv_bias:
+        backward += bias_grad("qkv", shard.tokens * width, shard.element_bytes)
+    saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
+    if model.qk_norm:
+        forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
+        backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
+        saved.append(Alloc("qk_norm_input", q + k))
+    if shard.fusion == "eager":
+        # Attention reads slices of the packed product, which keep all of it alive; keys and
+        # values are written once more with their positions.
+        saved.append(Alloc("packed_kv", k + v))
+    if model.position == "rope":
+        rotate, rotate_back = rope_ops(shard, (q + k) // shard.element_bytes)
+        forward += rotate
+        backward = rotate_back + backward
+    repeat, sum_repeated = repeat_ops(shard, k + v)
+    forward += repeat
+    backward = sum_repeated + backward
+    if shard.repeats_kv:
+        saved.append(Alloc("repeated_kv", (shard.heads // shard.kv_heads - 1) * (k + v)))
+    full = shard.tokens * model.hidden_size * shard.element_bytes
+    gathered = full if shard.sp else 0
+    return [
+        Part(
+            tuple(forward),
+            tuple(backward),
+            tuple(saved),
+            forward_peak_bytes=gathered + q + k + v,
+            # The gradients of both sides, and the input when it must be gathered again.
+            backward_peak_bytes=q + k + v + full + gathered,
+            module="qkv",
+        )
+    ]
+
+
+def _mla_projection(shard: Shard) -> list[Part]:
+    """Low-rank query and key/value projections (DeepSeek-V2, equations 9-19).
+
+    The down projections are replicated over the tensor-parallel group, the up projections
+    sharded by head; the rotary key part is one head shared by all.
+    """
+    model, mla = shard.model, shard.model.mla
+    assert mla is not None
+    local, size = shard.local_tokens, shard.element_bytes
+    latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    down_forward, down_backward = linear(shard, "kv_down", local, model.hidden_size, latent)
+    if mla.q_lora_rank is not None:
+        more_forward, more_backward = linear(
+            shard, "q_down", local, model.hidden_size, mla.q_lora_rank
+        )
+        down_forward += more_forward
+        down_backward = more_backward + down_backward
+    parts = [Part(tuple(down_forward), tuple(down_backward))]
+    keep = shard.linear_input_bytes
+    parts.append(norm(shard, "kv_norm", local, mla.kv_lora_rank, keep_output=keep))
+    if mla.q_lora_rank is not None:
+        parts.append(norm(shard, "q_norm", local, mla.q_lora_rank, keep_output=keep))
+    query_input = mla.q_lora_rank or model.hidden_size
+    q, k, v = _qk_bytes(shard)
+    q_forward, q_backward = linear(
+        shard,
+        "q_up",
+        shard.tokens,
+        query_input,
+        shard.heads * model.qk_head_dim,
+        parallel="column",
+    )
+    kv_forward, kv_backward = linear(
+        shard,
+        "kv_up",
+        shard.tokens,
+        mla.kv_lora_rank,
+        shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim),
+        parallel="column",
+        gathered=latent,
+    )
+    rope_bytes = 2 * shard.tokens * mla.qk_rope_head_dim * size * (shard.heads + 1)
+    projected = shard.tokens * shard.heads * (mla.qk_nope_head_dim + mla.v_head_dim) * size
+    rope: list[Op] = [
+        Streaming("rope_fwd", "elementwise", rope_bytes, launches=2),
+        # The projection's rows hold K's first part and V by turns; both are written apart, K with
+        # its rotary part, which all heads share.
+        Streaming("kv_assemble", "memcpy", projected + k + v),
+    ]
+    unrope: list[Op] = [
+        Streaming("kv_split", "memcpy", projected + k + v),
+        Streaming("rope_bwd", "elementwise", rope_bytes, launches=2),
+    ]
+    parts.append(
+        Part(
+            (*q_forward, *kv_forward, *rope),
+            (*unrope, *kv_backward, *q_backward),
+            (Alloc("q", q), Alloc("k", k), Alloc("v", v)),
+            forward_peak_bytes=q + k + v,
+            backward_peak_bytes=q + k + v,
+            module="mla_up_proj",
+        )
+    )
+    return parts
+
+
+def _core(shard: Shard) -> Part:
+    return _unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard)
+
+
+def _flash_core(shard: Shard) -> Part:
+    model = shard.model
+    kv_heads = shard.heads if model.mla is not None or shard.repeats_kv else shard.kv_heads
+    q, k, v = _qk_bytes(shard)
+    if shard.repeats_kv:
+        k, v = (each * (shard.heads // shard.kv_heads) for each in (k, v))
+    out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
+    logsumexp = 4 * shard.tokens * shard.heads
+    if shard.cp > 1 and shard.cp_comm_type == "a2a":
+        forward, backward = _by_heads(shard, kv_heads, q + k + v, out)
+    elif shard.cp > 1 and shard.gathers_ring:
+        forward, backward = gathered_ring(
+            shard.cp,
+            k + v,
+            q // shard.element_bytes,
+            shard.element_bytes,
+            shard.dtype,
+            lambda step, pass_: _piece(shard, kv_heads, step, pass_),
+        )
+    else:
+        forward, backward = _around_ring(shard, kv_heads, k + v)
+    saved = [Alloc("logsumexp", logsumexp)]
+    # Otherwise the output is the projection's input, which keeps it.
+    if shard.copies_attention_output:
+        saved.append(Alloc("core_output", out))
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        tuple(saved),
+        forward_peak_bytes=out + (k + v if shard.cp > 1 else 0),
+        backward_peak_bytes=q + k + v + out,
+        module="core_attn",
+    )
+
+
+def _attention(
+    shard: Shard, heads: int, kv_heads: int, lengths: tuple[int, int], causal: bool, pass_: str
+) -> Attention:
+    model = shard.model
+    return Attention(
+        f"attention_{pass_}",
+        shard.batch,
+        heads,
+        kv_heads,
+        *lengths,
+        model.qk_head_dim,
+        model.v_head_dim,
+        causal,
+        pass_,
+        shard.dtype,
+        shard.attention,
+    )
+
+
+def _around_ring(shard: Shard, kv_heads: int, exchanged: int) -> tuple[list[Op], list[Op]]:
+    """Every rank's keys and values visit every other rank.
+
+    With the causal triangle balanced over ranks: one causal piece on the local keys, then
+    cp - 1 half-filled pieces while the next keys travel.
+    """
+    forward: list[Op] = []
+    backward: list[Op] = []
+    for step in range(shard.cp):
+        if step < shard.cp - 1:
+            forward.append(SendRecv("kv_exchange", exchanged, "cp", overlaps=1))
+            backward.append(SendRecv("kv_grad_exchange", 2 * exchanged, "cp", overlaps=1))
+        forward.append(_piece(shard, kv_heads, step, "fwd"))
+        backward.append(_piece(shard, kv_heads, step, "bwd"))
+    return forward, backward
+
+
+def _piece(shard: Shard, kv_heads: int, step: int, pass_: str) -> Attention:
+    """Attention to the keys of one rank: a causal triangle of one's own, half of others'."""
+    lengths = shard.sequence, shard.sequence if step == 0 else shard.sequence // 2
+    return _attention(shard, shard.heads, kv_heads, lengths, step == 0, pass_)
+
+
+def _by_heads(shard: Shard, kv_heads: int, inputs: int, output: int) -> tuple[list[Op], list[Op]]:
+    """Shards of the sequence become shards of the heads, and the other way round after.
+
+    Each exchange is packed by destination before and put in order of the sequence after it.
+    """
+
+    def exchange(name: str, size: int) -> list[Op]:
+        return [
+            Streaming(f"{name}_pack", "memcpy", 2 * size),
+            Collective(name, "all_to_all", size, "cp", shard.dtype),
+            Streaming(f"{name}_unpack", "memcpy", 2 * size),
+        ]
+
+    whole = shard.sequence * shard.cp, shard.sequence * shard.cp
+    local = shard.heads // shard.cp, kv_heads // shard.cp
+    return (
+        [
+            *exchange("qkv_exchange", inputs),
+            _attention(shard, *local, whole, True, "fwd"),
+            *exchange("output_exchange", output),
+        ],
+        [
+            *exchange("output_grad_exchange", output),
+            _attention(shard, *local, whole, True, "bwd"),
+            *exchange("qkv_grad_exchange", inputs),
+        ],
+    )
+
+
+def _unfused_core(shard: Shard) -> Part:
+    """Scores, scaled masked softmax, dropout, weighted sum as separate kernels.
+
+    Saved: softmax output, dropout mask and dropout output, i.e. 5 a s^2 b / t bytes at two
+    bytes per element (Korthikanti et al. 2022, section 4.1).
+    """
+    model, s = shard.model, shard.sequence
+    groups, size = shard.batch * shard.heads, shard.element_bytes
+    scores = groups * s * s
+    d, dv, dtype = model.qk_head_dim, model.v_head_dim, shard.dtype
+    forward: list[Op] = [
+        Gemm("scores", s, s, d, dtype, batch=groups),
+        Streaming("softmax_fwd", "softmax_fwd", 2 * scores * size),
+    ]
+    backward: list[Op] = [
+        Gemm("values_dgrad", s, s, dv, dtype, batch=groups),
+        Gemm("values_wgrad", s, dv, s, dtype, batch=groups, layout="NT"),
+    ]
+    saved = [Alloc("softmax", scores * size)]
+    if model.dropout:
+        forward.append(Streaming("attention_dropout", "dropout", scores * (2 * size + 1)))
+        backward.append(Streaming("attention_dropout_bwd", "dropout", scores * (2 * size + 1)))
+        saved += [Alloc("dropout_mask", scores), Alloc("dropout", scores * size)]
+    forward.append(Gemm("values", s, dv, s, dtype, batch=groups, layout="NN"))
+    backward += [
+        Streaming("softmax_bwd", "softmax_bwd", 3 * scores * size),
+        Gemm("scores_dgrad", s, d, s, dtype, batch=groups, layout="NN"),
+        # The keys' gradient, transposed as they were.
+        Gemm("scores_wgrad", d, s, s, dtype, batch=groups, layout="NT"),
+    ]
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        tuple(saved),
+        forward_peak_bytes=scores * size,
+        backward_peak_bytes=2 * scores * size,
+        module="core_attn",
+    )
+
+
+def _output(shard: Shard) -> Part:
+    model = shard.model
+    width = shard.heads * model.v_head_dim
+    forward, backward = linear(
+        shard, "attention_output", shard.tokens, width, model.hidden_size, parallel="row"
+    )
+    if model.linear_bias:
+        backward = (
+            bias_grad(
+                "attention_output", shard.local_tokens * model.hidden_size, shard.element_bytes
+            )
+            + backward
+        )
+    full = shard.tokens * model.hidden_size * shard.element_bytes
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        (Alloc("attention_output_input", shard.tokens * width * shard.linear_input_bytes),),
+        forward_peak_bytes=full,
+        backward_peak_bytes=2 * full,
+        module="attn_out",
+    )

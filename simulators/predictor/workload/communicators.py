@@ -1,0 +1,97 @@
+"""Which ranks talk to each other, and how their groups lie on the nodes.
+
+Megatron's default rank order, innermost first: tp, cp, dp, pp; for expert layers etp, ep,
+expert-dp, pp. With ``use_tp_pp_dp_mapping`` pp comes before dp. Ranks fill NVLink domains in
+order, so a group with a given stride has a fixed number of members per domain.
+"""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.ir import Communicator
+
+# A group's members as (how many, how far apart) by dimension, innermost first: it holds all sums
+# of one multiple of each.
+Span = tuple[tuple[int, int], ...]
+
+
+def spans(job: Job) -> dict[str, Span]:
+    """How the ranks of each dimension's groups lie, under the names of ``communicators``."""
+    recipe = job.recipe
+    tp, cp, pp, ep, etp = recipe.tp, recipe.cp, recipe.pp, recipe.ep, job.etp
+    sharing, experts = tp * cp, etp * ep
+    # Ranks of one stage that lie together, and how far apart what shares neither are.
+    stage, between = (sharing, pp) if recipe.use_tp_pp_dp_mapping else (sharing * job.dp, 1)
+    lie: dict[str, Span] = {
+        "tp": ((tp, 1),),
+        "cp": ((cp, tp),),
+        "dp": ((cp, tp), (job.dp, sharing * between)),
+        "pp": ((pp, stage),),
+        "model": ((tp, 1), (pp, stage)),
+        "embedding": ((min(pp, 2), stage * max(1, pp - 1)),),
+    }
+    if job.model.moe is not None:
+        lie["etp"] = ((etp, 1),)
+        lie["ep"] = ((ep, etp),)
+        lie["etp_ep"] = ((experts, 1),)
+        lie["expert_dp"] = ((job.expert_dp, experts * between),)
+    return lie
+
+
+def communicators(job: Job) -> dict[str, Communicator]:
+    """Every communicator of the job by dimension.
+
+    ``dp`` spans data and context parallelism (gradients are summed over both); ``expert_dp``
+    the replicas of one expert shard; ``etp_ep`` all ranks that share a layer's experts;
+    ``model`` the ranks that hold one replica (gradient norm); ``embedding`` the first and
+    last stage, which share tied embeddings; ``pp`` neighbouring stages.
+    """
+    lie = spans(job)
+    found = {name: place_span(name, span, job) for name, span in lie.items()}
+    # The two ends of a pipeline lie further apart than they repeat.
+    ((stages, apart),) = lie["pp"]
+    found["embedding"] = place_span("embedding", lie["embedding"], job, stages * apart)
+    return found
+
+
+def place(name: str, size: int, stride: int, job: Job) -> Communicator:
+    """The communicator of ``size`` ranks that lie ``stride`` apart."""
+    return place_span(name, ((size, stride),), job)
+
+
+def place_span(name: str, span: Span, job: Job, within: int | None = None) -> Communicator:
+    """The communicator of ranks that lie as ``span`` says, on ``within`` ranks in a row (None:
+    on all)."""
+    domain = min(job.cluster.domain, job.world_size)
+    most = within or job.world_size
+    size = per_domain = 1
+    for count, stride in _joined(span):
+        size *= count
+        per_domain *= _in_a_domain(count, min(count * stride, most), stride, domain)
+    nodes = size // per_domain
+    siblings = max(1, domain // per_domain) if nodes > 1 else 1
+    return Communicator(name, size, per_domain, nodes, siblings)
+
+
+def _joined(span: Span) -> list[tuple[int, int]]:
+    """The span with dimensions that continue each other as one."""
+    joined = [span[0]]
+    for count, stride in span[1:]:
+        before, step = joined[-1]
+        if stride == before * step:
+            joined[-1] = (before * count, step)
+        else:
+            joined.append((count, stride))
+    return joined
+
+
+def _in_a_domain(size: int, extent: int, stride: int, domain: int) -> int:
+    """How many of ``size`` ranks that lie ``stride`` apart, on ``extent`` ranks in a row, share
+    an NVLink domain."""
+    if extent <= domain:
+        return size
+    per_domain = max(1, domain // stride)
+    # A group that straddles domains unevenly is at least spread over whole ones.
+    while size % per_domain:
+        per_domain -= 1
+    return per_domain

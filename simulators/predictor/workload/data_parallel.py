@@ -1,0 +1,97 @@
+"""Gradient reduction and parameter gathering, in buckets, as Megatron-LM and FSDP issue them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Op
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+
+# Megatron-LM's default bucket: max(40 M, 1 M x data-parallel size) parameters when gradients
+# are reduced beside the backward pass, the whole buffer otherwise.
+MEGATRON_BUCKET = 40_000_000
+MEGATRON_BUCKET_PER_REPLICA = 1_000_000
+# Names of the two blocks.
+REDUCE, GATHER = "reduce_gradients", "gather_parameters"
+
+
+def gradient_bytes_per_parameter(job: Job) -> int:
+    if job.framework.accumulate_grads_fp32 or job.precision in ("fp32", "tf32"):
+        return 4
+    return 2
+
+
+def parameter_bytes(job: Job) -> int:
+    """Bytes of one parameter as used in the forward pass."""
+    return 4 if job.precision in ("fp32", "tf32") else 2
+
+
+def bucket_parameters(job: Job) -> int | None:
+    """Parameters per communication bucket; None: everything at hand goes in one call.
+
+    FSDP (``zero_stage`` 3) has no buckets: a layer's flat parameter travels whole.
+    """
+    recipe = job.recipe
+    if not recipe.overlap_grad_reduce or recipe.zero_stage == 3:
+        return None
+    return max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA * job.dp * recipe.cp)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What gradient and parameter communication depends on, besides the parameters.
+
+    ``sharded``: every rank needs only its shard of the reduced gradients. Sizes are bytes of
+    one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``.
+    """
+
+    sharded: bool
+    gradient_bytes: int
+    parameter_bytes: int
+    bucket: int | None
+
+    @classmethod
+    def of(cls, job: Job) -> Transfer:
+        return cls(
+            sharded=job.recipe.zero_stage >= 1,
+            gradient_bytes=(
+                4 if job.framework.reduce_grads_fp32 else gradient_bytes_per_parameter(job)
+            ),
+            parameter_bytes=parameter_bytes(job),
+            bucket=bucket_parameters(job),
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
+    """The collectives that reduce the gradients of ``parameters``.
+
+    All-reduce without a sharded optimizer, reduce-scatter with one.
+    """
+    kind = "reduce_scatter" if transfer.sharded else "all_reduce"
+    ops = _bucketed("grad", kind, parameters, transfer.gradient_bytes, transfer.bucket)
+    return Block(REDUCE, ops)
+
+
+@functools.lru_cache(maxsize=4096)
+def gather_parameters(parameters: LocalParameters, transfer: Transfer) -> Block:
+    """The all-gathers that rebuild ``parameters`` from their shards."""
+    ops = _bucketed("param", "all_gather", parameters, transfer.parameter_bytes, transfer.bucket)
+    return Block(GATHER, ops)
+
+
+def _bucketed(
+    name: str, kind: str, parameters: LocalParameters, size: int, bucket: int | None
+) -> tuple[Op, ...]:
+    ops: list[Op] = []
+    for count, communicator in ((parameters.dense, "dp"), (parameters.expert, "expert_dp")):
+        if not count:
+            continue
+        pieces = max(1, round(count / bucket)) if bucket else 1
+        dtype = "fp32" if size == 4 else "bf16"
+        each = math.ceil(count / pieces) * size
+        ops += [Collective(f"{name}_{kind}", kind, each, communicator, dtype)] * pieces
+    return tuple(ops)

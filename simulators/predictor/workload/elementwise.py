@@ -1,0 +1,116 @@
+"""What memory-bound pieces read and write, by how far the framework fuses them.
+
+Sizes are bytes per element of the piece's main tensor; ``s`` is the width of activations
+(2 in 16 bits). Hand-fused and compiled kernels read each input once and write each output once.
+Written as separate PyTorch operations, every intermediate goes through memory, and what is done
+in fp32 at four bytes.
+"""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.workload.ir import Op, Streaming
+from trainscout.simulators.predictor.workload.shard import Shard
+
+Passes = tuple[list[Op], list[Op]]
+
+
+def norm_ops(shard: Shard, name: str, elements: int) -> Passes:
+    """Normalisation: one kernel forward, two backward, but for an eager RMSNorm.
+
+    Those of PyTorch (it has one for LayerNorm) and of its compiler reach less of the bandwidth
+    than hand-made ones. RMSNorm as models write it is a cast to fp32, a square, its mean, a
+    product with the root's inverse, a cast back and a product with the weight:
+    ``(s+4) + 8 + 4 + 8 + (4+s) + 2s``; autograd then undoes each, ``8s + 60``.
+    """
+    s = shard.element_bytes
+    written = shard.fusion == "eager" and shard.model.normalization == "rmsnorm"
+    if written and not shard.fused_norm:
+        return (
+            [Streaming(f"{name}_fwd", "elementwise", (4 * s + 28) * elements, launches=8)],
+            [Streaming(f"{name}_bwd", "elementwise", (8 * s + 60) * elements, launches=14)],
+        )
+    made = "" if shard.fused_norm else "_plain"
+    return (
+        [Streaming(f"{name}_fwd", f"norm_fwd{made}", 2 * s * elements)],
+        [Streaming(f"{name}_bwd", f"norm_bwd{made}", 3 * s * elements, launches=2)],
+    )
+
+
+def rope_ops(shard: Shard, elements: int) -> Passes:
+    """Rotary positions of queries and keys, ``elements`` in all.
+
+    Fused: one kernel each. Eagerly: a cast to fp32, the rotation as a complex product and a cast
+    back, ``2s + 16``; in 16 bits as two products, a rotated copy and a sum it is as much. A
+    complex product stays a kernel of its own when compiled (TorchInductor generates none).
+    """
+    s = shard.element_bytes
+    apart = shard.fusion == "eager" or shard.complex_rope
+    moved, launches = ((2 * s + 16) * elements, 6) if apart else (2 * s * elements, 2)
+    return (
+        [Streaming("rope_fwd", "elementwise", moved, launches)],
+        [Streaming("rope_bwd", "elementwise", moved, launches)],
+    )
+
+
+def repeat_ops(shard: Shard, grouped_bytes: int) -> Passes:
+    """Keys and values of ``grouped_bytes`` written out for every query head of their group, and
+    the sums of their gradients on the way back; nothing where attention takes them grouped."""
+    if not shard.repeats_kv:
+        return [], []
+    moved = (1 + shard.heads // shard.kv_heads) * grouped_bytes
+    return (
+        [Streaming("kv_repeat", "memcpy", moved, launches=2)],
+        [Streaming("kv_repeat_grad", "reduce", moved, launches=2)],
+    )
+
+
+def activation_ops(shard: Shard, name: str, elements: int) -> Passes:
+    """GeLU (with bias) or SwiGLU over ``elements`` outputs.
+
+    GeLU reads and writes once, and backward reads two tensors and writes one; the gated form has
+    two inputs. Eagerly SwiGLU is two kernels, SiLU and a product, and three backward.
+    """
+    s = shard.element_bytes
+    gated = shard.model.gated_mlp
+    if gated and shard.fusion == "eager":
+        return (
+            [Streaming(f"{name}_fwd", "elementwise", 5 * s * elements, launches=2)],
+            [Streaming(f"{name}_bwd", "elementwise", 9 * s * elements, launches=3)],
+        )
+    inputs = 2 if gated else 1
+    return (
+        [Streaming(f"{name}_fwd", "elementwise", (inputs + 1) * s * elements)],
+        [Streaming(f"{name}_bwd", "elementwise", (2 * inputs + 1) * s * elements)],
+    )
+
+
+def loss_ops(shard: Shard, logits: int) -> Passes:
+    """Cross entropy over this rank's ``logits``.
+
+    ``in_place`` and ``compiled`` read the 16-bit logits twice, for the sum of exponentials and
+    for the gradient; the first writes that over them and scales it in the backward pass, the
+    second makes it there. The others cast to fp32, subtract the maximum, exponentiate, sum and
+    normalise (Megatron's vocabulary-parallel loss; PyTorch's moves as much), and cast the
+    gradient back.
+    """
+    s = shard.element_bytes
+    if shard.cross_entropy == "in_place":
+        return (
+            [Streaming("loss_fwd", "cross_entropy", 3 * s * logits, launches=2)],
+            [Streaming("loss_bwd", "elementwise", 2 * s * logits)],
+        )
+    if shard.cross_entropy == "compiled":
+        return (
+            [Streaming("loss_fwd", "cross_entropy", s * logits, launches=2)],
+            [Streaming("loss_bwd", "cross_entropy", 2 * s * logits)],
+        )
+    return (
+        [
+            Streaming("logits_cast", "cast", (s + 4) * logits),
+            Streaming("loss_fwd", "cross_entropy", 5 * 4 * logits, launches=8),
+        ],
+        [
+            Streaming("loss_bwd", "cross_entropy", 2 * 4 * logits, launches=3),
+            Streaming("logits_grad_cast", "cast", (s + 4) * logits),
+        ],
+    )

@@ -1,0 +1,111 @@
+"""The two ends of the model: embedding on the first stage, norm, logits and loss on the last."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+from trainscout.simulators.predictor.workload.elementwise import loss_ops
+from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
+from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.part import Part, compose, norm
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+@functools.lru_cache(maxsize=1024)
+def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
+    """Vocabulary-parallel embedding lookup, positions, dropout."""
+    model, size = shard.model, shard.element_bytes
+    full = shard.tokens * model.hidden_size
+    forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
+    backward: list[Op] = [Streaming("embedding_bwd", "embedding_bwd", full * (size + 8))]
+    if shard.tp > 1:
+        # Learned positions are added to whole sequences, which are cut afterwards (Megatron-LM).
+        scattered = shard.sp and model.position != "learned"
+        kind = "reduce_scatter" if scattered else "all_reduce"
+        forward.append(Collective("embedding_reduce", kind, full * size, "tp", shard.dtype))
+        if shard.sp:
+            backward.insert(
+                0, Collective("embedding_gather", "all_gather", full * size, "tp", shard.dtype)
+            )
+    local = shard.local_tokens * model.hidden_size
+    saved: list[Alloc] = []
+    if model.position == "learned":
+        forward.append(Streaming("position_add", "elementwise", 3 * full * size))
+        backward.append(Streaming("position_grad", "embedding_bwd", full * (size + 8)))
+    if model.dropout:
+        forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
+        backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
+        saved.append(Alloc("embedding_mask", local))
+    # A lookup's gradient is a dense tensor of the table's size, in every framework.
+    rows = model.padded_vocab_size(shard.tp) // shard.tp
+    part = Part(
+        tuple(forward),
+        tuple(backward),
+        tuple(saved),
+        forward_peak_bytes=2 * full * size,
+        backward_peak_bytes=(2 * full + rows * model.hidden_size) * size,
+    )
+    return compose("embedding", [part])
+
+
+@functools.lru_cache(maxsize=1024)
+def head_blocks(shard: Shard) -> tuple[Block, Block]:
+    """Final norm, vocabulary-parallel logits and cross entropy.
+
+    The loss needs the maximum, the target logit and the sum of exponentials across the
+    tensor-parallel group: three all-reduces of one fp32 value per token (Megatron-LM).
+    """
+    model, size = shard.model, shard.element_bytes
+    vocab = model.padded_vocab_size(shard.tp) // shard.tp
+    logits = shard.tokens * vocab
+    # The output layer stays in bf16 when the layers run in fp8.
+    head = _in_bf16(shard) if shard.is_fp8 else shard
+    forward, backward = linear(
+        head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
+    )
+    per_token = shard.tokens * 4
+    loss_forward, loss_backward = loss_ops(shard, logits)
+    if shard.tp > 1:
+        loss_forward += [
+            Collective(f"loss_{what}", "all_reduce", per_token, "tp", "fp32")
+            for what in ("max", "target", "sum")
+        ]
+    kept, beside = _loss_bytes(shard.cross_entropy, size)
+    # The gradient of the logits meets the gathered input, the input's gradient before and after
+    # it is scattered, and the weight's gradient where the GEMM does not add it to another.
+    full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
+    projection = (2 * full + local if shard.sp else full) * size
+    if not shard.fused_wgrad:
+        projection += vocab * model.hidden_size * size
+    held = 0 if shard.cross_entropy == "in_place" else logits * size
+    loss = Part(
+        (*forward, *loss_forward),
+        (*loss_backward, *backward),
+        (Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),),
+        forward_peak_bytes=logits * beside + (full * size if shard.sp else 0),
+        backward_peak_bytes=max(logits * beside, held + projection - max(0, kept - size) * logits),
+    )
+    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=size)
+    return compose("head", [final, loss])
+
+
+def _loss_bytes(cross_entropy: str, size: int) -> tuple[int, int]:
+    """Bytes per logit that the loss keeps, and that both passes hold at once beside them.
+
+    ``in_place``: the 16-bit logits, which become their gradient. ``compiled``: the logits, and
+    in the backward pass their gradient. ``fp32``: the softmax, beside the logits or their
+    gradient. ``copies``: an fp32 copy of the logits besides. ``eager``: the log-softmax, and the
+    gradients of both its output and its input.
+    """
+    return {
+        "in_place": (size, 0),
+        "compiled": (size, size),
+        "fp32": (4, size),
+        "copies": (4, size + 4),
+        "eager": (4, 8),
+    }[cross_entropy]
+
+
+def _in_bf16(shard: Shard) -> Shard:
+    return replace(shard, precision="bf16")

@@ -1,0 +1,169 @@
+"""Linear layers, replicated or sharded over the tensor-parallel group, with their traffic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from trainscout.simulators.predictor.workload.ir import Collective, Gemm, Op, Streaming
+from trainscout.simulators.predictor.workload.quantise import quantise, transpose
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def linear(
+    shard: Shard,
+    name: str,
+    tokens: int,
+    inputs: int,
+    outputs: int,
+    *,
+    parallel: Literal["column", "row"] | None = None,
+    gathered: int | None = None,
+    joined: tuple[int, ...] = (),
+) -> tuple[list[Op], list[Op]]:
+    """Forward and backward operations of ``y[tokens, outputs] = x[tokens, inputs] W^T``.
+
+    ``inputs`` and ``outputs`` are this rank's; ``parallel`` says which of the two is sharded:
+    ``column`` the outputs, ``row`` the inputs, None neither. Under sequence parallelism a
+    column-parallel layer gathers ``gathered`` elements per token (default ``inputs``) before and
+    a row-parallel one scatters its sum after; without, the input gradient and the output are
+    summed in full. As in Megatron-LM, the backward of a column-parallel layer gathers its input
+    beside the dgrad GEMM and reduces the input gradient beside the wgrad GEMM, while a
+    row-parallel layer must gather the output gradient first. With ``tp_comm_overlap``
+    (userbuffers) communication is cut in ``tp`` pieces that run beside the pieces of the GEMM,
+    so only one piece stays exposed. Software that keeps the gathered input never gathers it again;
+    where the sequence is not the outermost dimension, what is gathered is put in order after and
+    what is scattered before. ``joined`` are the outputs of projections that share the input: those
+    that software keeps apart are products of their own, whose input gradients are added up.
+
+    In 8 bits, what is gathered over tokens is quantised first and travels at one byte an
+    element (Transformer Engine's quantised all-gather); sums travel in 16 bits.
+    """
+    dtype, size = shard.linear_dtype, shard.element_bytes
+    local = tokens // shard.tp
+    if parallel == "column" and shard.sp:
+        forward = quantise(shard, name, local * inputs, gathered=True)
+        backward = quantise(shard, f"{name}_grad", tokens * outputs)
+        backward += transpose(shard, f"{name}_again", tokens * inputs)
+    elif parallel == "row" and shard.sp:
+        forward = quantise(shard, name, tokens * inputs)
+        backward = quantise(shard, f"{name}_grad", local * outputs, gathered=True)
+        backward += transpose(shard, f"{name}_grad", tokens * outputs)
+    else:
+        forward = quantise(shard, name, tokens * inputs)
+        backward = quantise(shard, f"{name}_grad", tokens * outputs)
+    apart = joined if shard.separate_projections and len(joined) > 1 else ()
+    # Asynchronous tensor parallelism multiplies what came from each rank on its own.
+    cuts = shard.tp if parallel and shard.batch_first and shard.tp_comm_overlap else 1
+    product: list[Op] = []
+    dgrad: list[Op] = []
+    wgrad: list[Op] = []
+    for index, width in enumerate(apart or (outputs,)):
+        own = f"{name}_{index}" if apart else name
+        product += [Gemm(f"{own}_fwd", tokens // cuts, width, inputs, dtype)] * cuts
+        dgrad += [Gemm(f"{own}_dgrad", tokens // cuts, inputs, width, dtype, layout="NN")] * cuts
+        wgrad.append(
+            Gemm(
+                f"{own}_wgrad",
+                width,
+                inputs,
+                tokens,
+                dtype,
+                layout="NT",
+                accumulate=shard.fused_wgrad,
+            )
+        )
+    added: list[Op] = []
+    if apart:
+        moved = (len(apart) + 1) * tokens * inputs * size
+        added.append(Streaming(f"{name}_grad_sum", "elementwise", moved))
+
+    def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
+        gathers = kind == "all_gather"
+        element, type_ = (shard.linear_input_bytes, dtype) if gathers else (size, shard.dtype)
+        bytes_ = tokens * width * element
+        return Collective(f"{name}_{what}", kind, bytes_, "tp", type_, overlaps)
+
+    if parallel == "column" and shard.sp:
+        each = gathered or inputs
+        forward += (
+            _beside_gemm(shard, exchange("gather", "all_gather", each), len(product)) + product
+        )
+        beside = shard.overlap_tp_gradients or shard.tp_comm_overlap
+        if not shard.keeps_gathered:
+            backward += _ordered(
+                shard, exchange("gather_again", "all_gather", each, beside * len(dgrad))
+            )
+        scatter = exchange("gather_grad", "reduce_scatter", each, beside * len(wgrad))
+        backward += [*dgrad, *added, *_ordered(shard, scatter), *wgrad, *_summed(shard, scatter)]
+    elif parallel == "column" and shard.tp > 1:
+        forward += product
+        if shard.overlap_tp_gradients:
+            backward += [
+                *dgrad,
+                *added,
+                exchange("grad", "all_reduce", inputs, len(wgrad)),
+                *wgrad,
+            ]
+        else:
+            backward += [*dgrad, *added, *wgrad, exchange("grad", "all_reduce", inputs)]
+    elif parallel == "row" and shard.sp:
+        scatter = exchange("reduce", "reduce_scatter", outputs)
+        pieces = _beside_gemm(shard, scatter, len(product))
+        forward += pieces + product if shard.tp_comm_overlap else product + pieces
+        forward += _summed(shard, scatter)
+        # The gradient of a reduce-scatter is an all-gather of the same size.
+        backward += _beside_gemm(shard, exchange("reduce_grad", "all_gather", outputs), len(dgrad))
+        backward += dgrad + wgrad
+    elif parallel == "row" and shard.tp > 1:
+        forward += [*product, exchange("reduce", "all_reduce", outputs)]
+        backward += dgrad + wgrad
+    else:
+        forward += product
+        backward += dgrad + added + wgrad
+    backward += separate_accumulation(shard, name, outputs * inputs)
+    return forward, backward
+
+
+def separate_accumulation(shard: Shard, name: str, elements: int) -> list[Op]:
+    """Adding a 16-bit weight gradient to the main gradient where the GEMM does not."""
+    return [] if shard.fused_wgrad else [accumulation(shard, name, elements)]
+
+
+def accumulation(shard: Shard, name: str, elements: int) -> Streaming:
+    """Reading a 16-bit weight gradient, and the main gradient, which is written."""
+    main = 4 if shard.accumulate_grads_fp32 else shard.element_bytes
+    moved = elements * (shard.element_bytes + 2 * main)
+    return Streaming(f"{name}_accumulate", "elementwise", moved)
+
+
+def _beside_gemm(shard: Shard, op: Collective, products: int) -> list[Op]:
+    if not shard.tp_comm_overlap:
+        return _ordered(shard, op)
+    piece = op.bytes // shard.tp
+    return [
+        Collective(op.name, op.kind, piece, op.communicator, op.dtype),
+        Collective(op.name, op.kind, op.bytes - piece, op.communicator, op.dtype, products),
+    ]
+
+
+def _ordered(shard: Shard, op: Collective) -> list[Op]:
+    """A gather or scatter over tokens with the copy that puts them in order, if one is needed:
+    ranks' shares are slices of every sequence, collectives deal in whole blocks."""
+    if not shard.batch_first or shard.tp_comm_overlap:
+        return [op]
+    copy = Streaming(f"{op.name}_order", "memcpy", 2 * op.bytes)
+    return [replace(op, overlaps=0), copy] if op.kind == "all_gather" else [copy, op]
+
+
+def _summed(shard: Shard, op: Collective) -> list[Op]:
+    """PyTorch's asynchronous tensor parallelism sends every rank its piece of the product as it
+    is, and adds up what arrived (``_fused_matmul_reduce_scatter``)."""
+    if not shard.batch_first or not shard.tp_comm_overlap:
+        return []
+    return [Streaming(f"{op.name}_sum", "reduce", op.bytes + op.bytes // shard.tp)]
+
+
+def bias_grad(name: str, elements: int, element_bytes: int) -> list[Op]:
+    """Summing a bias gradient over tokens reads the output gradient once."""
+    return [Streaming(f"{name}_bias_grad", "reduce", elements * element_bytes)]

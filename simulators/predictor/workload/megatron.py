@@ -1,0 +1,200 @@
+"""The built-in workload source: a Megatron-LM style job, from shapes alone."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.question.job import DEFAULT_RECOMPUTE_MODULES, Job
+from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.mtp import (
+    mtp_projection_blocks,
+    mtp_projection_parameters,
+)
+from trainscout.simulators.predictor.workload.pairing import paired
+from trainscout.simulators.predictor.workload.parameters import (
+    LocalParameters,
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
+
+
+def build_workload(job: Job) -> Workload:
+    """One training step of a valid job: the program of every pipeline stage."""
+    shard, mode = Shard.of(job), ChunkMode.of(job)
+    return compose_workload(job, lambda shape: build_chunk(shard, mode, shape))
+
+
+@dataclass(frozen=True)
+class ChunkShape:
+    """What a chunk holds: layers of each kind in order, and the model's ends or not.
+
+    ``recomputed``: its first layers that full recomputation repeats (None: all).
+    """
+
+    dense: int
+    experts: int
+    first: bool
+    last: bool
+    recomputed: int | None = None
+
+
+def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workload:
+    """The stages of a valid job, from wherever their chunks come."""
+    recipe = job.recipe
+    made: dict[ChunkShape, Chunk] = {}
+    stages: list[Stage] = []
+    finished: dict[tuple[object, ...], Stage] = {}
+    for stage, layers in enumerate(layers_by_stage(job)):
+        keys = []
+        for index, (start, stop) in enumerate(layers):
+            first = stage == 0 and index == 0
+            last = stage == recipe.pp - 1 and index == recipe.vpp - 1
+            experts = sum(job.model.is_moe_layer(layer) for layer in range(start, stop))
+            dense, recomputed = stop - start - experts, job.recomputed_layers(stage)
+            shape = ChunkShape(dense, experts, first, last, recomputed)
+            if shape not in made:
+                made[shape] = chunk_of(shape)
+            keys.append(shape)
+        # Tied embeddings live on both ends and their gradients are summed.
+        shares = job.model.tied_embeddings and recipe.pp > 1 and stage in (0, recipe.pp - 1)
+        content = (*keys, shares)
+        if content not in finished:
+            chunks = tuple(made[key] for key in keys)
+            count = sum(stop - start for start, stop in layers)
+            parameters = sum((chunk.parameters for chunk in chunks), LocalParameters())
+            finished[content] = Stage(
+                chunks,
+                finish_block(job, parameters, count, shares_embedding=shares),
+                optimizer_block(job, parameters, count),
+            )
+        stages.append(finished[content])
+    shard = Shard.of(job)
+    boundary = shard.local_tokens * job.model.hidden_size * shard.element_bytes
+    return Workload(tuple(stages), communicators(job), boundary)
+
+
+def layers_by_stage(job: Job) -> list[list[tuple[int, int]]]:
+    """For each stage the layer range of each of its chunks, ``[start, stop)``.
+
+    Interleaving deals layers out chunk by chunk: chunk ``c`` of stage ``s`` follows chunk
+    ``c`` of stage ``s - 1`` (Narayanan et al. 2021, figure 4).
+    """
+    recipe = job.recipe
+    ranges: list[list[tuple[int, int]]] = [[] for _ in range(recipe.pp)]
+    start = 0
+    for chunk in range(recipe.vpp):
+        for stage in range(recipe.pp):
+            count = job.layers_per_chunk[stage][chunk]
+            ranges[stage].append((start, start + count))
+            start += count
+    return ranges
+
+
+@dataclass(frozen=True)
+class ChunkMode:
+    """What a chunk's content depends on besides its shard and layers.
+
+    ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
+    ``single_stage``: the head can share the embedding's weight. ``copies_gathered``: gathered
+    parameters are copied out of the gathered buffer before they are used.
+    """
+
+    recompute: str
+    modules: str
+    single_stage: bool
+    copies_gathered: bool
+
+    @classmethod
+    def of(cls, job: Job) -> ChunkMode:
+        recipe = job.recipe
+        return cls(
+            recipe.recompute,
+            recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
+            recipe.pp == 1,
+            job.framework.copies_gathered and recipe.zero_stage == 3,
+        )
+
+
+@functools.lru_cache(maxsize=8192)
+def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
+    """One model chunk: dense layers, then those with experts, between the ends it holds."""
+    runs: list[Run] = []
+    if shape.first:
+        runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
+    for is_moe, recompute, number in layer_runs(mode.recompute, shape):
+        blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
+        runs.append(Run(*blocks, number, layer_parameters(shard, is_moe)))
+    if shape.last:
+        runs += _mtp_modules(shard, mode)
+        shares = shard.model.tied_embeddings and mode.single_stage
+        runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
+    if shard.overlap_dispatch:
+        runs = [_with_exchanges_beside(run) for run in runs]
+    if mode.copies_gathered:
+        runs = [_with_copies(run, shard.element_bytes) for run in runs]
+    return Chunk(tuple(runs))
+
+
+def layer_runs(mode: str, shape: ChunkShape) -> Iterator[tuple[bool, str, int]]:
+    """Equal layers of a chunk in order: whether they have experts, how they are recomputed, how
+    many; ``mode`` is the recipe's recomputation."""
+    left = shape.dense + shape.experts if shape.recomputed is None else shape.recomputed
+    for is_moe, count in ((False, shape.dense), (True, shape.experts)):
+        # Megatron's block method recomputes the first layers of a chunk.
+        head = min(count, left) if mode == "full" else 0
+        left -= head
+        rest = "none" if mode == "full" else mode
+        for recompute, number in (("full", head), (rest, count - head)):
+            if number:
+                yield is_moe, recompute, number
+
+
+def _with_copies(run: Run, element_bytes: int) -> Run:
+    """Both passes gather a layer's parameters: each is read and written once more first."""
+    copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.total)
+    forward, backward = (
+        replace(block, ops=(copy, *block.ops)) for block in (run.forward, run.backward)
+    )
+    return replace(run, forward=forward, backward=backward)
+
+
+def _with_exchanges_beside(run: Run) -> Run:
+    if run.forward.name != "moe_layer_forward":
+        return run
+    forward, backward = paired(run.forward, run.backward)
+    return replace(run, forward=forward, backward=backward)
+
+
+def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
+    """Multi-token-prediction modules, which end the last chunk (Megatron-Core).
+
+    Each looks the shifted tokens up in the embedding, which a stage that is not also the first
+    holds a copy of, and runs the shared head.
+    """
+    model = shard.model
+    if not model.num_mtp_layers:
+        return []
+    is_moe = model.is_moe_layer(model.num_layers)
+    embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
+    layer = layer_blocks(shard, is_moe, mode.recompute, mode.modules)
+    module = [
+        Run(*mtp_projection_blocks(shard), 1, mtp_projection_parameters(shard)),
+        Run(*layer, 1, layer_parameters(shard, is_moe)),
+        Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=False)),
+    ]
+    lookup = Run(*embedding_blocks(shard), 1, embedding)
+    repeated = Run(*embedding_blocks(shard), 1, LocalParameters())
+    return [
+        run
+        for index in range(model.num_mtp_layers)
+        for run in (repeated if index else lookup, *module)
+    ]

@@ -1,0 +1,66 @@
+"""The dense MLP."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.workload.elementwise import activation_ops
+from trainscout.simulators.predictor.workload.ir import Alloc
+from trainscout.simulators.predictor.workload.linear import bias_grad, linear
+from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
+    """A column-parallel then row-parallel MLP of inner ``width`` (before sharding).
+
+    Saved: the first layer's output, the activation's output. Its input is kept by the norm
+    before it.
+    """
+    model, size = shard.model, shard.element_bytes
+    local = width // shard.tp
+    fc1_width = local * (2 if model.gated_mlp else 1)
+    fc1_forward, fc1_backward = linear(
+        shard,
+        f"{prefix}fc1",
+        shard.tokens,
+        model.hidden_size,
+        fc1_width,
+        parallel="column",
+        joined=(local, local) if model.gated_mlp else (),
+    )
+    fc2_forward, fc2_backward = linear(
+        shard,
+        f"{prefix}fc2",
+        shard.tokens,
+        local,
+        model.hidden_size,
+        parallel="row",
+    )
+    act_forward, act_backward = activation_ops(shard, f"{prefix}activation", shard.tokens * local)
+    if model.linear_bias:
+        act_backward += bias_grad(f"{prefix}fc1", shard.tokens * fc1_width, size)
+        fc2_backward = (
+            bias_grad(f"{prefix}fc2", shard.local_tokens * model.hidden_size, size) + fc2_backward
+        )
+    inner = shard.tokens * local * size
+    outer = shard.tokens * model.hidden_size * size
+    residual = shard.local_tokens * model.hidden_size * size
+    # Each gradient appears while its successor's input is still held: of the activation's output
+    # (from the gathered output gradient), then of its input, then of the layer's.
+    gathered = outer if shard.sp else 0
+    fc1_output = shard.tokens * fc1_width * size
+    chain = max(gathered + inner, fc1_output, outer + gathered - inner)
+    saved = [
+        Alloc(f"{prefix}fc1_output", fc1_output),
+        Alloc(f"{prefix}activation", shard.tokens * local * shard.linear_input_bytes),
+    ]
+    if model.gated_mlp and shard.fusion == "eager":
+        # The activated gate is a factor of a product written on its own.
+        saved.append(Alloc(f"{prefix}gate", inner))
+    return Part(
+        (*fc1_forward, *act_forward, *fc2_forward),
+        (*fc2_backward, *act_backward, *fc1_backward),
+        tuple(saved),
+        forward_peak_bytes=2 * outer,
+        backward_peak_bytes=chain + 2 * residual,
+        module="shared_experts" if prefix else "mlp",
+    )

@@ -1,0 +1,406 @@
+"""Mixture-of-experts layers: router, token dispatch and combine, grouped expert GEMMs.
+
+Every rank of the expert-parallel group sends as many tokens; what is priced is the rank that
+receives most, ``load_imbalance`` times the mean or what hot experts make of it. Without a
+capacity factor the host must also read from the device how many go where before it can launch
+the exchange. With ``T`` tokens on a rank, ``K = top_k`` and an expert tensor-parallel group of
+``etp``, a rank's experts process ``T * K * etp`` rows on average, shared by its ``E / ep``
+experts. Tensor parallelism comes with sequence parallelism here (``question.validity``): no
+two ranks hold the same token.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainscout.simulators.predictor.moe import Router, dropped_share, rank_imbalance
+from trainscout.simulators.predictor.moe import rank_loads as loads_of_ranks
+from trainscout.simulators.predictor.question.job import Model, Moe
+from trainscout.simulators.predictor.workload.elementwise import activation_ops
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    HostSync,
+    Op,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.linear import accumulation, separate_accumulation
+from trainscout.simulators.predictor.workload.mlp import mlp_part
+from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.quantise import quantise
+from trainscout.simulators.predictor.workload.shard import Shard
+
+_COUNTS = "share_counts"
+_WEIGHTS = "dispatch_weights"
+
+
+def routed_rows(shard: Shard) -> int:
+    """Token copies one rank sends to experts, after the capacity limit if there is one."""
+    moe = shard.model.moe
+    assert moe is not None
+    rows = shard.local_tokens * moe.top_k
+    if moe.capacity_factor is not None:
+        # Every expert is padded or cut to its capacity.
+        per_expert = math.ceil(rows / moe.num_experts * moe.capacity_factor)
+        rows = per_expert * moe.num_experts
+    return rows
+
+
+def _busiest(shard: Shard, amount: int) -> int:
+    """What of ``amount``, a rank's mean, reaches the rank with the most popular experts."""
+    moe = shard.model.moe
+    assert moe is not None
+    # Experts padded or cut to a capacity all receive the same.
+    return amount if moe.capacity_factor is not None else round(amount * _imbalance(shard))
+
+
+def _imbalance(shard: Shard) -> float:
+    """How many times the mean the busiest rank receives, on average over the layers."""
+    moe = shard.model.moe
+    assert moe is not None
+    if not moe.routed:
+        return moe.load_imbalance
+    router = _routing(moe, shard.local_tokens * shard.ep * shard.etp)
+    return rank_imbalance(router, shard.ep, _expert_layers(shard.model))
+
+
+def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
+    """Share of all tokens that each expert-parallel rank receives, in up to ``num_layers`` layers
+    that differ; empty when all receive as many."""
+    moe, ep = shard.model.moe, shard.ep
+    if moe is None or ep == 1 or moe.capacity_factor is not None:
+        return ()
+    if moe.routed:
+        router = _routing(moe, shard.local_tokens * ep * shard.etp)
+        layers = min(num_layers, _expert_layers(shard.model))
+        return tuple(loads_of_ranks(router, ep, layer) for layer in range(layers))
+    if moe.load_imbalance == 1:
+        return ()
+    busiest = min(1.0, moe.load_imbalance / ep)
+    return ((busiest, *[(1 - busiest) / (ep - 1)] * (ep - 1)),)
+
+
+def dropped_routings(shard: Shard) -> float:
+    """Share of all routings that hot experts at their capacity drop; nothing else is known to."""
+    moe = shard.model.moe
+    if moe is None or not moe.routed or moe.capacity_factor is None:
+        return 0.0
+    router = _routing(moe, shard.local_tokens)
+    return dropped_share(router, moe.capacity_factor, _expert_layers(shard.model))
+
+
+def _routing(moe: Moe, tokens: int) -> Router:
+    return Router(
+        moe.num_experts,
+        tokens,
+        moe.top_k,
+        moe.hot_ratio,
+        moe.hot_weight,
+        measured=moe.measured_layers or None,
+    )
+
+
+def _expert_layers(model: Model) -> int:
+    return sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
+
+
+def moe_parts(shard: Shard) -> list[Part]:
+    """Router, experts and shared experts of one layer."""
+    moe = shard.model.moe
+    assert moe is not None
+    parts = [_router(shard), _counts(shard), _experts(shard)]
+    if moe.shared_ffn_hidden_size:
+        parts.append(mlp_part(shard, moe.shared_ffn_hidden_size, "shared_"))
+    return parts
+
+
+def _router(shard: Shard) -> Part:
+    """Logits GEMM, softmax, top-k and the auxiliary loss's statistics, in fp32."""
+    moe, tokens = shard.model.moe, shard.local_tokens
+    assert moe is not None
+    hidden, experts = shard.model.hidden_size, moe.num_experts
+    score_bytes = tokens * experts * 4
+    dtype = shard.dtype
+    return Part(
+        (
+            Gemm("router_fwd", tokens, experts, hidden, dtype),
+            # Softmax, top-k, routing map, auxiliary loss: each kernel passes over the scores
+            # (26 of them as recorded from Megatron-Core 0.16).
+            _scores("router_scores", "softmax_fwd", 3 if shard.fused_router else 26, score_bytes),
+        ),
+        (
+            _scores(
+                "router_scores_bwd", "softmax_bwd", 3 if shard.fused_router else 14, score_bytes
+            ),
+            Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
+            # Its gradient is added by a kernel of its own in Megatron-Core too.
+            Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT"),
+            accumulation(shard, "router", experts * hidden),
+        ),
+        (Alloc("router_scores", 2 * score_bytes),),
+        forward_peak_bytes=2 * score_bytes,
+        backward_peak_bytes=2 * score_bytes,
+        module="moe",
+    )
+
+
+def _scores(name: str, kind: str, kernels: int, score_bytes: int) -> Streaming:
+    """Kernels over the scores; two in three read or write them in full."""
+    return Streaming(name, kind, kernels * score_bytes * 2 // 3, launches=kernels)
+
+
+def _counts(shard: Shard) -> Part:
+    """How many tokens go to each expert: shared among ranks and read by the host.
+
+    Tokens padded or cut to a capacity need no count.
+    """
+    moe = shard.model.moe
+    assert moe is not None
+    if moe.capacity_factor is not None:
+        return Part((), ())
+    forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=6)]
+    if shard.ep * shard.etp > 1:
+        table = 8 * moe.num_experts * shard.ep * shard.etp
+        forward.append(Collective(_COUNTS, "all_gather", table, "etp_ep", "fp32"))
+    return Part((*forward, HostSync("expert_counts")), (), module="moe")
+
+
+def _experts(shard: Shard) -> Part:
+    moe, model, size = shard.model.moe, shard.model, shard.element_bytes
+    assert moe is not None
+    rows_out = routed_rows(shard)
+    rows_in = _busiest(shard, rows_out * shard.etp)
+    groups = moe.num_experts // shard.ep
+    per_expert = math.ceil(rows_in / groups)
+    hidden, width = model.hidden_size, moe.ffn_hidden_size // shard.etp
+    fc1_width = width * (2 if model.gated_mlp else 1)
+    sent, received = rows_out * hidden * size, rows_in * hidden * size
+
+    act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
+    between_forward = [
+        *act_forward,
+        *quantise(shard, "expert_fc2_fwd", rows_in * width),
+    ]
+    between_backward = [
+        *act_backward,
+        *quantise(shard, "expert_fc1_bwd", rows_in * fc1_width),
+    ]
+    add_biases, bias_gradients = _expert_biases(shard, rows_in, fc1_width)
+    if shard.fused_experts:
+        # What lies between the two layers happens in the products' epilogues.
+        between_forward, between_backward = [], []
+    forward: list[Op] = [
+        *_dispatch(shard, sent, received),
+        *quantise(shard, "expert_fc1_fwd", rows_in * hidden),
+        *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
+        *between_forward,
+        *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),
+        *add_biases,
+        *_combine(shard, sent, received),
+    ]
+    backward: list[Op] = [
+        # The gradient of a combine is a dispatch, and the other way round.
+        *_dispatch(shard, sent, received, suffix="_bwd"),
+        *bias_gradients,
+        *quantise(shard, "expert_fc2_bwd", rows_in * hidden),
+        *_grouped("expert_fc2", "bwd", groups, per_expert, hidden, width, shard),
+        *between_backward,
+        *_grouped("expert_fc1", "bwd", groups, per_expert, fc1_width, hidden, shard),
+        *_combine(shard, sent, received, suffix="_bwd"),
+    ]
+    return Part(
+        tuple(forward),
+        tuple(backward),
+        (
+            Alloc("expert_input", rows_in * hidden * shard.linear_input_bytes),
+            Alloc("expert_fc1_output", rows_in * fc1_width * size),
+            Alloc("expert_activation", rows_in * width * shard.linear_input_bytes),
+            # Where an expert's activation applies its weight, nothing else needs its output.
+            *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
+        ),
+        forward_peak_bytes=received + sent,
+        backward_peak_bytes=received + sent + rows_in * (fc1_width + width) * size,
+        module="moe",
+    )
+
+
+def _dispatch(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
+    """Tokens to their experts: sort by expert, exchange over ep, gather over etp."""
+    moe = shard.model.moe
+    assert moe is not None
+    if moe.dispatcher == "allgather":
+        return _allgather_dispatch(shard, received, suffix)
+    if moe.dispatcher == "deepep" and shard.ep > 1:
+        copies, traffic = _received_once(shard), _sent_once(shard)
+        arrived = _busiest(shard, sent)
+        ops: list[Op] = [
+            Collective(f"dispatch{suffix}", "all_to_all", traffic, "ep", shard.dtype),
+            Streaming(f"permute{suffix}", "permute", copies + arrived, launches=2),
+        ]
+    else:
+        ops = [Streaming(f"permute{suffix}", "permute", 2 * sent, launches=2)]
+        if shard.ep > 1:
+            most = _busiest(shard, sent)
+            ops.append(Collective(f"dispatch{suffix}", "all_to_all", most, "ep", shard.dtype))
+            ops.append(_weights(shard, suffix))
+            ops += _sort(shard, f"sort{suffix}", most)
+    if shard.etp > 1:
+        ops.append(
+            Collective(f"dispatch_gather{suffix}", "all_gather", received, "etp", shard.dtype)
+        )
+        if moe.dispatcher == "alltoall" and not suffix:
+            ops.append(_gathered_weights(shard, "all_gather"))
+    return ops
+
+
+def _combine(shard: Shard, sent: int, received: int, suffix: str = "") -> list[Op]:
+    """Expert outputs back to their tokens, weighted by the router."""
+    moe = shard.model.moe
+    assert moe is not None
+    if moe.dispatcher == "allgather":
+        return _allgather_combine(shard, received, suffix)
+    ops: list[Op] = []
+    if shard.etp > 1:
+        ops.append(
+            Collective(f"combine_reduce{suffix}", "reduce_scatter", received, "etp", shard.dtype)
+        )
+        if moe.dispatcher == "alltoall" and suffix:
+            ops.append(_gathered_weights(shard, "reduce_scatter"))
+    if moe.dispatcher == "deepep" and shard.ep > 1:
+        copies, traffic = _received_once(shard), _sent_once(shard)
+        arrived = _busiest(shard, sent)
+        ops.append(Streaming(f"unpermute{suffix}", "permute", copies + arrived, launches=2))
+        ops.append(Collective(f"combine{suffix}", "all_to_all", traffic, "ep", shard.dtype))
+        return ops
+    if shard.ep > 1:
+        most = _busiest(shard, sent)
+        ops += _sort(shard, f"unsort{suffix}", most)
+        ops.append(Collective(f"combine{suffix}", "all_to_all", most, "ep", shard.dtype))
+    ops.append(Streaming(f"unpermute{suffix}", "permute", 2 * sent, launches=2))
+    return ops
+
+
+def _weights(shard: Shard, suffix: str) -> Collective:
+    """The router's weight of every token copy travels with it (backward: its gradient, back)."""
+    size = routed_rows(shard) * shard.element_bytes
+    return Collective(f"{_WEIGHTS}{suffix}", "all_to_all", size, "ep", shard.dtype)
+
+
+def _gathered_weights(shard: Shard, kind: str) -> Collective:
+    """The weights of all token copies that an expert's ranks share (backward: their gradients)."""
+    size = _busiest(shard, routed_rows(shard) * shard.etp) * shard.element_bytes
+    return Collective(f"{_WEIGHTS}_shared", kind, size, "etp", shard.dtype)
+
+
+def _sort(shard: Shard, name: str, sent: int) -> list[Op]:
+    """Chunks travel by rank and are sorted by local expert, where there are several."""
+    moe = shard.model.moe
+    assert moe is not None
+    return [Streaming(name, "permute", 2 * sent)] if moe.num_experts > shard.ep else []
+
+
+def is_exchange(op: Collective) -> bool:
+    """Whether a collective of an expert layer moves tokens to experts or back."""
+    return op.communicator in ("ep", "etp_ep") and not op.name.startswith((_COUNTS, _WEIGHTS))
+
+
+def _reached(destinations: int, shard: Shard) -> float:
+    """Different destinations that host an expert of one token, routed evenly: at most all."""
+    moe = shard.model.moe
+    assert moe is not None
+    return destinations * (1 - (1 - 1 / destinations) ** moe.top_k)
+
+
+def _received_once(shard: Shard) -> int:
+    """Bytes of the tokens a GPU receives when each comes once, whatever its experts there."""
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    return _busiest(shard, round(size * _reached(shard.ep, shard)))
+
+
+def _sent_once(shard: Shard) -> int:
+    """Bytes a GPU sends when a token goes once to each NVLink domain (inside one: to each GPU).
+
+    Inside a domain a copy is passed on over NVLink while others arrive (DeepEP), so the network
+    between domains decides.
+    """
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    destinations = shard.ep_domains if shard.ep_domains > 1 else shard.ep
+    return _busiest(shard, round(size * _reached(destinations, shard)))
+
+
+def _allgather_dispatch(shard: Shard, received: int, suffix: str) -> list[Op]:
+    """Every rank of the etp x ep group gathers all tokens and keeps those of its experts."""
+    ops: list[Op] = []
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    if shard.ep * shard.etp > 1:
+        gathered = size * shard.ep * shard.etp
+        ops.append(Collective(f"dispatch{suffix}", "all_gather", gathered, "etp_ep", shard.dtype))
+    ops.append(Streaming(f"permute{suffix}", "permute", 2 * received, launches=2))
+    return ops
+
+
+def _allgather_combine(shard: Shard, received: int, suffix: str) -> list[Op]:
+    ops: list[Op] = [Streaming(f"unpermute{suffix}", "permute", 2 * received, launches=2)]
+    size = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
+    if shard.ep * shard.etp > 1:
+        gathered = size * shard.ep * shard.etp
+        ops.append(
+            Collective(f"combine{suffix}", "reduce_scatter", gathered, "etp_ep", shard.dtype)
+        )
+    return ops
+
+
+def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], list[Op]]:
+    """Adding the second layers' biases, weighted by the router, and the gradients of all biases.
+
+    Megatron-Core writes bias times weight in fp32, adds it, puts the experts' rows together and
+    casts back: 28 bytes an element, and as many again for both factors' gradients. The first
+    layers' biases are added by their products.
+    """
+    if not shard.model.linear_bias:
+        return [], []
+    outputs, size = rows * shard.model.hidden_size, shard.element_bytes
+    written = 4 + (size + 4 + 4) + (4 + 4) + (4 + size)
+    return (
+        [Streaming("expert_bias", "elementwise", outputs * written, launches=4)],
+        [
+            Streaming("expert_bias_bwd", "elementwise", outputs * (size + 28), launches=6),
+            Streaming("expert_fc1_bias_grad", "reduce", rows * fc1_width * size),
+        ],
+    )
+
+
+def _grouped(
+    name: str, pass_: str, groups: int, rows: int, outputs: int, inputs: int, shard: Shard
+) -> list[Op]:
+    """One linear layer of all experts of a rank."""
+    dtype, together = shard.linear_dtype, shard.fused_experts
+    forward = GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype, one_kernel=together)
+    if pass_ == "fwd":
+        return [forward]
+    return [
+        GroupedGemm(
+            f"{name}_dgrad",
+            groups,
+            rows,
+            inputs,
+            outputs,
+            dtype,
+            layout="NN",
+            one_kernel=together,
+        ),
+        GroupedGemm(
+            f"{name}_wgrad",
+            groups,
+            rows,
+            outputs,
+            inputs,
+            dtype,
+            layout="NT",
+            accumulate=shard.fused_wgrad,
+            one_kernel=together,
+        ),
+        *separate_accumulation(shard, name, groups * outputs * inputs),
+    ]

@@ -1,0 +1,182 @@
+"""A part of a layer in both passes, how parts compose into blocks, and the two that every
+sub-layer has: norm and residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.workload.elementwise import norm_ops
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Block,
+    Collective,
+    Free,
+    Gemm,
+    GroupedGemm,
+    Op,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operations of one sub-module.
+
+    ``module`` is the name recomputation knows it by. ``saved`` are the tensors the backward
+    needs; ``forward_peak_bytes`` and ``backward_peak_bytes`` the most each pass holds at once
+    beyond what was live before it and beyond ``saved``. Recomputation drops some of ``saved``
+    after the forward pass (``dropped``, by tag) and makes them again by ``rerun`` before the
+    backward.
+    """
+
+    forward: tuple[Op, ...]
+    backward: tuple[Op, ...]
+    saved: tuple[Alloc, ...] = ()
+    forward_peak_bytes: int = 0
+    backward_peak_bytes: int = 0
+    module: str = ""
+    dropped: frozenset[str] = frozenset()
+    rerun: tuple[Op, ...] = ()
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.saved)
+
+    @property
+    def kept(self) -> tuple[Alloc, ...]:
+        """What of ``saved`` outlives the forward pass."""
+        return tuple(tensor for tensor in self.saved if tensor.tag not in self.dropped)
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.kept)
+
+
+def compose(
+    name: str, parts: Sequence[Part], *, rerun_at_once: bool = False
+) -> tuple[Block, Block]:
+    """Forward and backward blocks of parts that run one after another.
+
+    ``rerun_at_once``: what is recomputed is so for all parts before the first backward, not part
+    by part.
+    """
+    forward: list[Op] = []
+    backward: list[Op] = []
+    forward_peak = backward_peak = live = 0
+    for part in parts:
+        forward += part.forward
+        forward += part.kept
+        forward_peak = max(forward_peak, live + part.saved_bytes + part.forward_peak_bytes)
+        live += part.kept_bytes
+    freed = 0
+    waiting = 0
+    if rerun_at_once:
+        backward += [op for part in parts for op in part.rerun]
+        waiting = sum(part.saved_bytes - part.kept_bytes for part in parts)
+    for part in reversed(parts):
+        again = part.saved_bytes - part.kept_bytes
+        if rerun_at_once:
+            again, waiting = waiting, waiting - again
+        else:
+            backward += part.rerun
+        backward += part.backward
+        backward_peak = max(backward_peak, again + part.backward_peak_bytes - freed)
+        backward += [Free(tensor.tag, tensor.bytes) for tensor in part.kept]
+        freed += part.kept_bytes
+    return (
+        Block(
+            f"{name}_forward",
+            tuple(forward),
+            forward_peak,
+            sum(len(part.forward) for part in parts),
+        ),
+        Block(
+            f"{name}_backward",
+            tuple(backward),
+            max(0, backward_peak),
+            sum(len(part.rerun) for part in parts),
+        ),
+    )
+
+
+def until_needed(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """A forward pass without its last product and what follows: no gradient reads their results,
+    so that recomputation which stops early, or whose dead code is removed, never makes them."""
+    products = [op for op in ops if isinstance(op, Gemm | GroupedGemm)]
+    if not products:
+        return tuple(ops)
+    stem = products[-1].name.removesuffix("_fwd")
+    first = next(
+        index
+        for index, op in enumerate(ops)
+        if isinstance(op, Gemm | GroupedGemm | Collective) and op.name.startswith(stem)
+    )
+    return tuple(ops[:first])
+
+
+def checkpointed(
+    name: str, parts: Sequence[Part], input_bytes: int, *, stops_early: bool = False
+) -> tuple[Block, Block]:
+    """Blocks of a fully recomputed layer: only its input is kept, the forward runs twice, the
+    second time ``until_needed`` if it ``stops_early``."""
+    plain_forward, plain_backward = compose(name, parts)
+    rerun = tuple(op for op in plain_forward.ops if not isinstance(op, Alloc))
+    again = until_needed(rerun) if stops_early else rerun
+    backward = tuple(op for op in plain_backward.ops if not isinstance(op, Free))
+    saved = sum(part.kept_bytes for part in parts)
+    transient = max((part.forward_peak_bytes for part in parts), default=0)
+    return (
+        Block(
+            f"{name}_forward",
+            (*rerun, Alloc("layer_input", input_bytes)),
+            saved + transient,
+            plain_forward.forward_ops,
+        ),
+        Block(
+            f"{name}_backward",
+            (*again, *backward, Free("layer_input", input_bytes)),
+            max(plain_forward.peak_bytes, saved + plain_backward.peak_bytes),
+            plain_forward.forward_ops + plain_backward.forward_ops,
+        ),
+    )
+
+
+def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) -> Part:
+    """LayerNorm or RMSNorm.
+
+    ``keep_output``: bytes per element at which the next layer keeps the output (0: not kept).
+    """
+    elements, size = tokens * width, shard.element_bytes
+    saved = [Alloc(f"{name}_input", elements * size)]
+    if keep_output:
+        saved.append(Alloc(f"{name}_output", elements * keep_output))
+    forward, backward = norm_ops(shard, name, elements)
+    return Part(
+        forward=tuple(forward),
+        backward=tuple(backward),
+        saved=tuple(saved),
+        backward_peak_bytes=2 * elements * size,
+        module="layernorm",
+    )
+
+
+def residual(shard: Shard, name: str) -> Part:
+    """Bias, dropout and residual addition in one kernel (Megatron's bias_dropout_add)."""
+    elements, size = shard.local_tokens * shard.model.hidden_size, shard.element_bytes
+    mask = elements if shard.model.dropout else 0
+    backward: list[Op] = [Streaming(f"{name}_grad_add", "elementwise", 3 * elements * size)]
+    if mask:
+        backward.insert(0, Streaming(f"{name}_dropout_bwd", "dropout", 2 * elements * size + mask))
+    return Part(
+        forward=(
+            Streaming(
+                f"{name}_add", "dropout" if mask else "elementwise", 3 * elements * size + mask
+            ),
+        ),
+        backward=tuple(backward),
+        saved=(Alloc(f"{name}_mask", mask),) if mask else (),
+        forward_peak_bytes=2 * elements * size,
+        backward_peak_bytes=2 * elements * size,
+    )

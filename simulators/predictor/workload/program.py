@@ -1,0 +1,95 @@
+"""What a workload source delivers: every pipeline stage's blocks, buckets and step end.
+
+Data-, tensor- and context-parallel peers of a stage run the same program by construction:
+none of their coordinates enters it. Stages and chunks with equal content share the same
+objects, so whatever prices them does so once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from trainscout.simulators.predictor.workload.ir import Block, Communicator, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+
+
+@dataclass(frozen=True)
+class Run:
+    """``count`` equal consecutive pieces of the model and the parameters of one of them."""
+
+    forward: Block
+    backward: Block
+    count: int
+    parameters: LocalParameters
+
+    @cached_property
+    def digest(self) -> tuple[str, str, int, LocalParameters]:
+        return self.forward.digest, self.backward.digest, self.count, self.parameters
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One model chunk of a stage, as runs in forward order."""
+
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def digest(self) -> tuple[object, ...]:
+        return tuple(run.digest for run in self.runs)
+
+    @cached_property
+    def parameters(self) -> LocalParameters:
+        return sum((run.parameters.times(run.count) for run in self.runs), LocalParameters())
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Activation bytes one micro-batch keeps between its forward and its backward."""
+        return sum(run.forward.saved_bytes * run.count for run in self.runs)
+
+    @cached_property
+    def fused_weight_shapes(self) -> frozenset[tuple[int, int]]:
+        """Shapes of the weights whose gradients GEMMs add to a main gradient."""
+        shapes = set()
+        for run in self.runs:
+            for op in run.backward.ops:
+                if isinstance(op, Gemm) and op.accumulate:
+                    shapes.add((op.m, op.n))
+                elif isinstance(op, GroupedGemm) and op.accumulate:
+                    shapes.add((op.n, op.k))
+        return frozenset(shapes)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pipeline stage: its chunks, and what it does once per step.
+
+    ``finish`` runs when all gradients are reduced (norm and embedding gradients, gradient
+    norm), ``optimizer`` after it.
+    """
+
+    chunks: tuple[Chunk, ...]
+    finish: Block
+    optimizer: Block
+
+    @cached_property
+    def parameters(self) -> LocalParameters:
+        return sum((chunk.parameters for chunk in self.chunks), LocalParameters())
+
+    @cached_property
+    def digest(self) -> tuple[object, ...]:
+        """Content of the rank program: equal digests are interchangeable ranks."""
+        chunks = tuple(chunk.digest for chunk in self.chunks)
+        return chunks, self.finish.digest, self.optimizer.digest
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training step of every unique rank.
+
+    ``stage_boundary_bytes`` travel between neighbouring stages per micro-batch and direction.
+    """
+
+    stages: tuple[Stage, ...]
+    communicators: dict[str, Communicator]
+    stage_boundary_bytes: int

@@ -1,0 +1,133 @@
+"""Selective recomputation: which parts of a layer keep less and run some of their forward again.
+
+``Recipe.recompute_modules`` joins module names by ``+``: those of Megatron-Core
+(``transformer_config.py: recompute_modules``), ``qkv`` and ``attn_out`` for the projections
+around the attention core, which policies of other frameworks name, or ``operations`` alone:
+TorchTitan's per-operation policy (``activation_checkpoint.py``), which keeps what attention, every
+other matrix product and every reduce-scatter made, and recomputes the rest of the layer at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trainscout.simulators.predictor.workload.ir import (
+    Alloc,
+    Attention,
+    Collective,
+    Gemm,
+    Op,
+    SendRecv,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.part import Part, until_needed
+from trainscout.simulators.predictor.workload.shard import Shard
+
+OPERATIONS = "operations"
+_WHOLE_MODULES = frozenset(
+    ("qkv", "mla_up_proj", "core_attn", "attn_out", "mlp", "moe", "shared_experts")
+)
+# Products of projections kept apart, by their place: query, key, value; gate, up.
+_APART = re.compile(r"(?:qkv|fc1)_(\d)_fwd")
+# A norm by its input: its name where the projection after it makes it, and whose module runs it.
+_INNER_NORMS = {"attention_norm_input": "norm in qkv", "mlp_norm_input": "norm in mlp"}
+_HOLDERS = {"norm in qkv": "qkv", "norm in mlp": "mlp", "layernorm": "layernorm"}
+_KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "q", "v", "logsumexp", "core_output"))
+
+
+def recompute_parts(shard: Shard, parts: Sequence[Part], modules: frozenset[str]) -> list[Part]:
+    """The parts of one layer under selective recomputation of ``modules``."""
+    if OPERATIONS in modules:
+        return [_by_operation(shard, part) for part in parts]
+    if "moe" in modules:
+        # Megatron checkpoints the layer's experts, routed and shared, as one.
+        modules |= {"shared_experts"}
+    if shard.fusion == "fused" and shard.attention != "unfused":
+        parts = _with_inner_norms(parts)
+    return [_by_module(shard, part, modules) for part in parts]
+
+
+def _with_inner_norms(parts: Sequence[Part]) -> list[Part]:
+    """Norms that Transformer Engine's layers make inside the projection that follows.
+
+    They are no modules of their own, and run again with the one that they are in. In front of
+    experts and of latent projections there are none.
+    """
+    modules = {part.module for part in parts}
+
+    def renamed(part: Part) -> Part:
+        for tensor in part.saved:
+            name = _INNER_NORMS.get(tensor.tag)
+            if name is not None and _HOLDERS[name] in modules:
+                return replace(part, module=name)
+        return part
+
+    return [renamed(part) for part in parts]
+
+
+def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
+    if part.module in modules & _WHOLE_MODULES:
+        last = part.module in ("mlp", "moe") and shard.recompute_stops_early
+        rerun = until_needed(part.forward) if last else part.forward
+        return _drop(part, [tensor.tag for tensor in part.saved], rerun)
+    if _HOLDERS.get(part.module) in modules:
+        # A norm's input is the residual stream and stays.
+        outputs = [tensor.tag for tensor in part.saved if tensor.tag.endswith("_output")]
+        return _drop(part, outputs, part.forward)
+    if part.module == "moe" and "moe_act" in modules:
+        again = tuple(
+            op
+            for op in part.forward
+            if isinstance(op, Streaming) and op.name == "expert_activation_fwd"
+        )
+        return _drop(part, ["expert_activation"], again) if again else part
+    return part
+
+
+def _by_operation(shard: Shard, part: Part) -> Part:
+    """Of a gated layer's seven products the query, value, gate and down projections are kept; of
+    six without a gate the query, value and first of the MLP."""
+    kept_tags = set(_KEPT_OF_OPERATIONS)
+    if not shard.copies_attention_output:
+        kept_tags.add("attention_output_input")
+    dropped = [tensor.tag for tensor in part.saved if tensor.tag not in kept_tags]
+    saved, rerun = list(part.saved), [_again(shard, op) for op in part.forward]
+    if part.module == "mlp":
+        first = next(tensor for tensor in part.saved if tensor.tag.endswith("fc1_output"))
+        gated = shard.model.gated_mlp
+        kept = first.bytes // (2 if gated else 1)
+        saved.remove(first)
+        saved += [Alloc("first_product", kept), Alloc(first.tag, first.bytes - kept)]
+        if gated:
+            hidden = shard.tokens * shard.model.hidden_size
+            saved.append(Alloc("down_product", hidden * shard.element_bytes))
+    scattered = sum(
+        isinstance(op, Collective) and op.kind == "reduce_scatter" for op in part.forward
+    )
+    if scattered:
+        hidden = shard.local_tokens * shard.model.hidden_size
+        saved.append(Alloc("scattered", scattered * hidden * shard.element_bytes))
+    part = replace(part, saved=tuple(tensor for tensor in saved if tensor.bytes))
+    return _drop(part, dropped, tuple(op for op in rerun if op is not None))
+
+
+def _again(shard: Shard, op: Op) -> Op | None:
+    """What of an operation runs again, or None."""
+    if isinstance(op, Gemm):
+        if match := _APART.match(op.name):
+            return op if int(match[1]) % 2 else None
+        kept = {
+            "qkv_fwd": (shard.heads + shard.kv_heads) * shard.model.qk_head_dim,
+            "attention_output_fwd": 0,
+            "fc1_fwd": op.n // 2 if shard.model.gated_mlp else op.n,
+            "fc2_fwd": op.n if shard.model.gated_mlp else 0,
+        }.get(op.name, op.n // 2)
+        return replace(op, n=op.n - kept) if kept < op.n else None
+    scatters = isinstance(op, Collective) and op.kind == "reduce_scatter"
+    return None if scatters or isinstance(op, Attention | SendRecv) else op
+
+
+def _drop(part: Part, tags: Sequence[str], rerun: tuple[Op, ...]) -> Part:
+    return replace(part, dropped=frozenset(tags), rerun=rerun)

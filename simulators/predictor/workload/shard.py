@@ -1,0 +1,160 @@
+"""What one rank holds of a model: local sizes derived once from a job.
+
+Everything a layer's operations depend on is a field here, so equal shards have equal blocks
+and the builders can be cached on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.job import (
+    ACTIVATION_BYTES,
+    TENSOR_CORE_TYPE,
+    Job,
+    Model,
+)
+from trainscout.simulators.predictor.workload.communicators import place
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's share of one micro-batch.
+
+    ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
+    is ``sequence * cp``). The expert-parallel group spans ``ep_domains`` NVLink domains.
+    """
+
+    model: Model
+    batch: int
+    sequence: int
+    tp: int
+    cp: int
+    cp_comm_type: str
+    ep: int
+    etp: int
+    sp: bool
+    tp_comm_overlap: bool
+    overlap_dispatch: bool
+    ep_domains: int
+    precision: str
+    fp8_transposes: bool
+    attention: str
+    fused_router: bool
+    fused_experts: bool
+    fusion: str
+    fused_norm: bool
+    complex_rope: bool
+    repeats_kv: bool
+    separate_projections: bool
+    batch_first: bool
+    gathers_ring: bool
+    recompute_stops_early: bool
+    fused_wgrad: bool
+    accumulate_grads_fp32: bool
+    cross_entropy: str
+    overlap_tp_gradients: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Shard:
+        recipe = job.recipe
+        return cls(
+            model=job.model,
+            batch=recipe.micro_batch,
+            sequence=job.sequence_length // recipe.cp,
+            tp=recipe.tp,
+            cp=recipe.cp,
+            cp_comm_type=recipe.cp_comm_type,
+            ep=recipe.ep,
+            etp=job.etp if job.model.moe else recipe.tp,
+            sp=recipe.sp,
+            tp_comm_overlap=recipe.tp_comm_overlap,
+            overlap_dispatch=recipe.overlap_moe_expert_parallel_comm,
+            ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
+            precision=job.precision,
+            fp8_transposes=job.gpu.architecture == "hopper",
+            attention=job.attention,
+            fused_router=job.framework.fused_router,
+            fused_experts=job.framework.fused_experts,
+            fusion=job.framework.fusion,
+            fused_norm=job.framework.fused_norm,
+            complex_rope=job.framework.complex_rope,
+            # Latent attention has a key for every head.
+            repeats_kv=job.framework.repeats_kv
+            and job.model.kv_heads < job.model.num_heads
+            and job.model.mla is None,
+            separate_projections=job.framework.separate_projections,
+            batch_first=job.framework.batch_first,
+            gathers_ring=job.framework.gathers_ring,
+            recompute_stops_early=job.framework.recompute_stops_early,
+            fused_wgrad=job.framework.fused_wgrad,
+            accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
+            cross_entropy=job.framework.cross_entropy,
+            overlap_tp_gradients=job.framework.overlap_tp_gradients,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on this context-parallel rank."""
+        return self.batch * self.sequence
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens per rank where sequence parallelism shards them (norms, dropout, experts)."""
+        return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def linear_dtype(self) -> str:
+        """Type of the operands of linear layers; in 8-bit jobs everything else is bf16."""
+        return TENSOR_CORE_TYPE.get(self.precision, self.precision)
+
+    @property
+    def is_fp8(self) -> bool:
+        return self.linear_dtype == "fp8"
+
+    @property
+    def dtype(self) -> str:
+        """Type of activations outside the linear layers."""
+        return "bf16" if self.is_fp8 else self.precision
+
+    @property
+    def element_bytes(self) -> int:
+        return ACTIVATION_BYTES[self.precision]
+
+    @property
+    def linear_input_bytes(self) -> int:
+        """Bytes per element of a linear layer's saved input (fp8 keeps the quantised copy)."""
+        return 1 if self.is_fp8 else self.element_bytes
+
+    @property
+    def column_input_bytes(self) -> int:
+        """Bytes kept per element of this rank's share of a column-parallel layer's input."""
+        return self.linear_input_bytes * (self.tp if self.keeps_gathered else 1)
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether what a column-parallel layer gathered is kept for its backward pass.
+
+        Megatron's layers keep the share and gather it again; a plain autograd function keeps
+        the gathered tensor that it multiplied.
+        """
+        return self.sp and self.fusion != "fused"
+
+    @property
+    def copies_attention_output(self) -> bool:
+        """Whether the output projection keeps a copy of what attention keeps as its output.
+
+        The ring puts the output together in a layout of its own; a quantised projection keeps
+        its quantised input; written as is, several sequences are transposed on the way.
+        """
+        quantised = self.linear_input_bytes < self.element_bytes
+        return self.cp > 1 or quantised or (self.fusion == "eager" and self.batch > 1)
+
+    @property
+    def heads(self) -> int:
+        return self.model.num_heads // self.tp
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads on this rank; replicated when there are fewer groups than ranks."""
+        return max(1, self.model.kv_heads // self.tp)

@@ -1,0 +1,93 @@
+"""What ends a step: shared and sharded gradients made whole, gradient norm, optimizer."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.data_parallel import (
+    gradient_bytes_per_parameter,
+    parameter_bytes,
+)
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Op, Streaming
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+
+# Two norms and four projections of a Llama layer. Copying one rank's share of one of them is a
+# launch; the host takes about as long again to cut it out of both tensors (three views, assumed).
+TENSORS_OF_A_LAYER = 6
+LAUNCHES_OF_A_SHARD = 2
+# fp32 values the optimizer keeps per parameter besides the master weight.
+MOMENT_BYTES = {"adam": 8, "adam_bf16": 4, "sgd": 4}
+
+
+def owned_parameters(parameters: LocalParameters, job: Job) -> int:
+    """Parameters whose optimizer state this rank keeps."""
+    if job.recipe.zero_stage == 0:
+        return parameters.total
+    dense = -(-parameters.dense // (job.dp * job.recipe.cp))
+    expert = -(-parameters.expert // job.expert_dp) if parameters.expert else 0
+    return dense + expert
+
+
+def master_bytes(job: Job) -> int:
+    """Bytes of the fp32 master copy; fp32 training updates the parameters themselves."""
+    return 0 if job.precision in ("fp32", "tf32") else 4
+
+
+def finish_block(
+    job: Job, parameters: LocalParameters, num_layers: int, *, shares_embedding: bool
+) -> Block:
+    """Megatron's gradient finalisation and clipping, after data-parallel reduction."""
+    model, recipe = job.model, job.recipe
+    size = gradient_bytes_per_parameter(job)
+    ops: list[Op] = []
+    if recipe.sp and recipe.tp > 1:
+        # Norm weights, and the biases that follow a scattered sum, see only their shard of the
+        # sequence.
+        vectors = 2 * (2 if model.normalization == "layernorm" else 1)
+        vectors += 2 if model.linear_bias else 0
+        norm_bytes = num_layers * vectors * model.hidden_size * size
+        ops.append(Collective("norm_grads", "all_reduce", norm_bytes, "tp", "fp32"))
+    if shares_embedding:
+        rows = model.padded_vocab_size(recipe.tp) // recipe.tp
+        ops.append(
+            Collective(
+                "embedding_grads",
+                "all_reduce",
+                rows * model.hidden_size * size,
+                "embedding",
+                "fp32",
+            )
+        )
+    owned = owned_parameters(parameters, job)
+    ops.append(Streaming("grad_norm", "reduce", owned * size, launches=4))
+    if recipe.tp * recipe.pp > 1:
+        ops.append(Collective("grad_norm_sum", "all_reduce", 4, "model", "fp32"))
+    if recipe.zero_stage >= 1 and job.dp * recipe.cp > 1:
+        ops.append(Collective("grad_norm_shards", "all_reduce", 4, "dp", "fp32"))
+    return Block("finish_gradients", tuple(ops))
+
+
+def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> Block:
+    """Clip, update, write back, and zero the gradients.
+
+    The update reads gradient, master (or parameter) and moments, and writes master, moments
+    and the forward copy.
+    """
+    size = gradient_bytes_per_parameter(job)
+    owned = owned_parameters(parameters, job)
+    # From ZeRO 2 on, what outlives a micro-batch is the shard.
+    held = owned if job.recipe.zero_stage >= 2 else parameters.total
+    weight = master_bytes(job) or parameter_bytes(job)
+    moments = MOMENT_BYTES[job.training.optimizer]
+    copy = parameter_bytes(job) if master_bytes(job) else 0
+    update = size + 2 * (weight + moments) + copy
+    ops = [
+        Streaming("clip_grads", "elementwise", 2 * owned * size),
+        Streaming("update", "optimizer", owned * update, launches=4),
+        Streaming("zero_grads", "memcpy", held * size, launches=2),
+    ]
+    if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1:
+        shards = job.dp * num_layers * TENSORS_OF_A_LAYER
+        moved = 2 * parameter_bytes(job) * parameters.total
+        launches = LAUNCHES_OF_A_SHARD * shards
+        ops.append(Streaming("shard_copies", "memcpy", moved, launches))
+    return Block("optimizer", tuple(ops))

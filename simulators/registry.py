@@ -1,0 +1,172 @@
+"""What a simulator is, and where to find one by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+
+
+class Simulator(Protocol):
+    """Predicts one job. Implementations are cheap to build and safe to pickle."""
+
+    name: str
+
+    def simulate(self, job: Job) -> Prediction:
+        """Predict one training step of a *valid* job (see ``question.validity``).
+
+        Running out of GPU memory is a result (``fits=False``), not an error.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class MeasuredKernels:
+    """Where a user's table of measured kernels is, and the digest of its content."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class SimulatorSpec:
+    """Which simulator, and what it goes by: a value that worker processes are handed.
+
+    ``name``: a registered one or ``package.module:Class`` of your own.
+    """
+
+    name: str = "replay"
+    calibration: Calibration | None = None
+    measured_kernels: MeasuredKernels | None = None
+    network: CongestedNetwork | None = None
+
+    @staticmethod
+    def of(given: SimulatorSpec | str) -> SimulatorSpec:
+        return SimulatorSpec(given) if isinstance(given, str) else given
+
+    def identity(self) -> str | dict[str, Any]:
+        """What must be equal for two searches to have asked the same simulator."""
+        if self == SimulatorSpec(self.name):
+            return self.name
+        measured = None if self.measured_kernels is None else self.measured_kernels.digest
+        stated = {**dataclasses.asdict(self), "measured_kernels": measured}
+        if self.network is None:
+            del stated["network"]
+        return stated
+
+
+# Imported only when asked for, so that `import simulators` stays light.
+_SIMULATORS = {
+    "replay": ("trainscout.simulators.predictor.replay.simulator", "ReplaySimulator"),
+    "traced": ("trainscout.simulators.virtual_cluster.traced.simulator", "TracedSimulator"),
+}
+
+
+# Those that prepare several jobs together faster than one by one: ``prepare(jobs)``.
+_PREPARING = ("traced",)
+
+
+def simulator_names() -> list[str]:
+    return sorted(_SIMULATORS)
+
+
+def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
+    """The simulator that a specification or its bare name asks for.
+
+    Raises:
+        InputError: for an unknown name, a class that cannot be imported, a table that cannot be
+            read, or a calibration, a table or a network for a simulator of your own.
+    """
+    spec = SimulatorSpec.of(chosen)
+    name = spec.name
+    module, colon, cls = name.partition(":")
+    if not colon:
+        require_choice("simulator.name", name, _SIMULATORS)
+        module, cls = _SIMULATORS[name]
+    try:
+        found = getattr(importlib.import_module(module), cls)
+    except (ImportError, AttributeError) as error:
+        if not colon:
+            raise
+        raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
+    simulator: Simulator
+    if not colon:
+        simulator = found(spec.calibration, measured_table(spec.measured_kernels), spec.network)
+    else:
+        for given in ("calibration", "measured_kernels", "network"):
+            if getattr(spec, given) is not None:
+                field = given if given == "network" else f"simulator.{given}"
+                allowed = "simulator.name=" + " or ".join(simulator_names())
+                raise InputError(field, name, f"takes no {given}", allowed)
+        simulator = found()
+    return simulator
+
+
+def prepare_simulator(chosen: SimulatorSpec | str, jobs: Iterable[Job]) -> None:
+    """Have done in this process what simulating all these jobs, in whatever process, needs.
+
+    Raises:
+        InputError: when it cannot be done here.
+    """
+    spec = SimulatorSpec.of(chosen)
+    if spec.name in _PREPARING:
+        simulator: Any = get_simulator(spec)
+        simulator.prepare(jobs)
+
+
+@functools.lru_cache(maxsize=2)
+def measured_table(kernels: MeasuredKernels | None) -> MeasuredTable | None:
+    """The table of measured kernels, read once per process.
+
+    Raises:
+        InputError: when it cannot be read, or is no longer what it was.
+    """
+    if kernels is None:
+        return None
+    from trainscout.simulators.predictor.kernels.measured import load_measured
+
+    table = load_measured(Path(kernels.path))
+    if table.digest != kernels.digest:
+        raise InputError("simulator.measured_kernels", kernels.path, "has changed meanwhile")
+    return table
+
+
+def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu, cluster: Cluster | None = None) -> None:
+    """Refuse a simulator that cannot predict for a GPU, importing as little as possible.
+
+    ``cluster``: what its network, if it has one, is wired to.
+
+    Raises:
+        InputError: for an unknown name, a class that cannot be imported, packages that are not
+            installed, a calibration for another GPU, beside measured kernels, or for a
+            simulator of your own, or a network that the cluster cannot have.
+    """
+    spec = SimulatorSpec.of(chosen)
+    if spec.calibration is not None:
+        spec.calibration.check_gpu(gpu)
+        if spec.measured_kernels is not None:
+            problem = "was fitted to prices without measured kernels"
+            raise InputError("simulator.calibration", spec.calibration.gpu, problem, "one of both")
+    if spec.network is not None and cluster is not None:
+        spec.network.check(cluster, gpu)
+    if ":" in spec.name:
+        get_simulator(spec)
+    else:
+        require_choice("simulator.name", spec.name, _SIMULATORS)
+        if spec.name == "traced":
+            from trainscout.simulators.virtual_cluster.traced.tracer import check_traces_possible
+
+            check_traces_possible()

@@ -1,6 +1,0 @@
-"""Rank by rank: traces of a job played with the same prices and engine as built-in workloads."""
-
-from simulators.replay.ranks.answer import RankStep, TracedStep
-from simulators.replay.ranks.step import replay_ranks
-
-__all__ = ["RankStep", "TracedStep", "replay_ranks"]

@@ -1,6 +1,0 @@
-"""MLCommons Chakra execution traces: one file a rank, a graph of nodes with their dependencies."""
-
-from simulators.traces.chakra.read import read_chakra
-from simulators.traces.chakra.write import write_chakra
-
-__all__ = ["read_chakra", "write_chakra"]

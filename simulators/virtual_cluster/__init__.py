@@ -1,0 +1,1 @@
+"""Unmodified scripts on virtual GPUs: traced, collated, executed, and run live."""

@@ -1,0 +1,1 @@
+"""PyTorch's caching allocator, and what it makes of a trace."""

@@ -1,0 +1,250 @@
+"""The allocator played over a rank's trace: what is allocated, reserved and lost, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.allocator.allocator import (
+    Allocator,
+    AllocatorSettings,
+    Block,
+    BlockState,
+    OutOfMemory,
+)
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    EmptyCache,
+    Event,
+    EventRecord,
+    Free,
+    RecordStream,
+    Resize,
+    Synchronise,
+    ValueRead,
+)
+from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When things happened, for memory that waits for another stream.
+
+    ``host_s[i]``: when the host issued event i. ``passed_s(stream, i)``: when the stream had run
+    what was launched on it before event i.
+    """
+
+    host_s: NDArray[np.float64]
+    passed_s: Callable[[int, int], float]
+
+
+@dataclass(frozen=True)
+class MemoryOverTime:
+    """One row for every event that changed what is allocated or reserved.
+
+    ``event`` (index into the trace), ``allocated_bytes`` (live blocks, rounded),
+    ``requested_bytes`` (as asked for), ``active_bytes`` (with blocks that wait for a stream),
+    ``reserved_bytes`` (segments): int64, shape (n,). ``out_of_memory``: the failure that ended
+    the play, at the event after the last row; None when the trace was played to its end.
+    """
+
+    event: Ints
+    allocated_bytes: Ints
+    requested_bytes: Ints
+    active_bytes: Ints
+    reserved_bytes: Ints
+    retries: int
+    out_of_memory: OutOfMemory | None = None
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return int(self.allocated_bytes.max(initial=0))
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return int(self.reserved_bytes.max(initial=0))
+
+    @property
+    def fragmentation(self) -> NDArray[np.float64]:
+        """Share of the reserved bytes that nothing lives in, shape (n,)."""
+        reserved = np.maximum(self.reserved_bytes, 1)
+        return (self.reserved_bytes - self.allocated_bytes) / reserved
+
+    @property
+    def peak_event(self) -> int:
+        """The event at which most was reserved, and of those most allocated."""
+        if not len(self.event):
+            return 0
+        order = np.lexsort((self.allocated_bytes, self.reserved_bytes))
+        return int(self.event[order[-1]])
+
+
+def memory_over_time(
+    events: Sequence[Event],
+    capacity_bytes: int,
+    settings: AllocatorSettings | None = None,
+    outside_bytes: int = 0,
+    clock: Clock | None = None,
+) -> MemoryOverTime:
+    """Play a trace's allocations on a device of ``capacity_bytes`` (see ``Allocator``).
+
+    Without a clock a block that another stream used comes back when the host next waits for that
+    stream, or when memory runs out: the most a run can hold. A resized storage gets its new block
+    on the stream it was first allocated on.
+
+    Raises:
+        InputError: when the trace frees, resizes or records what it never allocated.
+    """
+    player = _Player(events, Allocator(capacity_bytes, settings, outside_bytes), clock)
+    rows: list[tuple[int, int, int, int, int]] = []
+    allocator, out_of_memory = player.allocator, None
+    last = (0, 0, 0, 0)
+    for index, event in enumerate(events):
+        handle = player.handlers.get(type(event))
+        if handle is None:
+            continue
+        try:
+            handle(index, event)
+        except OutOfMemory as error:
+            out_of_memory = error
+            break
+        figures = (
+            allocator.allocated_bytes,
+            allocator.requested_bytes,
+            allocator.active_bytes,
+            allocator.reserved_bytes,
+        )
+        if figures != last:
+            rows.append((index, *figures))
+            last = figures
+    places, *columns = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    allocated, requested, active, reserved = columns
+    return MemoryOverTime(
+        places, allocated, requested, active, reserved, allocator.retries, out_of_memory
+    )
+
+
+def snapshot_at(
+    events: Sequence[Event],
+    index: int,
+    capacity_bytes: int,
+    settings: AllocatorSettings | None = None,
+    outside_bytes: int = 0,
+    clock: Clock | None = None,
+) -> list[BlockState]:
+    """Every block after the event ``index`` of a trace that got so far."""
+    player = _Player(events, Allocator(capacity_bytes, settings, outside_bytes), clock)
+    for at in range(index + 1):
+        handle = player.handlers.get(type(events[at]))
+        if handle is not None:
+            handle(at, events[at])
+    return player.allocator.snapshot()
+
+
+class _Player:
+    """Turns events into calls of the allocator."""
+
+    def __init__(self, events: Sequence[Event], allocator: Allocator, clock: Clock | None) -> None:
+        self.allocator = allocator
+        # What only lives inside of a fused kernel takes no memory.
+        self.fused_away = storages_within_fusions(events)
+        self.clock = clock
+        self.blocks: dict[int, Block | None] = {}
+        self.stream_of: dict[int, int] = {}
+        # Deferred frees by stream: when the stream has passed, and the number to release.
+        self.passing: dict[int, list[tuple[float, int]]] = {}
+        self.deferred = 0
+        self.recorded: dict[int, tuple[int, int]] = {}
+        self.handlers: dict[type, Callable[[int, object], None]] = {
+            Alloc: self.alloc,  # type: ignore[dict-item]
+            Free: self.free,  # type: ignore[dict-item]
+            Resize: self.resize,  # type: ignore[dict-item]
+            RecordStream: self.record_stream,  # type: ignore[dict-item]
+            EmptyCache: self.empty_cache,
+            EventRecord: self.record_event,  # type: ignore[dict-item]
+            Synchronise: self.synchronise,  # type: ignore[dict-item]
+            ValueRead: self.value_read,  # type: ignore[dict-item]
+        }
+
+    def alloc(self, index: int, event: Alloc) -> None:
+        self.stream_of[event.storage] = event.stream
+        size = 0 if event.storage in self.fused_away else event.bytes
+        self.blocks[event.storage] = self.take(index, size, event.stream)
+
+    def free(self, index: int, event: Free) -> None:
+        self.release(index, self.block(index, event.storage))
+        del self.blocks[event.storage]
+
+    def resize(self, index: int, event: Resize) -> None:
+        old = self.block(index, event.storage)
+        # The new block is there before the old one goes, whose content it takes over.
+        self.blocks[event.storage] = self.take(index, event.bytes, self.stream_of[event.storage])
+        self.release(index, old)
+
+    def record_stream(self, index: int, event: RecordStream) -> None:
+        block = self.block(index, event.storage)
+        if block is not None:
+            self.allocator.record_stream(block, event.stream)
+
+    def empty_cache(self, index: int, event: object) -> None:
+        self.passing.clear()
+        self.allocator.empty_cache()
+
+    def record_event(self, index: int, event: EventRecord) -> None:
+        self.recorded[event.event] = (event.stream, self.deferred)
+
+    def synchronise(self, index: int, event: Synchronise) -> None:
+        if self.clock is not None:
+            return
+        if event.scope == "device" or event.number is None:
+            self.allocator.device_passed()
+        elif event.scope == "stream":
+            self.allocator.stream_passed(event.number)
+        elif event.number in self.recorded:
+            self.allocator.stream_passed(*self.recorded[event.number])
+
+    def value_read(self, index: int, event: ValueRead) -> None:
+        if self.clock is None:
+            self.allocator.stream_passed(event.stream)
+
+    def block(self, index: int, storage: int) -> Block | None:
+        try:
+            return self.blocks[storage]
+        except KeyError:
+            place = f"trace.events[{index}].storage"
+            raise InputError(place, storage, "is not allocated there") from None
+
+    def take(self, index: int, size: int, stream: int) -> Block | None:
+        """A block; None for none of its bytes."""
+        if self.clock is not None:
+            self.pass_streams(self.clock.host_s[index])
+        return self.allocator.allocate(size, stream) if size else None
+
+    def release(self, index: int, block: Block | None) -> None:
+        if block is None:
+            return
+        streams = block.streams or ()
+        number = self.allocator.free(block)
+        if number is None:
+            return
+        self.deferred = number
+        if self.clock is not None:
+            for stream in streams:
+                passed_s = self.clock.passed_s(stream, index)
+                self.passing.setdefault(stream, []).append((passed_s, number))
+
+    def pass_streams(self, now_s: float) -> None:
+        """Let go what streams have passed by now, in order, as the allocator polls its events."""
+        for stream, waiting in self.passing.items():
+            done = 0
+            while done < len(waiting) and waiting[done][0] <= now_s:
+                done += 1
+            if done:
+                self.allocator.stream_passed(stream, waiting[done - 1][1])
+                del waiting[:done]

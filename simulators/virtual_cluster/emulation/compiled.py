@@ -1,0 +1,152 @@
+"""``torch.compile`` marks what it would compile, and attention picks the kernel a GPU would.
+
+The eager function runs between ``Begin("fused")`` and ``End("fused")``, so that a cost model may
+fuse what is inside; what only passes between fused operations takes no memory. The backward pass
+is bracketed likewise, ``name.backward``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.traces.events import Begin, End
+
+
+def install_compiled(state: RankState) -> None:
+    """Replace ``torch.compile``, ``torch.jit.script`` and attention's choice. Once per process."""
+    marked = _marker(state)
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda given: compile(given, **options)
+        if isinstance(model, torch.nn.Module):
+            model.forward = marked(model.forward, type(model).__name__)
+            return model
+        owner = getattr(model, "__self__", None)
+        if isinstance(owner, torch.nn.Module):
+            # Module.compile() compiles its call.
+            return marked(model, type(owner).__name__)
+        return marked(model, getattr(model, "__qualname__", "compiled"))
+
+    script = torch.jit.script
+
+    def jit_script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(obj, (torch.nn.Module, type)) or not callable(obj):
+            return script(obj, *args, **kwargs)
+        return marked(obj, getattr(obj, "__qualname__", "scripted"))
+
+    torch.compile = compile
+    torch.jit.script = jit_script
+    _patch_nested_backward(state)
+    attention = _attention(torch._C._nn.scaled_dot_product_attention)
+    torch.nn.functional.scaled_dot_product_attention = attention
+    torch._C._nn.scaled_dot_product_attention = attention
+
+
+def _patch_nested_backward(state: RankState) -> None:
+    """Recomputation runs a backward pass within the backward pass, on the engine's thread."""
+    backward = torch.autograd.backward
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:
+            backward(*args, **kwargs)
+            return
+        state.backward.nested_begins()
+        try:
+            backward(*args, **kwargs)
+        finally:
+            state.backward.nested_ends()
+
+    torch.autograd.backward = functools.wraps(backward)(run)
+
+
+def _marker(state: RankState) -> Callable[[Any, str], Any]:
+    def marked(function: Any, name: str) -> Any:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            first = torch.autograd._get_sequence_nr()
+            state.recorder.enter()
+            state.recorder.emit(Begin("fused", name))
+            state.recorder.leave()
+            state.memory.enter_region()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                state.memory.leave_region()
+                state.recorder.emit(End("fused"))
+                state.backward.made(first, torch.autograd._get_sequence_nr(), name)
+
+        return run
+
+    return marked
+
+
+def _attention(original: Any) -> Any:
+    """Torch's choice for CUDA (``sdp_utils``): flash, then memory-efficient, then plain math."""
+    aten = torch.ops.aten
+
+    def scaled_dot_product_attention(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        if not query.is_cuda:
+            return original(
+                query,
+                key,
+                value,
+                attn_mask,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+        cuda = torch.backends.cuda
+        half = query.dtype in (torch.float16, torch.bfloat16)
+        fits = half and attn_mask is None and query.dim() == 4 and query.shape[-1] <= 256
+        ampere = torch.cuda.get_device_capability() >= (8, 0)
+        if fits and ampere and cuda.flash_sdp_enabled():
+            return aten._scaled_dot_product_flash_attention(
+                query, key, value, dropout_p, is_causal, scale=scale
+            )[0]
+        if fits and ampere and cuda.cudnn_sdp_enabled() and not cuda.math_sdp_enabled():
+            needs_grad = torch.is_grad_enabled() and query.requires_grad
+            return aten._scaled_dot_product_cudnn_attention(
+                query, key, value, None, needs_grad, dropout_p, is_causal, scale=scale
+            )[0]
+        if enable_gqa and key.shape[-3] != query.shape[-3]:
+            times = query.shape[-3] // key.shape[-3]
+            key = key.repeat_interleave(times, -3)
+            value = value.repeat_interleave(times, -3)
+        if query.dim() == 4 and cuda.mem_efficient_sdp_enabled():
+            bias = _as_bias(attn_mask, query, key)
+            needs_grad = torch.is_grad_enabled() and query.requires_grad
+            return aten._scaled_dot_product_efficient_attention(
+                query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
+            )[0]
+        return aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale
+        )[0]
+
+    return scaled_dot_product_attention
+
+
+def _as_bias(mask: Any, query: Any, key: Any) -> Any:
+    """A mask as what is added to the scores, for every query and head."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        zeros = torch.zeros_like(mask, dtype=query.dtype)
+        mask = zeros.masked_fill_(mask.logical_not(), float("-inf"))
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    return mask.expand(shape)

@@ -1,0 +1,168 @@
+"""The functions of ``torch._C`` that ``torch.cuda`` is written on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trainscout.simulators.virtual_cluster.emulation.cuda.properties import DeviceProperties
+from trainscout.simulators.virtual_cluster.emulation.cuda.streams import synchronise_device
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+_CUDA_DEVICE_TYPE = 1
+# The version torch 2.13's CUDA builds come with, 2.27.5, as NCCL packs it for torch.
+_NCCL_VERSION = (2 << 32) | (27 << 16) | 5
+_POOLS = ("all", "large_pool", "small_pool")
+_FIGURES = ("current", "peak", "allocated", "freed")
+_COUNTED = (
+    *("allocation", "segment", "active", "inactive_split"),
+    *("allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes"),
+    "requested_bytes",
+)
+_NUMBERS = (
+    *("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc"),
+    *("num_device_free", "max_split_size"),
+)
+
+
+def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
+    """Name in ``torch._C`` to what it does on the emulated device."""
+    shim = state.shim
+    sync_debug = [0]
+
+    def device_or_current(device: int = -1) -> int:
+        return shim.device() if device is None or device < 0 else device
+
+    def set_device(device: int) -> None:
+        import torch
+
+        if device >= 0:
+            torch._C._accelerator_setDeviceIndex(device)
+
+    def exchange(device: int) -> int:
+        before = shim.device()
+        if device >= 0:
+            set_device(device)
+        return before
+
+    def current_stream(device: int = -1) -> tuple[int, int, int]:
+        return (shim.stream(), device_or_current(device), _CUDA_DEVICE_TYPE)
+
+    def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        shim.set_stream(stream_id)
+
+    def synchronise() -> None:
+        state.recorder.enter()
+        synchronise_device(state)
+        state.recorder.leave()
+
+    def empty_cache(*_: Any) -> None:
+        state.recorder.enter()
+        state.memory.empty_cache()
+        state.recorder.leave()
+
+    def set_sync_debug(mode: int) -> None:
+        sync_debug[0] = mode
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    capability = str(state.gpu.compute_capability).replace(".", "")
+    return {
+        "_nccl_version": lambda: _NCCL_VERSION,
+        "_nccl_version_suffix": lambda: b"",
+        "_cuda_init": nothing,
+        "_cuda_getDeviceCount": lambda: state.local_world_size,
+        "_cuda_getDevice": shim.device,
+        "_cuda_setDevice": set_device,
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_synchronize": synchronise,
+        "_cuda_getCurrentStream": current_stream,
+        "_cuda_getDefaultStream": lambda device=-1: (
+            0,
+            device_or_current(device),
+            _CUDA_DEVICE_TYPE,
+        ),
+        "_cuda_getCurrentRawStream": lambda device=-1: shim.stream(),
+        "_cuda_setStream": set_stream,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_emptyCache": empty_cache,
+        "_cuda_memoryStats": lambda device: memory_stats(state),
+        "_cuda_resetPeakMemoryStats": lambda *_: state.memory.reset_peaks(),
+        "_cuda_resetAccumulatedMemoryStats": nothing,
+        "_cuda_resetPeakHostMemoryStats": nothing,
+        "_cuda_resetAccumulatedHostMemoryStats": nothing,
+        "_cuda_hostMemoryStats": dict,
+        "_cuda_setMemoryFraction": lambda fraction, *_: state.memory.allocator.limit(fraction),
+        "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
+        "_cuda_record_memory_history": nothing,
+        "_cuda_record_memory_history_legacy": nothing,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_ipc_collect": nothing,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_cuda_getArchFlags": lambda: f"sm_{capability}",
+        "_cuda_get_sync_debug_mode": lambda: sync_debug[0],
+        "_cuda_set_sync_debug_mode": set_sync_debug,
+        "_cuda_sleep": nothing,
+        "_cuda_getCurrentBlasHandle": lambda: 0,
+        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_get_cudnn_benchmark_limit": lambda: 10,
+        "_cuda_set_cudnn_benchmark_limit": nothing,
+    }
+
+
+def memory_stats(state: RankState) -> dict[str, Any]:
+    """The allocator's figures, nested as torch's runtime tells them."""
+    nested: dict[str, Any] = {
+        name: {pool: dict.fromkeys(_FIGURES, 0) for pool in _POOLS} for name in _COUNTED
+    }
+    nested.update(dict.fromkeys(_NUMBERS, 0))
+    nested.update({name: dict.fromkeys(_FIGURES, 0) for name in ("oversize_allocations",)})
+    nested.update({name: dict.fromkeys(_FIGURES, 0) for name in ("oversize_segments",)})
+    for name, number in state.memory.allocator.memory_stats().items():
+        parts = name.split(".")
+        place = nested
+        for part in parts[:-1]:
+            place = place.setdefault(part, {})
+        place[parts[-1]] = number
+    return nested
+
+
+class Cudart:
+    """The few functions of the CUDA runtime that scripts call by themselves."""
+
+    class cudaError:  # noqa: N801 - CUDA's name
+        """Status codes."""
+
+        success = 0
+
+    def __init__(self, state: RankState, properties: DeviceProperties) -> None:
+        self._state = state
+        self._properties = properties
+
+    def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:  # noqa: N802
+        """Free and total bytes of the device."""
+        allocator = self._state.memory.allocator
+        total = self._properties.total_memory
+        return total - allocator.outside_bytes - allocator.reserved_bytes, total
+
+    def cudaGetErrorString(self, code: int) -> str:  # noqa: N802
+        """A status code in words."""
+        return "no error" if code == 0 else f"error {code}"
+
+    def cudaProfilerStart(self) -> int:  # noqa: N802
+        """Nothing is profiled."""
+        return 0
+
+    def cudaProfilerStop(self) -> int:  # noqa: N802
+        """Nothing is profiled."""
+        return 0
+
+    def cudaHostRegister(self, *_: Any) -> int:  # noqa: N802
+        """Host memory is as good as pinned."""
+        return 0
+
+    def cudaHostUnregister(self, *_: Any) -> int:  # noqa: N802
+        """Host memory is as good as pinned."""
+        return 0

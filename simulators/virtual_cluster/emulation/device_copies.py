@@ -1,0 +1,149 @@
+"""What the host learns of device memory: single values, and copies into host memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainscout.simulators.virtual_cluster.emulation.operations import WRITE, describe
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.tensor_specs import as_argument, spec_of
+from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Synchronise, ValueRead
+
+aten = torch.ops.aten
+# Copies of at most so many elements become real tensors: what scripts branch on is small.
+LARGEST_REAL_COPY = 64
+_WORST = ("invented", "expected", "exact")
+
+
+class DeviceCopies:
+    """Answers what reads device memory, and writes down that the host waited for it."""
+
+    def __init__(self, state: RankState) -> None:
+        self._state = state
+
+    def read(self, func: Any, operation: str, args: Any) -> Any:
+        """``item`` and ``equal``: one value the script goes on with."""
+        if operation == "item":
+            return self.value(args[0], "item").item()
+        readings = [self._state.values.read(tensor, operation) for tensor in args[:2]]
+        same = torch.equal(readings[0].value, readings[1].value)
+        worst = min(readings, key=lambda reading: _WORST.index(reading.grade))
+        self._note(operation, same, worst.grade, worst.hint)
+        return same
+
+    def value(self, tensor: torch.Tensor, operation: str) -> torch.Tensor:
+        """A tensor's contents as the host sees them, after waiting for the device."""
+        reading = self._state.values.read(tensor, operation)
+        self._note(operation, _scalars(reading.value), reading.grade, reading.hint)
+        return reading.value
+
+    def note_size(self, func: Any, reading: Any, result: Any) -> None:
+        """The size of a result depended on values: the host waited to learn it."""
+        self._note(str(func), _scalars(reading.value), reading.grade, reading.hint)
+
+    def host_copy(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a copy into host memory, or NotImplemented for anything else."""
+        if func is aten._to_copy.default:
+            device = kwargs.get("device")
+            source = args[0]
+            if device is None or device.type != "cpu" or not _on_device(source):
+                return NotImplemented
+            if source.numel() > LARGEST_REAL_COPY:
+                return self._large_copy(func, source, args, kwargs)
+            dtype = kwargs.get("dtype") or source.dtype
+            shaped = torch.empty(source.shape, dtype=dtype)
+            self._launch(func, source, shaped, args, kwargs)
+            copy = self._contents(source, "to cpu", kwargs.get("non_blocking", False))
+            return copy.to(dtype)
+        if describe(func).kind == WRITE and args and isinstance(args[0], torch.Tensor):
+            if isinstance(args[0], FakeTensor) or args[0].device.type != "cpu":
+                return NotImplemented
+            return self._into_host(func, args, kwargs)
+        return NotImplemented
+
+    def _into_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A real host tensor is written from tensors without data: their contents are read."""
+        non_blocking = func is aten.copy_.default and len(args) > 2 and args[2]
+
+        large = func is aten.copy_.default and args[1].numel() > LARGEST_REAL_COPY
+        if large and self._state.values.read(args[1], "copy to host").grade == "invented":
+            # Nobody knows what arrives; what was there is a better guess than a default.
+            self._launch(func, args[1], args[0], args, {})
+            return args[0]
+
+        def contents(value: Any) -> Any:
+            if isinstance(value, FakeTensor):
+                if _on_device(value):
+                    self._launch(func, value, args[0], args, kwargs)
+                return self._contents(value, "copy to host", non_blocking)
+            if type(value) in (list, tuple):
+                return type(value)([contents(part) for part in value])
+            return value
+
+        real = tuple(contents(value) for value in args)
+        return func(*real, **{name: contents(value) for name, value in kwargs.items()})
+
+    def _large_copy(self, func: Any, source: Any, args: Any, kwargs: Any) -> Any:
+        state = self._state
+        result = state.dataless.dispatch(func, (), args, kwargs)
+        self._launch(func, source, result, args, kwargs)
+        if not kwargs.get("non_blocking", False):
+            stream = state.shim.stream()
+            self._waited(stream)
+            state.recorder.emit(Synchronise("stream", stream, state.recorder.sites.current()))
+        state.values.observe(func, args, kwargs, result)
+        return result
+
+    def _contents(self, source: torch.Tensor, operation: str, non_blocking: bool) -> torch.Tensor:
+        reading = self._state.values.read(source, operation)
+        if not non_blocking and _on_device(source):
+            self._note(operation, _scalars(reading.value), reading.grade, reading.hint)
+        elif reading.grade == "invented":
+            self._state.recorder.invented(operation, _scalars(reading.value), reading.hint)
+        return reading.value.clone()
+
+    def _launch(self, func: Any, source: Any, result: Any, args: Any, kwargs: Any) -> None:
+        state = self._state
+        state.recorder.launching()
+        stream = state.shim.stream()
+        part = state.memory.part(source)
+        state.memory.used([part] if part is not None else [], [], stream)
+        inputs = [as_argument(value, state.memory) for value in args]
+        inputs += [(name, as_argument(value, state.memory)) for name, value in kwargs.items()]
+        outputs = () if result is None else (spec_of(result, None),)
+        state.recorder.operations += 1
+        site = state.recorder.sites.current()
+        state.recorder.emit(Op(str(func), tuple(inputs), outputs, stream, site))
+
+    def _note(self, operation: str, value: Any, grade: str, hint: str | None) -> None:
+        state = self._state
+        stream = state.shim.stream()
+        self._waited(stream)
+        if grade == "invented":
+            state.recorder.invented(operation, value, hint)
+        site = state.recorder.sites.current()
+        state.recorder.emit(ValueRead(operation, value, grade, stream, site))
+
+    def _waited(self, stream: int) -> None:
+        self._state.order.host_wait_stream(stream)
+        self._state.memory.allocator.stream_passed(stream)
+
+
+def _on_device(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda"
+
+
+def _scalars(value: Any) -> Scalar | tuple[Scalar, ...]:
+    if not isinstance(value, torch.Tensor):
+        return value  # type: ignore[no-any-return]
+    if value.dim() == 0:
+        return _scalar(value.item())
+    # Long reads are told by their first values: a trace is no place for data.
+    return tuple([_scalar(part) for part in value.flatten()[:LARGEST_REAL_COPY].tolist()])
+
+
+def _scalar(value: Any) -> Scalar:
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

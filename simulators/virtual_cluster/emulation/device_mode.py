@@ -1,0 +1,243 @@
+"""The emulated device: what torch's dispatcher sends to it is answered and written down.
+
+Tensors in host memory are real and are computed with; tensors on the device have no data. An
+operation that touches the device is answered with the shapes of its results and becomes events.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainscout.simulators.virtual_cluster.emulation import operations
+from trainscout.simulators.virtual_cluster.emulation.device_copies import DeviceCopies
+from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
+    Answers,
+    meta_kernels,
+    tensors_in,
+    without_data,
+    wrap,
+)
+from trainscout.simulators.virtual_cluster.emulation.higher_order import higher_order
+from trainscout.simulators.virtual_cluster.emulation.memory import (
+    DeviceMemory,
+    DeviceStorage,
+    Parts,
+)
+from trainscout.simulators.virtual_cluster.emulation.operations import describe
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.stream_uses import Extent, extent_of
+from trainscout.simulators.virtual_cluster.emulation.tensor_specs import as_argument, spec_of
+from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.fused import is_kernel_of_its_own
+
+aten = torch.ops.aten
+_FAKE_KEY = torch._C._TorchDispatchModeKey.FAKE
+# Larger host tensors of numbers nobody has read hold no data either: models are often initialised
+# on the host, and eight billion weights would not fit there.
+LARGEST_HOST_FACTORY = 65536
+_OWN_TYPES = (FakeTensor, torch.Tensor, torch.nn.Parameter)
+_READS = {aten._local_scalar_dense.default: "item", aten.equal.default: "equal"}
+
+
+class DeviceMode(TorchDispatchMode):
+    """Sees every operation of the thread it is entered on, and of backward passes begun there."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Dynamo never runs here; keeping it away costs more than the operation.
+        return False
+
+    def __init__(self, state: RankState) -> None:
+        super().__init__()
+        self.state = state
+        self.answers = Answers(state.dataless)
+        self._copies = DeviceCopies(state)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        # Shapes that DTensor and others ask for below a fake mode of their own are no execution.
+        if torch._C._get_dispatch_mode(_FAKE_KEY) is not None:
+            return func(*args, **kwargs)
+        for kind in types:
+            if kind not in _OWN_TYPES and not issubclass(kind, FakeTensor):
+                # DTensor and the like take their turn; their parts come back here.
+                return NotImplemented
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
+        state = self.state
+        tensors = tensors_in(args, kwargs)
+        if self._is_real(func, tensors, kwargs):
+            return self._on_host(func, tensors, args, kwargs)
+        state.recorder.enter()
+        try:
+            with state.lock:
+                return self._dispatch(func, types, tensors, args, kwargs)
+        finally:
+            state.recorder.leave()
+
+    def _is_real(self, func: Any, tensors: Any, kwargs: Any) -> bool:
+        """Whether this is an operation on host data, to be computed."""
+        if isinstance(func, HigherOrderOperator) or func.namespace in operations.COMMUNICATION:
+            return False
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor):
+                return False
+        device = kwargs.get("device")
+        return device is None or device.type != "cuda"
+
+    def _dispatch(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+        state = self.state
+        if isinstance(func, HigherOrderOperator):
+            return higher_order(state, func, args, kwargs)
+        if func.namespace in operations.COMMUNICATION:
+            return state.functional(func, types, args, kwargs)
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda" and device.index is None:
+            kwargs["device"] = torch.device("cuda", state.shim.device())
+        if func is aten.record_stream.default:
+            state.memory.record_stream(args[0].untyped_storage(), int(args[1].stream_id))
+            return None
+        operation = _READS.get(func)
+        if operation is not None:
+            return self._copies.read(func, operation, args)
+        special = self._copies.host_copy(func, args, kwargs)
+        if special is not NotImplemented:
+            return special
+        if state.values.is_data_dependent(func, args, kwargs):
+            with state.dataless:
+                result, reading = state.values.data_dependent(func, args, kwargs)
+            self._finish(func, tensors, args, kwargs, result)
+            self._copies.note_size(func, reading, result)
+            return result
+        return self._on_device(func, types, tensors, args, kwargs)
+
+    def _on_host(self, func: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+        if not tensors and describe(func).large_factory and _is_large(args[0], kwargs):
+            kwargs.pop("pin_memory", None)
+            return self.answers.fresh(func, (), args, {**kwargs, "device": torch.device("cpu")})
+        result = func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            self.state.pinned.add(result.untyped_storage())
+        return result
+
+    def _on_device(self, func: Any, types: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
+        state = self.state
+        operation = describe(func)
+        if operation.kind == operations.COMPOSITE:
+            with self:
+                return func.decompose(*args, **kwargs)
+        given, named = args, kwargs
+        for tensor in tensors:
+            if not isinstance(tensor, FakeTensor):
+                given, named = self._without_data(args, kwargs)
+                break
+        kind = operation.kind
+        if kind == operations.VIEW:
+            result = self._view(func, types, given, named)
+        elif kind == operations.WRITE:
+            returned = operations.chosen(operation.returned, given, named)
+            result = None
+            if returned:
+                result = returned[0] if operation.returns_one else tuple(returned)
+            result = self.answers.checked(func, types, given, named, result)
+        elif kind == operations.RESHAPES:
+            result = state.dataless.dispatch(func, types, given, named)
+            for place in operations.chosen(operation.written, given, named):
+                state.memory.resized(place.untyped_storage(), state.shim.stream())
+        else:
+            result = self.answers.fresh(func, types, given, named)
+        self._finish(func, tensors, args, kwargs, result)
+        state.values.observe(func, args, kwargs, result)
+        return result
+
+    def _view(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        mode = self.state.dataless
+        source = args[0]
+        if type(source) is list or not isinstance(source, FakeTensor):
+            return mode.dispatch(func, types, args, kwargs)
+        with meta_kernels(mode):
+            result = func(*args, **kwargs)
+        device = source._fake_device
+        if isinstance(result, torch.Tensor):
+            return wrap(mode, result, device)
+        return type(result)([wrap(mode, part, device) for part in result])
+
+    def _finish(self, func: Any, tensors: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Memory for what is new, order between streams, and the event."""
+        operation = describe(func)
+        if operation.kind == operations.VIEW:
+            return
+        state = self.state
+        state.recorder.launching()
+        stream = state.shim.stream()
+        memory = state.memory
+        outputs: list[TensorSpec] = []
+        written: Parts = []
+        results = (result,) if isinstance(result, torch.Tensor) else result or ()
+        for output in results:
+            for made in output if isinstance(output, (list, tuple)) else (output,):
+                if isinstance(made, FakeTensor) and made._fake_device.type == "cuda":
+                    storage = memory.track(made.untyped_storage(), stream)
+                    written.append((storage, extent_of(made)))
+                    outputs.append(spec_of(made, storage.number))
+        if not operation.launches:
+            return
+        read = [part for tensor in tensors if (part := _part(memory, tensor)) is not None]
+        if not (written or read):
+            return
+        # What an operation returns of what it writes is among the results already.
+        if operation.written and not operation.returned:
+            for place in operations.chosen(operation.written, args, kwargs):
+                for tensor in place if type(place) in (list, tuple) else (place,):
+                    part = _part(memory, tensor)
+                    if part is not None:
+                        written.append(part)
+        if is_kernel_of_its_own(operation.name):
+            memory.materialise(read)
+            memory.materialise(written)
+        memory.used(read, written, stream)
+        inputs = [as_argument(value, memory) for value in args]
+        for name, value in kwargs.items():
+            inputs.append((name, as_argument(value, memory)))
+        site = state.recorder.sites.current()
+        state.recorder.operations += 1
+        state.recorder.emit(Op(operation.name, tuple(inputs), tuple(outputs), stream, site))
+
+    def _without_data(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        mode = self.state.dataless
+
+        def convert(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value if isinstance(value, FakeTensor) else without_data(mode, value)
+            if type(value) in (list, tuple):
+                return type(value)([convert(part) for part in value])
+            return value
+
+        return tuple(convert(value) for value in args), {
+            name: convert(value) for name, value in kwargs.items()
+        }
+
+
+def _part(memory: DeviceMemory, tensor: Any) -> tuple[DeviceStorage, Extent] | None:
+    if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
+        return memory.part(tensor)
+    return None
+
+
+def _is_large(size: Any, kwargs: Any) -> bool:
+    if not isinstance(size, (list, tuple, torch.Size)):
+        return False
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    if not dtype.is_floating_point:
+        return False
+    elements = 1
+    for length in size:
+        elements *= int(length)
+    return elements > LARGEST_HOST_FACTORY

@@ -1,0 +1,269 @@
+"""A process group whose other members are not here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainscout.simulators.virtual_cluster.emulation.distributed.launches import Launches
+from trainscout.simulators.virtual_cluster.emulation.distributed.work import (
+    HostWork,
+    VirtualWork,
+    WorkBatch,
+)
+
+Tensors = list[torch.Tensor]
+
+
+class VirtualBackend:
+    """What scripts ask of a group's backend."""
+
+    supports_splitting = False
+    supports_coalescing = True
+    supports_time_estimate = False
+
+    def __init__(self, name: str, rank: int, size: int) -> None:
+        self._name, self._rank, self._size = name, rank, size
+        self.options = _Options()
+
+    def name(self) -> str:
+        """``nccl`` or ``gloo``."""
+        return self._name
+
+    def rank(self) -> int:
+        """This rank's index in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Members of the group."""
+        return self._size
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.options._timeout = timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        return None
+
+    def _is_initialized(self) -> bool:
+        return True
+
+    def comm_split_count(self) -> int:
+        """Communicators split off this one."""
+        return 0
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """There is nobody to connect to."""
+
+    def shutdown(self) -> None:
+        """Nothing runs."""
+
+    def abort(self) -> None:
+        """Nothing runs."""
+
+
+class _Options:
+    def __init__(self) -> None:
+        self._timeout = timedelta(minutes=10)
+        self.is_high_priority_stream = False
+        self.global_ranks_in_group: list[int] = []
+        self.group_name = ""
+
+
+class VirtualGroup(dist.ProcessGroup):
+    """Launches what it is asked for; ``wait`` on the handle orders streams.
+
+    Args:
+        launches: writes communications of this group down.
+        backend: name of the backend the script chose.
+    """
+
+    def __init__(self, launches: Launches, backend: str) -> None:
+        super().__init__(launches.position, launches.size)
+        self.launches = launches
+        self._virtual_backend = VirtualBackend(backend, launches.position, launches.size)
+        self._batch: list[VirtualWork] | None = None
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """As the script chose it."""
+        return self._virtual_backend.name()
+
+    def _get_backend_name(self) -> str:
+        return self._virtual_backend.name()
+
+    def _get_backend(self, device: Any) -> VirtualBackend:
+        return self._virtual_backend
+
+    def _set_sequence_number_for_group(self) -> None:
+        return None
+
+    def shutdown(self) -> None:
+        """Nothing runs."""
+
+    def abort(self) -> None:
+        """Nothing runs."""
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """Each tensor becomes the reduction of all members'."""
+        tensors = _listed(tensors)
+        return self._many("all_reduce", [([t], [t]) for t in tensors], opts, result=tensors)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
+        """As ``allreduce``, launched as one group."""
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Any:
+        """The root's tensors reach all members."""
+        tensors = _listed(tensors)
+        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        return self._many("broadcast", [([t], [t]) for t in tensors], opts, tensors, root)
+
+    def reduce(self, tensors: Any, opts: Any = None, *rest: Any) -> Any:
+        """The root's tensors become the reduction of all members'."""
+        tensors = _listed(tensors)
+        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        return self._many("reduce", [([t], [t]) for t in tensors], opts, tensors, root)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """Every member's tensor reaches all, as a list."""
+        inputs = _listed(inputs)
+        if outputs and isinstance(outputs[0], torch.Tensor):
+            outputs = [outputs]
+        pairs = [([given], made) for made, given in zip(outputs, inputs, strict=True)]
+        return self._many("all_gather", pairs, opts, outputs)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Tensors, opts: Any = None) -> Any:
+        """Lists of tensors gathered: one output list per member."""
+        pairs = [([given], [made[at] for made in outputs]) for at, given in enumerate(inputs)]
+        return self._many("all_gather", pairs, opts, outputs)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Every member's tensor reaches all, as one tensor."""
+        return self._many("all_gather", [([input], [output])], opts, [output])
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """As ``all_gather_single``, launched as one group."""
+        pairs = [([given], [made]) for made, given in zip(outputs, inputs, strict=True)]
+        return self._many("all_gather", pairs, opts, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
+        """This member's part of the reduction of lists."""
+        outputs = _listed(outputs)
+        if inputs and isinstance(inputs[0], torch.Tensor):
+            inputs = [inputs]
+        pairs = [(given, [made]) for made, given in zip(outputs, inputs, strict=True)]
+        return self._many("reduce_scatter", pairs, opts, outputs)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """This member's part of the reduction of one tensor."""
+        return self._many("reduce_scatter", [([input], [output])], opts, [output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """As ``reduce_scatter_single``, launched as one group."""
+        pairs = [([given], [made]) for made, given in zip(outputs, inputs, strict=True)]
+        return self._many("reduce_scatter", pairs, opts, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def all_to_all_single(
+        self, output: Any, input: Any, splits_out: Any, splits_in: Any, opts: Any = None
+    ) -> Any:
+        """Parts of one tensor to each member; the splits are in rows."""
+        row = input.numel() // input.shape[0] if input.dim() and input.shape[0] else 1
+        made = output.numel() // output.shape[0] if output.dim() and output.shape[0] else row
+        return self._done(
+            self.launches.collective(
+                "all_to_all",
+                [input],
+                [output],
+                splits_in=tuple(int(length) * row for length in splits_in) or None,
+                splits_out=tuple(int(length) * made for length in splits_out) or None,
+            ),
+            [output],
+        )
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        """One tensor to each member."""
+        work = self.launches.collective(
+            "all_to_all",
+            inputs,
+            outputs,
+            splits_in=tuple(tensor.numel() for tensor in inputs),
+            splits_out=tuple(tensor.numel() for tensor in outputs),
+        )
+        return self._done(work, outputs)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
+        """Every member's tensor reaches the root."""
+        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        made = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
+        return self._many("gather", [(_listed(inputs), list(made))], opts, outputs, root)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Any:
+        """One of the root's tensors reaches each member."""
+        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        given = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
+        return self._many("scatter", [(list(given), _listed(outputs))], opts, outputs, root)
+
+    def send(self, tensors: Tensors, destination: int, tag: int = 0) -> Any:
+        """A tensor to one member."""
+        return self._transfer("send", tensors[0], destination)
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
+        """A tensor from one member."""
+        return self._transfer("recv", tensors[0], source)
+
+    def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
+        """Every member arrives before any goes on; the host waits."""
+        if self._virtual_backend.name() == "gloo":
+            return HostWork()
+        return self._done(self.launches.collective("barrier", [], [], blocks_host=True), [])
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._batch = []
+        self.launches.begin_batch()
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        works, self._batch = self._batch or [], None
+        self.launches.end_batch()
+        return WorkBatch(works)
+
+    def _transfer(self, kind: str, tensor: torch.Tensor, peer: int) -> Any:
+        return self._done(self.launches.transfer(kind, tensor, peer), [tensor])
+
+    def _many(self, kind: str, pairs: Any, opts: Any, result: Any, root: int | None = None) -> Any:
+        reduction = _reduction(opts)
+        works = [
+            self.launches.collective(kind, given, made, root=root, reduction=reduction)
+            for given, made in pairs
+        ]
+        if len(works) == 1:
+            return self._done(works[0], result)
+        return WorkBatch([self._done(work, result) for work in works if work is not None])
+
+    def _done(self, work: VirtualWork | None, result: Any) -> Any:
+        if work is None:
+            return HostWork(result)
+        if self._batch is not None:
+            self._batch.append(work)
+        return work
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, torch.Tensor) else value
+
+
+def _reduction(opts: Any) -> str:
+    operation = getattr(opts, "reduceOp", opts)
+    name = str(getattr(operation, "op", operation)).rpartition(".")[2].lower()
+    return name if name in ("sum", "avg", "max", "min", "product") else "sum"

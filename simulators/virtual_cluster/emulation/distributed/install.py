@@ -1,0 +1,238 @@
+"""Puts one rank's view of a large job where ``torch.distributed`` is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import _jit_internal
+from torch.distributed import distributed_c10d
+
+from trainscout.simulators.virtual_cluster.emulation.distributed.functional import (
+    FunctionalCollectives,
+)
+from trainscout.simulators.virtual_cluster.emulation.distributed.group import VirtualGroup
+from trainscout.simulators.virtual_cluster.emulation.distributed.launches import Launches
+from trainscout.simulators.virtual_cluster.emulation.distributed.objects import object_functions
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+# NCCL's own, which a torch without NCCL does not know.
+DEFAULT_TIMEOUT = timedelta(minutes=10)
+
+
+def install_distributed(state: RankState) -> None:
+    """``torch.distributed`` works, with whatever backend the script names."""
+    functional = FunctionalCollectives(state)
+    state.functional = functional
+    replacements: dict[str, Any] = {
+        "init_process_group": _init_process_group(state, distributed_c10d.init_process_group),
+        "_new_process_group_helper": _new_group_helper(state),
+        "_new_group_with_tag": _members_only(distributed_c10d._new_group_with_tag),
+        "_process_group_name": _group_names(),
+        "batch_isend_irecv": _batch_isend_irecv,
+        "split_group": _split_group,
+        "is_nccl_available": lambda: True,
+        "is_gloo_available": lambda: True,
+        "is_backend_available": lambda backend: True,
+        "monitored_barrier": lambda *args, **kwargs: None,
+        "_set_pg_timeout": lambda timeout, group=None: None,
+        "_verify_params_across_processes": lambda group, params, logger=None: None,
+        **object_functions(),
+    }
+    for module in (dist, distributed_c10d, dist.utils, dist.device_mesh):
+        for name, value in replacements.items():
+            if hasattr(module, name):
+                setattr(module, name, value)
+    _patch_futures(state)
+    _patch_reducer(state)
+    if not hasattr(dist, "set_timeout"):
+        dist.set_timeout = lambda timeout, group=None: None
+
+
+class _OnDevice(torch.Tensor):
+    """Nothing but memory on a device, of which there is none."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
+
+
+def _patch_futures(state: RankState) -> None:
+    """A future records its events on the devices that hold its tensors; let it believe so."""
+    extract = _jit_internal._extract_tensors
+    # Futures hold their tensors' memory weakly, so these must stay.
+    tensors = [
+        torch.Tensor._make_wrapper_subclass(_OnDevice, (1,), device=torch.device("cuda", index))
+        for index in range(state.local_world_size)
+    ]
+
+    def extract_tensors(value: Any) -> Any:
+        if state.notices.future_of is None:
+            return extract(value)
+        return [tensors[state.shim.device()]]
+
+    _jit_internal._extract_tensors = extract_tensors
+
+
+def _patch_reducer(state: RankState) -> None:
+    """DistributedDataParallel's ranks agree on buckets by a broadcast; all would choose alike."""
+    rebuild = dist.Reducer._rebuild_buckets
+
+    def rebuild_buckets(self: Any) -> bool:
+        state.peers_agree = True
+        try:
+            return bool(rebuild(self))
+        finally:
+            state.peers_agree = False
+
+    dist.Reducer._rebuild_buckets = rebuild_buckets
+
+
+def _init_process_group(state: RankState, original: Any) -> Any:
+    def init_process_group(
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: Any = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Any = None,
+        group_name: str = "",
+        pg_options: Any = None,
+        device_id: Any = None,
+        _ranks: Any = None,
+    ) -> None:
+        # No store to meet at and no device to bind: there is nobody to connect to.
+        original(
+            backend=backend or "cpu:gloo,cuda:nccl",
+            timeout=timeout or DEFAULT_TIMEOUT,
+            world_size=world_size if world_size > 0 else int(os.environ["WORLD_SIZE"]),
+            rank=rank if rank >= 0 else int(os.environ["RANK"]),
+            store=store if store is not None else dist.HashStore(),
+            group_name=group_name,
+            _ranks=_ranks,
+        )
+
+    return init_process_group
+
+
+def _new_group_helper(state: RankState) -> Any:
+    def new_process_group_helper(
+        group_size: int,
+        group_rank: int,
+        global_ranks_in_group: list[int],
+        backend: Any,
+        store: Any,
+        group_name: str,
+        backend_options: Any = None,
+        timeout: Any = None,
+        pg_tag: Any = None,
+        device_id: Any = None,
+        group_desc: str | None = None,
+    ) -> tuple[Any, Any]:
+        ranks = tuple(global_ranks_in_group) or tuple(range(group_size))
+        if state.rank not in ranks:
+            return dist.GroupMember.NON_GROUP_MEMBER, None
+        if pg_tag not in (None, ""):
+            existing = distributed_c10d._find_pg_by_ranks_and_tag(pg_tag, list(ranks))
+            if existing:
+                return existing, distributed_c10d._world.pg_map[existing][1]
+        description = group_desc or "undefined"
+        name = str(backend)
+        launches = Launches(state, group_name, description, ranks)
+        group = VirtualGroup(launches, "gloo" if name == "gloo" else "nccl")
+        placeholder = torch._C._distributed_c10d.FakeProcessGroup._create_internal(
+            group_rank, group_size
+        )
+        for device in _devices(name):
+            group._register_backend(
+                torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, placeholder
+            )
+        group._set_group_name(group_name)
+        group._set_group_desc(description)
+        prefixed = dist.PrefixStore(f"{group_name}/", store)
+        distributed_c10d._register_pg_in_world(
+            group,
+            backend_name=backend,
+            store=prefixed,
+            group_name=group_name,
+            backend_config=str(distributed_c10d.BackendConfig(backend)),
+            user_tag=None if pg_tag in (None, "") else pg_tag,
+            add_to_default_tag=pg_tag in (None, ""),
+        )
+        return group, prefixed
+
+    return new_process_group_helper
+
+
+def _devices(backend: str) -> tuple[str, ...]:
+    if ":" in backend:
+        return tuple(part.partition(":")[0] for part in backend.split(","))
+    return ("cpu",) if backend == "gloo" else ("cuda",)
+
+
+def _members_only(original: Any) -> Any:
+    """Groups of other ranks cost nothing but their number, of which large jobs have many."""
+
+    def new_group_with_tag(ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if ranks is not None and dist.get_rank() not in ranks:
+            if not kwargs.get("use_local_synchronization", False):
+                distributed_c10d._world.group_count += 1
+            return dist.GroupMember.NON_GROUP_MEMBER
+        given = args[0] if args else kwargs.pop("timeout", None)
+        return original(ranks, given or DEFAULT_TIMEOUT, *args[1:], **kwargs)
+
+    return new_group_with_tag
+
+
+def _split_group(
+    parent_pg: Any = None,
+    split_ranks: list[list[int]] | None = None,
+    timeout: Any = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+    **_: Any,
+) -> Any:
+    """Groups cut from a group, by positions in it; the one this rank belongs to, or None."""
+    members = dist.get_process_group_ranks(parent_pg)
+    own = None
+    for positions in split_ranks or []:
+        ranks = [members[position] for position in positions]
+        made = dist.new_group(ranks, group_desc=group_desc, use_local_synchronization=True)
+        if dist.get_rank() in ranks:
+            own = made
+    return own
+
+
+def _group_names() -> Any:
+    """Names that all members give a group, however many groups each knows of."""
+    made: Counter[tuple[int, ...]] = Counter()
+
+    def process_group_name(ranks: list[int], use_hashed_name: bool) -> str:
+        world = distributed_c10d._world
+        if not use_hashed_name:
+            world.group_count += 1
+            return str(world.group_count - 1)
+        if not world.pg_names:
+            made.clear()
+        key = tuple(ranks)
+        made[key] += 1
+        text = "_".join(str(rank) for rank in (*key, made[key]))
+        return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    return process_group_name
+
+
+def _batch_isend_irecv(p2p_op_list: list[Any]) -> list[Any]:
+    distributed_c10d._check_p2p_op_list(p2p_op_list)
+    group = p2p_op_list[0].group or distributed_c10d._get_default_group()
+    group._start_coalescing()
+    for operation in p2p_op_list:
+        sends = operation.op.__name__ == "isend"
+        transfer = group.send if sends else group.recv
+        transfer([operation.tensor], operation.group_peer, operation.tag)
+    return [group._end_coalescing()]

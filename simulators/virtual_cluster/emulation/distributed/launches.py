@@ -1,0 +1,204 @@
+"""Writes a group's communications down: who takes part, what moves, what waits for what."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainscout.simulators.virtual_cluster.emulation.distributed.host import communicate_on_host
+from trainscout.simulators.virtual_cluster.emulation.distributed.work import VirtualWork
+from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.tensor_specs import spec_of
+from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, PointToPoint
+
+Tensors = list[torch.Tensor]
+
+
+class Launches:
+    """Communications of one group.
+
+    Args:
+        state: of the rank.
+        name: the group's, equal on all members.
+        description: what the framework says the group is for.
+        ranks: global ranks of the members, in the group's order.
+    """
+
+    def __init__(
+        self, state: RankState, name: str, description: str, ranks: tuple[int, ...]
+    ) -> None:
+        self._state = state
+        self._name = name
+        self._ranks = ranks
+        self.position = ranks.index(state.rank)
+        self.size = len(ranks)
+        self._sequence = 0
+        self._transfers: Counter[tuple[str, int]] = Counter()
+        self._batch: int | None = None
+        state.recorder.emit(Group(name, description, ranks))
+
+    def begin_batch(self) -> None:
+        """What follows is launched as one group."""
+        self._batch = self._state.numbers.batch()
+
+    def end_batch(self) -> None:
+        """The group is complete."""
+        self._batch = None
+
+    def collective(
+        self,
+        kind: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        *,
+        root: int | None = None,
+        reduction: str = "sum",
+        splits_in: tuple[int, ...] | None = None,
+        splits_out: tuple[int, ...] | None = None,
+        blocks_host: bool = False,
+    ) -> VirtualWork | None:
+        """Launch a collective; ``root`` is an index in the group. None between hosts."""
+        tensors = [*inputs, *outputs]
+        if tensors and all(_on_host(tensor) for tensor in tensors):
+            communicate_on_host(kind, inputs, outputs, self.position, self.size, reduction)
+            return None
+        state = self._state
+        state.recorder.enter()
+        # Scatter and gather have buffers on the root only; in place, both are one.
+        sequence = self._sequence
+        self._sequence += 1
+        work, reads, writes, stream = self._launch(inputs, outputs, outputs, blocks_host)
+        even = (
+            splits_in is not None
+            and splits_out is not None
+            and (len({*splits_in, *splits_out}) == 1)
+        )
+        state.recorder.collectives += 1
+        state.recorder.emit(
+            Collective(
+                kind=kind,
+                group=self._name,
+                sequence=sequence,
+                bytes_in=_bytes(inputs),
+                bytes_out=_bytes(outputs),
+                dtype=spec_of(tensors[0], None).dtype if tensors else "uint8",
+                stream=stream,
+                work=work.number,
+                root=None if root is None else self._ranks[root],
+                splits_in=None if even else splits_in,
+                splits_out=None if even else splits_out,
+                inputs=tuple(known.number for known in reads),
+                outputs=tuple(known.number for known in writes),
+                site=state.recorder.sites.current(),
+            )
+        )
+        if kind != "barrier" and not state.peers_agree:
+            self._tell_values(kind, inputs, outputs, sequence, root, reduction)
+        state.recorder.leave()
+        return work
+
+    def transfer(self, kind: str, tensor: torch.Tensor, peer: int) -> VirtualWork | None:
+        """Launch a send or a receive; ``peer`` is an index in the group. None between hosts."""
+        if _on_host(tensor):
+            return None
+        state = self._state
+        state.recorder.enter()
+        if not 0 <= peer < self.size:
+            state.recorder.violation(
+                "unknown peer", f"{kind} names member {peer} of group {self._name} of {self.size}"
+            )
+            state.recorder.leave()
+            raise ValueError(f"Invalid peer rank {peer} in a group of {self.size}")
+        other = self._ranks[peer]
+        sequence = self._transfers[kind, other]
+        self._transfers[kind, other] += 1
+        inputs, outputs = ([tensor], []) if kind == "send" else ([], [tensor])
+        # Alone, a transfer has a communicator and a stream of its own for the pair.
+        pair = (
+            ""
+            if self._batch is not None
+            else f":{min(self.position, peer)}:{max(self.position, peer)}"
+        )
+        work, _, _, stream = self._launch(inputs, outputs, [tensor], False, pair)
+        known = state.memory.find(tensor.untyped_storage())
+        state.recorder.collectives += 1
+        state.recorder.emit(
+            PointToPoint(
+                kind=kind,
+                group=self._name,
+                peer=other,
+                sequence=sequence,
+                bytes=_bytes([tensor]),
+                dtype=spec_of(tensor, None).dtype,
+                stream=stream,
+                work=work.number,
+                batch=self._batch,
+                storage=None if known is None else known.number,
+                site=state.recorder.sites.current(),
+            )
+        )
+        self._tell_values(kind, inputs, outputs, sequence, peer)
+        state.recorder.leave()
+        return work
+
+    def _tell_values(
+        self,
+        kind: str,
+        inputs: Tensors,
+        outputs: Tensors,
+        sequence: int,
+        root: int | None,
+        reduction: str = "sum",
+    ) -> None:
+        self._state.values.communicate(
+            kind,
+            inputs,
+            outputs,
+            position=self.position,
+            size=self.size,
+            group=self._name,
+            sequence=sequence,
+            root=root,
+            reduction=reduction,
+        )
+
+    def _launch(
+        self, inputs: Tensors, outputs: Tensors, result: Tensors, blocks_host: bool, pair: str = ""
+    ) -> tuple[VirtualWork, list[DeviceStorage], list[DeviceStorage], int]:
+        state = self._state
+        state.recorder.launching()
+        stream = state.shim.stream()
+        own_stream = self._name + pair
+        state.order.wait_point(own_stream, state.order.point(stream))
+        for parts in (self._parts(inputs), self._parts(outputs)):
+            state.memory.materialise(parts)
+        state.memory.used(self._parts(inputs), self._parts(outputs), own_stream)
+        reads, writes = self._storages(inputs), self._storages(outputs)
+        point = state.order.point(own_stream)
+        number = state.numbers.work()
+        kept = [*inputs, *outputs]
+        work = VirtualWork(state, number, point, kept, result, blocks_host)
+        return work, reads, writes, stream
+
+    def _parts(self, tensors: Tensors) -> Parts:
+        parts = [self._state.memory.part(tensor) for tensor in tensors]
+        return [part for part in parts if part is not None]
+
+    def _storages(self, tensors: Tensors) -> list[DeviceStorage]:
+        found: dict[int, DeviceStorage] = {}
+        for tensor in tensors:
+            known = self._state.memory.find(tensor.untyped_storage())
+            if known is not None:
+                found[known.number] = known
+        return list(found.values())
+
+
+def _on_host(tensor: torch.Tensor) -> bool:
+    return not isinstance(tensor, FakeTensor) or tensor._fake_device.type == "cpu"
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

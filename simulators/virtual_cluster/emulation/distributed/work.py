@@ -1,0 +1,160 @@
+"""Handles of launched communications: launching and waiting are two events."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+from trainscout.simulators.virtual_cluster.emulation.stream_order import Knowledge
+from trainscout.simulators.virtual_cluster.traces.events import WorkWait
+
+
+class VirtualWork(dist._Work):
+    """One launched communication.
+
+    Like NCCL's, it keeps its tensors alive until a stream waits for it, so their memory is not
+    reused under way; ``wait`` holds back the current stream, not the host.
+    """
+
+    def __init__(
+        self,
+        state: RankState,
+        number: int,
+        point: Knowledge,
+        tensors: list[torch.Tensor],
+        outputs: Any,
+        blocks_host: bool = False,
+    ) -> None:
+        super().__init__()
+        self._state = state
+        self.number = number
+        self._point = point
+        self._tensors: list[torch.Tensor] | None = tensors
+        self._outputs = outputs
+        self._blocks_host = blocks_host
+        self._future: Any = None
+
+    def waited_on(self, stream: int) -> None:
+        """A stream waits for this communication."""
+        state = self._state
+        state.order.wait_point(stream, self._point)
+        blocks = self._blocks_host or os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
+        if blocks:
+            state.order.host_wait_point(self._point)
+        state.recorder.emit(WorkWait(self.number, stream, blocks))
+        self._tensors = None
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Later work of the current stream runs after this communication."""
+        self._state.recorder.enter()
+        self.waited_on(self._state.shim.stream())
+        self._state.recorder.leave()
+        return True
+
+    def synchronize(self) -> None:
+        """As ``wait``."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As ``wait``."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is over: nobody knows without device time, so yes."""
+        return True
+
+    def is_success(self) -> bool:
+        """Nothing fails."""
+        return True
+
+    def exception(self) -> None:
+        """Nothing fails."""
+
+    def result(self) -> Any:
+        """The tensors it wrote."""
+        return self._outputs
+
+    def get_future(self) -> Any:
+        """A completed future; waiting for it is waiting for this communication.
+
+        Torch waits for futures by events, and would wait forever for one that never completes.
+        """
+        if self._future is None:
+            notices = self._state.notices
+            device = torch.device("cuda", self._state.shim.device())
+            self._future = torch.futures.Future(devices=[device])
+            notices.future_of = self
+            try:
+                self._future.set_result(self._outputs)
+            finally:
+                notices.future_of = None
+            self._outputs = None
+        return self._future
+
+
+class WorkBatch(dist._Work):
+    """Communications launched as one group."""
+
+    def __init__(self, works: list[VirtualWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for each."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    def synchronize(self) -> None:
+        """As ``wait``."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """As a single communication."""
+        return True
+
+    def is_success(self) -> bool:
+        """Nothing fails."""
+        return True
+
+    def result(self) -> Any:
+        """The tensors they wrote."""
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Any:
+        """A future of all of them."""
+        return torch.futures.collect_all([work.get_future() for work in self._works])
+
+
+class HostWork(dist._Work):
+    """A communication between hosts: done when it returns."""
+
+    def __init__(self, outputs: Any = None) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Nothing to wait for."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is."""
+        return True
+
+    def is_success(self) -> bool:
+        """Nothing fails."""
+        return True
+
+    def result(self) -> Any:
+        """The tensors it wrote."""
+        return self._outputs
+
+    def get_future(self) -> Any:
+        """A completed future."""
+        future: Any = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future

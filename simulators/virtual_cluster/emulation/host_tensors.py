@@ -1,0 +1,167 @@
+"""What torch does with tensors in Python or below its dispatcher, made aware of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainscout.simulators.virtual_cluster.emulation.device_copies import DeviceCopies
+from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+# Where emulated device addresses begin; nothing of the host lies there.
+_DEVICE_BASE = 0x7F00_0000_0000
+
+
+def install_host_tensors(state: RankState) -> None:
+    """Patch tensors, parameters and buffers. Once per process."""
+    _patch_reads(state)
+    _patch_memory(state)
+    _patch_modules(state)
+
+
+def _patch_reads(state: RankState) -> None:
+    copies = DeviceCopies(state)
+    real_tolist, real_numpy, real_tensor = torch.Tensor.tolist, torch.Tensor.numpy, torch.tensor
+
+    def contents(tensor: torch.Tensor, operation: str) -> torch.Tensor:
+        state.recorder.enter()
+        try:
+            return copies.value(tensor.detach(), operation)
+        finally:
+            state.recorder.leave()
+
+    def tolist(self: torch.Tensor) -> Any:
+        if isinstance(self, FakeTensor):
+            return real_tolist(contents(self, "tolist"))
+        return real_tolist(self)
+
+    def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
+        if not isinstance(self, FakeTensor):
+            return real_numpy(self, force=force)
+        if self.is_cuda and not force:
+            raise TypeError(
+                "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the "
+                "tensor to host memory first."
+            )
+        return real_numpy(contents(self, "numpy"), force=force)
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, FakeTensor):
+            return value.item() if value.dim() == 0 else value.tolist()
+        if isinstance(value, (list, tuple)):
+            return type(value)([plain(part) for part in value])
+        return value
+
+    def tensor(data: Any, **kwargs: Any) -> torch.Tensor:
+        # Kept by each thread for itself, and the engine's threads begin without.
+        torch._C._set_only_lift_cpu_tensors(True)
+        if isinstance(data, FakeTensor):
+            return data.detach().clone().to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
+        # Lists of device scalars are read below the dispatcher.
+        return real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
+
+    torch.Tensor.tolist = tolist
+    # Its own reads element by element.
+    FakeTensor.tolist = tolist
+    torch.Tensor.numpy = numpy
+    torch.Tensor.__array__ = lambda self, dtype=None, copy=None: (
+        numpy(self, force=True) if dtype is None else numpy(self, force=True).astype(dtype)
+    )
+    torch.tensor = tensor
+
+
+def _patch_memory(state: RankState) -> None:
+    real_data = torch.Tensor.data
+    real_data_ptr, real_storage_ptr = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
+    real_resize = torch.UntypedStorage.resize_
+
+    def set_data(self: torch.Tensor, new: torch.Tensor) -> None:
+        if isinstance(self, FakeTensor) and not isinstance(new, FakeTensor):
+            new = without_data(state.dataless, new)
+        real_data.__set__(self, new)
+        if isinstance(new, FakeTensor) and isinstance(self, FakeTensor):
+            self._fake_device = new._fake_device
+
+    def address(storage: Any) -> int:
+        known = state.memory.find(storage)
+        if known is None:
+            return int(storage._cdata)
+        return 0 if known.block is None else _DEVICE_BASE + int(known.block.address)
+
+    def data_ptr(self: torch.Tensor) -> int:
+        if not isinstance(self, FakeTensor):
+            return int(real_data_ptr(self))
+        if not self.numel():
+            return 0
+        return address(self.untyped_storage()) + int(self.storage_offset() * self.element_size())
+
+    def storage_ptr(self: Any) -> int:
+        return address(self) if self.device.type == "meta" else int(real_storage_ptr(self))
+
+    def resize_(self: Any, size: int) -> Any:
+        resized = real_resize(self, size)
+        if self.device.type == "meta":
+            state.recorder.enter()
+            state.memory.resized(self, state.shim.stream())
+            state.recorder.leave()
+        return resized
+
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        copy = self.clone()
+        state.pinned.add(copy.untyped_storage())
+        return copy
+
+    def is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+        return self.untyped_storage() in state.pinned
+
+    torch.Tensor.data = property(real_data.__get__, set_data)
+    torch.Tensor.data_ptr = data_ptr
+    torch.UntypedStorage.data_ptr = storage_ptr
+    torch.UntypedStorage.resize_ = resize_
+    torch.Tensor.pin_memory = pin_memory
+    torch.Tensor.is_pinned = is_pinned
+
+
+def _patch_modules(state: RankState) -> None:
+    parameter_new = torch.nn.Parameter.__new__
+    register_buffer = torch.nn.Module.register_buffer
+    compatible = torch._has_compatible_shallow_copy_type
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        if type(data) is torch.Tensor and data.device.type == "cpu" and data.numel():
+            data = _seeded(state, data)
+        return parameter_new(cls, data, requires_grad)
+
+    def buffer(self: Any, name: str, tensor: Any, persistent: bool = True) -> None:
+        if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.numel():
+            tensor = _seeded(state, tensor)
+        register_buffer(self, name, tensor, persistent)
+
+    def has_compatible(tensor: Any, other: Any) -> bool:
+        fakes = isinstance(tensor, FakeTensor), isinstance(other, FakeTensor)
+        return all(fakes) or (not any(fakes) and bool(compatible(tensor, other)))
+
+    swap = torch.utils.swap_tensors
+
+    def swap_tensors(first: Any, second: Any) -> None:
+        # Module.to and the like go on with the first; a swap would refuse what others refer to.
+        if isinstance(first, FakeTensor) and isinstance(second, FakeTensor):
+            first.data = second.data
+            if first.is_leaf:
+                first.requires_grad_(second.requires_grad)
+            return
+        swap(first, second)
+
+    torch.utils.swap_tensors = swap_tensors
+    torch.nn.Parameter.__new__ = staticmethod(new)
+    torch.nn.Module.register_buffer = buffer
+    torch._has_compatible_shallow_copy_type = has_compatible
+
+
+def _seeded(state: RankState, data: torch.Tensor) -> FakeTensor:
+    made = without_data(state.dataless, data)
+    state.values.seed(made, data.detach())
+    return made

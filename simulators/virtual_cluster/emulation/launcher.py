@@ -1,0 +1,231 @@
+"""``trainscout run``: an unmodified script as ranks of a large job.
+
+Every rank is a process of its own, as under torchrun; ranks never meet. This module starts them;
+``rank_process`` is what runs in each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+    BROKEN_INVARIANT,
+    RANK_PROCESS,
+    RankOptions,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
+from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_ranks
+
+AUTO = "auto"
+_EXAMPLES = """\
+examples:
+  rank 37 of a job of 96 GPUs
+    trainscout run --world-size 96 --rank 37 --gpu h800 -- \\
+        pretrain_gpt.py --tensor-model-parallel-size 8 ...
+  the first rank of each of four stages, two at a time, traces into traces/
+    trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 \\
+        --output traces -- pretrain_gpt.py ...
+  the ranks that stand for all others, found by setting two ranks up
+    trainscout run --world-size 16384 --rank auto -- pretrain_gpt.py ...
+  a module
+    trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
+
+Losses and other values that nobody could know without computing are inventions: they mean nothing.
+exit codes: the script's own; 2 for wrong options; 4 when a trace, or several together, break an
+invariant.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        prog="trainscout run",
+        description="Run a training script unmodified as one or several ranks of a job on "
+        "virtual GPUs, and write what each rank does as a trace.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    made.add_argument(
+        "--rank",
+        default="0",
+        metavar="R[,R...]",
+        help="ranks to run (default 0); 8-11 is a range, auto those that stand for all",
+    )
+    made.add_argument(
+        "--local-world-size", type=int, default=8, metavar="N", help="GPUs of a node (default 8)"
+    )
+    made.add_argument(
+        "--gpu", default="h800", metavar="NAME", help="a GPU in conf/gpu (default h800)"
+    )
+    made.add_argument(
+        "--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own"
+    )
+    made.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the traces (default traces)"
+    )
+    made.add_argument(
+        "--trace", type=Path, metavar="FILE", help="file for the trace of a single rank"
+    )
+    made.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)"
+    )
+    made.add_argument(
+        "--no-check", action="store_true", help="accept traces that break an invariant"
+    )
+    made.add_argument(
+        "--moe-imbalance",
+        default="",
+        metavar="TEXT",
+        help="how tokens spread over experts, e.g. "
+        "num_experts=64,hot_ratio=0.125,hot_weight=0.5 (default: evenly)",
+    )
+    made.add_argument(
+        "--payloads",
+        type=Path,
+        metavar="DIR",
+        help="keep small messages here, so that ranks run later receive what others sent",
+    )
+    made.add_argument(
+        "--without",
+        default="",
+        metavar="NAME[,NAME]",
+        help="emulated packages the script shall not find: transformer_engine, apex, ...",
+    )
+    made.add_argument(
+        "script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS"
+    )
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the ranks and check what they do together; the first exit code that is not 0."""
+    given = parser().parse_args(arguments)
+    try:
+        if given.rank == AUTO:
+            _check(given, [_options(given, 0)])
+            ranks = _chosen(given)
+        else:
+            ranks = ranks_of(given.rank, given.world_size)
+        options = [_options(given, rank) for rank in ranks]
+        _check(given, options)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    with ThreadPoolExecutor(max_workers=given.jobs) as pool:
+        codes = list(pool.map(_run, options))
+    failed = next((code for code in codes if code), 0)
+    if failed or given.no_check or len(options) == 1:
+        return failed
+    return _check_together([one.trace for one in options])
+
+
+def _check_together(paths: Sequence[Path]) -> int:
+    from trainscout.simulators.virtual_cluster.traces.files import read_trace
+    from trainscout.simulators.virtual_cluster.traces.invariants import check_together
+
+    try:
+        findings = check_together([read_trace(path) for path in paths])
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    return BROKEN_INVARIANT if findings else 0
+
+
+def _chosen(given: argparse.Namespace) -> list[int]:
+    """The ranks that stand for the job, by what the script sets up on two of them."""
+    from trainscout.simulators.virtual_cluster.emulation.set_up import groups_of
+    from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
+
+    chosen = choose_ranks(given.world_size, lambda rank: groups_of(_options(given, rank)))
+    named = ", ".join(str(rank) for rank in chosen.ranks)
+    print(f"ranks {named}: {chosen.why}", file=sys.stderr)
+    return list(chosen.ranks)
+
+
+def ranks_of(text: str, world_size: int) -> list[int]:
+    """Ranks named as ``0,37`` or ``8-11``.
+
+    Raises:
+        InputError: for text that names no ranks.
+    """
+    ranks: list[int] = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            ranks += range(int(first), int(last or first) + 1)
+    except ValueError:
+        allowed = "numbers and ranges, as 0,8-11"
+        raise InputError("--rank", text, "names no ranks", allowed) from None
+    if not ranks:
+        raise InputError("--rank", text, "names no ranks", f"0..{world_size - 1}")
+    return list(dict.fromkeys(ranks))
+
+
+def _options(given: argparse.Namespace, rank: int) -> RankOptions:
+    from trainscout.simulators.virtual_cluster.traces.files import trace_path
+
+    script = given.script[1:] if given.script[:1] == ["--"] else given.script
+    folder = given.output or Path("traces")
+    return RankOptions(
+        world_size=given.world_size,
+        rank=rank,
+        local_world_size=given.local_world_size,
+        gpu=given.gpu,
+        memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
+        trace=given.trace or trace_path(folder, rank),
+        check=not given.no_check,
+        moe_imbalance=given.moe_imbalance,
+        payloads=given.payloads,
+        without=tuple(name for name in given.without.split(",") if name),
+        script=tuple(script),
+    )
+
+
+def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
+    for one in options:
+        check_ranks(one.world_size, one.rank, one.local_world_size)
+    require_choice("--gpu", given.gpu, declared_gpus())
+    if given.memory_gib is not None:
+        require_positive("--memory-gib", given.memory_gib)
+    require_positive("--jobs", given.jobs)
+    for name in options[0].without:
+        require_choice("--without", name, PACKAGES)
+    if given.trace is not None and len(options) > 1:
+        raise InputError(
+            "--trace", given.trace, "names one file for several ranks", "--output DIR"
+        )
+    script = options[0].script
+    if not script:
+        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if script[0] == "-m" and len(script) < 2:
+        raise InputError("script", "-m", "names no module", "-- -m MODULE ARGS")
+    if script[0] != "-m" and not Path(script[0]).is_file():
+        raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if given.payloads is not None:
+        given.payloads.mkdir(parents=True, exist_ok=True)
+    for one in options:
+        one.trace.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _run(options: RankOptions) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", RANK_PROCESS, options.to_json()],
+        env=options.environment(),
+        check=False,
+    )
+    # A process a signal ended has a negative code, which a shell shows so.
+    return done.returncode if done.returncode >= 0 else 128 - done.returncode

@@ -1,0 +1,352 @@
+"""The device's memory: which storages live, what the caching allocator makes of them.
+
+A storage is followed from the operation that makes it to the moment its last tensor is gone, by a
+weak reference: torch keeps one Python object for the life of a storage.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trainscout.simulators.virtual_cluster.allocator.allocator import (
+    Allocator,
+    AllocatorSettings,
+    Block,
+    OutOfMemory,
+)
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
+from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamKey, StreamOrder
+from trainscout.simulators.virtual_cluster.emulation.stream_uses import (
+    Extent,
+    StreamUses,
+    extent_of,
+)
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    EmptyCache,
+    Free,
+    RecordStream,
+    Resize,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DeviceStorage:
+    """A live storage: its number in the trace, its memory, and who used it last."""
+
+    __slots__ = (
+        *("block", "bytes", "former", "home", "key", "memory", "number"),
+        *("recorded", "reference", "uses"),
+    )
+
+    def __init__(self, number: int, size: int, home: int, block: Block | None) -> None:
+        self.number = number
+        self.bytes = size
+        # The stream it was allocated on: its memory is reused in that stream's order.
+        self.home = home
+        self.block = block
+        self.uses = StreamUses()
+        self.recorded: set[int] = set()
+        self.reference: object = None
+        # Uses of the same memory by storages freed before, that nothing was ordered after then.
+        self.former: dict[StreamKey, int] | None = None
+        # How torch names it while it lives: the storage, and its memory.
+        self.key = self.memory = 0
+
+
+Parts = list[tuple[DeviceStorage, Extent]]
+
+
+class DeviceMemory:
+    """Storages on the emulated device.
+
+    Args:
+        recorder: takes the events.
+        order: what runs before what, to see memory freed while another stream still uses it.
+        capacity_bytes: of the device.
+        outside_bytes: of the device, never the framework's: context and loaded kernels.
+        settings: tells the caching allocator's, when it is first used: scripts set its variable.
+        memory_of: torch's number for a storage's memory, which its engine names it by.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        order: StreamOrder,
+        capacity_bytes: int,
+        outside_bytes: int,
+        settings: Callable[[], AllocatorSettings],
+        memory_of: Callable[[int], int],
+    ) -> None:
+        self._capacity_bytes, self._outside_bytes = capacity_bytes, outside_bytes
+        self._settings = settings
+        self._allocator: Allocator | None = None
+        self._recorder = recorder
+        self._order = order
+        self._memory_of = memory_of
+        # In a compiled region: storages that have no memory yet, and how deep regions nest.
+        self._region: dict[int, DeviceStorage] = {}
+        self._region_depth = 0
+        self._peaks = (0, 0)
+        self._live: dict[int, DeviceStorage] = {}
+        self._by_memory: dict[int, DeviceStorage] = {}
+        # Freed memory another stream may still use: where, how long, whose, and the uses.
+        self._loose: list[tuple[int, int, int, dict[StreamKey, int]]] = []
+        self._next = 0
+
+    @property
+    def allocator(self) -> Allocator:
+        """The caching allocator, which begins when it is first used.
+
+        Raises:
+            InputError: for settings torch does not know.
+        """
+        if self._allocator is None:
+            self._allocator = self._new_allocator()
+        return self._allocator
+
+    def _new_allocator(self) -> Allocator:
+        return Allocator(self._capacity_bytes, self._settings(), self._outside_bytes)
+
+    def find(self, storage: torch.UntypedStorage) -> DeviceStorage | None:
+        """What is known of a storage, None when it is not the device's."""
+        return self._live.get(storage._cdata)
+
+    def track(self, storage: torch.UntypedStorage, stream: int) -> DeviceStorage:
+        """Follow a storage; a new one is allocated on ``stream``.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for it.
+        """
+        key = storage._cdata
+        known = self._live.get(key)
+        if known is not None:
+            return known
+        size = storage.nbytes()
+        block = None if self._region_depth else self._allocate(size, stream)
+        made = DeviceStorage(self._next, size, stream, block)
+        self._next += 1
+        self._live[key] = made
+        made.key = key
+        made.memory = self._memory_of(key)
+        self._by_memory[made.memory] = made
+        if self._loose and block is not None:
+            made.former = self._former_uses(block)
+        if self._region_depth:
+            self._region[key] = made
+        self._recorder.emit(Alloc(made.number, size, stream))
+        made.reference = weakref.ref(storage, lambda _: self._free(key))
+        return made
+
+    def resized(self, storage: torch.UntypedStorage, stream: int) -> None:
+        """A storage has another size now: memory is given back or taken anew.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for it.
+        """
+        known = self._live.get(storage._cdata)
+        if known is None:
+            return
+        size = storage.nbytes()
+        if size == known.bytes:
+            return
+        if known.block is not None:
+            self._note_loose(known)
+            self.allocator.free(known.block)
+            known.block = None
+        known.block = self._allocate(size, stream)
+        known.bytes, known.home = size, stream
+        known.uses.clear()
+        known.recorded.clear()
+        self._recorder.emit(Resize(known.number, size))
+
+    def record_stream(self, storage: torch.UntypedStorage, stream: int) -> None:
+        """The storage is in use on another stream."""
+        known = self._live.get(storage._cdata)
+        if known is not None:
+            self._record(known, stream)
+
+    def record_memory_stream(self, memory: int, stream: int) -> None:
+        """As ``record_stream``, for the storage torch's engine names by its memory."""
+        known = self._by_memory.get(memory)
+        if known is not None:
+            self._record(known, stream)
+
+    def _record(self, known: DeviceStorage, stream: int) -> None:
+        # On its own stream, or twice, it changes nothing.
+        if stream == known.home or stream in known.recorded:
+            return
+        known.recorded.add(stream)
+        if known.block is not None:
+            self.allocator.record_stream(known.block, stream)
+        self._recorder.emit(RecordStream(known.number, stream))
+
+    def enter_region(self) -> None:
+        """A compiled region begins: what it makes and drops again never is in device memory."""
+        self._region_depth += 1
+
+    def materialise(self, parts: Parts) -> None:
+        """A kernel of its own uses these: they are in memory, region or not.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for them.
+        """
+        if self._region:
+            for known, _ in parts:
+                if self._region.pop(known.key, None) is not None:
+                    self._settle(known)
+
+    def _settle(self, made: DeviceStorage) -> None:
+        made.block = self._allocate(made.bytes, made.home)
+        if self._loose and made.block is not None:
+            made.former = self._former_uses(made.block)
+
+    def leave_region(self) -> None:
+        """A compiled region ends: what it made and kept takes memory now.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: when the device has no room for it.
+        """
+        self._region_depth -= 1
+        if not self._region_depth:
+            kept, self._region = self._region, {}
+            for made in kept.values():
+                self._settle(made)
+
+    def empty_cache(self) -> None:
+        """Give cached segments back to the device."""
+        self.allocator.empty_cache()
+        self._recorder.emit(EmptyCache())
+
+    def reset_peaks(self) -> None:
+        """Let the script's peaks begin anew; the rank's own are kept."""
+        self._peaks = self.peaks()
+        self.allocator.reset_peaks()
+
+    def peaks(self) -> tuple[int, int]:
+        """Highest bytes allocated and reserved, whatever the script reset."""
+        allocated, reserved = self._peaks
+        allocator = self.allocator
+        return (
+            max(allocated, allocator.peak_allocated_bytes),
+            max(reserved, allocator.peak_reserved_bytes),
+        )
+
+    def live_bytes(self) -> int:
+        """Bytes asked for by the storages that live."""
+        return self.allocator.requested_bytes
+
+    def restart(self) -> None:
+        """A new trace begins: what still lives keeps its memory and gets new numbers."""
+        allocator = self._allocator = self._new_allocator()
+        self._peaks = (0, 0)
+        self._loose.clear()
+        self._next = 0
+        for known in self._live.values():
+            known.number = self._next
+            known.uses.clear()
+            known.recorded.clear()
+            known.former = None
+            self._next += 1
+            known.block = allocator.allocate(known.bytes, known.home) if known.bytes else None
+            self._recorder.emit(Alloc(known.number, known.bytes, known.home))
+
+    def _allocate(self, size: int, stream: int) -> Block | None:
+        if not size:
+            return None
+        try:
+            return self.allocator.allocate(size, stream)
+        except OutOfMemory as error:
+            import torch
+
+            message = error.message(torch.cuda.current_device())
+        raise torch.cuda.OutOfMemoryError(message)
+
+    def _free(self, key: int) -> None:
+        known = self._live.pop(key, None)
+        if known is None:
+            return
+        self._by_memory.pop(known.memory, None)
+        self._region.pop(key, None)
+        if known.block is not None:
+            self._note_loose(known)
+            self.allocator.free(known.block)
+        self._recorder.emit(Free(known.number))
+
+    def _note_loose(self, known: DeviceStorage) -> None:
+        """Remember uses on other streams that the memory's own stream is not ordered after.
+
+        Freeing is no harm: whoever uses the memory next must be ordered after them.
+        """
+        uses: dict[StreamKey, int] = {}
+        for stream, number in known.uses.last().items():
+            if stream == known.home or isinstance(stream, str) or stream in known.recorded:
+                continue
+            if not self._order.ordered(known.home, stream, number):
+                uses[stream] = number
+        block = known.block
+        if uses and block is not None:
+            self._loose.append((block.address, block.address + block.bytes, known.home, uses))
+
+    def _former_uses(self, block: Block) -> dict[StreamKey, int] | None:
+        start, end = block.address, block.address + block.bytes
+        former: dict[StreamKey, int] = {}
+        kept = []
+        for entry in self._loose:
+            first, last, home, uses = entry
+            if all(self._order.ordered(home, stream, at) for stream, at in uses.items()):
+                continue
+            if first < end and start < last:
+                former.update(uses)
+            kept.append(entry)
+        self._loose = kept
+        return former or None
+
+    def used(self, reads: Parts, writes: Parts, stream: StreamKey) -> None:
+        """A launch on ``stream`` reads and writes these; flag what it is not ordered after."""
+        number = self._order.launch(stream)
+        for access, parts in (("read", reads), ("write", writes)):
+            changes = access == "write"
+            for known, extent in parts:
+                if changes and known.former is not None:
+                    self._check_former(known, stream)
+                for other, verb in known.uses.conflicts(
+                    self._order, stream, extent, writes=changes
+                ):
+                    self._flag(access, known, stream, verb, other)
+        for known, extent in reads:
+            known.uses.note(stream, number, extent, writes=False)
+        for known, extent in writes:
+            known.uses.note(stream, number, extent, writes=True)
+
+    def part(self, tensor: Any) -> tuple[DeviceStorage, Extent] | None:
+        """The storage a tensor lies in and the bytes it covers, None outside the device."""
+        known = self._live.get(tensor.untyped_storage()._cdata)
+        return None if known is None else (known, extent_of(tensor))
+
+    def _check_former(self, known: DeviceStorage, stream: StreamKey) -> None:
+        former, known.former = known.former or {}, None
+        for other, used in former.items():
+            if other != stream and not self._order.ordered(stream, other, used):
+                self._recorder.violation(
+                    "freed in use",
+                    f"{_stream(stream)} reuses memory that was freed while {_stream(other)} may "
+                    "still use it (no wait, no record_stream)",
+                )
+
+    def _flag(
+        self, access: str, known: DeviceStorage, stream: StreamKey, verb: str, other: StreamKey
+    ) -> None:
+        self._recorder.violation(
+            "wrong stream",
+            f"{access} on {_stream(stream)} of {known.bytes} bytes last {verb} on "
+            f"{_stream(other)}, without waiting for it",
+        )
+
+
+def _stream(stream: StreamKey) -> str:
+    return f"stream {stream}" if isinstance(stream, int) else f"the stream of group {stream}"

@@ -1,0 +1,118 @@
+"""What each operation of the dispatcher is to the emulator: a view, a write, something new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import KERNELS_OF_CUDA
+
+aten = torch.ops.aten
+
+VIEW, WRITE, FRESH, RESHAPES, ALLOCATES, COMPOSITE = (
+    *("view", "write", "fresh"),
+    *("reshapes", "allocates", "composite"),
+)
+
+# Schemas that do not say that their result shares memory with an argument.
+_UNSAID_VIEWS = ("aten::_unsafe_view", "aten::_reshape_alias", "aten::lift_fresh", "aten::detach")
+_ALLOCATIONS = (
+    "aten::empty",
+    "aten::empty_like",
+    "aten::empty_permuted",
+    "aten::empty_strided",
+    "aten::new_empty",
+    "aten::new_empty_strided",
+)
+_FACTORIES = ("empty", "empty_strided", "full", "ones", "rand", "randn", "zeros")
+COMMUNICATION = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_dtensor"))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation's name in traces and what it does with memory.
+
+    ``kind``: VIEW shares memory with its argument and launches nothing; WRITE returns what it
+    writes, or nothing; FRESH returns new memory; RESHAPES changes an argument's size or strides in
+    place; ALLOCATES makes memory without writing it; COMPOSITE is made of others. ``written`` are
+    positions and names of the arguments it writes; ``returned`` are, for WRITE, those it returns.
+    """
+
+    name: str
+    kind: str
+    written: tuple[tuple[int, str], ...]
+    returned: tuple[tuple[int, str], ...]
+    returns_one: bool
+    large_factory: bool
+
+    @property
+    def launches(self) -> bool:
+        """Whether the device has something to run."""
+        return self.kind in (WRITE, FRESH)
+
+
+_described: dict[Any, Operation] = {}
+
+
+def describe(func: Any) -> Operation:
+    """What ``func`` (an ``OpOverload``) is."""
+    known = _described.get(func)
+    if known is None:
+        known = _described[func] = _describe(func)
+    return known
+
+
+def _describe(func: Any) -> Operation:
+    schema = func._schema
+    written: list[tuple[int, str]] = []
+    sets: dict[str, tuple[int, str]] = {}
+    for position, argument in enumerate(schema.arguments):
+        alias = argument.alias_info
+        if alias is not None:
+            for name in alias.before_set:
+                sets[name] = (position, argument.name)
+            if alias.is_write:
+                written.append((position, argument.name))
+    aliases = [output.alias_info for output in schema.returns]
+    returned = [
+        sets[name]
+        for alias in aliases
+        if alias is not None
+        for name in alias.before_set
+        if name in sets
+    ]
+    name = str(schema.name)
+    if func._can_decompose() and name.partition("::")[2] not in KERNELS_OF_CUDA:
+        kind = COMPOSITE
+    elif torch.Tag.inplace_view in func.tags or name in ("aten::set_", "aten::resize_"):
+        kind = RESHAPES
+    elif name in _ALLOCATIONS:
+        kind = ALLOCATES
+    elif written and len(returned) == len(aliases):
+        kind = WRITE
+    elif name in _UNSAID_VIEWS or (
+        aliases and all(alias is not None and not alias.is_write for alias in aliases)
+    ):
+        kind = VIEW
+    else:
+        kind = FRESH
+    base = name.partition("::")[2]
+    return Operation(
+        name=str(func),
+        kind=kind,
+        written=tuple(written),
+        returned=tuple(returned),
+        returns_one=len(aliases) == 1,
+        large_factory=base in _FACTORIES,
+    )
+
+
+def chosen(
+    places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """The arguments at these positions or, further right, under these names."""
+    return [
+        args[position] if position < len(args) else kwargs.get(name) for position, name in places
+    ]

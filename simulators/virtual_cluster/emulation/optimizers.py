@@ -1,0 +1,54 @@
+"""Forward, backward and optimizer: which phase of a step the rank is in."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer as torch_optimizer
+from torch.utils import _foreach_utils
+
+from trainscout.simulators.virtual_cluster.emulation.parameters import held_parameters
+from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
+
+
+def install_foreach() -> None:
+    """Let optimizers treat tensors without data as they treat a GPU's.
+
+    Torch decides by exact type whether multi-tensor kernels may be used, in two places; without
+    this, optimizers and gradient clipping would go one parameter at a time, and no one would say.
+    """
+    for module in (torch_optimizer, _foreach_utils):
+        if FakeTensor not in module._foreach_supported_types:
+            module._foreach_supported_types.append(FakeTensor)
+
+
+def install_phases(state: RankState) -> None:
+    """Follow module calls and optimizer steps."""
+    recorder = state.recorder
+    inside = threading.local()
+    call = torch.nn.Module.__call__
+
+    def called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if getattr(inside, "depth", 0):
+            return call(self, *args, **kwargs)
+        inside.depth = 1
+        recorder.modules.add(self)
+        recorder.forward_begins()
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            inside.depth = 0
+
+    def step_begins(*_: Any) -> None:
+        if not recorder.finished_steps:
+            parameters = held_parameters(recorder.modules, state.memory)
+            if parameters is not None:
+                recorder.emit(parameters)
+        recorder.optimizer_begins()
+
+    torch.nn.Module.__call__ = called
+    torch_optimizer.register_optimizer_step_pre_hook(step_begins)
+    torch_optimizer.register_optimizer_step_post_hook(lambda *_: recorder.optimizer_ended())

@@ -1,0 +1,36 @@
+"""Which parameters a rank holds, as its first optimizer step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
+from trainscout.simulators.virtual_cluster.traces.events import Parameters
+
+
+def held_parameters(modules: Iterable[torch.nn.Module], memory: DeviceMemory) -> Parameters | None:
+    """The modules' parameters on the device, each once, shards as this rank's part; None if none.
+
+    ``memory`` numbers the storages.
+    """
+    found = {id(each): each for module in list(modules) for each in module.parameters()}
+    elements = size = 0
+    storages: dict[int, None] = {}
+    for parameter in found.values():
+        # A DTensor's own data is its part on this rank; DeepSpeed keeps the part of a parameter
+        # that it has emptied beside it.
+        part = getattr(parameter, "_local_tensor", parameter)
+        if not part.numel():
+            part = getattr(parameter, "ds_tensor", part)
+        if not isinstance(part, FakeTensor) or part._fake_device.type != "cuda":
+            continue
+        known = memory.find(part.untyped_storage())
+        if known is None or not part.numel():
+            continue
+        elements += part.numel()
+        size += part.numel() * part.itemsize
+        storages[known.number] = None
+    return Parameters(elements, size, tuple(storages)) if storages else None

@@ -1,0 +1,191 @@
+"""One emulated rank: installs the virtual GPU, runs the script, checks and sums up the trace."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
+from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
+from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
+from trainscout.simulators.virtual_cluster.traces.events import Header
+from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
+from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
+
+RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
+BROKEN_INVARIANT = 4
+_PACKAGES = ("torch", "megatron-core", "transformers", "torchtitan", "deepspeed", "accelerate")
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What a rank's process is told; see the launcher's options."""
+
+    world_size: int
+    rank: int
+    local_world_size: int
+    gpu: str
+    memory_bytes: int | None
+    trace: Path
+    check: bool
+    moe_imbalance: str
+    payloads: Path | None
+    without: tuple[str, ...]
+    script: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """As one argument of a process."""
+        return json.dumps(asdict(self), default=str)
+
+    @classmethod
+    def from_json(cls, text: str) -> RankOptions:
+        """Back from ``to_json``."""
+        fields = json.loads(text)
+        payloads = fields["payloads"]
+        return cls(
+            **{
+                **fields,
+                "trace": Path(fields["trace"]),
+                "payloads": None if payloads is None else Path(payloads),
+                "without": tuple(fields["without"]),
+                "script": tuple(fields["script"]),
+            }
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The process's environment: sets are walked in the same order in every run."""
+        own_root = str(Path(__file__).parents[4])
+        path = os.environ.get("PYTHONPATH")
+        return {
+            "PYTHONHASHSEED": "0",
+            **os.environ,
+            "PYTHONPATH": own_root if not path else f"{own_root}{os.pathsep}{path}",
+        }
+
+
+def start(options: RankOptions, sink: Any) -> VirtualRank:
+    """Make this process the rank ``options`` describe.
+
+    Raises:
+        InputError: for options that cannot be, or when the native part cannot be had.
+    """
+    from trainscout.simulators.virtual_cluster.emulation.native import load
+
+    gpu = declared_gpus()[options.gpu]
+    load()
+    from trainscout.simulators.virtual_cluster.emulation.values import Imbalance, Payloads, Values
+    from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+
+    values = Values(
+        imbalance=Imbalance.parse(options.moe_imbalance) if options.moe_imbalance else None,
+        payloads=Payloads(options.payloads, options.rank) if options.payloads else None,
+    )
+    virtual = emulate(
+        sink,
+        world_size=options.world_size,
+        rank=options.rank,
+        gpu=gpu,
+        local_world_size=options.local_world_size,
+        memory_bytes=options.memory_bytes,
+        values=values,
+    )
+    install_vendor(without=options.without)
+    return virtual
+
+
+def run_script(script: tuple[str, ...]) -> int:
+    """Run a script or a module as ``__main__``; its exit code."""
+    try:
+        if script[0] == "-m":
+            sys.argv = list(script[1:])
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(script[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(script)
+            sys.path.insert(0, str(Path(script[0]).resolve().parent))
+            runpy.run_path(script[0], run_name="__main__")
+    except SystemExit as leaving:
+        code = leaving.code
+        if code is None or isinstance(code, int):
+            return int(code or 0)
+        print(code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        # The launcher's own frames are nothing the script's author can use.
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename.startswith(
+            (str(Path(__file__).parent), "<frozen runpy>")
+        ):
+            own = own.tb_next
+        traceback.print_exception(type(error), error, own)
+        return 1
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Run one rank; the script's exit code, or 4 for a broken invariant."""
+    options = RankOptions.from_json(arguments[0])
+    began_s, cpu_s = time.perf_counter(), time.process_time()
+    try:
+        gpu = declared_gpus()[options.gpu]
+        header = Header(
+            world_size=options.world_size,
+            rank=options.rank,
+            local_world_size=min(options.local_world_size, options.world_size),
+            gpu=options.gpu,
+            memory_bytes=int(options.memory_bytes or gpu.memory_bytes),
+            command=options.script,
+            versions=_versions(),
+        )
+        writer = TraceWriter(options.trace, header)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        virtual = start(options, FileSink(writer))
+    except InputError as error:
+        writer.abandon()
+        print(error, file=sys.stderr)
+        return 2
+    code = run_script(options.script)
+    # What the script left to be done when Python ends: it may use the device.
+    atexit._run_exitfuncs()
+    state = virtual.state
+    virtual.close()
+    findings: tuple[Any, ...] = ()
+    if options.check and code == 0:
+        findings = check_trace(read_trace(options.trace))
+    figures = RunFigures(
+        wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - cpu_s, code=code
+    )
+    show_summary(state, options.trace, figures, findings)
+    return code if code or not findings else BROKEN_INVARIANT
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    _code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Frameworks leave threads and groups behind that would wait for other ranks.
+    os._exit(_code)

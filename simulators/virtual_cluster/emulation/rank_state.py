@@ -1,0 +1,70 @@
+"""What the parts of an emulated rank share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
+from trainscout.simulators.virtual_cluster.emulation.native import Shim
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
+from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.emulation.fake_tensors import DatalessMode
+
+
+class Numbers:
+    """Numbers of communications and of their batches, from 0 in each trace."""
+
+    def __init__(self) -> None:
+        self._works = self._batches = -1
+
+    def work(self) -> int:
+        """The next communication's."""
+        self._works += 1
+        return self._works
+
+    def batch(self) -> int:
+        """The next batch's."""
+        self._batches += 1
+        return self._batches
+
+    def restart(self) -> None:
+        """A new trace begins."""
+        self._works = self._batches = -1
+
+
+@dataclass
+class RankState:
+    """One emulated rank of this process.
+
+    ``lock`` is held while an operation is answered, as torch lets other threads run meanwhile.
+    ``pinned`` are the storages the script pinned: ordinary memory here, but scripts ask.
+    ``backward`` follows compiled regions through the backward pass. ``notices`` hears what torch's
+    engine waits for; ``functional`` answers functional collectives, which come through the
+    dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
+    this rank holds.
+    """
+
+    rank: int
+    world_size: int
+    local_world_size: int
+    gpu: Gpu
+    capacity_bytes: int
+    shim: Shim
+    recorder: Recorder
+    order: StreamOrder
+    memory: DeviceMemory
+    dataless: DatalessMode
+    values: Any
+    numbers: Numbers
+    lock: Any = field(default_factory=RLock)
+    pinned: WeakSet[Any] = field(default_factory=WeakSet)
+    backward: Any = None
+    notices: Any = None
+    functional: Any = None
+    peers_agree: bool = False

@@ -1,0 +1,164 @@
+"""Turns what the emulated rank does into events, in order, with host time and phases between."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+
+# Live mode replaces the clocks of ``time``; this one stays real.
+from time import thread_time_ns as _thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+from trainscout.simulators.virtual_cluster.emulation.sink import Sink
+from trainscout.simulators.virtual_cluster.emulation.sites import Sites
+from trainscout.simulators.virtual_cluster.traces.events import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    SETUP,
+    Event,
+    HostGap,
+    Phase,
+    Violation,
+)
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.emulation.compiled_backward import CompiledBackward
+
+# Shorter gaps are carried over to the next event.
+_SHORTEST_GAP_NS = 1000
+
+
+class Recorder:
+    """The one writer of events of a rank.
+
+    Host time is the CPU time a thread spends between leaving the emulator and entering it again:
+    what the script and its framework compute, and torch's own dispatch.
+    """
+
+    def __init__(
+        self, sink: Sink, skipped: tuple[str, ...], graph_task: Callable[[], int]
+    ) -> None:
+        self.sink = sink
+        # The autograd engine's task this thread works on, -1 outside of backward.
+        self._graph_task = graph_task
+        # Follows compiled regions through backward; set while installing.
+        self.backward: CompiledBackward | None = None
+        self.sites = Sites(skipped, self.emit)
+        self.step = 0
+        self.phase = SETUP
+        self.operations = 0
+        self.collectives = 0
+        self.violation_texts: list[str] = []
+        # Values nobody could know, by place: how often, the last one, what to do about it.
+        self.inventions: dict[tuple[str, int | None], tuple[int, object, str | None]] = {}
+        # Modules that the script itself calls: the models, seen from outside.
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._gap_ns = 0
+        self._left = threading.local()
+        self._optimizer_steps = 0
+        self._flagged: set[tuple[str, int | None]] = set()
+
+    def restart(self, sink: Sink) -> None:
+        """A new trace begins: numbers, phases and steps start over."""
+        self.sites.restart()
+        self.sink = sink
+        self.step, self.phase = 0, SETUP
+        self.operations = self.collectives = 0
+        self._gap_ns = self._optimizer_steps = 0
+        self._flagged.clear()
+        self.violation_texts.clear()
+        self.inventions.clear()
+        self.modules.clear()
+        self.leave()
+
+    def enter(self) -> None:
+        """The emulator begins to work: what passed on this thread since was the script's."""
+        left = getattr(self._left, "ns", None)
+        if left is not None:
+            self._gap_ns += _thread_time_ns() - left
+        if self._graph_task() != -1:
+            if self.phase != BACKWARD:
+                self.enter_phase(BACKWARD)
+        elif self.phase == BACKWARD:
+            if self.backward is not None:
+                self.backward.close()
+            self.enter_phase(OTHER)
+
+    def leave(self) -> None:
+        """Control returns to the script."""
+        self._left.ns = _thread_time_ns()
+
+    def launching(self) -> None:
+        """The device is about to get something to do: is it part of a compiled backward?"""
+        if self.backward is not None and self._graph_task() != -1:
+            self.backward.follow()
+
+    def emit(self, event: Event) -> None:
+        """Hand an event on, after the host time before it."""
+        if self._gap_ns >= _SHORTEST_GAP_NS:
+            gap_s, self._gap_ns = self._gap_ns * 1e-9, 0
+            self.sink.emit(HostGap(gap_s))
+        self.sink.emit(event)
+
+    def enter_phase(self, phase: str) -> None:
+        """What follows belongs to ``phase``; a forward after an optimizer step is a new step."""
+        if phase == self.phase:
+            return
+        if phase == FORWARD and self._optimizer_steps:
+            self.step += 1
+            self._optimizer_steps = 0
+        self.phase = phase
+        self.emit(Phase(phase, self.step))
+
+    def forward_begins(self) -> None:
+        """A module is called from outside of any."""
+        if self._graph_task() == -1:
+            if self.backward is not None:
+                self.backward.close()
+            self.enter_phase(FORWARD)
+
+    def optimizer_begins(self) -> None:
+        """An optimizer's step begins."""
+        if self.backward is not None:
+            self.backward.close()
+            self.backward.clear()
+        self.enter_phase(OPTIMIZER)
+
+    def optimizer_ended(self) -> None:
+        """An optimizer's step is over."""
+        self._optimizer_steps += 1
+        self.enter_phase(OTHER)
+
+    @property
+    def finished_steps(self) -> int:
+        """Steps whose optimizer has run."""
+        return self.step + (1 if self._optimizer_steps else 0)
+
+    @property
+    def violations(self) -> int:
+        """How many uses were flagged."""
+        return len(self.violation_texts)
+
+    def script_cpu_s(self) -> float:
+        """CPU seconds of the calling thread's script that no ``HostGap`` has told yet."""
+        left = getattr(self._left, "ns", None)
+        since_ns = 0 if left is None else _thread_time_ns() - left
+        return (self._gap_ns + since_ns) * 1e-9
+
+    def violation(self, kind: str, message: str) -> None:
+        """Note a use that a GPU would punish, once per kind and place."""
+        site = self.sites.current()
+        if (kind, site) not in self._flagged:
+            self._flagged.add((kind, site))
+            where = self.sites.text(site)
+            self.violation_texts.append(f"{kind}: {message} ({where})")
+            self.emit(Violation(kind, message, site))
+
+    def invented(self, operation: str, value: object, hint: str | None) -> None:
+        """Note that the script went on with a value that is a documented default."""
+        place = (operation, self.sites.current())
+        count = self.inventions.get(place, (0,))[0]
+        self.inventions[place] = (count + 1, value, hint)

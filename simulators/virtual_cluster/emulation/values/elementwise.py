@@ -1,0 +1,246 @@
+"""Operations element by element, on compact values.
+
+For elements known one by one the operation itself is run. For a tensor of zeros and ones of which
+only the share of ones is known, running it on a 0 and on a 1 gives the exact expectation.
+Beyond that, expectations are propagated as if they were values (mean field).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from trainscout.simulators.virtual_cluster.emulation.values import plain
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
+from trainscout.simulators.virtual_cluster.emulation.values.host import (
+    CANNOT,
+    name_of,
+    run,
+    signature,
+    tensors_in,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
+    Categories,
+    Grade,
+    Kind,
+    Known,
+    Shadow,
+    multiplicity,
+)
+
+_BOTH = {"mul", "mul_", "logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__"}
+_EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__"}
+
+Pairs = Sequence[tuple[torch.Tensor, Shadow]]
+
+
+def elementwise(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    pairs: Pairs,
+    result: torch.Tensor,
+) -> Known | Categories | None:
+    """The shadow of a pointwise operation's result.
+
+    Args:
+        pairs: every tensor among the arguments with its shadow; none is missing.
+        result: of which shape and dtype are used.
+    """
+    chosen = [(t, s) for t, s in pairs if isinstance(s, Categories)]
+    if chosen:
+        return _of_categories(func, args, kwargs, pairs, chosen, result)
+    known = {id(t): s for t, s in pairs if isinstance(s, Known)}
+    if len(known) < len({id(t) for t, _ in pairs}):
+        return None
+    grade = min((s.grade for s in known.values()), default=Grade.EXACT)
+    soft = [s for s in known.values() if s.kind is not Kind.DEFINITE]
+    if any(s.kind is Kind.RANK for s in soft):
+        return _of_rank(func, args, known, grade, result)
+    if any(s.kind is Kind.SUPPORT for s in soft):
+        return _of_support(func, args, soft, list(known.values()), grade)
+    values = {key: s.value for key, s in known.items()}
+    if not soft:
+        value = _run(func, args, kwargs, values, result)
+        return None if value is None else Known(value, grade)
+    name = name_of(func)
+    if all(s.kind is Kind.SHARE for s in soft):
+        if len(soft) == 1:
+            return _of_share(func, args, kwargs, known, soft[0], grade, result)
+        if len(soft) == len(known) and name in _BOTH | _EITHER:
+            nested = any(s.nested for s in soft)
+            first, second = (s.as_mean() for s in (soft[0], soft[-1]))
+            both = torch.minimum(first, second) if nested else first * second
+            share = both if name in _BOTH else first + second - both
+            return Known(share, grade, Kind.SHARE, nested)
+    values = {k: s.value if s.kind is Kind.DEFINITE else s.as_mean() for k, s in known.items()}
+    value = _run(func, args, kwargs, values, result)
+    if value is None or value.dtype is torch.bool:
+        # Whether a mean passes a threshold says nothing about how many elements do.
+        return None
+    return Known(value if result.dtype.is_floating_point else value.double(), grade, Kind.MEAN)
+
+
+def _run(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    values: Mapping[int, torch.Tensor],
+    result: torch.Tensor,
+) -> torch.Tensor | None:
+    """The operation on compact values; what it writes in place is a copy."""
+    try:
+        shape = torch.broadcast_shapes(*(v.shape for v in values.values()))
+    except RuntimeError:
+        return None
+    if shape.numel() > FOLLOWED_ELEMENTS:
+        return None
+    written = {id(args[p]) for p in signature(func).written if isinstance(args[p], torch.Tensor)}
+    # An in-place operation keeps its own shape, so what others add to it must fit in.
+    room = {
+        key: value.expand(torch.broadcast_shapes(value.shape, shape)).clone()
+        if key in written
+        else value
+        for key, value in values.items()
+    }
+    try:
+        made = run(func, args, kwargs, lambda t: room.get(id(t), t))
+    except CANNOT:
+        return None
+    if not isinstance(made, torch.Tensor):
+        return None
+    # Fewer dimensions than the result: alike along the leading ones.
+    return made.reshape((1,) * (result.dim() - made.dim()) + tuple(made.shape))
+
+
+def _of_share(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    known: Mapping[int, Known],
+    share: Known,
+    grade: Grade,
+    result: torch.Tensor,
+) -> Known | None:
+    tensors = {id(t): t for t in tensors_in((*args, *kwargs.values()))}
+    made = []
+    for element in (0, 1):
+        values = {
+            key: plain.full((1,) * s.value.dim(), element, dtype=tensors[key].dtype)
+            if s is share
+            else s.value
+            for key, s in known.items()
+        }
+        made.append(_run(func, args, kwargs, values, result))
+    if made[0] is None or made[1] is None:
+        return None
+    zero, one = made[0].double(), made[1].double()
+    mean = zero + (one - zero) * share.as_mean()
+    binary = all(bool(((v == 0) | (v == 1)).all()) for v in (zero, one))
+    if binary:
+        rising = bool((one >= zero).all())
+        return Known(mean, grade, Kind.SHARE, share.nested and rising)
+    if result.dtype.is_floating_point:
+        mean = mean.to(result.dtype)
+    return Known(mean, grade, Kind.MEAN)
+
+
+def _of_rank(
+    func: OpOverload,
+    args: Sequence[Any],
+    known: Mapping[int, Known],
+    grade: Grade,
+    result: torch.Tensor,
+) -> Known | None:
+    """``rank <= limit``: the elements up to the ``limit``-th of those that are counted."""
+    rank, limit = (known.get(id(a)) for a in args[:2])
+    if name_of(func) != "le" or rank is None or limit is None:
+        return None
+    if rank.kind is not Kind.RANK or limit.kind is not Kind.DEFINITE:
+        return None
+    length = multiplicity(rank, result.shape)
+    if rank.value.shape != limit.value.shape:
+        return None
+    share = rank.as_mean()
+    beyond = torch.minimum(limit.as_mean() / length, share)
+    return Known((beyond / share).nan_to_num(1.0), grade, Kind.SHARE, beyond=beyond)
+
+
+def _of_support(
+    func: OpOverload,
+    args: Sequence[Any],
+    soft: Sequence[Known],
+    known: Sequence[Known],
+    grade: Grade,
+) -> Known | None:
+    """Products and copies of a tensor of which only the share of non-zeros is known."""
+    name = name_of(func)
+    if name == "ne" and len(known) == 1 and args[1] == 0:
+        return Known(soft[0].value, grade, Kind.SHARE, soft[0].nested)
+    if name in _BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):
+        share = soft[0].as_mean()
+        for other in soft[1:]:
+            nested = soft[0].nested or other.nested
+            share = torch.minimum(share, other.as_mean()) if nested else share * other.as_mean()
+        for other in known:
+            if other.kind is Kind.DEFINITE:
+                share = share * (other.value != 0)
+        return Known(share, grade, Kind.SUPPORT)
+    if name in {"div", "neg", "abs"} and len(soft) == 1 and len(known) == 1:
+        return soft[0]
+    return None
+
+
+def _of_categories(
+    func: OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    pairs: Pairs,
+    chosen: Pairs,
+    result: torch.Tensor,
+) -> Known | Categories | None:
+    """One tensor of categories with values that are known: the operation on each category."""
+    tensor, shadow = chosen[0]
+    others = {id(t): s for t, s in pairs if t is not tensor}
+    definite = [s for s in others.values() if isinstance(s, Known) and s.kind is Kind.DEFINITE]
+    if len(definite) < len(others) or len({id(t) for t, _ in chosen}) > 1:
+        return None
+    assert isinstance(shadow, Categories)
+    # Each category in turn along a leading dimension of its own.
+    deep = max([result.dim(), *(s.value.dim() for s in definite)])
+    column = plain.arange(shadow.number).reshape(-1, *(1,) * deep).to(tensor.dtype)
+    values = {
+        key: s.value.reshape((1,) * (deep + 1 - s.value.dim()) + tuple(s.value.shape))
+        for key, s in others.items()
+        if isinstance(s, Known)
+    }
+    made = _run(func, args, kwargs, {id(tensor): column, **values}, column)
+    if made is None:
+        return None
+    shares = shadow.all_shares()
+    if made.numel() == shadow.number:
+        again = _as_categories(made.reshape(-1), shares, result.dtype, shadow.nested)
+        if again is not None:
+            return again
+    mean = (shares.reshape(-1, *(1,) * deep) * made.double()).sum(0)
+    mean = mean.reshape(mean.shape[deep - result.dim() :])
+    grade = min([Grade.EXPECTED, *(s.grade for s in definite)])
+    if made.dtype is torch.bool:
+        return Known(mean, grade, Kind.SHARE)
+    return Known(mean.to(result.dtype) if result.is_floating_point() else mean, grade, Kind.MEAN)
+
+
+def _as_categories(
+    values: torch.Tensor, shares: torch.Tensor, dtype: torch.dtype, nested: bool
+) -> Categories | None:
+    """What the categories became, when that is whole numbers again: ``expert // per_rank``."""
+    if dtype is torch.bool:
+        return None
+    whole = values.to(torch.int64)
+    if bool((whole < 0).any()) or bool((whole != values).any()) or int(whole.max()) >= (1 << 16):
+        return None
+    number = int(whole.max()) + 1
+    return Categories(number, torch.bincount(whole, shares, number), nested)

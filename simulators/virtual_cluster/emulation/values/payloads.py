@@ -1,0 +1,147 @@
+"""Small tensors that ranks traced one after the other tell each other, by file.
+
+Only the source of a broadcast knows what it sends. Its run writes that down, and runs of other
+ranks read it: traced in that order, they know it exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import torch
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.values import plain
+
+# Flags, sizes and lists of them; data itself is not sent this way.
+MOST_ELEMENTS = 4096
+
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Message:
+    """Which transfer it was: equal on both sides. ``peer`` is the receiving member's index where
+    it is for one member only."""
+
+    kind: str
+    group: str
+    sequence: int
+    source: int
+    peer: int | None = None
+
+
+class Post(Protocol):
+    """Takes small tensors to other ranks."""
+
+    def send(self, message: Message, value: torch.Tensor) -> None:
+        """This rank sends a tensor; what is too large is not taken."""
+
+    def receive(self, message: Message) -> torch.Tensor | None:
+        """What another rank has sent, None when nobody knows."""
+
+
+class Payloads:
+    """Writes ``DIR/payloads-<rank>.jsonl`` for this rank, reads those of all other ranks."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        """Raises InputError for a place that is no directory or holds files of another kind."""
+        self._own = directory / f"payloads-{rank:05d}.jsonl"
+        if not directory.is_dir():
+            raise InputError("payloads", directory, "is no directory", "an existing directory")
+        self._received: dict[Message, torch.Tensor] = {}
+        for path in sorted(directory.glob("payloads-*.jsonl")):
+            if path != self._own:
+                self._received.update(_read(path))
+        self._file: IO[str] | None = None
+
+    def send(self, message: Message, value: torch.Tensor) -> None:
+        """Write down what this rank sends; what is too large is not."""
+        line = written(message, value)
+        if line is None:
+            return
+        if self._file is None:
+            # Line by line, not whole: a live run's other ranks may read while this one runs.
+            self._file = self._own.open("w", encoding="utf-8")
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def receive(self, message: Message) -> torch.Tensor | None:
+        """What was sent, None if no run has written it."""
+        return self._received.get(message)
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def written(message: Message, value: torch.Tensor) -> str | None:
+    """A message as a line, None when it is too large to be sent."""
+    name = str(value.dtype).removeprefix("torch.")
+    if value.numel() > MOST_ELEMENTS or name not in _DTYPES:
+        return None
+    line = {
+        **asdict(message),
+        "dtype": name,
+        "shape": list(value.shape),
+        "values": [_plain(v) for v in value.reshape(-1).tolist()],
+    }
+    return json.dumps(line)
+
+
+def read_line(line: str) -> tuple[Message, torch.Tensor]:
+    """Back from ``written``.
+
+    Raises:
+        ValueError, TypeError, KeyError, RuntimeError: for what is no message.
+    """
+    entry = json.loads(line)
+    values = [float(v) if isinstance(v, str) else v for v in entry["values"]]
+    message = Message(
+        str(entry["kind"]),
+        str(entry["group"]),
+        int(entry["sequence"]),
+        int(entry["source"]),
+        None if entry["peer"] is None else int(entry["peer"]),
+    )
+    made = plain.tensor(values, dtype=_DTYPES[entry["dtype"]])
+    return message, made.reshape(entry["shape"])
+
+
+def _plain(value: Any) -> Any:
+    # JSON knows no infinities.
+    return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
+
+
+def _read(path: Path) -> Mapping[Message, torch.Tensor]:
+    found = {}
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                message, made = read_line(line)
+                found[message] = made
+            except (ValueError, TypeError, KeyError, RuntimeError) as error:
+                problem = f"holds no payload: {error}"
+                raise InputError("payloads", f"{path}, line {number}", problem) from error
+    return found

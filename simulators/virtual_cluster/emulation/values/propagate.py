@@ -1,0 +1,233 @@
+"""From what is known of an operation's inputs to what is known of its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trainscout.simulators.virtual_cluster.emulation.values import plain
+from trainscout.simulators.virtual_cluster.emulation.values.call import (
+    Call,
+    Rule,
+    in_full,
+    in_full_if_known,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import EXACT_ELEMENTS, FINITE
+from trainscout.simulators.virtual_cluster.emulation.values.elementwise import elementwise
+from trainscout.simulators.virtual_cluster.emulation.values.host import name_of, tensors_in
+from trainscout.simulators.virtual_cluster.emulation.values.reductions import REDUCTIONS, reduction
+from trainscout.simulators.virtual_cluster.emulation.values.routing_rules import (
+    ROUTING_RULES,
+    VENDOR_RULES,
+    best,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
+    Categories,
+    Grade,
+    Kind,
+    Known,
+    Missing,
+    Shadow,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.shapes import (
+    COPIES,
+    RESHAPES,
+    filled,
+    of_cat,
+    of_copy,
+    of_view,
+)
+
+# Element by element, though torch does not tag them so.
+_POINTWISE = {
+    *("floor_divide", "floor_divide_", "masked_fill_", "where", "isclose"),
+    *("__and__", "__or__", "__xor__", "__iand__", "__ior__"),
+}
+
+
+def propagate(call: Call) -> Sequence[Shadow | None]:
+    """Shadows of ``call.results``, None where nothing is known."""
+    name = name_of(call.func)
+    rule = RULES.get(name) or VENDOR_RULES.get(name)
+    if name in ("max", "min") and len(call.results) == 2:
+        rule = best
+    if rule is not None:
+        return rule(call)
+    tensors = list(tensors_in((*call.args, *call.kwargs.values())))
+    pairs = [(t, call.get(t)) for t in tensors]
+    known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
+    nothing: list[Shadow | None] = [None] * len(call.results)
+    if not known or len(known) < len(pairs) or call.signature.is_random:
+        return nothing
+    if (call.signature.is_pointwise or name in _POINTWISE) and len(call.results) == 1:
+        found: Shadow | None = elementwise(
+            call.func, call.args, call.kwargs, known, call.results[0]
+        )
+        return [found]
+    if name in REDUCTIONS and len(call.results) == 1 and len(known) == 1:
+        tensor, shadow = known[0]
+        if isinstance(shadow, (Known, Categories)):
+            return [reduction(call.func, call.args, call.kwargs, tensor, shadow, call.results[0])]
+    if name in RESHAPES:
+        tensor, shadow = known[0]
+        return of_view(call.func, call.args, call.kwargs, tensor, shadow, call.results)
+    return in_full(call, known) or nothing
+
+
+def _constant(value: float | None) -> Rule:
+    """Factories of one number: zeros, ones, full, fill_."""
+
+    def rule(call: Call) -> Sequence[Shadow | None]:
+        result = call.results[0]
+        number: Any = value
+        if number is None:
+            number = call.argument("fill_value", call.argument("value"))
+        if isinstance(number, torch.Tensor):
+            shadow = call.get(number)
+            if not isinstance(shadow, Known) or shadow.kind is not Kind.DEFINITE:
+                return [None]
+            made = shadow.value.reshape((1,) * result.dim()).to(result.dtype)
+            return [Known(made, shadow.grade)]
+        return [filled(result, number, Grade.EXACT)]
+
+    return rule
+
+
+def _factory(call: Call) -> Sequence[Shadow | None]:
+    """Small tensors of whatever numbers: arange, eye, linspace."""
+    if call.results[0].numel() > EXACT_ELEMENTS:
+        return [None]
+    return in_full(call, [(call.results[0], filled(call.results[0], 0, Grade.EXACT))]) or [None]
+
+
+def _copy(call: Call) -> Sequence[Shadow | None]:
+    shadow = call.get(call.args[0])
+    return [None if shadow is None else of_copy(shadow, call.results[0])]
+
+
+def _copy_into(call: Call) -> Sequence[Shadow | None]:
+    shadow = call.get(call.args[1])
+    result = call.results[0]
+    if shadow is None:
+        return [None]
+    copied = of_copy(shadow, result)
+    if isinstance(copied, Known):
+        missing = result.dim() - copied.value.dim()
+        if missing < 0:
+            return [None]
+        value = copied.value.reshape((1,) * missing + tuple(copied.value.shape))
+        copied = Known(value, copied.grade, copied.kind, copied.nested)
+    return [copied]
+
+
+def _finite(answer: bool) -> Rule:
+    def rule(call: Call) -> Sequence[Shadow | None]:
+        shadow = call.get(call.args[0])
+        if isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE:
+            return [
+                elementwise(
+                    call.func, call.args, call.kwargs, [(call.args[0], shadow)], call.results[0]
+                )
+            ]
+        return [filled(call.results[0], answer, Grade.INVENTED)]
+
+    return rule
+
+
+def _compare(call: Call) -> Sequence[Shadow | None]:
+    """eq and ne: ``isfinite`` and ``isnan`` are made of comparisons with itself and infinity."""
+    one, other = call.args[0], call.args[1]
+    pairs = [(t, call.get(t)) for t in call.args if isinstance(t, torch.Tensor)]
+    known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
+    if len(known) == len(pairs):
+        return [elementwise(call.func, call.args, call.kwargs, known, call.results[0])]
+    same = name_of(call.func).startswith("eq")
+    if other is one:
+        return [filled(call.results[0], same, Grade.INVENTED)]
+    if isinstance(other, float) and math.isinf(other):
+        return [filled(call.results[0], not same, Grade.INVENTED)]
+    return [None]
+
+
+def _unscale(call: Call) -> Sequence[Shadow | None]:
+    """Gradients are finite: the flag stays as it is. What they are divided by is known."""
+    gradients, flag = call.args[0], call.args[1]
+    shadow = call.get(flag)
+    value = (
+        shadow.value
+        if isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
+        else plain.zeros((1,) * flag.dim(), dtype=flag.dtype)
+    )
+    return [None] * len(gradients) + [Known(value, Grade.INVENTED)]
+
+
+def _cat(call: Call) -> Sequence[Shadow | None]:
+    # An empty tensor of one dimension may stand among any others.
+    tensors = [t for t in call.args[0] if t.numel()]
+    shadows = [call.get(t) for t in tensors]
+    if not tensors or any(s is None for s in shadows):
+        return [None]
+    if name_of(call.func) == "stack":
+        dim = call.dim(call.results[0], 0)
+        lifted = []
+        for shadow in shadows:
+            if isinstance(shadow, Known):
+                value = shadow.value.unsqueeze(dim)
+                shadow = Known(value, shadow.grade, shadow.kind, shadow.nested)
+            lifted.append(shadow)
+        ones = [t.unsqueeze(dim) for t in (plain.empty(t.shape, device="meta") for t in tensors)]
+        return [of_cat(ones, [s for s in lifted if s is not None], dim)]
+    return [of_cat(tensors, [s for s in shadows if s is not None], call.dim(tensors[0], 0))]
+
+
+def _pick(call: Call) -> Sequence[Shadow | None]:
+    """index, index_select, gather, masked_select of values that are alike wherever one looks."""
+    exact = in_full_if_known(call)
+    if exact is not None:
+        return exact
+    shadow = call.get(call.args[0])
+    result = call.results[0]
+    if isinstance(shadow, Categories):
+        return [shadow]
+    if not isinstance(shadow, Known) or shadow.value.numel() != 1:
+        return [None]
+    value = shadow.value.reshape((1,) * result.dim())
+    return [Known(value, shadow.grade, shadow.kind, shadow.nested)]
+
+
+def _nothing(call: Call) -> Sequence[Shadow | None]:
+    return [None] * len(call.results)
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", "zero_"), _constant(0)),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), _constant(1)),
+    **dict.fromkeys(("full", "full_like", "new_full", "fill_", "fill"), _constant(None)),
+    **dict.fromkeys(("arange", "eye", "linspace", "scalar_tensor", "tril_indices"), _factory),
+    **dict.fromkeys(COPIES, _copy),
+    "copy_": _copy_into,
+    "copy": _copy_into,
+    **{name: _finite(answer) for name, answer in FINITE.items()},
+    **dict.fromkeys(("eq", "ne"), _compare),
+    "_amp_foreach_non_finite_check_and_unscale_": _unscale,
+    **dict.fromkeys(("cat", "stack"), _cat),
+    **dict.fromkeys(("index", "index_select", "gather"), _pick),
+    **ROUTING_RULES,
+    # Uninitialised, or written by a random number generator: nothing is known.
+    **dict.fromkeys(("empty", "empty_like", "empty_strided", "new_empty", "set_"), _nothing),
+}
+# These make something of nothing known; all other rules need an input that is known.
+STARTS = {
+    *("zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones"),
+    *("full", "full_like", "new_full", "fill_", "fill"),
+    *("arange", "eye", "linspace", "scalar_tensor", "tril_indices"),
+    *COPIES,
+    *("copy_", "copy", "topk", "argmax", "sort", "argsort", "max", "cat", "stack"),
+    *FINITE,
+    *("eq", "ne", "lift_fresh"),
+    *VENDOR_RULES,
+    "_amp_foreach_non_finite_check_and_unscale_",
+}

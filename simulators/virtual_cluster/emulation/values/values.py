@@ -1,0 +1,303 @@
+"""The values of one emulated rank: what is known, expected or invented of its tensors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainscout.simulators.virtual_cluster.emulation.values import plain
+from trainscout.simulators.virtual_cluster.emulation.values.call import Call, written_tensors
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
+    EXACT_ELEMENTS,
+    INVENTED,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.exchange import Exchange, exchanged
+from trainscout.simulators.virtual_cluster.emulation.values.host import (
+    on_host,
+    signature,
+    tensors_in,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.imbalance import Imbalance
+from trainscout.simulators.virtual_cluster.emulation.values.payloads import Post
+from trainscout.simulators.virtual_cluster.emulation.values.propagate import STARTS, propagate
+from trainscout.simulators.virtual_cluster.emulation.values.routing import Routers
+from trainscout.simulators.virtual_cluster.emulation.values.routing_rules import VENDOR_RULES
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
+    Categories,
+    Grade,
+    Kind,
+    Known,
+    Missing,
+    Shadow,
+    downgraded,
+    materialise,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.shapes import of_view
+from trainscout.simulators.virtual_cluster.emulation.values.sizes import (
+    decide_size,
+    is_data_dependent,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.store import Store
+
+# Larger host data (whole models) is not searched.
+_LOOKED_AT_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A value that the host asked for, on the CPU in the tensor's shape and type.
+
+    ``grade``: exact, expected or invented, as in ``ValueRead``. ``hint`` says of an invented
+    value why nothing better is known.
+    """
+
+    value: torch.Tensor
+    grade: str
+    hint: str | None = None
+
+
+class Values:
+    """Follows the values of fake tensors through every operation of a rank.
+
+    All that is not a ``FakeTensor`` is host data and known. State is kept by storage and goes
+    with it. Safe to use from several threads.
+    """
+
+    def __init__(self, imbalance: Imbalance | None = None, payloads: Post | None = None) -> None:
+        self._store = Store()
+        self._routers = Routers(imbalance)
+        self._payloads = payloads
+        self._lock = threading.RLock()
+
+    def restart(self) -> None:
+        """Another trace begins: routers are numbered anew; tensors that live keep their values."""
+        with self._lock:
+            self._routers.restart()
+
+    def observe(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """Take note of an operation on fake tensors, after it ran. ``args`` as it was called."""
+        declared = signature(func)
+        known = self._concerns(args) or (kwargs and self._concerns(kwargs.values()))
+        if not known and declared.name not in STARTS:
+            return
+        with self._lock, on_host:
+            if declared.name in VENDOR_RULES:
+                self._observe_write(func, args, kwargs, result)
+            elif not declared.is_builtin:
+                self._observe_opaque(func, args, kwargs)
+            elif declared.is_view:
+                self._observe_view(func, args, kwargs, list(tensors_in([result])))
+            else:
+                self._observe_write(func, args, kwargs, result)
+
+    def seed(self, tensor: torch.Tensor, cpu_tensor: torch.Tensor) -> None:
+        """The fake ``tensor`` now holds exactly what ``cpu_tensor`` does."""
+        with self._lock, on_host:
+            self._store.put(tensor, _host_data(cpu_tensor.detach()))
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Nothing is known of the tensor any more."""
+        with self._lock, on_host:
+            self._store.put(tensor, None)
+
+    def read(self, tensor: torch.Tensor, operation: str) -> Reading:
+        """The tensor's value for the host, invented if need be.
+
+        ``operation`` is what asked (``item``, ``tolist``, ...); it names the reader in the hint.
+        """
+        with self._lock, on_host:
+            shadow = self._get(tensor)
+            if isinstance(shadow, (Known, Categories)) and not _unreadable(shadow):
+                value = materialise(shadow, tensor.shape, tensor.dtype)
+                hint = None
+                if shadow.grade is Grade.INVENTED:
+                    hint = f"{operation}: follows from values that are assumed, not known"
+                return Reading(value, shadow.grade.label, hint)
+            default = INVENTED[_number_kind(tensor.dtype)]
+            hint = f"{operation}: follows from data that does not exist; {default!r} by convention"
+            if isinstance(shadow, Missing):
+                hint = f"{operation}: {shadow.hint}"
+            value = plain.full(tensor.shape, default, dtype=tensor.dtype)
+            return Reading(value, Grade.INVENTED.label, hint)
+
+    def is_data_dependent(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> bool:
+        """Whether the size of this call's result depends on data: see ``data_dependent``."""
+        return is_data_dependent(func, args, kwargs)
+
+    def data_dependent(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, Reading]:
+        """In place of an operation whose result is as long as the data says, under the fake mode.
+
+        Returns:
+            The fake result, already observed, and the size that was decided.
+
+        Raises:
+            UnknownSizeError: when no expectation of the size exists.
+        """
+        with self._lock:
+            with on_host:
+                decision = decide_size(func, args, kwargs, self._get)
+                size = plain.tensor(decision.size)
+            result = decision.make()
+            with on_host:
+                for tensor, shadow in zip(tensors_in([result]), decision.shadows, strict=True):
+                    if shadow is not None:
+                        self._store.put(tensor, shadow)
+            return result, Reading(size, decision.grade.label)
+
+    def send_by(self, payloads: Post) -> None:
+        """From now on small tensors go to other ranks this way."""
+        self._payloads = payloads
+
+    def communicate(
+        self,
+        kind: str,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        *,
+        position: int,
+        size: int,
+        group: str,
+        sequence: int,
+        root: int | None = None,
+        reduction: str = "sum",
+    ) -> None:
+        """Take note of a collective or transfer, after its launch.
+
+        Args:
+            kind: as in ``Collective.kind``, or ``send`` or ``recv``.
+            inputs: one tensor, or one for each member (all_to_all, reduce_scatter of lists).
+            outputs: one tensor, or one for each member (all_gather, all_to_all of lists); the
+                inputs again where the collective works in place.
+            position: this rank's index in the group of ``size`` members; ``root``: the source's,
+                or the peer's of a transfer.
+            reduction: sum, avg, max, min or product.
+        """
+        wanted = kind in ("broadcast", "send", "recv") and (
+            self._payloads is not None or any(t.numel() <= EXACT_ELEMENTS * 64 for t in outputs)
+        )
+        if not wanted and not any(self._store.has(t) for t in (*inputs, *outputs)):
+            return
+        exchange = Exchange(kind, group, sequence, position, size, root, reduction)
+        with self._lock, on_host:
+            pairs = [(t, self._get(t)) for t in inputs]
+            shadows = exchanged(exchange, pairs, outputs, self._payloads)
+            for tensor, shadow in zip(outputs, shadows, strict=True):
+                self._store.put(tensor, shadow)
+
+    def _concerns(self, values: Iterable[Any]) -> bool:
+        """Whether anything is known of any tensor among these: most operations end here."""
+        has = self._store.has
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                # Of an empty tensor everything is known, though nothing is kept.
+                if not value.numel() or has(value):
+                    return True
+            elif isinstance(value, (list, tuple)) and self._concerns(value):
+                return True
+        return False
+
+    def _get(self, tensor: torch.Tensor) -> Shadow | None:
+        if not isinstance(tensor, FakeTensor):
+            return _host_data(tensor)
+        if tensor.numel() == 0:
+            return Known(plain.empty(tensor.shape, dtype=tensor.dtype), Grade.EXACT)
+        return self._store.get(tensor)
+
+    def _observe_write(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        results = list(tensors_in([result]))
+        returned = {id(t) for t in results}
+        written = written_tensors(func, args, kwargs)
+        results += [t for t in written if id(t) not in returned]
+        call = Call(func, args, kwargs, results, self._get, self._routers)
+        changed = {id(t) for t in written}
+        missing = self._missing(tensors_in((*args, *kwargs.values())))
+        for tensor, shadow in zip(results, propagate(call), strict=True):
+            if shadow is None and tensor.numel() <= EXACT_ELEMENTS:
+                shadow = missing
+            if shadow is not None or id(tensor) in changed:
+                self._store.put(tensor, shadow)
+
+    def _missing(self, tensors: Iterable[torch.Tensor]) -> Missing | None:
+        """Why one of these is not known, which is then why what follows from it is not."""
+        for tensor in tensors:
+            shadow = self._get(tensor) if self._store.has(tensor) else None
+            if isinstance(shadow, Missing):
+                return shadow
+        return None
+
+    def _observe_view(
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        results: Sequence[torch.Tensor],
+    ) -> None:
+        source = args[0]
+        shadow = self._get(source)
+        if not isinstance(source, FakeTensor):
+            # ``lift_fresh``: what was host data is the device's now.
+            for tensor in results:
+                self._store.put(tensor, shadow)
+            return
+        if shadow is None or self._store.is_mirrored(source):
+            return
+        for tensor, seen in zip(
+            results, of_view(func, args, kwargs, source, shadow, results), strict=True
+        ):
+            if seen is not None:
+                self._store.alias(tensor, seen)
+
+    def _observe_opaque(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A kernel of which only the schema is known. A flag that it may raise stays down: what
+        overflow checks write is as it was, by convention."""
+        for tensor in written_tensors(func, args, kwargs):
+            shadow = self._get(tensor)
+            flag = isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
+            if flag and tensor.numel() <= EXACT_ELEMENTS:
+                assert isinstance(shadow, Known)
+                self._store.put(tensor, downgraded(shadow, Grade.INVENTED))
+            else:
+                self._store.put(tensor, None)
+
+
+def _host_data(tensor: torch.Tensor) -> Known | None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+        return None
+    if tensor.layout is not torch.strided or not 0 < tensor.numel() <= _LOOKED_AT_ELEMENTS:
+        return None
+    if tensor.numel() <= EXACT_ELEMENTS:
+        return Known(tensor, Grade.EXACT)
+    # Masks of whole batches are often all ones; what is alike is known at any size.
+    first = tensor[(slice(0, 1),) * tensor.dim()]
+    if bool((tensor == first).all()):
+        return Known(first, Grade.EXACT)
+    if tensor.dtype.is_floating_point or not bool(((tensor == 0) | (tensor == 1)).all()):
+        return None
+    # Of other masks, how many are set in each row: how long a padded sequence is.
+    return Known(tensor.double().mean(-1, keepdim=True), Grade.EXPECTED, Kind.SHARE)
+
+
+def _unreadable(shadow: Known | Categories) -> bool:
+    return isinstance(shadow, Known) and shadow.kind in (Kind.SUPPORT, Kind.RANK)
+
+
+def _number_kind(dtype: torch.dtype) -> str:
+    if dtype is torch.bool:
+        return "bool"
+    return "float" if dtype.is_floating_point or dtype.is_complex else "int"

@@ -1,0 +1,18 @@
+"""Vendor packages a training script imports on a GPU machine, with kernels that compute nothing.
+
+``install_vendor`` makes Transformer Engine, Apex, flash-attn and grouped_gemm importable. Their
+kernels are operations ``emulated::<kernel>`` (``traces.vocabulary`` is the table): each call is
+one logged operation with the outputs of the real one, and autograd keeps the tensors the real
+one keeps, so that a trace has a production run's kernels and memory. torch is imported with the
+first emulated package, not here.
+"""
+
+from __future__ import annotations
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.packages import (
+    PACKAGES,
+    install_vendor,
+    uninstall_vendor,
+)
+
+__all__ = ["PACKAGES", "install_vendor", "uninstall_vendor"]

@@ -1,0 +1,138 @@
+"""``flash_attn``: FlashAttention-2's functions, and the packing of padded batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
+    AttentionForm,
+    FusedAttention,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    form: tuple[str, int, int, int],
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    options: dict[str, Any],
+) -> Tensor:
+    for name, neutral in (("alibi_slopes", None), ("block_table", None), ("softcap", 0.0)):
+        if options.pop(name, neutral) != neutral:
+            raise refusal(f"flash_attn.{name}", "this option", str(neutral))
+    if options.pop("return_attn_probs", False):
+        raise refusal("flash_attn.return_attn_probs", "probabilities handed out", "False")
+    options.pop("deterministic", None)
+    if options:
+        raise refusal(f"flash_attn.{next(iter(options))}", "this option")
+    layout, sequences, max_q, max_k = form
+    scale = softmax_scale if softmax_scale is not None else 1.0 / math.sqrt(query.shape[-1])
+    # Queries are aligned with the last keys when there are fewer.
+    mask = "none" if not causal else "causal" if max_q == max_k else "causal_bottom_right"
+    window = (window_size[0], 0 if causal else window_size[1])
+    full = AttentionForm(layout, mask, window, dropout_p, scale, sequences, max_q, max_k, "flash2")
+    out: Tensor = FusedAttention.apply(query, key, value, full)
+    return out
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    **options: Any,
+) -> Tensor:
+    """Attention of ``[batch, tokens, heads, width]``."""
+    form = ("bshd", q.shape[0], q.shape[1], k.shape[1])
+    return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Attention of ``[batch, tokens, 3, heads, width]``."""
+    return flash_attn_func(*qkv.unbind(dim=2), *arguments, **options)
+
+
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **options: Any) -> Tensor:
+    """Attention with keys and values in ``[batch, tokens, 2, heads, width]``."""
+    return flash_attn_func(q, *kv.unbind(dim=2), *arguments, **options)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    **options: Any,
+) -> Tensor:
+    """Attention of packed sequences, ``[tokens, heads, width]``."""
+    form = ("thd", cu_seqlens_q.shape[0] - 1, int(max_seqlen_q), int(max_seqlen_k))
+    return _attend(q, k, v, form, dropout_p, softmax_scale, causal, window_size, options)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *arguments: Any, **options: Any
+) -> Tensor:
+    """Attention of packed sequences, ``[tokens, 3, heads, width]``."""
+    query, key, value = qkv.unbind(dim=1)
+    return flash_attn_varlen_func(
+        query,
+        key,
+        value,
+        cu_seqlens,
+        cu_seqlens,
+        max_seqlen,
+        max_seqlen,
+        *arguments,
+        **options,
+    )
+
+
+flash_attn_with_kvcache = refused("flash_attn_with_kvcache", "attention for inference")
+
+
+def index_first_axis(tensor: Tensor, indices: Tensor) -> Tensor:
+    """Rows of ``tensor`` at ``indices``."""
+    rows = tensor.reshape(tensor.shape[0], -1)
+    picked = torch.gather(rows, 0, indices[:, None].expand(-1, rows.shape[1]))
+    return picked.reshape(-1, *tensor.shape[1:])
+
+
+def unpad_input(
+    hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
+) -> tuple[Any, ...]:
+    """Tokens that are not padding, and where they are."""
+    lengths = attention_mask.sum(dim=-1, dtype=torch.int32)
+    indices = torch.nonzero(attention_mask.flatten(), as_tuple=False).flatten()
+    longest = int(lengths.max().item())
+    offsets = torch.nn.functional.pad(torch.cumsum(lengths, dim=0, dtype=torch.int32), (1, 0))
+    rows = hidden_states.reshape(-1, *hidden_states.shape[2:])
+    return index_first_axis(rows, indices), indices, offsets, longest, lengths
+
+
+def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
+    """The other way round."""
+    out = torch.zeros(
+        (batch * seqlen, *hidden_states.shape[1:]),
+        dtype=hidden_states.dtype,
+        device=hidden_states.device,
+    )
+    return out.index_copy(0, indices, hidden_states).view(batch, seqlen, *out.shape[1:])

@@ -1,0 +1,153 @@
+"""Fused attention kernels as flash-attn and Transformer Engine call them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.kernels import kernel
+
+# FlashAttention-2 pads its scratch memory to whole blocks of rows and of head width.
+_ROWS = 128
+
+
+@dataclass(frozen=True)
+class AttentionForm:
+    """How attention is called; everything but its tensors.
+
+    ``layout`` sbhd, bshd or thd; ``sequences`` of up to ``max_q``/``max_k`` tokens; ``mask``,
+    ``window`` and ``kernel`` as ``traces.vocabulary`` names them.
+    """
+
+    layout: str
+    mask: str
+    window: tuple[int, int]
+    dropout: float
+    scale: float
+    sequences: int
+    max_q: int
+    max_k: int
+    kernel: str
+
+    def arguments(self) -> tuple[Any, ...]:
+        """In the order of the kernels' schemas."""
+        return (
+            self.layout,
+            self.mask,
+            list(self.window),
+            float(self.dropout),
+            float(self.scale),
+            self.sequences,
+            self.max_q,
+            self.max_k,
+            self.kernel,
+        )
+
+
+def attention_forward(
+    query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Output, log-sum-exp of each row, and the random state of dropout."""
+    out, stats, random = kernel("attention_fwd")(query, key, value, *form.arguments())
+    return out, stats, random
+
+
+def attention_backward(
+    grad_output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    stats: Tensor,
+    grads: tuple[Tensor, Tensor, Tensor],
+    form: AttentionForm,
+) -> None:
+    """Gradients into ``grads``.
+
+    The gradient of queries is added up in fp32 scratch memory, beside a sum for each row. That is
+    FlashAttention-2's; cuDNN does not publish its own, and adds up in fp32 all the same.
+    FlashAttention-2 also makes gradients of keys and values for every query head and adds up those
+    that share one.
+    """
+    heads, width = query.shape[-2:]
+    rows = _padded_rows(query, form) * heads
+    block = 32 if width <= 128 else 64
+    padded_width = math.ceil(width / block) * block
+    sums = torch.empty(rows, dtype=torch.float32, device=query.device)
+    scratch = torch.empty(rows * padded_width, dtype=torch.float32, device=query.device)
+    targets = grads
+    repeats = heads // key.shape[-2]
+    expanded = form.kernel == "flash2" and repeats > 1
+    if expanded:
+        targets = (grads[0], _per_query_head(key, heads), _per_query_head(value, heads))
+    kernel("attention_bwd")(
+        grad_output, query, key, value, out, stats, *targets, *form.arguments()
+    )
+    del sums, scratch
+    if expanded:
+        for made, grad in zip(targets[1:], grads[1:], strict=True):
+            shape = (*grad.shape[:-1], repeats, grad.shape[-1])
+            torch.sum(made.view(shape), -2, out=grad)
+
+
+def _padded_rows(query: Tensor, form: AttentionForm) -> int:
+    """Rows of scratch memory: each sequence in whole blocks, packed ones with a block to spare."""
+    if form.layout == "thd":
+        return int(query.shape[0]) + _ROWS * form.sequences
+    return form.sequences * math.ceil(form.max_q / _ROWS) * _ROWS
+
+
+def _per_query_head(tensor: Tensor, heads: int) -> Tensor:
+    shape = (*tensor.shape[:-2], heads, tensor.shape[-1])
+    return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def are_interleaved(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the three are slices, beside each other, of one ``[..., heads, 3 * width]``."""
+    width = query.shape[-1]
+    return bool(
+        query.shape == key.shape == value.shape
+        and query.stride() == key.stride() == value.stride()
+        and query.untyped_storage()._cdata
+        == key.untyped_storage()._cdata
+        == value.untyped_storage()._cdata
+        and key.storage_offset() - query.storage_offset() == width
+        and value.storage_offset() - key.storage_offset() == width
+    )
+
+
+class FusedAttention(torch.autograd.Function):
+    """Keeps queries, keys, values, the output, the log-sum-exps and the random state."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        out, stats, random = attention_forward(query, key, value, form)
+        ctx.save_for_backward(query, key, value, out, stats, random)
+        ctx.form = form
+        ctx.interleaved = are_interleaved(query, key, value)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, stats, _ = ctx.saved_tensors
+        if ctx.interleaved:
+            # Gradients of slices of one tensor are slices of one tensor.
+            width = query.shape[-1]
+            shape = (*query.shape[:-1], 3 * width)
+            joined = torch.empty(shape, dtype=query.dtype, device=query.device)
+            grads = tuple(joined.split(width, dim=-1))
+        else:
+            grads = tuple(
+                torch.empty(each.shape, dtype=each.dtype, device=each.device)
+                for each in (query, key, value)
+            )
+        attention_backward(
+            grad_output.contiguous(), query, key, value, out, stats, grads, ctx.form
+        )
+        return (*grads, None)

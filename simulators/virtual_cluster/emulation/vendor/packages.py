@@ -1,0 +1,155 @@
+"""Making emulated packages importable: what is "installed" on the virtual machine, and where its
+modules find their names.
+
+A finder in front of ``sys.meta_path`` answers for the emulated packages and their metadata, so
+that ``import``, ``importlib.util.find_spec`` and ``importlib.metadata.version`` all see them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.vendor.catalogue import MODULES
+
+
+@dataclass(frozen=True)
+class Package:
+    """A distribution: its name to pip, the version emulated, its top-level modules."""
+
+    distribution: str
+    version: str
+    modules: tuple[str, ...]
+
+
+# Apex is built from source and carries the kernels Megatron-LM calls without it; the versions of
+# the others are those Megatron-core 0.16 asks for.
+PACKAGES: Mapping[str, Package] = {
+    "apex": Package(
+        "apex",
+        "0.1",
+        (
+            "apex",
+            "amp_C",
+            "fused_weight_gradient_mlp_cuda",
+            "scaled_upper_triang_masked_softmax_cuda",
+            "scaled_masked_softmax_cuda",
+            "scaled_softmax_cuda",
+        ),
+    ),
+    "flash_attn": Package("flash-attn", "2.8.3", ("flash_attn",)),
+    "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),
+    "transformer_engine": Package(
+        "transformer-engine", "2.9.0", ("transformer_engine", "transformer_engine_torch")
+    ),
+}
+_IMPLEMENTATIONS = "trainscout.simulators.virtual_cluster.emulation.vendor."
+# Megatron-core's router names this whether or not Transformer Engine gave it one; where it is
+# not installed the name is undefined, and None means what the router checks for.
+_ROUTER_NAME = "te_general_gemm"
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """Metadata of an emulated package, which has no files."""
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+
+    def read_text(self, filename: str) -> str | None:
+        if filename == "METADATA":
+            return (
+                "Metadata-Version: 2.1\n"
+                f"Name: {self._package.distribution}\nVersion: {self._package.version}\n"
+            )
+        if filename == "top_level.txt":
+            return "\n".join(self._package.modules) + "\n"
+        return None
+
+    def locate_file(self, path: object) -> Path:
+        return Path(str(path))
+
+
+class _Modules(MetaPathFinder, Loader):
+    """Finds and makes the modules of the packages that are installed."""
+
+    def __init__(self, packages: Sequence[Package]) -> None:
+        self._packages = packages
+        self._tops = {top: package for package in packages for top in package.modules}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] not in self._tops or fullname not in MODULES:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        name = module.__name__
+        for implementation, names in MODULES[name].items():
+            source = importlib.import_module(_IMPLEMENTATIONS + implementation)
+            for attribute in names:
+                # "shown=made" gives what is made here under another name there.
+                shown, _, made = attribute.partition("=")
+                setattr(module, shown, getattr(source, made or shown))
+        if name in self._tops:
+            module.__dict__["__version__"] = self._tops[name].version
+        # Importing a package brings its modules along, as the real ones do.
+        depth = name.count(".") + 1
+        for child in MODULES:
+            if child.startswith(f"{name}.") and child.count(".") == depth:
+                importlib.import_module(child)
+
+    def find_distributions(
+        self, context: importlib.metadata.DistributionFinder.Context | None = None
+    ) -> Iterator[importlib.metadata.Distribution]:
+        wanted = context.name if context is not None else None
+        for package in self._packages:
+            if wanted is None or _normalised(wanted) == _normalised(package.distribution):
+                yield _Distribution(package)
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def install_vendor(without: Iterable[str] = ()) -> None:
+    """Make the emulated packages importable, but for those named in ``without``.
+
+    To be called when ``torch.cuda`` is emulated and before the script imports anything of them.
+
+    Raises:
+        InputError: ``without`` names a package that is not emulated.
+    """
+    absent = frozenset(without)
+    for name in absent:
+        if name not in PACKAGES:
+            raise InputError("without", name, "is no emulated package", PACKAGES)
+    uninstall_vendor()
+    present = [package for name, package in PACKAGES.items() if name not in absent]
+    sys.meta_path.insert(0, _Modules(present))
+    importlib.invalidate_caches()
+    if "transformer_engine" in absent:
+        setattr(builtins, _ROUTER_NAME, None)
+
+
+def uninstall_vendor() -> None:
+    """Undo ``install_vendor``; what a script already imported stays its own."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Modules)]
+    for name in list(sys.modules):
+        if name in MODULES:
+            del sys.modules[name]
+    if hasattr(builtins, _ROUTER_NAME):
+        delattr(builtins, _ROUTER_NAME)

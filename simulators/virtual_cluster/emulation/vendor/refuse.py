@@ -1,0 +1,23 @@
+"""What the emulated packages have and do not emulate is refused by name, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+def refusal(name: str, reason: str, allowed: str | None = None) -> InputError:
+    """What to raise for the use of ``name``, in words a user of the script understands."""
+    return InputError(name, "used", f"is not emulated: {reason}", allowed)
+
+
+def refused(name: str, reason: str) -> Callable[..., Any]:
+    """A function that refuses to be called."""
+
+    def function(*arguments: Any, **keywords: Any) -> NoReturn:
+        raise refusal(name, reason)
+
+    function.__name__ = name.rpartition(".")[2]
+    return function

@@ -1,0 +1,216 @@
+"""One emulated rank in this process: everything installed, events flowing into a sink."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.memory.footprint import CONTEXT_BYTES
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
+from trainscout.simulators.virtual_cluster.emulation import native
+from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder
+from trainscout.simulators.virtual_cluster.emulation.sink import Sink
+from trainscout.simulators.virtual_cluster.emulation.stream_order import StreamOrder
+
+MASTER_PORT = "29500"
+
+
+class VirtualRank:
+    """The rank this process is. One per process; made by ``emulate``.
+
+    ``state`` is what the emulation's parts share.
+    """
+
+    def __init__(self, state: Any, mode: Any, registration: Any) -> None:
+        self.state = state
+        self._mode = mode
+        self._registration = registration
+
+    def restart(self, sink: Sink, *, world_size: int, rank: int) -> None:
+        """Begin a new trace, as another rank of another job, with everything still installed.
+
+        Process groups are destroyed, to be initialised again. Tensors that still live keep their
+        memory and are announced as the trace's first allocations.
+        """
+        import torch
+
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        state = self.state
+        state.world_size, state.rank = world_size, rank
+        set_environment(world_size, rank, state.local_world_size)
+        state.recorder.restart(sink)
+        state.order.restart()
+        state.numbers.restart()
+        state.values.restart()
+        state.functional.restart()
+        state.backward.clear()
+        state.shim.restart()
+        state.memory.restart()
+        torch.cuda.set_device(0)
+        state.shim.set_stream(0)
+
+    def close(self) -> None:
+        """No more events: leave the mode and close the sink."""
+        self._mode.__exit__(None, None, None)
+        self.state.recorder.sink.close()
+
+
+def emulate(
+    sink: Sink,
+    *,
+    world_size: int,
+    rank: int,
+    gpu: Gpu,
+    local_world_size: int = 8,
+    memory_bytes: int | None = None,
+    values: Any = None,
+) -> VirtualRank:
+    """Make this process rank ``rank`` of ``world_size`` on virtual GPUs, once, before torch.
+
+    Args:
+        sink: takes the rank's events.
+        gpu: what each device is; ``local_world_size`` of them make a node.
+        memory_bytes: of each device, by default the GPU's own.
+        values: what tensors hold (``emulation.values.Values``), by default balanced.
+
+    Raises:
+        InputError: for a rank outside the world, or when the native part cannot be had.
+    """
+    check_ranks(world_size, rank, local_world_size)
+    local_world_size = min(local_world_size, world_size)
+    # Refused here if it was set outside; a script may still set its own.
+    allocator_settings()
+    set_environment(world_size, rank, local_world_size)
+    shim = native.load()
+    capacity = int(memory_bytes or gpu.memory_bytes)
+
+    import torch
+
+    from trainscout.simulators.virtual_cluster.emulation.checkpoints import install_checkpoints
+    from trainscout.simulators.virtual_cluster.emulation.compiled import install_compiled
+    from trainscout.simulators.virtual_cluster.emulation.compiled_backward import CompiledBackward
+    from trainscout.simulators.virtual_cluster.emulation.cuda.accelerator import (
+        install_accelerator,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.cuda.install import install_cuda
+    from trainscout.simulators.virtual_cluster.emulation.cuda.kernels import register_kernels
+    from trainscout.simulators.virtual_cluster.emulation.cuda.refused import install_refusals
+    from trainscout.simulators.virtual_cluster.emulation.cuda.streams import EngineNotices
+    from trainscout.simulators.virtual_cluster.emulation.device_mode import DeviceMode
+    from trainscout.simulators.virtual_cluster.emulation.distributed.install import (
+        install_distributed,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.fake_tensors import (
+        DatalessMode,
+        prepare_fake_tensors,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
+        install_framework_patches,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.host_tensors import install_host_tensors
+    from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
+    from trainscout.simulators.virtual_cluster.emulation.optimizers import (
+        install_foreach,
+        install_phases,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.rank_state import Numbers, RankState
+    from trainscout.simulators.virtual_cluster.emulation.threads import install_threads
+    from trainscout.simulators.virtual_cluster.emulation.values import Values
+
+    recorder = Recorder(
+        sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id
+    )
+    order = StreamOrder()
+    context_bytes = CONTEXT_BYTES[gpu.architecture]
+    memory = DeviceMemory(
+        recorder, order, capacity, context_bytes, allocator_settings, shim.memory
+    )
+    state = RankState(
+        rank=rank,
+        world_size=world_size,
+        local_world_size=local_world_size,
+        gpu=gpu,
+        capacity_bytes=capacity,
+        shim=shim,
+        recorder=recorder,
+        order=order,
+        memory=memory,
+        dataless=DatalessMode(),
+        values=values or Values(),
+        numbers=Numbers(),
+    )
+    state.notices = EngineNotices(state)
+    state.backward = recorder.backward = CompiledBackward(
+        recorder.emit,
+        memory,
+        torch._C._current_autograd_node,
+        torch._C._current_graph_task_id,
+    )
+    shim.configure(local_world_size, state.notices)
+    prepare_fake_tensors()
+    install_cuda(state)
+    install_accelerator()
+    install_refusals()
+    install_host_tensors(state)
+    install_foreach()
+    install_distributed(state)
+    install_phases(state)
+    install_compiled(state)
+    install_checkpoints(state)
+    install_threads(state)
+    install_framework_patches()
+    registration = register_kernels(state)
+    mode = DeviceMode(state)
+    mode.__enter__()
+    recorder.leave()
+    return VirtualRank(state, mode, registration)
+
+
+def allocator_settings() -> AllocatorSettings:
+    """What the environment tells the caching allocator, under torch's new or old name.
+
+    Raises:
+        InputError: for settings torch does not know.
+    """
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if os.environ.get(name):
+            return AllocatorSettings.parse(os.environ[name])
+    return AllocatorSettings()
+
+
+def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:
+    """Refuse worlds and ranks that cannot be.
+
+    Raises:
+        InputError: naming the argument.
+    """
+    if world_size < 1:
+        raise InputError("--world-size", world_size, "is no number of ranks", "1 or more")
+    if not 0 <= rank < world_size:
+        raise InputError("--rank", rank, "is not in the world", f"0..{world_size - 1}")
+    if local_world_size < 1:
+        raise InputError("--local-world-size", local_world_size, "is no number of ranks", ">= 1")
+
+
+def set_environment(world_size: int, rank: int, local_world_size: int) -> None:
+    """The variables torchrun gives a rank."""
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank % local_world_size),
+        LOCAL_WORLD_SIZE=str(local_world_size),
+        GROUP_RANK=str(rank // local_world_size),
+        GROUP_WORLD_SIZE=str(-(-world_size // local_world_size)),
+        ROLE_RANK=str(rank),
+        ROLE_WORLD_SIZE=str(world_size),
+        ROLE_NAME="default",
+        MASTER_ADDR="localhost",
+        MASTER_PORT=MASTER_PORT,
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID="emulated",
+    )

@@ -1,0 +1,138 @@
+"""``trainscout trace replay``: what a traced job's step takes on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainscout.simulators.predictor.io.command_line import exit_code
+from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.framework import UNDECLARED
+from trainscout.simulators.virtual_cluster.execution.declarations import (
+    load_cluster,
+    load_framework,
+)
+from trainscout.simulators.virtual_cluster.execution.step import HOSTS
+
+_EXAMPLES = """\
+examples:
+  the traces in traces/ on the cluster they were made for
+    trainscout trace replay traces --cluster h800_96
+  on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
+    trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
+        --host declared --perfetto step.json.gz
+
+exit codes: 0 done; 2 wrong input; 130 interrupted
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command: 0, or 2 for wrong input."""
+    given = _parser().parse_args(arguments)
+    try:
+        show_text(run(given))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run(given: argparse.Namespace) -> str:
+    """Predict, write the files asked for, and return what is shown.
+
+    Raises:
+        InputError: for traces, declarations or places that cannot be used.
+    """
+    # NumPy, numba and the tables take a second to load; --help does not need them.
+    from trainscout.simulators.predictor.kernels.measured import load_measured
+    from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
+    from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+    from trainscout.simulators.virtual_cluster.execution.report import (
+        memory_counters,
+        report,
+        show,
+        to_dict,
+    )
+    from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
+    from trainscout.simulators.virtual_cluster.traces.files import read_directory
+    from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
+
+    check_output("--json", given.json)
+    check_output("--perfetto", given.perfetto, [given.json])
+    if given.model_flops is not None:
+        require_positive("--model-flops", given.model_flops)
+    cluster, gpu = load_cluster(given.cluster, given.gpu)
+    framework = load_framework(given.framework) if given.framework else UNDECLARED
+    traces = read_directory(given.traces)
+    step = replay_ranks(
+        traces,
+        gpu,
+        cluster,
+        framework,
+        host=given.host,
+        calibration=None if given.calibration is None else read_calibration(given.calibration),
+        measured=None if given.measured_kernels is None else load_measured(given.measured_kernels),
+        allocator=None if given.alloc_conf is None else AllocatorSettings.parse(given.alloc_conf),
+        model_flops=given.model_flops,
+    )
+    if given.json is not None:
+        write_output("--json", given.json, json.dumps(to_dict(step), indent=1) + "\n")
+    if given.perfetto is not None:
+        times = {rank.rank: rank.times for rank in step.ranks}
+        played = [trace for trace in traces if trace.header.rank in times]
+        counters = {rank.rank: memory_counters(rank) for rank in step.ranks}
+        write_perfetto(given.perfetto, played, times, "--perfetto", counters)
+    return show(report(step))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trainscout trace replay",
+        description="Predict a step from the traces of a job's ranks (all of them, or one of each "
+        "kind): step time, where it goes, memory, and how sure that is.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("traces", type=Path, help="folder of traces")
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file"
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
+    parser.add_argument(
+        "--framework", metavar="NAME", help="one of conf/framework: its host times and allocator"
+    )
+    parser.add_argument(
+        "--host",
+        choices=HOSTS,
+        default="traced",
+        help="what the host takes: the script's CPU seconds in the traces (default), or as the "
+        "framework declares",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        metavar="FILE",
+        help="of trainscout.simulators.laboratory.calibrate",
+    )
+    parser.add_argument(
+        "--measured-kernels", type=Path, metavar="PATH", help="your own table of kernels"
+    )
+    parser.add_argument(
+        "--alloc-conf", metavar="TEXT", help="as PYTORCH_CUDA_ALLOC_CONF, for the memory"
+    )
+    parser.add_argument(
+        "--model-flops", type=float, metavar="FLOP", help="of one step of the job, for the MFU"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the prediction here")
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="write a timeline for Perfetto here"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""Tasks of the engine, grown from the events of several ranks.
+
+Every rank has a host stream, its device streams, and a stream for each communicator. What the
+host launches on the device cannot begin before it is launched; what is launched on a stream runs
+in order; ``EventWait`` and ``WorkWait`` add dependencies to what follows on a stream. A *lane*
+remembers what the next task of a stream must wait for besides its predecessor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainscout.simulators.predictor.replay.engine import Ints, Tasks
+from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND
+from trainscout.simulators.virtual_cluster.execution.contents import Priced
+
+NO_CONTENT = -1
+HOST, DEVICE, WIRE, MARK = range(4)
+
+
+@dataclass
+class Lane:
+    """One stream: its number, its last task (-1: none), and tasks to wait for next."""
+
+    stream: int
+    tail: int = -1
+    waits: list[int] = field(default_factory=list)
+
+    def state(self) -> list[int]:
+        """Tasks after which everything issued on this stream so far has run."""
+        return [self.tail, *self.waits] if self.tail >= 0 else list(self.waits)
+
+
+class Program:
+    """Columns of tasks and the edges between them.
+
+    ``role``: HOST, DEVICE (kernels), WIRE (communication) or MARK (no work: an order in time).
+    ``part``: what a breakdown calls the task, an index into ``PARTS``.
+    """
+
+    def __init__(self) -> None:
+        self.fixed_s: list[float] = []
+        self.content: list[int] = []
+        self.role: list[int] = []
+        self.part: list[int] = []
+        self.streams: list[list[int]] = []
+        self.before: list[int] = []
+        self.after: list[int] = []
+        self.orders: list[list[int]] = []
+        self.stream_rank: list[int] = []
+
+    def lane(self, rank: int) -> Lane:
+        """A new stream of a rank (by its place among the played ones)."""
+        self.orders.append([])
+        self.stream_rank.append(rank)
+        return Lane(len(self.orders) - 1)
+
+    def task(self, role: int, part: int, content: int = NO_CONTENT, fixed_s: float = 0.0) -> int:
+        """A new task, on no stream yet."""
+        self.fixed_s.append(fixed_s)
+        self.content.append(content)
+        self.role.append(role)
+        self.part.append(part)
+        self.streams.append([])
+        return len(self.role) - 1
+
+    def append(self, lane: Lane, task: int) -> None:
+        """Put a task at the end of a stream; it waits for what the stream had to wait for."""
+        stream = lane.stream
+        self.orders[stream].append(task)
+        self.streams[task].append(stream)
+        if lane.waits:
+            self.edges(lane.waits, task)
+            lane.waits = []
+        lane.tail = task
+
+    def edges(self, before: Iterable[int], after: int) -> None:
+        for task in before:
+            self.before.append(task)
+            self.after.append(after)
+
+    def edge(self, before: int, after: int) -> None:
+        self.before.append(before)
+        self.after.append(after)
+
+    def freeze(self, priced: Priced) -> Tasks:
+        """The engine's arrays, with prices filled in."""
+        content = np.array(self.content, dtype=np.int64)
+        has = content != NO_CONTENT
+        work = np.array(self.fixed_s)
+        work[has] += priced.seconds[content[has]]
+        kind = np.full(len(content), NEUTRAL_KIND, dtype=np.int64)
+        kind[has] = priced.kind[content[has]]
+        before, after = np.array(self.before, np.int64), np.array(self.after, np.int64)
+        by_source = np.argsort(before, kind="stable")
+        return Tasks(
+            work=work,
+            kind=kind,
+            stream_start=_starts(self.streams),
+            task_streams=_joined(self.streams),
+            successor_start=_counted_starts(before, len(content)),
+            successors=after[by_source],
+            lags=np.zeros(len(after)),
+            order_start=_starts(self.orders),
+            stream_tasks=_joined(self.orders),
+            stream_rank=np.array(self.stream_rank, dtype=np.int64),
+            slowdown=priced.slowdown,
+        )
+
+    def previous(self) -> Ints:
+        """For every entry of ``Tasks.task_streams``, the task before it on that stream, or -1."""
+        last: list[int] = [-1] * len(self.orders)
+        before: dict[tuple[int, int], int] = {}
+        for stream, order in enumerate(self.orders):
+            for task in order:
+                before[task, stream] = last[stream]
+                last[stream] = task
+        return np.array(
+            [before[task, stream] for task, each in enumerate(self.streams) for stream in each],
+            dtype=np.int64,
+        )
+
+
+def _starts(lists: list[list[int]]) -> Ints:
+    starts = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(each) for each in lists], out=starts[1:])
+    return starts
+
+
+def _counted_starts(keys: Ints, count: int) -> Ints:
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys, minlength=count), out=starts[1:])
+    return starts
+
+
+def _joined(lists: list[list[int]]) -> Ints:
+    return np.fromiter(itertools.chain.from_iterable(lists), dtype=np.int64)

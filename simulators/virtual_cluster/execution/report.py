@@ -1,0 +1,166 @@
+"""A traced step for people (tables) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.simulators.predictor.replay.prices import PARTS
+from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
+from trainscout.simulators.virtual_cluster.traces.perfetto import Counter
+
+GIB = 2**30
+_WIDTH = 120
+_MOST_RANKS = 16
+_MOST_NAMES = 8
+_MOST_MISMATCHES = 5
+
+
+def to_dict(step: TracedStep) -> dict[str, Any]:
+    """A JSON-ready dictionary; units as in the field names."""
+    return {
+        "step_time_s": step.step_time_s,
+        "world_size": step.world_size,
+        "critical_rank": step.critical_rank,
+        "breakdown_s": step.breakdown_s,
+        "precision": step.precision,
+        "hfu": step.hfu,
+        "mfu": step.mfu,
+        "fits": step.fits,
+        "evidence_share": step.evidence_share,
+        "coverage_share": step.coverage_share,
+        "estimated_operations": list(step.estimated_operations),
+        "unknown_operations": step.unknown_operations,
+        "mismatches": list(step.mismatches),
+        "assumptions": list(step.assumptions),
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "ranks": rank.ranks,
+                "breakdown_s": rank.breakdown_s,
+                "flops": rank.flops,
+                "memory": memory_dict(rank),
+            }
+            for rank in step.ranks
+        ],
+    }
+
+
+def memory_dict(rank: RankStep) -> dict[str, Any]:
+    memory = rank.memory
+    return {
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "at_peak_bytes": memory.at_peak,
+        "outside_bytes": memory.outside_bytes,
+        "capacity_bytes": memory.capacity_bytes,
+        "headroom_bytes": memory.headroom_bytes,
+        "allocation_retries": memory.over_time.retries,
+        "runs_out": memory.runs_out,
+    }
+
+
+def memory_counters(rank: RankStep) -> list[Counter]:
+    """What the allocator held over the step, for a timeline."""
+    over_time, time_s = rank.memory.over_time, rank.memory.time_s
+    shown = time_s >= 0
+    return [
+        Counter(f"{name} memory (bytes)", time_s[shown], values[shown])
+        for name, values in (
+            ("allocated", over_time.allocated_bytes),
+            ("reserved", over_time.reserved_bytes),
+        )
+    ]
+
+
+def report(step: TracedStep) -> RenderableType:
+    """Everything a terminal shows."""
+    parts: list[RenderableType] = [
+        Text(_headline(step)),
+        Text(),
+        _breakdown_table(step),
+        Text(),
+        _memory_table(step),
+        Text(),
+        Text(_evidence(step)),
+    ]
+    parts += [Text(f"Taken for granted: {said}") for said in step.assumptions]
+    parts += [
+        Text(f"Does not fit together: {each}") for each in step.mismatches[:_MOST_MISMATCHES]
+    ]
+    hidden = len(step.mismatches) - _MOST_MISMATCHES
+    if hidden > 0:
+        parts.append(Text(f"... and {hidden} more"))
+    return Group(*parts)
+
+
+def show(renderable: RenderableType) -> str:
+    """As wide as the terminal, or plain and of fixed width where there is none."""
+    text = io.StringIO()
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(file=text, highlight=False, width=width, color_system=None).print(renderable)
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def _headline(step: TracedStep) -> str:
+    words = [f"Step time {_seconds(step.step_time_s)} on {step.world_size} GPUs"]
+    if step.mfu is not None:
+        words.append(f"MFU {step.mfu:.1%}")
+    words.append(f"HFU {step.hfu:.1%} of the {step.precision} peak")
+    words.append("fits in memory" if step.fits else "DOES NOT FIT in memory")
+    return ", ".join(words)
+
+
+def _breakdown_table(step: TracedStep) -> Table:
+    shown = step.ranks[:_MOST_RANKS]
+    table = Table(title=f"Where the step goes (ms); critical: rank {step.critical_rank}")
+    table.add_column("part")
+    for rank in shown:
+        table.add_column(f"rank {rank.rank}", justify="right")
+    for part in PARTS:
+        times = [rank.breakdown_s.get(part, 0.0) for rank in shown]
+        if any(times):
+            table.add_row(part.replace("_", " "), *[f"{1e3 * each:.2f}" for each in times])
+    return table
+
+
+def _memory_table(step: TracedStep) -> Table:
+    table = Table(title="Memory (GiB)")
+    for name in ("rank", "stands for", "allocated", "reserved", "unused", "outside", "headroom"):
+        table.add_column(name, justify="right")
+    for rank in step.ranks[:_MOST_RANKS]:
+        memory = rank.memory
+        table.add_row(
+            str(rank.rank),
+            f"{rank.ranks} ranks",
+            f"{memory.peak_allocated_bytes / GIB:.2f}",
+            f"{memory.peak_reserved_bytes / GIB:.2f}",
+            f"{1 - memory.at_peak['allocated'] / max(1, memory.peak_reserved_bytes):.1%}",
+            f"{sum(memory.outside_bytes.values()) / GIB:.2f}",
+            f"{memory.headroom_bytes / GIB:.2f}",
+        )
+    return table
+
+
+def _evidence(step: TracedStep) -> str:
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in step.evidence_share.items())
+    rules = ", ".join(
+        f"{name} {share:.1%}" for name, share in list(step.coverage_share.items())[:_MOST_NAMES]
+    )
+    lines = [f"Priced as: {shares}", f"Device time by rule: {rules}"]
+    if step.unknown_operations:
+        names = ", ".join(list(step.unknown_operations)[:_MOST_NAMES])
+        share = sum(step.unknown_operations.values())
+        lines.append(
+            f"Operations no rule knows, by their bytes: {names} ({share:.1%} of the time)"
+        )
+    return "\n".join(lines)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"

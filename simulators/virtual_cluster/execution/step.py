@@ -1,0 +1,164 @@
+"""Traces of a job's ranks, played on one engine.
+
+Every class of ranks is played once: its host, its streams and its communicators, with the prices
+that built-in workloads have. What the frameworks overlap, bucket and prefetch is in the traces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.replay.engine import run
+from trainscout.simulators.predictor.replay.prices import Pricer, host_launch_s
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+from trainscout.simulators.virtual_cluster.execution.answer import TracedStep, answer
+from trainscout.simulators.virtual_cluster.execution.breakdown import Played
+from trainscout.simulators.virtual_cluster.execution.contents import Contents
+from trainscout.simulators.virtual_cluster.execution.issue import HostSpeed, Issued, RankIssue
+from trainscout.simulators.virtual_cluster.execution.program import Program
+from trainscout.simulators.virtual_cluster.execution.rendezvous import Meetings
+from trainscout.simulators.virtual_cluster.execution.shares import Replay
+from trainscout.simulators.virtual_cluster.execution.window import windows
+from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate
+from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
+from trainscout.simulators.virtual_cluster.traces.lowering import lower_events
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.kernels.measured import MeasuredTable
+
+HOSTS = ("traced", "declared")
+
+
+def replay_ranks(
+    traces: Sequence[Trace],
+    gpu: Gpu,
+    cluster: Cluster,
+    framework: Framework = UNDECLARED,
+    *,
+    host: str = "traced",
+    calibration: Calibration | None = None,
+    measured: MeasuredTable | None = None,
+    allocator: AllocatorSettings | None = None,
+    model_flops: float | None = None,
+) -> TracedStep:
+    """Predict one step of a job from the traces of all its ranks, or of some of each class.
+
+    The last step traced counts; the one before it is played as a run-up. Ranks fill the nodes of
+    the cluster in order, of which as many are used as the job needs.
+
+    Args:
+        traces: of one job.
+        gpu, cluster: what it shall run on; the traces may come from another GPU.
+        framework: whose declared host times to use (``host="declared"``); by default the
+            CPU seconds in the traces, and the driver's own time for each launch.
+        host: "traced" or "declared"; traces without CPU seconds are always "declared".
+        calibration, measured: as in ``ReplaySimulator``.
+        allocator: settings of PyTorch's allocator, by default as the framework has them.
+        model_flops: of one step of the whole job, for the MFU.
+
+    Raises:
+        InputError: as ``collate``, ``windows`` and ``lower_events``; for a job that does not fit
+            on the cluster or runs nothing, kernels the GPU has not, and ranks that wait for each
+            other.
+    """
+    require_choice("host", host, HOSTS)
+    if calibration is not None:
+        calibration.check_gpu(gpu)
+    job = collate(traces)
+    cluster = used_part(cluster, job.world_size)
+    windowed = windows(job.traces)
+    speed = host_speed(job.traces.values(), framework, host, calibration)
+    program, contents = Program(), Contents()
+    meetings = Meetings(job, cluster, program, contents)
+    issued: dict[int, Issued] = {}
+    for place, (rank, trace) in enumerate(job.traces.items()):
+        window = windowed[rank]
+        lowered = lower_events(trace.events, window.start, window.stop)
+        issue = RankIssue(rank, place, program, meetings, contents, speed)
+        issued[rank] = issue.play(trace.events, lowered, window)
+    meetings.set_contents()
+    if not contents.items:
+        raise InputError("traces.steps", "the last", "runs nothing on the device")
+    pricer = Pricer(gpu, cluster, framework, meetings.communicators, calibration, measured)
+    priced = contents.price(pricer)
+    tasks = program.freeze(priced)
+    try:
+        times = run(tasks)
+    except RuntimeError as error:
+        problem = "; ".join(map(str, job.order_problems[:1])) or str(error)
+        raise InputError("traces", "communication", f"never ends: {problem}") from error
+    columns = np.array(program.role), np.array(program.part), np.array(program.content)
+    played = Played(tasks, times, program.previous(), *columns)
+    replay = Replay(job, gpu, cluster, issued, played, priced, contents, pricer.excess)
+    return answer(
+        replay,
+        groups_of=meetings.groups_of,
+        allocator=allocator
+        or AllocatorSettings(expandable_segments=framework.expandable_segments),
+        model_flops=model_flops,
+        assumptions=_assumptions(job, gpu, framework, speed, meetings),
+    )
+
+
+def used_part(cluster: Cluster, world_size: int) -> Cluster:
+    """The nodes of a cluster that a job of ``world_size`` fills.
+
+    Raises:
+        InputError: when there are too few GPUs.
+    """
+    if world_size > cluster.num_gpus:
+        problem = f"is more than the {cluster.num_gpus} GPUs of {cluster.name}"
+        raise InputError("traces.world_size", world_size, problem)
+    if world_size < cluster.gpus_per_node:
+        return dataclasses.replace(cluster, num_nodes=1, gpus_per_node=world_size)
+    return dataclasses.replace(cluster, num_nodes=-(-world_size // cluster.gpus_per_node))
+
+
+def host_speed(
+    traces: Iterable[Trace],
+    framework: Framework,
+    host: str,
+    calibration: Calibration | None = None,
+) -> HostSpeed:
+    """What the host takes: CPU seconds of the script as traced, or the framework's declaration.
+
+    Question figures are those of a framework's Python and of the driver together, so they are
+    never added to traced gaps: what launches cost beside those is the driver's own.
+    """
+    factor = 1.0 if calibration is None else calibration.factors[2]
+    gaps = any(isinstance(event, HostGap) for trace in traces for event in trace.events)
+    if host == "traced" and gaps:
+        launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
+        return HostSpeed(launch_s * factor, 0.0, factor)
+    forward_s = 0.0 if framework.cuda_graphs else framework.host_forward_s
+    return HostSpeed(host_launch_s(framework) * factor, forward_s * factor, 0.0)
+
+
+def _assumptions(
+    job: Collated, gpu: Gpu, framework: Framework, speed: HostSpeed, meetings: Meetings
+) -> tuple[str, ...]:
+    """What is taken for granted beyond prices, in words."""
+    said = []
+    traced_on = sorted({trace.header.gpu for trace in job.traces.values()} - {gpu.name})
+    if traced_on:
+        said.append(f"traced on {', '.join(traced_on)}: what the code asked of that GPU stays")
+    if speed.gap_factor:
+        launch_us = speed.launch_s * 1e6
+        said.append(f"host: CPU seconds as traced, and {launch_us:g} us a launch")
+    else:
+        said.append(f"host: {speed.launch_s * 1e6:g} us a launch as declared for {framework.name}")
+    stood_for = job.world_size - len(job.traces)
+    if stood_for:
+        said.append(f"{len(job.traces)} ranks stand for {stood_for} others that do the same")
+    if meetings.lonely_transfers:
+        count = meetings.lonely_transfers
+        said.append(f"{count} sends or receives have no other side and wait for nobody")
+    return tuple(said)

@@ -1,0 +1,153 @@
+"""Prices of a real GPU and cluster: those that replay has, one content at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.workload.ir import Block, Collective, Communicator, SendRecv
+from trainscout.simulators.virtual_cluster.execution.contents import SHARED_GPU, mix_of, on_gpu
+from trainscout.simulators.virtual_cluster.execution.groups import communicator_of, crosses_domains
+from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
+from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.block import wire_dtype
+
+# NCCL has no such calls; PyTorch makes them of sends and receives, in which the root's link moves
+# what everybody's does when all gather.
+_PRICED_AS = {"gather": "all_gather", "scatter": "all_gather"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _ClusterKernel(KernelPrice):
+    """``mix``: one second of its class of kernels and how many of it memory bounds, as bytes."""
+
+    mix: bytes = b""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _ClusterCommunication(CommunicationPrice):
+    """SMs it holds, and bytes per second it reads and writes in device memory."""
+
+    channels: float = 0.0
+    memory_bytes_per_s: float = 0.0
+
+
+class ClusterPrices:
+    """Prices of ``replay`` for what ranks launch, each content priced once.
+
+    Args:
+        gpu, cluster, framework: as in ``replay_ranks``; the cluster's nodes are those in use.
+        alone: price transfers as if no other shared the node's NICs or the fabric, for a network
+            that plays sharing itself.
+    """
+
+    kernels_beside = SHARED_GPU
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        cluster: Cluster,
+        framework: Framework = UNDECLARED,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self._gpu = gpu
+        self._cluster = replace(cluster, oversubscription=1.0) if alone else cluster
+        self._alone = alone
+        self._groups: dict[str, Communicator] = {}
+        self._names: dict[tuple[int, ...], str] = {}
+        self._pricer = Pricer(gpu, self._cluster, framework, self._groups)
+        # By identity: lowering gives equal operations one object, which is kept with its price.
+        self._kernels: dict[int, tuple[Lowered, KernelPrice]] = {}
+        self._communications: dict[tuple[object, ...], CommunicationPrice] = {}
+        self._slowdowns: dict[tuple[bytes, float, float], tuple[float, float]] = {}
+
+    def kernel(self, content: object) -> KernelPrice:
+        assert isinstance(content, Lowered)
+        known = self._kernels.get(id(content))
+        if known is None:
+            known = self._kernels[id(content)] = (content, self._price_kernels(content))
+        return known[1]
+
+    def communication(
+        self,
+        kind: str,
+        size_bytes: int,
+        group: tuple[int, ...],
+        dtype: str,
+        ends: tuple[int, int] | None = None,
+    ) -> CommunicationPrice:
+        crosses = ends is not None and crosses_domains(*ends, self._cluster)
+        key = (kind, size_bytes, group, dtype, ends is not None, crosses)
+        price = self._communications.get(key)
+        if price is None:
+            name = self._communicator(group, inside=ends is not None and not crosses)
+            seconds = self._price(kind, size_bytes, name, dtype)
+            smallest = self._price(kind, 1, name, dtype)
+            price = self._communications[key] = replace(
+                seconds, latency_s=min(smallest.seconds, seconds.seconds)
+            )
+        return price
+
+    def slowdowns(
+        self, kernel: KernelPrice, communication: CommunicationPrice
+    ) -> tuple[float, float]:
+        assert isinstance(kernel, _ClusterKernel)
+        assert isinstance(communication, _ClusterCommunication)
+        if not kernel.mix or not communication.seconds:
+            return 1.0, 1.0
+        key = (kernel.mix, communication.channels, communication.memory_bytes_per_s)
+        factors = self._slowdowns.get(key)
+        if factors is None:
+            on_kernel, on_transfer = overlap_slowdowns(
+                self._gpu,
+                np.frombuffer(kernel.mix).reshape(1, 2, -1),
+                np.array([communication.channels]),
+                np.array([communication.memory_bytes_per_s]),
+            )
+            factors = float(on_kernel[0, 0]), float(on_transfer[0, 0])
+            self._slowdowns[key] = factors
+        return factors
+
+    def _price_kernels(self, lowered: Lowered) -> KernelPrice:
+        priced = self._pricer.operations(
+            Block("operation", tuple(on_gpu(self._gpu, lowered.kernels)))
+        )
+        crossing_s = lowered.transfer_bytes / self._gpu.pcie_bytes_per_s
+        seconds = sum(each.seconds for each in priced) + crossing_s
+        return _ClusterKernel(seconds, mix_of(priced).tobytes() if priced else b"")
+
+    def _price(
+        self, kind: str, size_bytes: int, communicator: str, dtype: str
+    ) -> _ClusterCommunication:
+        op: Collective | SendRecv
+        if kind == "send_recv":
+            op = SendRecv(kind, size_bytes, communicator)
+        else:
+            kind = _PRICED_AS.get(kind, kind)
+            op = Collective(kind, kind, size_bytes, communicator, wire_dtype(dtype))
+        (priced,) = self._pricer.operations(Block("communication", (op,)))
+        price = priced.communication
+        assert price is not None
+        return _ClusterCommunication(
+            price.seconds, 0.0, float(price.channels), price.wire_bytes_per_s
+        )
+
+    def _communicator(self, group: tuple[int, ...], *, inside: bool) -> str:
+        """The name a group has for the pricer; ``inside``: as if in one NVLink domain."""
+        name = self._names.setdefault(group, f"group {len(self._names)}")
+        if inside:
+            name += " inside"
+        if name not in self._groups:
+            known = communicator_of(name, group, self._cluster)
+            if inside:
+                known = Communicator(name, len(group), len(group), 1)
+            elif self._alone:
+                known = replace(known, siblings=1)
+            self._groups[name] = known
+        return name

@@ -1,0 +1,195 @@
+"""Transfers as flows that share a cluster's links, max-min fairly.
+
+What a transfer takes alone is the white-box price's to say; the links say how transfers slow each
+other. A transfer becomes flows between its members after its latency, of such sizes that alone
+they take exactly the rest of its price: a protocol that reaches 80 % of a link holds all of it.
+
+The engine runs ahead: every transfer in flight is played to its end as if nothing else came. When
+another starts, it goes back to that time (Phantora's rollback), and ends that were announced move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.network.flow import FlowEngine
+from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
+from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
+from trainscout.simulators.virtual_cluster.live.network import Ends
+from trainscout.simulators.virtual_cluster.live.representation import Representation
+from trainscout.simulators.virtual_cluster.live.tasks import Transfer
+
+_FORGET_EVERY = 64
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """Flows of one kind of transfer among given ranks: routes and relative sizes, shape (n,).
+
+    ``alone_s``: when the last has arrived, nothing else being sent and sizes being bytes.
+    """
+
+    routes: Routes
+    shares: NDArray[np.float64]
+    alone_s: float
+
+
+@dataclass(slots=True)
+class _Flying:
+    """Flows of a transfer that have been announced, and when each is to arrive."""
+
+    arrivals_ps: dict[int, int] = field(default_factory=dict)
+    end_ps: int = 0
+
+
+class FlowNetwork:
+    """Transfers share links; kernels beside them do not slow them.
+
+    Args:
+        network: the cluster's links; ranks are its GPUs, in order.
+        representation: which ranks are not simulated. Their transfers are flows too, equal to
+            those of who stands for them, at the same time.
+    """
+
+    def __init__(self, network: Network, representation: Representation) -> None:
+        self._network = network
+        self._who = representation
+        self._copies: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
+        self._engine = self._new_engine()
+        self._patterns: dict[tuple[str, tuple[int, ...]], _Pattern] = {}
+        self._flying: dict[Transfer, _Flying] = {}
+        self._of_flow: dict[int, Transfer] = {}
+        self._starts = 0
+        self.rollbacks = 0
+
+    @property
+    def pieces_kept(self) -> int:
+        """Pieces of rate history that are remembered."""
+        return self._engine.pieces_kept
+
+    def start(self, transfers: Sequence[Transfer], now_ps: int) -> Ends:
+        now_s = now_ps / PICOSECONDS
+        ends: dict[Transfer, int] = {}
+        announced = False
+        for transfer in transfers:
+            price = transfer.price
+            stream_s = price.seconds - price.latency_s
+            if stream_s <= 0:
+                ends[transfer] = now_ps + round(price.seconds * PICOSECONDS)
+                continue
+            if now_s + price.latency_s < self._engine.now_s:
+                self.rollbacks += 1
+            self._announce(transfer, stream_s, now_s + price.latency_s)
+            announced = True
+        if announced:
+            ends |= self._play()
+            self._starts += 1
+            if self._starts % _FORGET_EVERY == 0:
+                self._engine.forget(now_s)
+        return ends.items()
+
+    def slow(self, transfer: Transfer, slowdown: float, now_ps: int) -> Ends:
+        return ()
+
+    def end(self, transfer: Transfer) -> None:
+        flying = self._flying.pop(transfer, None)
+        if flying is not None:
+            for flow in flying.arrivals_ps:
+                del self._of_flow[flow]
+
+    def _announce(self, transfer: Transfer, stream_s: float, start_s: float) -> None:
+        flying = self._flying[transfer] = _Flying()
+        pattern = self._pattern(transfer.kind, transfer.ranks)
+        size = stream_s / pattern.alone_s
+        for flow in self._engine.add(pattern.routes, size * pattern.shares, start_s):
+            flying.arrivals_ps[int(flow)] = 0
+            self._of_flow[int(flow)] = transfer
+        for ranks in self._copies_of(transfer.ranks):
+            copy = self._pattern(transfer.kind, ranks)
+            self._engine.add(copy.routes, size * copy.shares, start_s)
+
+    def _copies_of(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        if self._who.everybody:
+            return ()
+        if ranks not in self._copies:
+            self._copies[ranks] = self._who.copies(ranks)
+        return self._copies[ranks]
+
+    def _play(self) -> dict[Transfer, int]:
+        """Ends of transfers that are new or not what was announced before."""
+        report = self._engine.advance()
+        touched: dict[Transfer, None] = {}
+        for flow, completion_s in zip(
+            report.flows.tolist(), report.completion_s.tolist(), strict=True
+        ):
+            transfer = self._of_flow.get(flow)
+            if transfer is not None:
+                arrival_ps = math.ceil(completion_s * PICOSECONDS)
+                self._flying[transfer].arrivals_ps[flow] = arrival_ps
+                touched[transfer] = None
+        ends = {}
+        for transfer in touched:
+            flying = self._flying[transfer]
+            end_ps = max(flying.arrivals_ps.values())
+            if end_ps != flying.end_ps:
+                flying.end_ps = ends[transfer] = end_ps
+        return ends
+
+    def _pattern(self, kind: str, ranks: tuple[int, ...]) -> _Pattern:
+        shape = kind if kind in ("all_to_all", "send_recv") else "ring"
+        pattern = self._patterns.get((shape, ranks))
+        if pattern is None:
+            pairs, shares = self._flows(shape, ranks)
+            sources, destinations = np.array(pairs, dtype=np.int64).T
+            found = find_routes(self._network, sources, destinations)
+            # The price's latency covers the hops.
+            routes = Routes(found.links, np.zeros(len(pairs)))
+            engine = self._new_engine()
+            # Bytes enough for a time that the engine's clock resolves.
+            scale = float(self._network.rate_bytes_per_s.max())
+            engine.add(routes, scale * shares)
+            alone_s = float(engine.advance().completion_s.max()) / scale
+            pattern = self._patterns[shape, ranks] = _Pattern(routes, shares, alone_s)
+        return pattern
+
+    def _flows(
+        self, shape: str, ranks: tuple[int, ...]
+    ) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
+        """Pairs of ranks, shape (n, 2), and what each carries of a byte of the transfer."""
+        if shape == "send_recv":
+            return [(ranks[0], ranks[1])], np.ones(1)
+        if shape == "all_to_all":
+            pairs = [(one, other) for one in ranks for other in ranks if one != other]
+            return pairs, np.full(len(pairs), 1 / len(ranks))
+        return self._ring(ranks)
+
+    def _ring(self, ranks: tuple[int, ...]) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
+        """NCCL's rings: as many as a node has members, each leaving nodes at another's NIC."""
+        nodes: dict[int, list[int]] = defaultdict(list)
+        for rank in ranks:
+            nodes[rank // self._network.domain].append(rank)
+        members = list(nodes.values())
+        inside = len(members[0])
+        if len(members) == 1 or any(len(each) != inside for each in members):
+            ordered = [rank for each in members for rank in each]
+            pairs = list(zip(ordered, ordered[1:] + ordered[:1], strict=True))
+            return pairs, np.ones(len(pairs))
+        pairs, shares = [], []
+        for each, following in zip(members, members[1:] + members[:1], strict=True):
+            for one, other in zip(each, following, strict=True):
+                pairs.append((one, other))
+                shares.append(1 / inside)
+            if inside > 1:
+                for one, other in zip(each, each[1:] + each[:1], strict=True):
+                    pairs.append((one, other))
+                    shares.append((inside - 1) / inside)
+        return pairs, np.array(shares)
+
+    def _new_engine(self) -> FlowEngine:
+        return FlowEngine(self._network.rate_bytes_per_s, self._network.max_hops)

@@ -1,0 +1,289 @@
+"""``trainscout live``: an unmodified script on a simulated cluster's clock."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainscout.simulators.predictor.io.output import check_output
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.virtual_cluster.execution.declarations import (
+    load_cluster,
+    load_framework,
+)
+from trainscout.simulators.virtual_cluster.live.rank_process import RankOptions
+from trainscout.simulators.virtual_cluster.live.representation import Representation
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.live.cluster_prices import ClusterPrices
+    from trainscout.simulators.virtual_cluster.live.network import Network
+
+NETWORKS = ("whitebox", "flow")
+HOSTS = ("cpu", "declared")
+_EXAMPLES = """\
+examples:
+  all eight ranks of a small job
+    trainscout live --world-size 8 --gpu h800 --cluster h800_96 -- train.py
+  the first rank of each of four stages, standing for 96, transfers sharing links
+    trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
+        pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 ...
+
+The script's clocks read simulated time, so the step times, tokens/s and MFU that it prints are
+those of the simulated job. Losses and other values nobody could know without computing are
+inventions: they mean nothing.
+
+exit codes: the script's own; 2 for wrong options; 4 when ranks wait for each other for ever or
+disagree; 5 for the timeout; 130 when interrupted.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    made = argparse.ArgumentParser(
+        prog="trainscout live",
+        description="Run a training script unmodified, as several ranks of a job on virtual GPUs "
+        "whose clocks are those of a simulated cluster.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    add(
+        "--ranks",
+        metavar="R[,R...]",
+        help="ranks to run; every other acts like the one of its block, where equal blocks have "
+        "one each, or like the nearest below (8-11 is a range)",
+    )
+    add("--all", action="store_true", help="run every rank")
+    add("--gpu", metavar="NAME", help="a GPU in conf/gpu (default: the cluster's)")
+    add(
+        "--cluster",
+        default="h800_96",
+        metavar="NAME",
+        help="a cluster in conf/cluster, of which the job fills as much as it needs "
+        "(default h800_96)",
+    )
+    add("--framework", metavar="NAME", help="whose host times --host declared takes")
+    add(
+        "--host",
+        default="cpu",
+        help="what the host takes: cpu, its CPU time and the driver's for each launch (default); "
+        "declared, the framework's times, the same in every run",
+    )
+    add(
+        "--network",
+        default="whitebox",
+        help="whitebox, each transfer alone at its price (default); flow, transfers share links",
+    )
+    add(
+        "--topology",
+        default="rail_optimised",
+        metavar="NAME",
+        help="switches of --network flow, in conf/topology (default rail_optimised)",
+    )
+    add("--memory-gib", type=float, metavar="GIB", help="device memory, if not the GPU's own")
+    add("--moe-imbalance", default="", metavar="TEXT", help="as of run")
+    add("--without", default="", metavar="NAME[,NAME]", help="as of run")
+    add(
+        "--preload",
+        default="",
+        metavar="MODULE[,MODULE]",
+        help="modules to import once, before ranks are forked (transformers, megatron.core)",
+    )
+    add("--cores", type=int, metavar="N", help="ranks that run at a time (default: all cores)")
+    add(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="end when no rank has said a word for so long, in wall seconds (default 600)",
+    )
+    add("--perfetto", type=Path, metavar="FILE", help="write the timeline for Perfetto")
+    add("--traces", type=Path, metavar="DIR", help="write each rank's trace")
+    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the ranks live; the exit code."""
+    given = parser().parse_args(arguments)
+    # A shell that starts commands in the background has them ignore interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Asked to end, it ends its ranks first.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        return _live(given)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _live(given: argparse.Namespace) -> int:
+    script = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
+    _check(given, script)
+    cluster, gpu = load_cluster(given.cluster, given.gpu)
+    framework = UNDECLARED if given.framework is None else load_framework(given.framework)
+    who = Representation.by_neighbours(given.world_size, _ranks(given))
+    options = _options(given, script, who, (cluster, gpu), framework)
+
+    # These load numba and what prices are made of.
+    from trainscout.simulators.virtual_cluster.execution.step import used_part
+    from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
+    from trainscout.simulators.virtual_cluster.live.processes import start_ranks
+    from trainscout.simulators.virtual_cluster.live.report import show_report, write_timeline
+    from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
+    from trainscout.simulators.virtual_cluster.live.simulation import Simulation
+
+    cluster = used_part(cluster, given.world_size)
+    prices, network = _network(given, (cluster, gpu), framework, who)
+    simulation = Simulation(
+        who,
+        prices,
+        network,
+        options("").cost,
+        LoweredLaunches,
+        record=given.perfetto is not None,
+    )
+    _banner(given, gpu, who)
+    server = LiveServer(
+        simulation,
+        lambda address: start_ranks(options(address)),
+        cores=given.cores or len(os.sched_getaffinity(0)),
+        timeout_s=given.timeout,
+        show=_printer(who),
+    )
+    try:
+        measured = server.run()
+    except LiveError as error:
+        print(f"live: {error}", file=sys.stderr)
+        return error.code
+    show_report(simulation, measured)
+    if given.perfetto is not None:
+        write_timeline("--perfetto", given.perfetto, simulation)
+    return 0
+
+
+def _network(
+    given: argparse.Namespace,
+    machine: tuple[Cluster, Gpu],
+    framework: Framework,
+    who: Representation,
+) -> tuple[ClusterPrices, Network]:
+    from trainscout.simulators.virtual_cluster.live.cluster_prices import ClusterPrices
+    from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
+
+    cluster, gpu = machine
+    if given.network == "whitebox":
+        return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
+    from trainscout.simulators.predictor.network.topology import build_network
+    from trainscout.simulators.virtual_cluster.live.declarations import load_fabric
+    from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
+
+    network = FlowNetwork(build_network(cluster, gpu, load_fabric(given.topology)), who)
+    return ClusterPrices(gpu, cluster, framework, alone=True), network
+
+
+def _ranks(given: argparse.Namespace) -> tuple[int, ...]:
+    from trainscout.simulators.virtual_cluster.traces.collate import told_ranks
+
+    if given.all and given.ranks is not None:
+        raise InputError("--all", given.ranks, "says something else than --ranks", "one of both")
+    if given.ranks is not None:
+        return told_ranks("--ranks", given.ranks, given.world_size)
+    if not given.all and given.world_size > 8:
+        raise InputError("--ranks", "", "is missing for a large job", "0,8,16 or --all")
+    return tuple(range(given.world_size))
+
+
+def _options(
+    given: argparse.Namespace,
+    script: tuple[str, ...],
+    who: Representation,
+    machine: tuple[Cluster, Gpu],
+    framework: Framework,
+) -> Callable[[str], RankOptions]:
+    from trainscout.simulators.virtual_cluster.execution.step import host_speed
+    from trainscout.simulators.virtual_cluster.traces.events import Header, HostGap, Trace
+
+    cluster, gpu = machine
+    # The choice between traced and declared times is replay's; a trace with a gap stands for cpu.
+    header = Header(1, 0, 1, gpu.name, 1, (), {})
+    traced = [Trace(header, (HostGap(0.0),))] if given.host == "cpu" else []
+    speed = host_speed(traced, framework, "traced" if given.host == "cpu" else "declared")
+
+    def made(address: str) -> RankOptions:
+        return RankOptions(
+            address=address,
+            world_size=given.world_size,
+            ranks=who.simulated,
+            local_world_size=min(cluster.gpus_per_node, given.world_size),
+            gpu=gpu.name,
+            memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
+            launch_s=speed.launch_s,
+            forward_s=speed.forward_s,
+            cpu=given.host == "cpu",
+            traces=None if given.traces is None else str(given.traces),
+            moe_imbalance=given.moe_imbalance,
+            without=_names(given.without),
+            preload=_names(given.preload),
+            script=script,
+        )
+
+    return made
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _check(given: argparse.Namespace, script: tuple[str, ...]) -> None:
+    require_positive("--world-size", given.world_size)
+    require_choice("--network", given.network, NETWORKS)
+    require_choice("--host", given.host, HOSTS)
+    require_positive("--timeout", given.timeout)
+    if given.cores is not None:
+        require_positive("--cores", given.cores)
+    if given.memory_gib is not None:
+        require_positive("--memory-gib", given.memory_gib)
+    check_output("--perfetto", given.perfetto)
+    if not script or script == ("-m",):
+        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if script[0] != "-m" and not Path(script[0]).is_file():
+        raise InputError("script", script[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if given.traces is not None:
+        given.traces.mkdir(parents=True, exist_ok=True)
+
+
+def _banner(given: argparse.Namespace, gpu: Gpu, who: Representation) -> None:
+    ranks = ", ".join(map(str, who.simulated[:16])) + (" ..." if len(who.simulated) > 16 else "")
+    print(
+        f"live: {len(who.simulated)} of {who.world_size} ranks ({ranks}) on {gpu.name}, "
+        f"{given.cluster}, network {given.network}, host {given.host}\n"
+        "live: times are simulated; losses and other computed values are inventions [*]",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _printer(who: Representation) -> Callable[[int, str], None]:
+    """Prints a rank's lines, under its number where several run."""
+    alone = len(who.simulated) == 1
+
+    def show(rank: int, line: str) -> None:
+        print(line if alone else f"[rank {rank}] {line}", flush=True)
+
+    return show

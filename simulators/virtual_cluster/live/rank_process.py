@@ -1,0 +1,296 @@
+"""The processes that scripts run in: one prepared process, forked once for every rank.
+
+    python -m trainscout.simulators.virtual_cluster.live.rank_process OPTIONS
+
+The prepared process installs the emulation, imports what is asked for and forks, so that ranks
+share the memory of all that (copy on write) and nothing is imported twice. It then waits for them
+and tells, a line each, how they ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock, HostCost
+from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.live.sink import LiveSink
+from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
+from trainscout.simulators.virtual_cluster.live.wire import (
+    Figures,
+    Hello,
+    Invention,
+    question_frame,
+)
+
+PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
+_EXIT_INPUT = 2
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What the prepared process is told.
+
+    ``address`` of the simulator's socket; ``traces``: folder for trace files, or None;
+    ``preload``: modules to import before forking.
+    """
+
+    address: str
+    world_size: int
+    ranks: tuple[int, ...]
+    local_world_size: int
+    gpu: str
+    memory_bytes: int | None
+    launch_s: float
+    forward_s: float
+    cpu: bool
+    traces: str | None
+    moe_imbalance: str
+    without: tuple[str, ...]
+    preload: tuple[str, ...]
+    script: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> RankOptions:
+        fields = json.loads(text)
+        for name in ("ranks", "without", "preload", "script"):
+            fields[name] = tuple(fields[name])
+        return cls(**fields)
+
+    @property
+    def cost(self) -> HostCost:
+        return HostCost(self.launch_s, self.forward_s, self.cpu)
+
+
+class _RankTime:
+    """A rank's simulated time, with what its script has spent since its last event."""
+
+    def __init__(self, sink: LiveSink, recorder: Any, cpu: bool) -> None:
+        self._sink = sink
+        self._recorder = recorder
+        self._cpu = cpu
+
+    def now_s(self) -> float:
+        spent_s = self._recorder.script_cpu_s() if self._cpu else 0.0
+        return self._sink.clock.now_s + float(spent_s)
+
+    def busy_s(self) -> float:
+        return self.now_s() - self._sink.clock.waited_ps / PICOSECONDS
+
+    def sleep(self, seconds: float) -> None:
+        self._sink.sleep(seconds)
+
+
+class _LivePost:
+    """Small tensors that ranks broadcast, by way of the simulator.
+
+    Who receives one waits for it, as who reads a flag does. Sends and receives are left out:
+    two ranks that both receive first would wait for each other.
+    """
+
+    def __init__(self, sink: LiveSink) -> None:
+        self._sink = sink
+
+    def send(self, message: Any, value: Any) -> None:
+        from trainscout.simulators.virtual_cluster.emulation.values.payloads import written
+
+        text = written(message, value) if _is_broadcast(message) else None
+        if text is not None:
+            self._sink.tell(_key(message), text)
+
+    def receive(self, message: Any) -> Any:
+        from trainscout.simulators.virtual_cluster.emulation.values.payloads import read_line
+
+        text = self._sink.told(_key(message)) if _is_broadcast(message) else None
+        return None if text is None else read_line(text)[1]
+
+
+def _is_broadcast(message: Any) -> bool:
+    return str(message.kind).startswith("broadcast")
+
+
+def _key(message: Any) -> str:
+    return json.dumps(asdict(message))
+
+
+def prepare(options: RankOptions) -> Any:
+    """Install everything that is the same for all ranks; returns the virtual rank.
+
+    Raises:
+        InputError: when the emulation cannot be had.
+    """
+    from trainscout.simulators.virtual_cluster.emulation.rank_process import (
+        RankOptions as Emulated,
+    )
+    from trainscout.simulators.virtual_cluster.emulation.rank_process import start
+    from trainscout.simulators.virtual_cluster.emulation.sink import ListSink
+
+    install_clocks()
+    emulated = Emulated(
+        world_size=options.world_size,
+        rank=options.ranks[0],
+        local_world_size=options.local_world_size,
+        gpu=options.gpu,
+        memory_bytes=options.memory_bytes,
+        trace=Path(os.devnull),
+        check=False,
+        moe_imbalance=options.moe_imbalance,
+        payloads=None,
+        without=options.without,
+        script=options.script,
+    )
+    virtual = start(emulated, ListSink())
+    for module in options.preload:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise InputError("--preload", module, f"cannot be imported: {error}") from error
+    return virtual
+
+
+def run(options: RankOptions, virtual: Any, rank: int) -> int:
+    """Be one rank, in a forked process; the script's exit code."""
+    from trainscout.simulators.virtual_cluster.emulation.rank_process import run_script
+
+    connection = _connect(options.address, Hello(rank, "events"))
+    output = _connect(options.address, Hello(rank, "output"))
+    for descriptor in (1, 2):
+        os.dup2(output.fileno(), descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    random.seed()
+    writer = _trace_writer(options, rank)
+    clock = HostClock(options.cost, LoweredLaunches())
+    sink = LiveSink(connection, clock, None if writer is None else writer.write)
+    sink.wait_for_turn()
+    virtual.restart(sink, world_size=options.world_size, rank=rank)
+    recorder = virtual.state.recorder
+    virtual.state.values.send_by(_LivePost(sink))
+    keep_time(_RankTime(sink, recorder, options.cpu))
+    code = run_script(options.script)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    virtual.close()
+    if writer is not None:
+        writer.close()
+    sink.finish(_figures(virtual.state, code))
+    return code
+
+
+def _connect(address: str, hello: Hello) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(address)
+    connection.sendall(question_frame(hello))
+    return connection
+
+
+def _trace_writer(options: RankOptions, rank: int) -> Any:
+    if options.traces is None:
+        return None
+    from trainscout.simulators.predictor.question.declared import declared_gpus
+    from trainscout.simulators.virtual_cluster.traces.events import Header
+    from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
+
+    memory_bytes = options.memory_bytes or declared_gpus()[options.gpu].memory_bytes
+    header = Header(
+        world_size=options.world_size,
+        rank=rank,
+        local_world_size=min(options.local_world_size, options.world_size),
+        gpu=options.gpu,
+        memory_bytes=int(memory_bytes),
+        command=options.script,
+        versions={},
+    )
+    return TraceWriter(trace_path(Path(options.traces), rank), header)
+
+
+def _figures(state: Any, code: int) -> Figures:
+    recorder, allocator = state.recorder, state.memory.allocator
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    resident_bytes, own_bytes = _memory_bytes()
+    return Figures(
+        code=code,
+        cpu_s=usage.ru_utime + usage.ru_stime,
+        peak_allocated_bytes=allocator.peak_allocated_bytes,
+        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        resident_bytes=resident_bytes,
+        own_bytes=own_bytes,
+        violations=recorder.violations,
+        inventions=tuple(
+            Invention(operation, count, str(value)[:40], recorder.sites.text(site))
+            for (operation, site), (count, value, _) in recorder.inventions.items()
+        ),
+    )
+
+
+def _memory_bytes() -> tuple[int, int]:
+    """Resident memory of this process, and what of it is shared with none."""
+    kibibytes = {"Rss": 0, "Private_Clean": 0, "Private_Dirty": 0}
+    try:
+        for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name in kibibytes:
+                kibibytes[name] = int(rest.split()[0])
+    except OSError:
+        return 0, 0
+    own = kibibytes["Private_Clean"] + kibibytes["Private_Dirty"]
+    return kibibytes["Rss"] * 1024, own * 1024
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare, fork the ranks and tell how each ends: ``RANK CODE`` lines on standard output."""
+    options = RankOptions.from_json(arguments[0])
+    # Whatever modules print while they are imported goes elsewhere.
+    report = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        virtual = prepare(options)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return _EXIT_INPUT
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A collection would write into every object's head and so copy all that is shared.
+    gc.collect()
+    gc.freeze()
+    children = {}
+    for rank in options.ranks:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.close(report)
+            code = 1
+            try:
+                code = run(options, virtual, rank)
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                # The simulator has gone, and has said why.
+                pass
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                # Frameworks leave threads and groups behind that would wait for other ranks.
+                os._exit(code)
+        children[child] = rank
+    while children:
+        child, status = os.wait()
+        code = os.waitstatus_to_exitcode(status)
+        os.write(report, f"{children.pop(child)} {code}\n".encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

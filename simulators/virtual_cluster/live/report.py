@@ -1,0 +1,129 @@
+"""What a live run tells at its end: times of every rank, what was invented, what it took."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
+from trainscout.simulators.virtual_cluster.live.server import Measured
+from trainscout.simulators.virtual_cluster.live.simulation import Simulation
+from trainscout.simulators.virtual_cluster.live.tasks import Step
+from trainscout.simulators.virtual_cluster.traces.chrome import chrome_file
+
+_GIB = 2**30
+_MOST_INVENTIONS = 12
+# Room for every column where output is no terminal.
+_TABLE_WIDTH = 110
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One rank's step in seconds: from the end of the work before to the end of its own.
+
+    Where its device's time went: kernels, communication that no kernel ran beside, the same while
+    it waited for other ranks, and nothing at all: waiting for the host.
+    """
+
+    number: int
+    seconds: float
+    kernels_s: float
+    transfers_s: float
+    peers_s: float
+
+    @property
+    def idle_s(self) -> float:
+        busy_s = self.kernels_s + self.transfers_s + self.peers_s
+        return max(0.0, self.seconds - busy_s)
+
+
+def step_times(steps: Sequence[Step]) -> list[StepTimes]:
+    """A rank's training steps; what comes before the first and after the last is left out."""
+    found = []
+    for before, step in itertools.pairwise(steps):
+        if step.end_ps is None or not step.trains:
+            continue
+        begin_ps = step.start_ps if before.number < 0 else before.end_ps or step.start_ps
+        parts = (step.end_ps - begin_ps, step.kernels_ps, step.transfers_ps, step.peers_ps)
+        found.append(StepTimes(step.number, *(part / PICOSECONDS for part in parts)))
+    return found
+
+
+def show_report(simulation: Simulation, measured: Measured) -> None:
+    """Print the table of ranks, the invented values and the run's cost on standard error."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.width = max(console.width, _TABLE_WIDTH)
+    table = Table(title="last step by rank, simulated", box=None)
+    columns = "rank|steps|step ms|kernels|exposed comm|peers|host|peak GiB|reserved|CPU s|own MiB"
+    for name in columns.split("|"):
+        table.add_column(name, justify="right")
+    for rank, host in simulation.hosts.items():
+        steps, figures = step_times(host.steps), measured.figures[rank]
+        last = steps[-1] if steps else StepTimes(0, 0.0, 0.0, 0.0, 0.0)
+        shares = (last.kernels_s, last.transfers_s, last.peers_s, last.idle_s)
+        table.add_row(
+            str(rank),
+            str(len(steps)),
+            f"{1e3 * last.seconds:,.3f}",
+            *(f"{share / last.seconds:.1%}" if last.seconds else "" for share in shares),
+            f"{figures.peak_allocated_bytes / _GIB:.2f}",
+            f"{figures.peak_reserved_bytes / _GIB:.2f}",
+            f"{figures.cpu_s:.1f}",
+            f"{figures.own_bytes / 2**20:,.0f}",
+        )
+    console.print(table)
+    _show_inventions(console, measured)
+    ranks_cpu_s = sum(figures.cpu_s for figures in measured.figures.values())
+    console.print(
+        f"simulated {max(host.clock.now_s for host in simulation.hosts.values()):.3f} s in "
+        f"{measured.wall_s:.1f} s: {ranks_cpu_s:.1f} CPU s of ranks, "
+        f"{measured.simulation_cpu_s:.1f} of the simulation"
+    )
+
+
+def _show_inventions(console: Any, measured: Measured) -> None:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for figures in measured.figures.values():
+        for each in figures.inventions:
+            found[each.operation, each.value, each.where] += each.count
+    if not found:
+        return
+    console.print("[*] values that nobody knows without computing; what is made of them, losses")
+    console.print("    above all, means nothing:")
+    for (operation, value, where), count in found.most_common(_MOST_INVENTIONS):
+        console.print(f"    {count} x {operation} = {value} at {where}")
+    if len(found) > _MOST_INVENTIONS:
+        console.print(f"    and {len(found) - _MOST_INVENTIONS} more places")
+
+
+def write_timeline(option: str, path: Path, simulation: Simulation) -> None:
+    """The run as a Chrome trace: a process for each rank, a thread for each stream.
+
+    Raises:
+        InputError: naming ``option``, when it cannot be written.
+    """
+    slices = simulation.slices or []
+    threads: dict[tuple[int, str], int] = {}
+    with chrome_file(option, path) as trace:
+        for rank in simulation.hosts:
+            trace.process(rank, f"rank {rank}")
+        for each in sorted(slices, key=lambda one: (one.rank, one.lane, one.start_ps)):
+            thread = threads.get((each.rank, each.lane))
+            if thread is None:
+                thread = threads[each.rank, each.lane] = len(threads)
+                trace.thread(each.rank, thread, each.lane)
+            trace.slice(
+                each.name,
+                each.rank,
+                thread,
+                each.start_ps / PICOSECONDS,
+                each.end_ps / PICOSECONDS,
+                {"step": each.step},
+            )

@@ -1,0 +1,340 @@
+"""The simulator's side: listens to ranks, plays what they say, decides who may run.
+
+One process, one thread. A rank runs from one wait to the next; of those that may, as many run at
+the same time as there are cores, those with the earliest clocks first, so that CPU time is not
+stretched by crowding and time can pass soonest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.live.host import UseError
+from trainscout.simulators.virtual_cluster.live.processes import end_all
+from trainscout.simulators.virtual_cluster.live.rendezvous import MismatchError
+from trainscout.simulators.virtual_cluster.live.said import AwaitTold, Finish, Said, blocks
+from trainscout.simulators.virtual_cluster.live.simulation import (
+    DeadlockError,
+    Release,
+    Simulation,
+)
+from trainscout.simulators.virtual_cluster.live.wire import (
+    EVENTS,
+    QUESTION,
+    Figures,
+    Frames,
+    Hello,
+    Tell,
+    read_events,
+    read_question,
+    release_frame,
+)
+from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
+
+_READ_BYTES = 1 << 18
+_NOTICE_S = 1.0
+
+
+class LiveError(RuntimeError):
+    """A live run that could not go on; ``code`` is what the command exits with."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+EXIT_INPUT = 2
+EXIT_DEADLOCK = 4
+EXIT_TIMEOUT = 5
+
+
+@dataclass
+class _Rank:
+    """A rank's connection and where it stands."""
+
+    number: int
+    connection: socket.socket | None = None
+    # Its connections, and what takes the bytes that come on each.
+    receivers: dict[socket.socket, Callable[[bytes], None]] = field(default_factory=dict)
+    frames: Frames = field(default_factory=Frames)
+    running: bool = False
+    # The small message that it waits for.
+    awaits: str | None = None
+    figures: Figures | None = None
+    exit_code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process has, and all that it said and printed has come."""
+        return self.exit_code is not None and not self.receivers
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run took: the ranks' own figures, wall seconds, CPU seconds of the simulation."""
+
+    figures: dict[int, Figures]
+    wall_s: float
+    simulation_cpu_s: float
+
+
+class LiveServer:
+    """Runs ranks' processes against a simulation until all have ended.
+
+    Args:
+        simulation: with a host for every rank of the options.
+        start: starts the ranks' processes, given the address to call; the one returned tells
+            how each has ended (``rank_process.main``).
+        cores: how many ranks run at the same time.
+        timeout_s: longest wall time without a word from any rank that runs.
+        show: takes each line a rank prints.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        start: Callable[[str], subprocess.Popen[str]],
+        *,
+        cores: int,
+        timeout_s: float,
+        show: Callable[[int, str], None],
+    ) -> None:
+        self._simulation = simulation
+        self._start = start
+        self._cores = cores
+        self._timeout_s = timeout_s
+        self._show = show
+        self._ranks = {rank: _Rank(rank) for rank in simulation.hosts}
+        self._turns: list[Release] = [Release(rank, 0) for rank in simulation.hosts]
+        self._selector = selectors.DefaultSelector()
+        # None: the ranks are still being prepared.
+        self._heard_s: float | None = None
+        self._simulated_s = 0.0
+        self._told: dict[str, str] = {}
+
+    def run(self) -> Measured:
+        """Start the processes and serve them to their end.
+
+        Raises:
+            LiveError: when ranks wait for each other for ever, one fails or falls silent, or
+                says what cannot be.
+        """
+        began_s = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix="trainscout-live-") as folder:
+            address = str(Path(folder) / "simulator")
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            listener.bind(address)
+            listener.listen(2 * len(self._ranks))
+            self._selector.register(listener, selectors.EVENT_READ, self._accept)
+            process = self._start(address)
+            try:
+                assert process.stdout is not None
+                self._selector.register(process.stdout, selectors.EVENT_READ, self._child_told)
+                self._serve(process)
+            finally:
+                end_all(process)
+                self._selector.close()
+                listener.close()
+        figures = {rank: each.figures for rank, each in self._ranks.items() if each.figures}
+        return Measured(figures, time.perf_counter() - began_s, self._simulated_s)
+
+    def _serve(self, process: subprocess.Popen[str]) -> None:
+        while not all(each.ended for each in self._ranks.values()):
+            for key, _ in self._selector.select(_NOTICE_S):
+                key.data(key.fileobj)
+            self._check_ends()
+            if process.poll() not in (None, 0):
+                raise LiveError("the ranks could not be started", process.returncode)
+            self._play()
+            self._give_turns()
+            self._check_silence()
+
+    # Hearing
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        frames = Frames()
+
+        def first(one: socket.socket) -> None:
+            data = one.recv(_READ_BYTES)
+            for kind, text in frames.take(data):
+                hello = read_question(text) if kind == QUESTION else None
+                if not isinstance(hello, Hello) or hello.rank not in self._ranks:
+                    raise LiveError("somebody else called", 1)
+                self._selector.unregister(one)
+                self._greet(hello, one, frames.rest)
+                return
+            if not data:
+                self._selector.unregister(one)
+                one.close()
+
+        self._selector.register(connection, selectors.EVENT_READ, first)
+
+    def _greet(self, hello: Hello, connection: socket.socket, rest: bytes) -> None:
+        """Take on a connection; ``rest`` came right after its hello."""
+        self._heard_s = time.monotonic()
+        rank = self._ranks[hello.rank]
+        if hello.purpose == "output":
+            rank.receivers[connection] = _Lines(rank.number, self._show).take
+        else:
+            rank.connection = connection
+            rank.receivers[connection] = lambda data: self._hear(rank, data)
+        if rest:
+            rank.receivers[connection](rest)
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda one: self._receive(rank, one)
+        )
+
+    def _receive(self, rank: _Rank, connection: socket.socket) -> bool:
+        """Hand on what has come; False when there was nothing yet."""
+        if connection not in rank.receivers:
+            return False
+        try:
+            data = connection.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        rank.receivers[connection](data)
+        if not data:
+            self._close(rank, connection)
+        return True
+
+    def _close(self, rank: _Rank, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        del rank.receivers[connection]
+
+    def _hear(self, rank: _Rank, data: bytes) -> None:
+        self._heard_s = time.monotonic()
+        began_s = time.thread_time()
+        try:
+            for kind, text in rank.frames.take(data):
+                said = self._words(rank, kind, text)
+                if said is None:
+                    return
+                rank.running = not any(blocks(each) or isinstance(each, Finish) for each in said)
+                self._simulation.hear(rank.number, said)
+        except (MalformedError, UseError, MismatchError) as error:
+            raise LiveError(str(error), EXIT_DEADLOCK) from error
+        except InputError as error:
+            raise LiveError(str(error), EXIT_INPUT) from error
+        self._simulated_s += time.thread_time() - began_s
+
+    def _words(self, rank: _Rank, kind: bytes, text: str) -> list[Said] | None:
+        """What a frame of a rank says; None: that its script has failed."""
+        if kind == EVENTS:
+            return list(read_events(text))
+        word = read_question(text)
+        if isinstance(word, Hello):
+            raise MalformedError("a second hello")
+        if isinstance(word, Tell):
+            self._told[word.key] = word.text
+            return []
+        if isinstance(word, AwaitTold):
+            rank.awaits = word.key
+        if not isinstance(word, Figures):
+            return [word]
+        rank.figures = word
+        if word.code:
+            # Others may wait for it: they are to hear why, not of a deadlock.
+            rank.exit_code = word.code
+            return None
+        return [Finish()]
+
+    def _child_told(self, stream: TextIO) -> None:
+        line = stream.readline()
+        if not line:
+            self._selector.unregister(stream)
+            return
+        number, code = map(int, line.split())
+        rank = self._ranks[number]
+        rank.exit_code = code if code >= 0 else 128 - code
+        rank.running = False
+
+    def _check_ends(self) -> None:
+        """Take the last words of ranks that have ended.
+
+        A rank's own children may keep its connections open; all that it wrote has come by now.
+        """
+        for rank in self._ranks.values():
+            if rank.exit_code is not None:
+                for connection in list(rank.receivers):
+                    while self._receive(rank, connection):
+                        pass
+                    if connection in rank.receivers:
+                        rank.receivers[connection](b"")
+                        self._close(rank, connection)
+            if rank.ended and (rank.figures is None or rank.exit_code):
+                message = f"rank {rank.number} ended with code {rank.exit_code}"
+                raise LiveError(message, rank.exit_code or 1)
+
+    def _check_silence(self) -> None:
+        if self._heard_s is None:
+            return
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > self._timeout_s:
+            running = [str(rank.number) for rank in self._ranks.values() if rank.running]
+            raise LiveError(
+                f"no word for {silent_s:.0f} s from ranks {', '.join(running)} (--timeout)",
+                EXIT_TIMEOUT,
+            )
+
+    # Playing
+
+    def _play(self) -> None:
+        began_s = time.thread_time()
+        try:
+            self._turns += self._simulation.advance()
+        except DeadlockError as error:
+            raise LiveError(str(error), EXIT_DEADLOCK) from error
+        except InputError as error:
+            raise LiveError(str(error), EXIT_INPUT) from error
+        self._simulated_s += time.thread_time() - began_s
+
+    def _give_turns(self) -> None:
+        """Let ranks go on whose wait is over, earliest clocks first, while there are cores."""
+        free = self._cores - sum(rank.running for rank in self._ranks.values())
+        self._turns.sort(key=lambda release: (release.now_ps, release.rank))
+        waiting = []
+        for release in self._turns:
+            rank = self._ranks[release.rank]
+            if free > 0 and rank.connection is not None:
+                rank.running = True
+                # One that has gone will be told as such.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    told = None if rank.awaits is None else self._told.get(rank.awaits)
+                    rank.connection.sendall(release_frame(release, told))
+                rank.awaits = None
+                self._heard_s = time.monotonic()
+                free -= 1
+            else:
+                waiting.append(release)
+        self._turns = waiting
+
+
+class _Lines:
+    """What a rank prints, line by line."""
+
+    def __init__(self, rank: int, show: Callable[[int, str], None]) -> None:
+        self._rank = rank
+        self._show = show
+        self._rest = b""
+
+    def take(self, data: bytes) -> None:
+        """Show the lines that are whole with ``data``; without any, what is left."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data and self._rest:
+            lines.append(self._rest)
+        for line in lines:
+            self._show(self._rank, line.decode(errors="replace"))

@@ -1,0 +1,131 @@
+"""A rank's end of the line: its events go to the simulator, its clock comes from there."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from time import perf_counter
+
+from trainscout.simulators.virtual_cluster.live.clock import HostClock
+from trainscout.simulators.virtual_cluster.live.said import AskElapsed, AwaitTold, Sleep, blocks
+from trainscout.simulators.virtual_cluster.live.wire import (
+    RELEASE,
+    Figures,
+    Tell,
+    events_frame,
+    question_frame,
+    read_frame,
+    read_release,
+)
+from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
+from trainscout.simulators.virtual_cluster.traces.events import Event
+
+# Events are sent together; others wait for what this rank may still launch, so not too late.
+_MOST_EVENTS = 512
+_LONGEST_S = 0.05
+
+
+class LiveSink:
+    """Sends events in batches and stops the script where the host would stop.
+
+    Args:
+        connection: to the simulator, after the hello.
+        clock: the rank's own.
+        further: also gets every event (a trace file's writer).
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        clock: HostClock,
+        further: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self._connection = connection
+        self._further = further
+        self._events: list[Event] = []
+        self._sent_s = perf_counter()
+        self._told: str | None = None
+        self._lock = threading.RLock()
+
+    def emit(self, event: Event) -> None:
+        """One event; returns when the host may go on.
+
+        Raises:
+            EOFError: when the simulator has gone.
+        """
+        with self._lock:
+            self.clock.apply(event)
+            self._events.append(event)
+            if self._further is not None:
+                self._further(event)
+            if blocks(event):
+                self._flush()
+                self._wait()
+            elif len(self._events) >= _MOST_EVENTS or perf_counter() - self._sent_s > _LONGEST_S:
+                self._flush()
+
+    def elapsed_ms(self, start: int, end: int) -> float:
+        """Milliseconds of simulated time between the last records of two events."""
+        with self._lock:
+            self._ask(AskElapsed(start, end))
+            elapsed_ms = self._wait()
+        if elapsed_ms is None:
+            raise MalformedError("a release without the time that was asked for")
+        return elapsed_ms
+
+    def sleep(self, seconds: float) -> None:
+        """Pass simulated time; other ranks may run meanwhile."""
+        with self._lock:
+            self._ask(Sleep(seconds))
+            self._wait()
+
+    def tell(self, key: str, text: str) -> None:
+        """Give other ranks a small tensor that the last communication sends them.
+
+        It goes before the launch does: who receives it asks when the transfer has run.
+        """
+        with self._lock:
+            self._connection.sendall(question_frame(Tell(key, text)))
+
+    def told(self, key: str) -> str | None:
+        """What the last communication brought, once it has run; None when nobody told it."""
+        with self._lock:
+            self._ask(AwaitTold(key))
+            self._wait()
+            return self._told
+
+    def wait_for_turn(self) -> None:
+        """Until the simulator lets this rank begin."""
+        with self._lock:
+            self._wait()
+
+    def finish(self, figures: Figures) -> None:
+        """The script has ended."""
+        with self._lock:
+            self._flush()
+            self._connection.sendall(question_frame(figures))
+
+    def close(self) -> None:
+        """Nothing more is to be sent than ``finish`` will."""
+        with self._lock:
+            self._flush()
+
+    def _ask(self, word: AskElapsed | AwaitTold | Sleep) -> None:
+        self._flush()
+        self._connection.sendall(question_frame(word))
+
+    def _flush(self) -> None:
+        if self._events:
+            events, self._events = self._events, []
+            self._connection.sendall(events_frame(events))
+        self._sent_s = perf_counter()
+
+    def _wait(self) -> float | None:
+        kind, text = read_frame(self._connection)
+        if kind != RELEASE:
+            raise MalformedError(f"a frame of kind {kind!r} where a release belongs")
+        now_ps, elapsed_ms, self._told = read_release(text)
+        self.clock.wait_until(now_ps)
+        return elapsed_ms

@@ -1,0 +1,216 @@
+"""What ranks and the simulator say to each other over a socket: frames of text, strictly read.
+
+A frame is a letter, a length and as much UTF-8. ``E``: events, one line each as in trace files.
+``Q``: a rank's other words (sleep, elapsed, await, tell, hello, finish) as a JSON array. ``R``:
+the release of a rank that waits, ``[clock in ps, elapsed ms or null, what was told or null]``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trainscout.simulators.virtual_cluster.live.said import AskElapsed, AwaitTold, Sleep
+from trainscout.simulators.virtual_cluster.live.simulation import Release
+from trainscout.simulators.virtual_cluster.traces.codec import (
+    MalformedError,
+    decode_event,
+    encode_event,
+)
+from trainscout.simulators.virtual_cluster.traces.events import Event
+
+EVENTS, QUESTION, RELEASE = b"E", b"Q", b"R"
+_HEAD = struct.Struct("<cI")
+# A batch of events is a few hundred lines; nothing honest comes near this.
+MOST_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first word on a connection: whose it is, and whether for its events or its output."""
+
+    rank: int
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Tell:
+    """A small tensor for other ranks, as text, and the ``key`` they will ask for it by."""
+
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Invention:
+    """A value the script went on with that nobody can know without computing."""
+
+    operation: str
+    count: int
+    value: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a rank's process took and found, told when its script has ended."""
+
+    code: int
+    cpu_s: float
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    resident_bytes: int
+    own_bytes: int
+    violations: int
+    inventions: tuple[Invention, ...] = field(default=())
+
+
+def frame(kind: bytes, text: str) -> bytes:
+    """One frame's bytes."""
+    body = text.encode()
+    return _HEAD.pack(kind, len(body)) + body
+
+
+def events_frame(events: Sequence[Event]) -> bytes:
+    return frame(EVENTS, "\n".join(map(encode_event, events)))
+
+
+def question_frame(word: Sleep | AskElapsed | AwaitTold | Tell | Hello | Figures) -> bytes:
+    if isinstance(word, Sleep):
+        content: list[Any] = ["sleep", word.seconds]
+    elif isinstance(word, AskElapsed):
+        content = ["elapsed", word.start, word.end]
+    elif isinstance(word, AwaitTold):
+        content = ["await", word.key]
+    elif isinstance(word, Tell):
+        content = ["tell", word.key, word.text]
+    elif isinstance(word, Hello):
+        content = ["hello", word.rank, word.purpose]
+    else:
+        content = ["finish", asdict(word)]
+    return frame(QUESTION, json.dumps(content, allow_nan=False))
+
+
+def release_frame(release: Release, told: str | None = None) -> bytes:
+    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms, told]))
+
+
+class Frames:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What has come after the last whole frame."""
+        return bytes(self._bytes)
+
+    def take(self, data: bytes) -> Iterator[tuple[bytes, str]]:
+        """Frames that are whole with ``data``.
+
+        Raises:
+            MalformedError: for what is no frame.
+        """
+        self._bytes += data
+        while len(self._bytes) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._bytes)
+            if kind not in (EVENTS, QUESTION, RELEASE) or length > MOST_BYTES:
+                raise MalformedError(f"a frame of kind {kind!r} and {length} bytes")
+            end = _HEAD.size + length
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_HEAD.size : end])
+            del self._bytes[:end]
+            try:
+                yield kind, body.decode()
+            except UnicodeDecodeError as error:
+                raise MalformedError("a frame that is no text") from error
+
+
+def read_frame(connection: socket.socket) -> tuple[bytes, str]:
+    """The next frame of a connection on which only one can be under way.
+
+    Raises:
+        EOFError: when the other side has gone.
+        MalformedError: for what is no frame.
+    """
+    frames = Frames()
+    while True:
+        data = connection.recv(65536)
+        if not data:
+            raise EOFError("the simulator has gone")
+        for found in frames.take(data):
+            return found
+
+
+def read_release(text: str) -> tuple[int, float | None, str | None]:
+    """Clock in ps, elapsed ms and what was told, of a release.
+
+    Raises:
+        MalformedError: for anything else.
+    """
+    content = _array(text)
+    match content:
+        case [int(now_ps), None | float() as elapsed_ms, None | str() as told]:
+            return now_ps, elapsed_ms, told
+    raise MalformedError(f"no release: {text[:80]}")
+
+
+def read_events(text: str) -> list[Event]:
+    """Events of an ``E`` frame.
+
+    Raises:
+        MalformedError: for a line that is no event.
+    """
+    return [decode_event(line) for line in text.split("\n")]
+
+
+def read_question(text: str) -> Sleep | AskElapsed | AwaitTold | Tell | Hello | Figures:
+    """A word of a ``Q`` frame; ``Figures`` stand for the finish.
+
+    Raises:
+        MalformedError: for anything else.
+    """
+    content = _array(text)
+    match content:
+        case ["sleep", int() | float() as seconds] if math.isfinite(seconds) and seconds >= 0:
+            return Sleep(float(seconds))
+        case ["elapsed", int(start), int(end)]:
+            return AskElapsed(start, end)
+        case ["await", str(key)]:
+            return AwaitTold(key)
+        case ["tell", str(key), str(told)]:
+            return Tell(key, told)
+        case ["hello", int(rank), "events" | "output" as purpose]:
+            return Hello(rank, purpose)
+        case ["finish", dict(fields)]:
+            return _figures(fields)
+    raise MalformedError(f"no word of a rank: {text[:80]}")
+
+
+def _figures(fields: dict[str, Any]) -> Figures:
+    try:
+        inventions = tuple(Invention(**each) for each in fields.pop("inventions"))
+        figures = Figures(**fields, inventions=inventions)
+    except (TypeError, KeyError) as error:
+        raise MalformedError(f"no figures of a rank: {error}") from error
+    numbers = [value for name, value in asdict(figures).items() if name != "inventions"]
+    if not all(isinstance(value, int | float) and value >= 0 for value in numbers[1:]):
+        raise MalformedError("figures of a rank that are no numbers")
+    return figures
+
+
+def _array(text: str) -> list[Any]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MalformedError(f"no JSON: {text[:80]}") from error
+    if not isinstance(content, list):
+        raise MalformedError(f"no array: {text[:80]}")
+    return content

@@ -1,0 +1,168 @@
+"""Traced pieces on disk: one JSON file each, named by everything but the versions it holds.
+
+Reading needs no torch. Where torch and Megatron-Core are installed, an entry that other versions
+made counts as missing; where they are not, it is taken as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.virtual_cluster.traced.block_file import (
+    MalformedBlockError,
+    decode_block,
+    encode_block,
+)
+from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
+
+FORMAT = 1
+TRACED_PACKAGES = ("torch", "megatron-core")
+# A layer's file is some tens of kilobytes; what is larger was not written here.
+MOST_BYTES = 16 * 2**20
+_VIRTUAL_CLUSTER = Path(__file__).parent.parent
+# Code that a trace goes through before it is a block.
+_SOURCES = ("emulation", "traced", "traces")
+
+
+@dataclass(frozen=True)
+class TracedLayer:
+    """A piece's blocks and parameters on one rank; ``versions`` maps package to version.
+
+    The head's parameters include an output weight of its own.
+    """
+
+    forward: Block
+    backward: Block
+    parameters: LocalParameters
+    versions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "forward": encode_block(self.forward),
+            "backward": encode_block(self.backward),
+            "parameters": [self.parameters.dense, self.parameters.expert],
+            "versions": self.versions,
+        }
+
+    @staticmethod
+    def from_json(given: object) -> TracedLayer:
+        """Raises MalformedBlockError for what ``to_json`` does not write."""
+        names = {"forward", "backward", "parameters", "versions"}
+        if not isinstance(given, dict) or set(given) != names:
+            raise MalformedBlockError(f"a traced piece has {', '.join(sorted(names))}")
+        counts, versions = given["parameters"], given["versions"]
+        if not isinstance(counts, list) or [type(each) for each in counts] != [int, int]:
+            raise MalformedBlockError("parameters are two counts")
+        if not isinstance(versions, dict) or not all(
+            isinstance(text, str) for text in versions.values()
+        ):
+            raise MalformedBlockError("versions are texts")
+        return TracedLayer(
+            decode_block(given["forward"]),
+            decode_block(given["backward"]),
+            LocalParameters(*counts),
+            versions,
+        )
+
+
+def cache_directory() -> Path:
+    """``$TRAINSCOUT_CACHE``, or ``trainscout`` where the user's caches are."""
+    given = os.environ.get("TRAINSCOUT_CACHE")
+    if given:
+        return Path(given) / "traced"
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "trainscout" / "traced"
+
+
+def installed_versions() -> dict[str, str] | None:
+    """Versions of what pieces are traced with, None where something is not installed."""
+    try:
+        return {name: importlib.metadata.version(name) for name in TRACED_PACKAGES}
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@functools.cache
+def code_digest() -> str:
+    """Hash of the code that makes blocks from a piece."""
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for path in sorted((_VIRTUAL_CLUSTER / folder).rglob("*")):
+            if path.suffix in (".py", ".cpp"):
+                digest.update(str(path.relative_to(_VIRTUAL_CLUSTER)).encode())
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class TracedLayerCache:
+    """The directory of traced pieces; ``None`` is the user's."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or cache_directory()
+
+    def read(self, piece: LayerSpec) -> TracedLayer | None:
+        """The traced piece; None when there is none, or what is there cannot be used."""
+        path = self._path(piece)
+        try:
+            if path.stat().st_size > MOST_BYTES:
+                return None
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            return None
+        # A digest's collision, or a file that somebody renamed.
+        if content.get("piece") != _as_json(piece):
+            return None
+        try:
+            traced = TracedLayer.from_json(content.get("traced"))
+        except MalformedBlockError:
+            return None
+        installed = installed_versions()
+        return None if installed is not None and traced.versions != installed else traced
+
+    def write(self, piece: LayerSpec, traced: TracedLayer) -> None:
+        """Keep it; raises OSError when it cannot be written."""
+        content = {"format": FORMAT, "piece": _as_json(piece), "traced": traced.to_json()}
+        self._directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+        write_whole(self._path(piece), text)
+
+    @contextlib.contextmanager
+    def claimed(self, pieces: Iterable[LayerSpec]) -> Iterator[None]:
+        """While inside, no other process traces any of ``pieces``: it waits for them instead.
+
+        Locks are files' (``flock``), which end with their process, taken in one order.
+        """
+        import fcntl
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            for name in sorted({_digest(_as_json(piece)) for piece in pieces}):
+                path = self._directory / f"{name}.lock"
+                lock = stack.enter_context(path.open("wb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _path(self, piece: LayerSpec) -> Path:
+        return self._directory / f"{_digest([FORMAT, code_digest(), _as_json(piece)])}.json"
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _as_json(piece: LayerSpec) -> Any:
+    return json.loads(json.dumps(piece.to_json()))

@@ -1,0 +1,145 @@
+"""What one step amounts to on one rank of every stage: from the built-in workload, from traces."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.data_parallel import (
+    Transfer,
+    gather_parameters,
+    parameter_bytes,
+    reduce_gradients,
+)
+from trainscout.simulators.predictor.workload.ir import (
+    Block,
+    Collective,
+    Gemm,
+    GroupedGemm,
+    Op,
+    SendRecv,
+)
+from trainscout.simulators.predictor.workload.program import Stage, Workload
+from trainscout.simulators.virtual_cluster.traced.communicators import ALONE, dimensions_of
+from trainscout.simulators.virtual_cluster.traced.compare import Shape, shape_of
+from trainscout.simulators.virtual_cluster.traces.events import (
+    OPTIMIZER,
+    Event,
+    Group,
+    Phase,
+    PointToPoint,
+    Trace,
+)
+from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
+
+
+@dataclass(frozen=True)
+class Work:
+    """One rank's work in one step.
+
+    ``gemm_flops`` counts two for a multiplication and its addition. ``communicated_bytes`` maps a
+    communicator to the sum of NCCL's sizes (``ir.Collective``), of messages to what is sent.
+    ``shapes`` is the multiset of what is compared operation by operation.
+    """
+
+    parameter_bytes: int
+    gemm_flops: int = 0
+    communicated_bytes: Mapping[str, int] = field(default_factory=dict)
+    shapes: Counter[Shape] = field(default_factory=Counter)
+
+
+def work_of(ops: Iterable[tuple[Op, int]], parameter_bytes: int) -> Work:
+    """Sum operations, each so many times."""
+    flops = 0
+    communicated: Counter[str] = Counter()
+    shapes: Counter[Shape] = Counter()
+    for op, count in ops:
+        if isinstance(op, Gemm):
+            flops += count * 2 * op.batch * op.m * op.n * op.k
+        elif isinstance(op, GroupedGemm):
+            flops += count * 2 * op.groups * op.m_per_group * op.n * op.k
+        elif isinstance(op, Collective | SendRecv):
+            communicated[op.communicator] += count * op.bytes
+        shape = shape_of(op)
+        if shape is not None:
+            shapes[shape] += count
+    return Work(parameter_bytes, flops, dict(communicated), shapes)
+
+
+def traced_work(trace: Trace, parameter_bytes: int) -> Work:
+    """What a traced rank, which holds ``parameter_bytes``, does in its last step.
+
+    Messages of the pipeline count when they are sent, as in the built-in source; between two
+    stages Megatron-Core sends them over the group of all ranks.
+    """
+    events = _last_step(trace.events)
+    groups = dimensions_of(event for event in trace.events if isinstance(event, Group))
+    ops: list[tuple[Op, int]] = []
+    for _, op in block_ops(events, groups):
+        own = isinstance(op, Collective | SendRecv) and op.communicator == ALONE
+        message = isinstance(op, SendRecv) and op.communicator != "cp"
+        if not own and not message:
+            ops.append((op, 1))
+    ops += [
+        (SendRecv("boundary", event.bytes, "pp"), 1)
+        for event in events
+        if isinstance(event, PointToPoint) and event.kind == "send" and groups[event.group] != "cp"
+    ]
+    return work_of(ops, parameter_bytes)
+
+
+def _last_step(events: Sequence[Event]) -> Sequence[Event]:
+    """From the end of the optimizer before to the end of the last: what is gathered between two
+    steps is so once, after the one or beside the other."""
+    phases = [(index, event) for index, event in enumerate(events) if isinstance(event, Phase)]
+    # Experts have an optimizer of their own: the last of a step counts.
+    ends = {
+        phase.step: after
+        for (_, phase), (after, _) in itertools.pairwise(phases)
+        if phase.phase == OPTIMIZER
+    }
+    *_, before, last = sorted(ends.values())
+    return events[before:last]
+
+
+def builtin_work(job: Job, workload: Workload, index: int) -> Work:
+    """What the built-in source has stage ``index`` do in a step."""
+    stage = workload.stages[index]
+    held = stage.parameters.total * parameter_bytes(job)
+    groups = workload.communicators
+    ops = (
+        (op, count)
+        for op, count in _step_ops(job, workload, stage, index)
+        if not isinstance(op, Collective | SendRecv) or groups[op.communicator].size > 1
+    )
+    return work_of(ops, held)
+
+
+def _step_ops(job: Job, workload: Workload, stage: Stage, index: int) -> Iterable[tuple[Op, int]]:
+    micro_batches = job.num_micro_batches
+    for run in (run for chunk in stage.chunks for run in chunk.runs):
+        for block in (run.forward, run.backward):
+            yield from ((op, run.count * micro_batches) for op in block.ops)
+    for block in (stage.finish, stage.optimizer, *_data_parallel(job, stage)):
+        yield from ((op, 1) for op in block.ops)
+    sent = SendRecv("boundary", workload.stage_boundary_bytes, "pp")
+    yield sent, micro_batches * _boundaries(job, index)
+
+
+def _data_parallel(job: Job, stage: Stage) -> Iterable[Block]:
+    """One step's gathers and reductions, without and with the distributed optimizer."""
+    transfer = Transfer.of(job)
+    if max(job.dp * job.recipe.cp, job.expert_dp) > 1:
+        yield reduce_gradients(stage.parameters, transfer)
+        if job.recipe.zero_stage:
+            yield gather_parameters(stage.parameters, transfer)
+
+
+def _boundaries(job: Job, stage: int) -> int:
+    """Messages a stage sends for every micro-batch, both directions, over all its chunks."""
+    recipe = job.recipe
+    ends = (stage == 0) + (stage == recipe.pp - 1)
+    return 0 if recipe.pp == 1 else 2 * recipe.vpp - ends

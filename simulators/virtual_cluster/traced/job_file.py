@@ -1,0 +1,34 @@
+"""A job as JSON and back, for the process that traces a rank of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Recipe, Training
+from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """What ``json`` can write."""
+    return dataclasses.asdict(job)
+
+
+def read_job(given: dict[str, Any]) -> Job:
+    """The job that ``job_json`` described; raises TypeError for other fields."""
+    return Job(
+        read_model(given["model"]),
+        Gpu(**given["gpu"]),
+        Cluster(**given["cluster"]),
+        Training(**given["training"]),
+        Recipe(**given["recipe"]),
+        Framework(**given["framework"]),
+    )
+
+
+def read_model(given: dict[str, Any]) -> Model:
+    """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
+    moe, mla = given["moe"], given["mla"]
+    experts = None if moe is None else Moe(**{**moe, "measured": tuple(moe["measured"])})
+    return Model(**{**given, "moe": experts, "mla": None if mla is None else Mla(**mla)})

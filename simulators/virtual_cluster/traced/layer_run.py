@@ -1,0 +1,131 @@
+"""One piece on the emulated device: a forward and a backward pass, recorded event by event.
+
+Imported only where the emulator runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.pipeline_parallel.schedules import custom_backward, deallocate_output_tensor
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.virtual_cluster.traced import megatron_job
+from trainscout.simulators.virtual_cluster.traced.communicators import dimensions_of
+from trainscout.simulators.virtual_cluster.traced.event_list import EventList, watching_modules
+from trainscout.simulators.virtual_cluster.traced.layer_spec import (
+    EMBEDDING,
+    HEAD,
+    MOE_LAYER,
+    LayerSpec,
+)
+from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import Recording, live_storages
+from trainscout.simulators.virtual_cluster.traces.events import Group
+
+
+class _Origin(torch.autograd.Function):
+    """An input that, like a layer's output, lives only as long as somebody needs it."""
+
+    @staticmethod
+    def forward(ctx: Any, seed: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty(shape, dtype=seed.dtype, device=seed.device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: torch.Tensor) -> tuple[None, None]:
+        return None, None
+
+
+def record(piece: LayerSpec, events: EventList) -> tuple[Recording, LocalParameters]:
+    """Both passes of a piece, after a first round that leaves caches and buffers made.
+
+    Raises:
+        ValueError, AssertionError: where Megatron-Core refuses the configuration.
+    """
+    megatron_job.join_ranks(piece)
+    groups = [event for event in events.events if isinstance(event, Group)]
+    config = megatron_job.transformer_config(piece)
+    run = _Run(piece, config)
+    with watching_modules(events):
+        run.both_passes(events)
+        before = live_storages(events.events)
+        events.clear()
+        start, given_up = run.both_passes(events)
+    everything = list(events.events)
+    recording = Recording(
+        name=piece.kind,
+        before=before,
+        forward=everything[:start],
+        between=everything[start:given_up],
+        backward=everything[given_up:],
+        output_bytes=run.output_bytes,
+        again=frozenset(i - given_up for i in events.in_forward if i >= given_up),
+        communicators=dimensions_of(groups),
+    )
+    return recording, run.parameters()
+
+
+class _Run:
+    def __init__(self, piece: LayerSpec, config: TransformerConfig) -> None:
+        self.piece = piece
+        self.config = config
+        layers = [] if piece.kind in (EMBEDDING, HEAD) else [piece.kind == MOE_LAYER]
+        self.model = megatron_job.gpt_model(
+            piece,
+            config,
+            layers,
+            pre_process=piece.kind == EMBEDDING,
+            post_process=piece.kind == HEAD,
+        )
+        # As Megatron converts it, without its wrapper, which also converts what enters and leaves
+        # a pipeline.
+        Float16Module(config, self.model.cuda())
+        self.whole = megatron_job.replicated(piece, config, self.model)
+        self.tokens = megatron_job.token_tensors(piece)
+        self.seed = torch.empty(1, dtype=config.params_dtype, device="cuda", requires_grad=True)
+        self.output_bytes = 0
+
+    def parameters(self) -> LocalParameters:
+        counts = {True: 0, False: 0}
+        for parameter in self.model.parameters():
+            counts[getattr(parameter, "allreduce", True)] += parameter.numel()
+        return LocalParameters(counts[True], counts[False])
+
+    def both_passes(self, events: EventList) -> tuple[int, int]:
+        """Run forward and backward; how many ``events`` there were when the output was complete,
+        and when the backward pass began."""
+        output = self._forward()
+        # The block holds what it was given until the next micro-batch; the graph decides here.
+        self.model.decoder.input_tensor = None
+        self.output_bytes = output.untyped_storage().nbytes()
+        complete = len(events.events)
+        if self.piece.kind == HEAD:
+            with self.whole.no_sync():
+                output.backward()
+            return complete, complete
+        shape, kind = output.shape, output.dtype
+        deallocate_output_tensor(output, True)
+        gradient = torch.empty(shape, dtype=kind, device="cuda")
+        given_up = len(events.events)
+        with self.whole.no_sync():
+            custom_backward(output, gradient)
+        return complete, given_up
+
+    def _forward(self) -> torch.Tensor:
+        piece, tokens = self.piece, self.tokens
+        if piece.model.moe is not None:
+            # What the schedule sets for every micro-batch (``forward_step_calc_loss``).
+            MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1, device="cuda"))
+        if piece.kind == EMBEDDING:
+            return self.whole(tokens["tokens"], tokens["position_ids"], None)
+        local = piece.sequence_length // piece.cp // (piece.tp if piece.sp else 1)
+        shape = (local, piece.micro_batch, piece.model.hidden_size)
+        self.model.set_input_tensor(_Origin.apply(self.seed, shape))
+        if piece.kind != HEAD:
+            return self.whole(None, None, None)
+        losses = self.whole(None, tokens["position_ids"], None, labels=tokens["labels"])
+        loss, _, _ = megatron_job.masked_loss(tokens["loss_mask"], losses)
+        return loss

@@ -1,0 +1,220 @@
+"""Pieces of a model that are traced once each: an end of it, or one layer under one recomputation.
+
+A piece holds everything its trace depends on and nothing else, so that jobs share what they can:
+no layer count, no pipeline, no replicas, no cluster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import DEFAULT_RECOMPUTE_MODULES, Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.virtual_cluster.traced.job_file import read_model
+
+EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
+# No piece but a pipeline stage's rank, which is traced whole.
+WHOLE = "whole"
+# How Megatron-Core builds its layers: of Transformer Engine's modules, or of its own with Apex.
+TRANSFORMER_ENGINE, LOCAL = "transformer_engine", "local"
+
+# What a framework may declare, where Megatron-Core is only one way.
+_MEGATRON_CORE: dict[str, tuple[object, ...]] = {
+    "fusion": ("fused",),
+    "fused_norm": (True,),
+    "complex_rope": (False,),
+    "repeats_kv": (False,),
+    "separate_projections": (False,),
+    "batch_first": (False,),
+    "gathers_ring": (False,),
+    "recompute_stops_early": (False,),
+    "fused_experts": (False,),
+    "overlap_tp_gradients": (True,),
+    # Before 2023 a copy of the logits more; the installed version decides.
+    "cross_entropy": ("fp32", "copies"),
+}
+_MODULES = frozenset(
+    ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+)
+_PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8")
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """One piece and how it is sharded.
+
+    ``model`` is stripped of what the piece does not read. ``sequence_length`` is the whole
+    sequence's, ``micro_batch`` the number of sequences. ``modules`` is empty unless ``recompute``
+    is ``selective``. The GPU's generation decides which kernels Transformer Engine takes.
+    """
+
+    kind: str
+    model: Model
+    sequence_length: int
+    micro_batch: int
+    tp: int
+    cp: int
+    cp_comm_type: str
+    ep: int
+    etp: int
+    sp: bool
+    precision: str
+    recompute: str
+    modules: str
+    implementation: str
+    fused_wgrad: bool
+    accumulate_grads_fp32: bool
+    fused_router: bool
+    architecture: str
+    compute_capability: float
+
+    @property
+    def world_size(self) -> int:
+        """The fewest ranks that hold every group of the piece."""
+        return math.lcm(self.tp * self.cp, self.etp * self.ep)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(given: dict[str, Any]) -> LayerSpec:
+        """The piece that ``to_json`` wrote; raises TypeError for other fields."""
+        return LayerSpec(**{**given, "model": read_model(given["model"])})
+
+
+def check_traceable(job: Job) -> None:
+    """Refuse a valid job that is not Megatron-Core's, or that tracing cannot tell apart.
+
+    Raises:
+        InputError: naming the field.
+    """
+    recipe, framework, moe = job.recipe, job.framework, job.model.moe
+    for name, allowed in _MEGATRON_CORE.items():
+        value = getattr(framework, name)
+        if value not in allowed:
+            problem = "is not how Megatron-Core works, whose layers are traced"
+            raise InputError(f"framework.{name}", value, problem, map(str, allowed))
+    if job.precision not in _PRECISIONS:
+        problem = "is not traced"
+        raise InputError("training.precision", job.precision, problem, _PRECISIONS)
+    if recipe.zero_stage > 1:
+        problem = "is not traced: Megatron-Core's distributed optimizer is"
+        raise InputError("recipe.zero_stage", recipe.zero_stage, problem, "0, 1")
+    if recipe.overlap_moe_expert_parallel_comm:
+        field = "recipe.overlap_moe_expert_parallel_comm"
+        raise InputError(field, True, "is not traced: one layer at a time is", "false")
+    for module in _modules(job).split("+"):
+        if module and module not in _MODULES:
+            problem = "is no module that Megatron-Core recomputes"
+            raise InputError("recipe.recompute_modules", module, problem, _MODULES)
+        if module in ("mlp", "moe", "shared_experts") and job.model.linear_bias:
+            # Its checkpoint hands a bias out, which autograd takes for its own result.
+            problem = "does not end in Megatron-Core where linear layers have biases"
+            raise InputError("recipe.recompute_modules", module, problem)
+    if job.model.linear_bias and not job.model.qkv_bias:
+        problem = "is not traced: Megatron-Core's QKV projection has a bias where others have"
+        raise InputError("model.qkv_bias", False, problem, "true")
+    if job.model.num_mtp_layers:
+        field = "model.num_mtp_layers"
+        raise InputError(field, job.model.num_mtp_layers, "is not traced", "0")
+    if moe is not None and (moe.load_imbalance != 1 or moe.routed):
+        field = "model.moe.load_imbalance"
+        raise InputError(field, moe.load_imbalance, "experts are traced evenly loaded", "1")
+    if moe is not None and moe.dispatcher == "deepep":
+        field = "model.moe.dispatcher"
+        raise InputError(field, moe.dispatcher, "is not traced", "alltoall, allgather")
+    if moe is not None and job.model.linear_bias and job.etp > 1:
+        problem = "Megatron-Core refuses expert biases where experts are split"
+        raise InputError("recipe.etp", job.etp, problem, "1")
+
+
+def _modules(job: Job) -> str:
+    if job.recipe.recompute != "selective":
+        return ""
+    return "+".join(sorted((job.recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES).split("+")))
+
+
+def embedding_layer(job: Job) -> LayerSpec:
+    return _end(job, EMBEDDING)
+
+
+def head_layer(job: Job) -> LayerSpec:
+    """Final norm, logits and loss, with an output weight of its own."""
+    return _end(job, HEAD)
+
+
+def transformer_layer(job: Job, *, is_moe: bool, recompute: str) -> LayerSpec:
+    """One layer under ``recompute``, which may be none where the recipe recomputes others."""
+    piece = _piece(job, MOE_LAYER if is_moe else LAYER)
+    moe = piece.model.moe if is_moe else None
+    model = replace(piece.model, vocab_size=1, sequence_length=piece.sequence_length, moe=moe)
+    if model.moe is not None:
+        model = replace(model, moe=replace(model.moe, num_dense_layers=0, layer_period=1))
+    modules = _modules(job) if recompute == "selective" else ""
+    piece = replace(piece, model=model, recompute=recompute, modules=modules)
+    return piece if is_moe else replace(piece, ep=1, etp=piece.tp)
+
+
+def layer_specs_of(job: Job) -> tuple[LayerSpec, ...]:
+    """Every piece that the job's workload is put together from, without repeats.
+
+    Raises:
+        InputError: for a job that is not traceable.
+    """
+    check_traceable(job)
+    model, recipe = job.model, job.recipe
+    kinds = sorted({model.is_moe_layer(layer) for layer in range(model.num_layers)})
+    counts = [job.recomputed_layers(stage) for stage in range(recipe.pp)]
+    some_plain = recipe.recompute == "full" and any(
+        count is not None and count < job.largest_chunk for count in counts
+    )
+    modes = [recipe.recompute, "none"] if some_plain else [recipe.recompute]
+    layers = [
+        transformer_layer(job, is_moe=each, recompute=mode) for each in kinds for mode in modes
+    ]
+    return (embedding_layer(job), *layers, head_layer(job))
+
+
+def whole_model(job: Job) -> LayerSpec:
+    """The whole model, as every rank of the job is configured."""
+    recompute = job.recipe.recompute
+    return replace(_piece(job, WHOLE), model=job.model, recompute=recompute, modules=_modules(job))
+
+
+def _end(job: Job, kind: str) -> LayerSpec:
+    piece = _piece(job, kind)
+    model = replace(piece.model, moe=None, mla=None)
+    if model.head_dim is None and model.hidden_size % model.num_heads:
+        model = replace(model, head_dim=1)
+    return replace(piece, model=model, ep=1, etp=piece.tp)
+
+
+def _piece(job: Job, kind: str) -> LayerSpec:
+    recipe, framework = job.recipe, job.framework
+    # The vocabulary's padding depends on tp, which the piece has; layers and names do not matter.
+    model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0)
+    return LayerSpec(
+        kind=kind,
+        model=replace(model, tied_embeddings=False),
+        sequence_length=job.sequence_length,
+        micro_batch=recipe.micro_batch,
+        tp=recipe.tp,
+        cp=recipe.cp,
+        cp_comm_type=recipe.cp_comm_type if recipe.cp > 1 else "p2p",
+        ep=recipe.ep,
+        etp=job.etp,
+        sp=recipe.sp,
+        precision=job.precision,
+        recompute="none",
+        modules="",
+        implementation=LOCAL if job.attention == "unfused" else TRANSFORMER_ENGINE,
+        fused_wgrad=framework.fused_wgrad,
+        accumulate_grads_fp32=framework.accumulate_grads_fp32,
+        fused_router=framework.fused_router,
+        architecture=job.gpu.architecture,
+        compute_capability=job.gpu.compute_capability,
+    )

@@ -1,0 +1,244 @@
+"""Megatron-Core's own objects for a declared job: configurations, layer specs, models.
+
+Imported only where the emulator runs: needs torch, megatron-core and the emulated vendor packages.
+What a launcher's arguments would say is set here as Megatron-LM's ``arguments.py`` defaults it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name Megatron knows it by
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.virtual_cluster.traced.layer_spec import TRANSFORMER_ENGINE, LayerSpec
+
+DROPOUT = 0.1
+AUXILIARY_LOSS = 1e-2
+FP8_RECIPES = {"fp8": "delayed", "fp8_current": "tensorwise", "mxfp8": "mxfp8"}
+SEED = 1234
+
+
+def join_ranks(piece: LayerSpec, **pipeline: Any) -> None:
+    """Join the job that torchrun's environment describes, and make Megatron's groups.
+
+    ``pipeline``: further arguments of ``initialize_model_parallel``.
+    """
+    parallel_state.destroy_model_parallel()
+    torch.distributed.init_process_group("nccl")
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=piece.tp,
+        context_parallel_size=piece.cp,
+        expert_model_parallel_size=piece.ep,
+        expert_tensor_parallel_size=piece.etp,
+        create_gloo_process_groups=False,
+        **pipeline,
+    )
+    model_parallel_cuda_manual_seed(SEED)
+
+
+def transformer_config(piece: LayerSpec, **overrides: Any) -> TransformerConfig:
+    """The configuration of a piece; ``overrides`` are fields of it."""
+    model = piece.model
+    settings = {
+        **_shape(model),
+        **_precision(piece),
+        **_experts(piece),
+        **_recompute(piece),
+        "tensor_model_parallel_size": piece.tp,
+        "context_parallel_size": piece.cp,
+        "cp_comm_type": piece.cp_comm_type,
+        "expert_model_parallel_size": piece.ep,
+        "expert_tensor_parallel_size": piece.etp,
+        "sequence_parallel": piece.sp,
+        "hidden_dropout": DROPOUT if model.dropout else 0.0,
+        "attention_dropout": DROPOUT if model.dropout else 0.0,
+        # Nobody reads what weights hold, so they are not filled.
+        "perform_initialization": False,
+        "gradient_accumulation_fusion": piece.fused_wgrad,
+        "bias_activation_fusion": model.gated_mlp or model.linear_bias,
+        "bias_dropout_fusion": True,
+        "masked_softmax_fusion": True,
+        "persist_layer_norm": True,
+        "apply_rope_fusion": _rotates_fused(piece),
+        "deallocate_pipeline_outputs": True,
+        **overrides,
+    }
+    if model.mla is None:
+        return TransformerConfig(**settings)
+    mla = model.mla
+    return MLATransformerConfig(
+        **settings,
+        q_lora_rank=mla.q_lora_rank,
+        kv_lora_rank=mla.kv_lora_rank,
+        qk_head_dim=mla.qk_nope_head_dim,
+        qk_pos_emb_head_dim=mla.qk_rope_head_dim,
+        v_head_dim=mla.v_head_dim,
+        rope_type="rope",
+    )
+
+
+def _rotates_fused(piece: LayerSpec) -> bool:
+    """Whether Transformer Engine's kernel applies rotary positions (Megatron-LM's default)."""
+    rotates = piece.model.position == "rope" and piece.model.mla is None
+    return rotates and piece.implementation == TRANSFORMER_ENGINE
+
+
+def _shape(model: Model) -> dict[str, Any]:
+    return {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_heads,
+        "num_query_groups": model.kv_heads,
+        "kv_channels": model.qk_head_dim,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        "gated_linear_unit": model.gated_mlp,
+        "activation_func": F.silu if model.gated_mlp else F.gelu,
+        "add_bias_linear": model.linear_bias,
+        "add_qkv_bias": model.qkv_bias,
+        # Latent attention normalises what it projected down (DeepSeek-V2, equations 9-19).
+        "qk_layernorm": model.qk_norm or model.mla is not None,
+    }
+
+
+def _precision(piece: LayerSpec) -> dict[str, Any]:
+    half = torch.float16 if piece.precision == "fp16" else torch.bfloat16
+    settings: dict[str, Any] = {
+        "params_dtype": half,
+        "pipeline_dtype": half,
+        "fp16": half == torch.float16,
+        "bf16": half == torch.bfloat16,
+    }
+    if piece.precision in FP8_RECIPES:
+        settings |= {"fp8": "hybrid", "fp8_recipe": FP8_RECIPES[piece.precision]}
+    return settings
+
+
+def _experts(piece: LayerSpec) -> dict[str, Any]:
+    moe = piece.model.moe
+    if moe is None:
+        return {}
+    return {
+        "num_moe_experts": moe.num_experts,
+        "moe_router_topk": moe.top_k,
+        "moe_router_pre_softmax": moe.top_k == 1,
+        "moe_ffn_hidden_size": moe.ffn_hidden_size,
+        "moe_shared_expert_intermediate_size": moe.shared_ffn_hidden_size or None,
+        "moe_token_dispatcher_type": moe.dispatcher,
+        "moe_grouped_gemm": True,
+        "moe_permute_fusion": piece.implementation == TRANSFORMER_ENGINE,
+        "moe_router_fusion": piece.fused_router,
+        "moe_aux_loss_coeff": AUXILIARY_LOSS,
+        "moe_expert_capacity_factor": moe.capacity_factor,
+        "moe_pad_expert_input_to_capacity": moe.capacity_factor is not None,
+    }
+
+
+def _recompute(piece: LayerSpec) -> dict[str, Any]:
+    if piece.recompute == "none":
+        return {}
+    if piece.recompute == "selective":
+        modules = piece.modules.split("+")
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
+    return {
+        "recompute_granularity": "full",
+        "recompute_method": "block",
+        "recompute_num_layers": piece.model.num_layers,
+    }
+
+
+def layer_spec(piece: LayerSpec, config: TransformerConfig, *, is_moe: bool) -> Any:
+    """Megatron-Core's own spec of one layer."""
+    shared = {
+        "num_experts": config.num_moe_experts if is_moe else None,
+        "moe_grouped_gemm": config.moe_grouped_gemm,
+        "qk_layernorm": config.qk_layernorm,
+        "multi_latent_attention": piece.model.mla is not None,
+    }
+    if piece.implementation == TRANSFORMER_ENGINE:
+        return get_gpt_layer_with_transformer_engine_spec(**shared)
+    return get_gpt_layer_local_spec(normalization=config.normalization, **shared)
+
+
+def final_norm(piece: LayerSpec) -> Any:
+    """The norm after the last layer, as Megatron-Core's block specs choose it."""
+    if piece.implementation == TRANSFORMER_ENGINE:
+        from megatron.core.extensions.transformer_engine import TENorm
+
+        return TENorm
+    from megatron.core.models.gpt import gpt_layer_specs
+
+    return gpt_layer_specs.LNImpl
+
+
+def gpt_model(
+    piece: LayerSpec, config: TransformerConfig, layers: list[bool], **options: Any
+) -> GPTModel:
+    """A GPT model, or a stage of one, of a layer for each of ``layers``: whether it has experts.
+
+    ``options``: further arguments of ``GPTModel``.
+    """
+    model = piece.model
+    learned = model.position == "learned"
+    spec = TransformerBlockSubmodules(
+        layer_specs=[layer_spec(piece, config, is_moe=is_moe) for is_moe in layers],
+        layer_norm=final_norm(piece),
+    )
+    return GPTModel(
+        config=config,
+        transformer_layer_spec=spec,
+        vocab_size=model.padded_vocab_size(piece.tp),
+        max_sequence_length=model.sequence_length,
+        position_embedding_type="learned_absolute" if learned else model.position,
+        **options,
+    )
+
+
+def replicated(
+    piece: LayerSpec,
+    config: TransformerConfig,
+    module: torch.nn.Module,
+    *,
+    later: bool = False,
+    **options: Any,
+) -> DistributedDataParallel:
+    """A model with Megatron-Core's gradient buffers and hooks.
+
+    ``later``: it is not the first chunk of its rank; ``options``: fields of the DDP configuration.
+    """
+    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=piece.accumulate_grads_fp32, **options)
+    return DistributedDataParallel(config, ddp, module, disable_bucketing=later)
+
+
+def token_tensors(piece: LayerSpec) -> dict[str, torch.Tensor]:
+    """Tokens, positions, labels and loss mask of one micro-batch on this rank's device."""
+    shape = (piece.micro_batch, piece.sequence_length // piece.cp)
+    return {
+        "tokens": torch.zeros(shape, dtype=torch.int64, device="cuda"),
+        "position_ids": torch.zeros(shape, dtype=torch.int64, device="cuda"),
+        "labels": torch.zeros(shape, dtype=torch.int64, device="cuda"),
+        "loss_mask": torch.ones(shape, dtype=torch.float32, device="cuda"),
+    }
+
+
+def masked_loss(
+    loss_mask: torch.Tensor, losses: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+    """Summed loss, number of tokens, and both for the log (``pretrain_gpt.loss_func``)."""
+    flat = loss_mask.view(-1).float()
+    loss = torch.sum(losses.view(-1).float() * flat)
+    tokens = flat.sum().clone().detach().to(torch.int)
+    reporting = torch.cat([loss.clone().detach().view(1), tokens.view(1)])
+    return loss, tokens, {"lm loss": reporting}

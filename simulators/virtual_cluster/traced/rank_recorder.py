@@ -1,0 +1,88 @@
+"""Traces whole ranks of a job on an emulated GPU: ``traced.rank_recorder``.
+
+The first line of standard input is ``{"gpu": ..., "local_world_size": ...}``, each that follows
+``{"job": ..., "micro_batches": [...], "rank": ..., "file": ...}``; every rank is answered with a
+line, ``{"parameter_bytes": ...}`` or ``{"failed": reason}``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.question.job import Gpu, Job
+from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
+from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
+from trainscout.simulators.virtual_cluster.traced.cache import installed_versions
+from trainscout.simulators.virtual_cluster.traced.job_file import read_job
+from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
+from trainscout.simulators.virtual_cluster.traces.files import write_trace
+
+
+def main() -> int:
+    answers = own_stdout()
+    about = json.loads(sys.stdin.readline())
+    tracer = RankTracer(Gpu(**about["gpu"]), about["local_world_size"])
+    for line in sys.stdin:
+        asked = json.loads(line)
+        job, file = read_job(asked["job"]), Path(asked["file"])
+        answer = tracer.answer(job, asked["micro_batches"], asked["rank"], file)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    return 0
+
+
+class RankTracer:
+    """The one that makes this process emulated ranks of jobs on one GPU, one after another."""
+
+    def __init__(self, gpu: Gpu, local_world_size: int) -> None:
+        self._rank = emulate(
+            ListSink(),
+            world_size=local_world_size,
+            rank=0,
+            gpu=gpu,
+            local_world_size=local_world_size,
+        )
+        from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+
+        install_vendor()
+
+    def answer(
+        self, job: Job, micro_batches: Sequence[int], rank: int, file: Path
+    ) -> dict[str, Any]:
+        """Trace one rank's steps of so many micro-batches into ``file``, or say why not, as it is
+        sent."""
+        # The last rank's model goes in cycles: what it holds must be gone before this one.
+        gc.collect()
+        sink = ListSink()
+        self._rank.restart(sink, world_size=job.world_size, rank=rank)
+        try:
+            from trainscout.simulators.virtual_cluster.traced.train_rank import train
+
+            held = train(job, micro_batches)
+        except Exception as error:  # what Megatron refuses or the device lacks is a finding
+            traceback.print_exc()
+            return {"failed": f"{type(error).__name__}: {error}"}
+        write_trace(file, Trace(_header(job, rank), tuple(sink.events)))
+        return {"parameter_bytes": held}
+
+
+def _header(job: Job, rank: int) -> Header:
+    return Header(
+        world_size=job.world_size,
+        rank=rank,
+        local_world_size=job.cluster.gpus_per_node,
+        gpu=job.gpu.name,
+        memory_bytes=job.gpu.memory_bytes,
+        command=("train_rank.py",),
+        versions=installed_versions() or {},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

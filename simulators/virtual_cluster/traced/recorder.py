@@ -1,0 +1,79 @@
+"""Traces pieces of models on an emulated GPU: ``traced.recorder``.
+
+Standard input holds the GPU on its first line and a piece on each that follows
+(``LayerSpec.to_json``). Every piece is answered with a line: ``{"traced": ...}``, or
+``{"failed": reason}`` where Megatron-Core does not run it so.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import traceback
+from typing import Any
+
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.virtual_cluster.emulation import emulate
+from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
+from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, installed_versions
+from trainscout.simulators.virtual_cluster.traced.event_list import EventList
+from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
+from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import blocks_of
+
+# No piece alone runs out of memory: whether all of them fit is the replay's to say.
+MEMORY_BYTES = 2**50
+
+
+def main() -> int:
+    answers = own_stdout()
+    tracer = LayerTracer(Gpu(**json.loads(sys.stdin.readline())))
+    for line in sys.stdin:
+        answers.write(json.dumps(tracer.answer(LayerSpec.from_json(json.loads(line)))) + "\n")
+        answers.flush()
+    return 0
+
+
+class LayerTracer:
+    """The one that makes this process an emulated rank; for all pieces of one GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._traced = False
+        self._rank = emulate(EventList(), world_size=1, rank=0, gpu=gpu, memory_bytes=MEMORY_BYTES)
+        from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+
+        install_vendor()
+
+    def answer(self, piece: LayerSpec) -> dict[str, Any]:
+        """The piece's trace, or why there is none, as it is sent."""
+        try:
+            return {"traced": self.trace(piece).to_json()}
+        except Exception as error:  # one piece that Megatron refuses must not cost the others
+            traceback.print_exc()
+            return {"failed": f"{type(error).__name__}: {error}"}
+
+    def restart(self, world_size: int) -> EventList:
+        """Become the first of so many ranks; what it does from now on."""
+        # The last piece's modules go in cycles: what they hold must be gone before this one.
+        gc.collect()
+        events = EventList()
+        self._rank.restart(events, world_size=world_size, rank=0)
+        return events
+
+    def trace(self, piece: LayerSpec) -> TracedLayer:
+        """Trace one piece; raises what Megatron-Core raises."""
+        from trainscout.simulators.virtual_cluster.traced.layer_run import record
+
+        if not self._traced:
+            # Modules and functions stay: no collection need look at them again.
+            gc.freeze()
+            self._traced = True
+        events = self.restart(piece.world_size)
+        recording, parameters = record(piece, events)
+        versions = installed_versions()
+        assert versions is not None
+        return TracedLayer(*blocks_of(recording), parameters, versions)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The traced workload source: as ``workload.megatron``, with traced blocks in place of built ones.
+
+Schedules, gradient and parameter communication and the end of a step are the built-in source's,
+for the parameters that the traced pieces have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective
+from trainscout.simulators.predictor.workload.megatron import (
+    ChunkShape,
+    compose_workload,
+    layer_runs,
+)
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.program import Chunk, Run, Workload
+from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer
+from trainscout.simulators.virtual_cluster.traced.communicators import further_communicators
+from trainscout.simulators.virtual_cluster.traced.layer_spec import (
+    LayerSpec,
+    embedding_layer,
+    head_layer,
+    transformer_layer,
+)
+from trainscout.simulators.virtual_cluster.traced.userbuffers import beside_products
+
+
+def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Workload:
+    """One training step of a valid job out of its pieces (``layer_specs_of``)."""
+    known: dict[LayerSpec, Run] = {}
+
+    def run(piece: LayerSpec, count: int = 1) -> Run:
+        if piece not in known:
+            found = traced[piece]
+            known[piece] = Run(
+                _as_declared(found.forward, job),
+                _as_declared(found.backward, job),
+                1,
+                found.parameters,
+            )
+        return replace(known[piece], count=count)
+
+    def chunk(shape: ChunkShape) -> Chunk:
+        runs = [run(embedding_layer(job))] if shape.first else []
+        for is_moe, recompute, number in layer_runs(job.recipe.recompute, shape):
+            runs.append(run(transformer_layer(job, is_moe=is_moe, recompute=recompute), number))
+        if shape.last:
+            runs.append(_head(run(head_layer(job)), job))
+        return Chunk(tuple(runs))
+
+    workload = compose_workload(job, chunk)
+    used = {
+        op.communicator
+        for run in known.values()
+        for block in (run.forward, run.backward)
+        for op in block.ops
+        if isinstance(op, Collective)
+    }
+    more = {name: each for name, each in further_communicators(job).items() if name in used}
+    return replace(workload, communicators=workload.communicators | more)
+
+
+def _head(run: Run, job: Job) -> Run:
+    """The head without the output weight where the embedding on the same rank is that too."""
+    if not (job.model.tied_embeddings and job.recipe.pp == 1):
+        return run
+    rows = job.model.padded_vocab_size(job.recipe.tp) // job.recipe.tp
+    shared = LocalParameters(rows * job.model.hidden_size)
+    left = LocalParameters(run.parameters.dense - shared.dense, run.parameters.expert)
+    return replace(run, parameters=left)
+
+
+def _as_declared(block: Block, job: Job) -> Block:
+    """A traced block with what tracing leaves open: which generation of fused attention runs, and
+    communication that Transformer Engine's userbuffers cut up beside the products."""
+    ops = tuple(
+        replace(op, kernel=job.attention) if isinstance(op, Attention) else op for op in block.ops
+    )
+    if job.recipe.tp_comm_overlap:
+        ops = beside_products(ops, job.recipe.tp)
+    return block if ops == block.ops else replace(block, ops=ops)

@@ -1,0 +1,194 @@
+"""What one piece of a model does in one pass, from the events of its trace: a block.
+
+Memory follows the built-in blocks' convention: a piece's activations hold its input where its
+backward pass needs it, and never its output, which the next piece counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.workload import ir
+from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.virtual_cluster.traced.communicators import ALONE
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    Begin,
+    End,
+    Event,
+    Free,
+    Resize,
+)
+from trainscout.simulators.virtual_cluster.traces.lowering.block import block_ops
+
+FUSED = "fused"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A piece's two passes as recorded.
+
+    ``forward`` begins before the input is made and ends when only what autograd keeps, and the
+    output, is alive; ``between`` gives the output up and makes its gradient; ``backward`` follows.
+    ``before`` are the storages that live on from earlier rounds and their bytes: parameters,
+    and what modules remember until they run again. ``output_bytes`` is the result's size.
+    ``again`` are the indices of backward events that recomputed forward passes issued.
+    ``communicators`` maps the names of groups to the workload's.
+    """
+
+    name: str
+    before: Mapping[int, int]
+    forward: Sequence[Event]
+    between: Sequence[Event]
+    backward: Sequence[Event]
+    output_bytes: int
+    again: frozenset[int]
+    communicators: Mapping[str, str]
+
+
+class LeftoverError(ValueError):
+    """A backward pass did not give back what its forward pass kept."""
+
+
+def blocks_of(recorded: Recording) -> tuple[Block, Block]:
+    """Forward and backward block.
+
+    Raises:
+        LeftoverError: when activations outlive the backward pass, or something else is left.
+    """
+    everything = (*recorded.forward, *recorded.between, *recorded.backward)
+    _check_remembered(everything, recorded)
+    memory = _Memory()
+    ahead_peak = memory.play(recorded.forward)
+    kept = memory.live - recorded.output_bytes
+    memory.forget_peak()
+    memory.play(recorded.between)
+    back_peak = memory.play(recorded.backward) - kept
+    forward = [op for _, op in _operations(recorded.forward, recorded.communicators)]
+    backward = _operations(recorded.backward, recorded.communicators)
+    repeated = sum(index in recorded.again and not _waits(op) for index, op in backward)
+    return (
+        Block(
+            f"{recorded.name}_forward",
+            (*forward, ir.Alloc("activations", kept)),
+            ahead_peak,
+            sum(not _waits(op) for op in forward),
+        ),
+        Block(
+            f"{recorded.name}_backward",
+            (*(op for _, op in backward), ir.Free("activations", kept)),
+            max(0, back_peak),
+            repeated,
+        ),
+    )
+
+
+def live_storages(events: Sequence[Event]) -> dict[int, int]:
+    """Bytes of every storage that is allocated and not freed by ``events``."""
+    sizes: dict[int, int] = {}
+    for event in events:
+        if isinstance(event, Alloc | Resize):
+            sizes[event.storage] = event.bytes
+        elif isinstance(event, Free):
+            sizes.pop(event.storage, None)
+    return sizes
+
+
+def _operations(
+    events: Sequence[Event], communicators: Mapping[str, str]
+) -> list[tuple[int, ir.Op]]:
+    """What costs something, with the index of the event it came from."""
+    placed: list[tuple[int, ir.Op]] = []
+    for index, op in block_ops(events, communicators):
+        if getattr(op, "communicator", None) == ALONE:
+            continue
+        both = _exchange(placed[-1][1], op) if placed else None
+        if both is None:
+            placed.append((index, op))
+        else:
+            placed[-1] = (placed[-1][0], both)
+    return placed
+
+
+def _exchange(first: ir.Op, second: ir.Op) -> ir.SendRecv | None:
+    """A message that is sent while as much is received, as the one exchange that it is."""
+    if not isinstance(first, ir.SendRecv) or not isinstance(second, ir.SendRecv):
+        return None
+    if {first.name, second.name} != {"send", "recv"}:
+        return None
+    if (first.bytes, first.communicator) != (second.bytes, second.communicator):
+        return None
+    return replace(first, name="exchange", overlaps=max(first.overlaps, second.overlaps))
+
+
+def _waits(op: ir.Op) -> bool:
+    """Whether an operation runs nothing on the device."""
+    return isinstance(op, ir.HostSync)
+
+
+def _check_remembered(events: Sequence[Event], recorded: Recording) -> None:
+    """See that what is left takes the places of equal storages from the round before, which went.
+
+    Modules hold such until they run again (Megatron-Core's token dispatcher: the router's
+    probabilities, and by their graph what entered a checkpoint). Here a pass gives back what it
+    leaves so; what is held beyond that is one round's, whatever number of micro-batches.
+
+    Raises:
+        LeftoverError: when something else is left.
+    """
+    gone = {event.storage for event in events if isinstance(event, Free)}
+    old = sorted(size for storage, size in recorded.before.items() if storage in gone)
+    new = sorted(live_storages(events).values())
+    if old != new:
+        left = sum(new) - sum(old)
+        problem = f"{recorded.name}: {left} bytes are still live after the backward pass"
+        raise LeftoverError(problem)
+
+
+class _Memory:
+    """Bytes of storages that came into being since the piece began, as events pass."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, int] = {}
+        self.live = 0
+        self.peak = 0
+
+    def forget_peak(self) -> None:
+        self.peak = self.live
+
+    def play(self, events: Sequence[Event]) -> int:
+        """The highest ``live`` so far, after these events."""
+        passing = _within_regions(events)
+        for event in events:
+            if isinstance(event, Alloc):
+                if event.storage in passing:
+                    continue
+                self.live += event.bytes
+                self._sizes[event.storage] = event.bytes
+            elif isinstance(event, Free):
+                self.live -= self._sizes.pop(event.storage, 0)
+            elif isinstance(event, Resize) and event.storage in self._sizes:
+                self.live += event.bytes - self._sizes[event.storage]
+                self._sizes[event.storage] = event.bytes
+            self.peak = max(self.peak, self.live)
+        return self.peak
+
+
+def _within_regions(events: Sequence[Event]) -> set[int]:
+    """Storages that come and go inside one compiled region: its kernel never makes them."""
+    passing: set[int] = set()
+    born: set[int] = set()
+    depth = 0
+    for event in events:
+        if isinstance(event, Begin) and event.kind == FUSED:
+            depth += 1
+        elif isinstance(event, End) and event.kind == FUSED:
+            depth -= 1
+            if not depth:
+                born.clear()
+        elif isinstance(event, Alloc) and depth:
+            born.add(event.storage)
+        elif isinstance(event, Free) and event.storage in born:
+            passing.add(event.storage)
+    return passing

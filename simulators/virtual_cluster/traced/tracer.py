@@ -1,0 +1,139 @@
+"""Has missing pieces traced by processes that emulate a GPU, and keeps what they answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.virtual_cluster.traced.answers import ask
+from trainscout.simulators.virtual_cluster.traced.cache import (
+    TracedLayer,
+    TracedLayerCache,
+    cache_directory,
+)
+from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
+
+# A process costs as much to start as this many pieces to trace (5 s against 0.2 s each).
+PIECES_PER_PROCESS = 24
+# What a tracing process may come to hold.
+PROCESS_BYTES = 10**9
+
+
+def check_traces_possible() -> None:
+    """Refuse where pieces can neither be traced nor read.
+
+    Raises:
+        InputError: naming what to install.
+    """
+    if not any(cache_directory().glob("*.json")):
+        check_installed()
+
+
+def check_installed(field: str = "simulator.name") -> None:
+    """Refuse where nothing can be traced.
+
+    Raises:
+        InputError: for ``field``, saying what to install.
+    """
+    if sys.platform != "linux":
+        raise InputError(
+            field, "traced", f"needs virtual GPUs, which {sys.platform} has not", "linux"
+        )
+    for module in ("torch", "megatron.core"):
+        if not _is_installed(module):
+            problem = f"traces Megatron-Core, and {module} is not installed"
+            raise InputError(field, "traced", problem, "pip install '.[trace]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A piece that Megatron-Core does not run as configured, and what it said."""
+
+    reason: str
+
+
+def traced_layers(
+    pieces: Sequence[LayerSpec], gpu: Gpu, cache: TracedLayerCache
+) -> dict[LayerSpec, TracedLayer | Refused]:
+    """Every piece, from the cache or traced now; processes that need the same one share it.
+
+    ``gpu`` is the one that pieces are of.
+
+    Raises:
+        InputError: when something is missing that cannot be traced here.
+        RuntimeError: when a tracing process ends early.
+    """
+    found: dict[LayerSpec, TracedLayer | Refused | None] = {p: cache.read(p) for p in pieces}
+    missing = [piece for piece, traced in found.items() if traced is None]
+    if missing:
+        check_installed()
+        with cache.claimed(missing):
+            # Another process may have traced them while this one waited.
+            found |= {piece: cache.read(piece) for piece in missing}
+            missing = [piece for piece in missing if found[piece] is None]
+            for piece, answer in _trace(missing, gpu):
+                if isinstance(answer, TracedLayer):
+                    cache.write(piece, answer)
+                found[piece] = answer
+    return {piece: answer for piece, answer in found.items() if answer is not None}
+
+
+def _trace(
+    pieces: Sequence[LayerSpec], gpu: Gpu
+) -> Iterator[tuple[LayerSpec, TracedLayer | Refused]]:
+    if not pieces:
+        return
+    # Equal layouts one after another: groups are made anew when the layout changes.
+    ordered = sorted(pieces, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
+    count = _processes(len(ordered))
+    size = -(-len(ordered) // count)
+    shares = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    with ThreadPoolExecutor(len(shares)) as pool:
+        for answers in pool.map(partial(_trace_share, gpu), shares):
+            yield from answers
+
+
+def _processes(pieces: int) -> int:
+    """No more than there are cores and memory for, nor than pay for their start."""
+    affordable = _free_bytes() // PROCESS_BYTES
+    return max(1, min(os.cpu_count() or 1, affordable, -(-pieces // PIECES_PER_PROCESS)))
+
+
+def _free_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return PROCESS_BYTES
+
+
+def _trace_share(
+    gpu: Gpu, pieces: Sequence[LayerSpec]
+) -> list[tuple[LayerSpec, TracedLayer | Refused]]:
+    """Trace pieces in one process of their own."""
+    questions = [piece.to_json() for piece in pieces]
+    answers = ask(
+        "trainscout.simulators.virtual_cluster.traced.recorder", dataclasses.asdict(gpu), questions
+    )
+    return [(piece, _read(answer)) for piece, answer in zip(pieces, answers, strict=True)]
+
+
+def _read(answer: dict[str, Any]) -> TracedLayer | Refused:
+    if "failed" in answer:
+        return Refused(answer["failed"])
+    return TracedLayer.from_json(answer["traced"])

@@ -1,0 +1,269 @@
+"""Which launches of different ranks meet, and where they do not fit each other.
+
+Collectives meet by communicator and sequence number, sends and receives by source, destination,
+communicator and number (MAYA §4.1). Ranks that were not traced are not missed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from trainscout.simulators.virtual_cluster.traces.collate.communication import (
+    Communication,
+    Communicator,
+    Launch,
+)
+from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
+
+# What all members of a collective must agree on; buffers of rooted kinds differ by rank.
+EVEN = ("kind", "dtype", "bytes_in", "bytes_out")
+AGREED: dict[str, tuple[str, ...]] = {
+    "broadcast": ("kind", "dtype", "root", "buffer"),
+    "reduce": ("kind", "dtype", "root", "bytes_in"),
+    "gather": ("kind", "dtype", "root", "bytes_in"),
+    "scatter": ("kind", "dtype", "root", "bytes_out"),
+    "all_to_all": ("kind", "dtype"),
+}
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Two launches that should meet and do not fit; ``field`` differs.
+
+    ``further`` counts those of the same communicator and field that follow: after the first
+    everything is usually out of step.
+    """
+
+    communicator: Communicator
+    sequence: int
+    field: str
+    first: str
+    second: str
+    further: int = 0
+
+    def __str__(self) -> str:
+        more = f"; {self.further} more like it follow" if self.further else ""
+        return (
+            f"{self.communicator} #{self.sequence}: {self.field} differs: "
+            f"{self.first}; {self.second}{more}"
+        )
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Launches of traced ranks that are one communication: ranks in the communicator's order."""
+
+    communicator: Communicator
+    sequence: int
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What meets (collectives, then sends with their receives), and what does not fit."""
+
+    collectives: tuple[Meeting, ...]
+    transfers: tuple[Meeting, ...]
+    mismatches: tuple[Mismatch, ...]
+
+
+def match(ranks: Sequence[Communication]) -> Matching:
+    """Match the launches of the traced ranks.
+
+    A collective that only one traced rank takes part in is a meeting of one launch; so is a send
+    to a rank that was not traced.
+    """
+    found = list(_missing_communicators(ranks))
+    collectives = _collectives(ranks)
+    transfers = _transfers(ranks)
+    traced = {rank.rank for rank in ranks}
+    for meeting in collectives:
+        found += _unlike(meeting)
+    found += _uneven_counts(ranks)
+    for meeting in transfers:
+        found += _unlike_transfer(meeting, traced)
+    return Matching(collectives, transfers, tuple(_first_of_each(found)))
+
+
+def _collectives(ranks: Sequence[Communication]) -> tuple[Meeting, ...]:
+    launches: dict[tuple[Communicator, int], list[Launch]] = defaultdict(list)
+    for rank in ranks:
+        for launch in rank.launches:
+            if type(launch.event) is Collective:
+                launches[launch.communicator, launch.event.sequence].append(launch)
+    return tuple(
+        Meeting(communicator, sequence, tuple(_in_order(communicator, group)))
+        for (communicator, sequence), group in launches.items()
+    )
+
+
+def _in_order(communicator: Communicator, launches: list[Launch]) -> list[Launch]:
+    if len(launches) == 1:
+        return launches
+    position = {rank: i for i, rank in enumerate(communicator.ranks)}
+    return sorted(launches, key=lambda launch: position[launch.rank])
+
+
+def _transfers(ranks: Sequence[Communication]) -> tuple[Meeting, ...]:
+    """Sends with their receives: the sender's launch first."""
+    launches: dict[tuple[Communicator, int, int, int], list[Launch]] = defaultdict(list)
+    for rank in ranks:
+        for launch in rank.launches:
+            event = launch.event
+            if type(event) is PointToPoint:
+                ends = (rank.rank, event.peer) if event.kind == "send" else (event.peer, rank.rank)
+                launches[(launch.communicator, *ends, event.sequence)].append(launch)
+    return tuple(
+        Meeting(
+            communicator,
+            sequence,
+            tuple(sorted(group, key=lambda launch: _kind(launch) != "send")),
+        )
+        for (communicator, _, _, sequence), group in launches.items()
+    )
+
+
+def _kind(launch: Launch) -> str:
+    return launch.event.kind
+
+
+def _unlike(meeting: Meeting) -> Iterator[Mismatch]:
+    reference = meeting.launches[0]
+    for other in meeting.launches[1:]:
+        for field in AGREED.get(_kind(reference), EVEN):
+            values = _field(reference.event, field), _field(other.event, field)
+            if values[0] != values[1]:
+                yield _mismatch(meeting, field, reference, other, values)
+                break
+        else:
+            if _kind(reference) == "all_to_all":
+                yield from _unlike_splits(meeting, reference, other)
+
+
+def _field(event: Collective | PointToPoint, field: str) -> object:
+    if field == "buffer":
+        # Frameworks name the buffer of a broadcast as input on one rank and as output on others.
+        assert isinstance(event, Collective)
+        return max(event.bytes_in, event.bytes_out)
+    return getattr(event, field)
+
+
+def _unlike_splits(meeting: Meeting, first: Launch, second: Launch) -> Iterator[Mismatch]:
+    """What one sends the other must be what the other receives from it, both ways."""
+    ranks = meeting.communicator.ranks
+    for source, destination in ((first, second), (second, first)):
+        sent = _share(source, "splits_in", ranks.index(destination.rank), len(ranks))
+        received = _share(destination, "splits_out", ranks.index(source.rank), len(ranks))
+        if sent is not None and received is not None and sent != received:
+            field = f"bytes from {source.rank} to {destination.rank}"
+            yield _mismatch(meeting, field, source, destination, (sent, received))
+            return
+
+
+def _share(launch: Launch, field: str, position: int, members: int) -> float | None:
+    event = launch.event
+    assert type(event) is Collective
+    splits: tuple[int, ...] | None = getattr(event, field)
+    total = event.bytes_in if field == "splits_in" else event.bytes_out
+    if splits is None:
+        return total / members
+    if len(splits) != members:
+        return None
+    # Splits count rows; the bytes of a row are the buffer's over all of them.
+    return total * splits[position] / sum(splits) if sum(splits) else 0.0
+
+
+def _uneven_counts(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
+    """Communicators on which traced members launched different numbers of collectives."""
+    last: dict[Communicator, dict[int, Launch]] = defaultdict(dict)
+    made = {rank.rank: set(rank.communicators.values()) for rank in ranks}
+    for rank in ranks:
+        for launch in rank.launches:
+            if type(launch.event) is Collective:
+                last[launch.communicator][rank.rank] = launch
+    for communicator, by_rank in last.items():
+        counts = {
+            rank: by_rank[rank].event.sequence + 1 if rank in by_rank else 0
+            for rank, communicators in made.items()
+            if communicator in communicators
+        }
+        most, least = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
+        if counts[most] != counts[least]:
+            yield Mismatch(
+                communicator,
+                counts[least],
+                "number of collectives",
+                f"{counts[most]} of {by_rank[most].where} (the last)",
+                f"{counts[least]} of "
+                + (by_rank[least].where if least in by_rank else f"rank {least}"),
+            )
+
+
+def _unlike_transfer(meeting: Meeting, traced: set[int]) -> Iterator[Mismatch]:
+    first = meeting.launches[0]
+    event = first.event
+    assert type(event) is PointToPoint
+    if len(meeting.launches) == 1:
+        if event.peer in traced:
+            missing = "receive" if event.kind == "send" else "send"
+            yield Mismatch(
+                meeting.communicator,
+                meeting.sequence,
+                f"the other side of a {event.kind}",
+                f"{event.bytes} bytes of {first.where}",
+                f"no such {missing} of rank {event.peer}",
+            )
+        return
+    second = meeting.launches[1]
+    for field in ("bytes", "dtype"):
+        values = _field(event, field), _field(second.event, field)
+        if values[0] != values[1]:
+            yield _mismatch(meeting, field, first, second, values)
+            return
+
+
+def _missing_communicators(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
+    """Communicators in use that a traced member never made."""
+    used: dict[Communicator, Launch] = {}
+    for rank in ranks:
+        for launch in rank.launches:
+            used.setdefault(launch.communicator, launch)
+    made = {rank.rank: set(rank.communicators.values()) for rank in ranks}
+    for communicator, launch in used.items():
+        for member in communicator.ranks:
+            if member in made and communicator not in made[member]:
+                yield Mismatch(
+                    communicator,
+                    launch.event.sequence,
+                    "membership",
+                    f"{launch.event.kind} of {launch.where}",
+                    f"rank {member} never made this communicator",
+                )
+
+
+def _mismatch(
+    meeting: Meeting, field: str, first: Launch, second: Launch, values: tuple[object, object]
+) -> Mismatch:
+    def side(launch: Launch, value: object) -> str:
+        kind = "" if field == "kind" else f" ({_kind(launch)})"
+        return f"{value} of {launch.where}{kind}"
+
+    return Mismatch(
+        meeting.communicator,
+        meeting.sequence,
+        field,
+        side(first, values[0]),
+        side(second, values[1]),
+    )
+
+
+def _first_of_each(found: Iterable[Mismatch]) -> Iterator[Mismatch]:
+    groups: dict[tuple[Communicator, str], list[Mismatch]] = defaultdict(list)
+    for each in found:
+        groups[each.communicator, each.field].append(each)
+    for same in groups.values():
+        first = min(same, key=lambda each: each.sequence)
+        yield dataclasses.replace(first, further=len(same) - 1)

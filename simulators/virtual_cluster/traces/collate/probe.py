@@ -1,0 +1,99 @@
+"""Which ranks to trace so that a whole job is known.
+
+Replicas do the same: of a job with a pipeline, the first data- and tensor-parallel rank of each
+stage will do, of others rank 0. The communicators that two ranks set up (the first and the last)
+tell which ranks these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.collate.communication import (
+    Communicator,
+    communication,
+)
+from trainscout.simulators.virtual_cluster.traces.collate.families import (
+    Family,
+    check_seen,
+    families,
+    tile,
+)
+from trainscout.simulators.virtual_cluster.traces.collate.placement import is_pipeline
+from trainscout.simulators.virtual_cluster.traces.events import Group, Header, Trace
+
+
+@dataclass(frozen=True)
+class ChosenRanks:
+    """Ranks to trace, and why, in words."""
+
+    ranks: tuple[int, ...]
+    why: str
+
+
+def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> ChosenRanks:
+    """Ask ``set_up(rank)`` for the communicators of rank 0 and of the last rank, and choose.
+
+    Raises:
+        InputError: when the pipelines of the two are not one shifted over the world: then the
+            ranks must be told.
+    """
+    probed = sorted({0, world_size - 1})
+    seen = {rank: families(_communicators(world_size, rank, set_up(rank))) for rank in probed}
+    pipelines = [
+        {family for family in each if is_pipeline(family) and len(family.offsets) > 1}
+        for each in seen.values()
+    ]
+    if any(found != pipelines[0] for found in pipelines):
+        shown = " and ".join(_listed(found) for found in pipelines)
+        raise _unclear(f"ranks 0 and {world_size - 1} have unlike pipelines: {shown}")
+    if not pipelines[0]:
+        return ChosenRanks((0,), "no pipeline: every rank does what rank 0 does")
+    chosen: dict[tuple[int, ...], Family] = {}
+    for family in pipelines[0]:
+        try:
+            group_of = tile(family, range(world_size))
+            check_seen(family, group_of, {rank: each[family] for rank, each in seen.items()})
+        except InputError as error:
+            raise _unclear(error.problem) from error
+        chosen.setdefault(group_of[0], family)
+    # Groups that join a pipeline with something else say "pipeline" too, and contain it.
+    ranks = min(chosen, key=len)
+    if any(not set(ranks) <= set(other) for other in chosen):
+        raise _unclear(f"rank 0 is in several pipelines: {_listed(chosen.values())}")
+    family = chosen[ranks]
+    return ChosenRanks(ranks, f"{family}: the first rank of each stage")
+
+
+def told_ranks(option: str, text: str, world_size: int) -> tuple[int, ...]:
+    """Ranks that a user told: ``0,24,48`` and ranges ``0-7``, in order.
+
+    Raises:
+        InputError: for what is no such list, or ranks outside the world.
+    """
+    allowed = f"ranks below {world_size}, as 0,24,48 or 0-7"
+    ranks: set[int] = set()
+    for part in text.split(","):
+        ends = part.strip().split("-")
+        if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
+            raise InputError(option, text, f"{part!r} is no rank or range of ranks", allowed)
+        first, last = int(ends[0]), int(ends[-1])
+        if not first <= last < world_size:
+            raise InputError(option, text, f"{part!r} is out of range", allowed)
+        ranks.update(range(first, last + 1))
+    return tuple(sorted(ranks))
+
+
+def _communicators(world_size: int, rank: int, groups: Iterable[Group]) -> list[Communicator]:
+    header = Header(world_size, rank, 1, "", 0, (), {})
+    return list(communication(Trace(header, tuple(groups))).communicators.values())
+
+
+def _unclear(problem: str) -> InputError:
+    return InputError("unique_ranks", "auto", problem, "the ranks to trace, told")
+
+
+def _listed(found: Iterable[Family]) -> str:
+    return ", ".join(str(family) for family in found) or "none"

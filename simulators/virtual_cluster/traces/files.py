@@ -1,0 +1,285 @@
+"""Traces in files: one rank a file, ``DIR/rank_00037.trace.gz``.
+
+A file is gzip over lines of ASCII: the header, then one event a line (``codec.py``). The same
+header and events give the same bytes. Files come from elsewhere too, so they are read strictly and
+within limits, and nothing in them is ever executed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from trainscout.simulators.predictor.io.output import replacing_bytes, unwritable
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.codec import (
+    MalformedError,
+    decode_event,
+    decode_header,
+    encode_event,
+    encode_header,
+)
+from trainscout.simulators.virtual_cluster.traces.events import Event, Header, Trace
+
+FIELD = "trace"
+GZIP_WINDOW = 16 + zlib.MAX_WBITS
+# The compressor costs a tenth of the encoding, and traces shrink to a tenth.
+COMPRESSION_LEVEL = 6
+WRITE_LINES = 1024
+READ_BYTES = 1 << 16
+TEXT_BYTES = 1 << 20
+_NAME = re.compile(r"rank_(\d{5,})\.trace\.gz")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a file may hold, so that a small one cannot fill the memory."""
+
+    line_bytes: int = 64 << 20
+    events: int = 100_000_000
+    text_bytes: int = 64 << 30
+
+
+LIMITS = Limits()
+
+
+def trace_path(directory: Path, rank: int) -> Path:
+    """Where a directory of traces holds that of ``rank``."""
+    return directory / f"rank_{rank:05d}.trace.gz"
+
+
+class TraceWriter:
+    """Writes a rank's trace as its events come.
+
+    The file appears under its name when closed; until then, and when the block it is used in
+    fails, there is none (or the old one). Threads may write: events stay whole, in the order of
+    the calls.
+
+    Raises:
+        InputError: when the file cannot be written.
+    """
+
+    def __init__(self, path: Path, header: Header) -> None:
+        self._path = path
+        self._lines = [encode_header(header)]
+        self._lock = threading.Lock()
+        self._compress = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, GZIP_WINDOW)
+        self._place = ExitStack()
+        try:
+            self._file = self._place.enter_context(replacing_bytes(path))
+        except OSError as error:
+            raise unwritable(FIELD, path, error) from error
+
+    def write(self, event: Event) -> None:
+        """Append an event.
+
+        Raises:
+            TypeError, ValueError: for what no file holds (``encode_event``).
+            InputError: when the file cannot be written.
+        """
+        line = encode_event(event)
+        with self._lock:
+            self._lines.append(line)
+            if len(self._lines) >= WRITE_LINES:
+                self._flush()
+
+    def close(self) -> None:
+        """Finish the file and give it its name."""
+        try:
+            with self._lock:
+                self._flush()
+                self._file.write(self._compress.flush())
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        try:
+            self._place.close()
+        except OSError as error:
+            raise unwritable(FIELD, self._path, error) from error
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Leave no file."""
+        error = error or RuntimeError("the trace was abandoned")
+        try:
+            self._place.__exit__(type(error), error, error.__traceback__)
+        except BaseException as raised:
+            if raised is not error:
+                raise
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon(error)
+
+    def _flush(self) -> None:
+        text = "\n".join(self._lines) + "\n" if self._lines else ""
+        self._lines.clear()
+        try:
+            self._file.write(self._compress.compress(text.encode("ascii")))
+        except OSError as error:
+            raise unwritable(FIELD, self._path, error) from error
+
+
+class TraceReader:
+    """Reads a rank's trace event by event: ``header`` at once, the events by iterating, once.
+
+    Raises:
+        InputError: naming file and line, for a file that is missing, cut short, over the
+            ``limits`` or not what ``codec.py`` says.
+    """
+
+    def __init__(self, path: Path, limits: Limits = LIMITS) -> None:
+        self._path = path
+        self._limits = limits
+        self._lines = self._checked_lines()
+        try:
+            self.header = decode_header(next(self._lines, ""))
+        except MalformedError as error:
+            raise self._bad(1, str(error)) from None
+
+    def __iter__(self) -> Iterator[Event]:
+        number = 1
+        for line in self._lines:
+            number += 1
+            if number - 1 > self._limits.events:
+                raise self._bad(number, f"has more than {self._limits.events} events")
+            try:
+                yield decode_event(line)
+            except MalformedError as error:
+                raise self._bad(number, str(error)) from None
+
+    def close(self) -> None:
+        """Close the file before its end was read."""
+        self._lines.close()
+
+    def __enter__(self) -> TraceReader:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _bad(self, line: int, problem: str) -> InputError:
+        return InputError(FIELD, f"{self._path}:{line}", problem)
+
+    def _checked_lines(self) -> Generator[str, None, None]:
+        number, rest = 1, b""
+        for piece in self._pieces():
+            lines = (rest + piece).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                yield self._ascii(number, line)
+                number += 1
+            if len(rest) > self._limits.line_bytes:
+                raise self._bad(number, f"is longer than {self._limits.line_bytes} bytes")
+        if rest:
+            raise self._bad(number, "does not end: the file was cut short")
+
+    def _ascii(self, number: int, line: bytes) -> str:
+        if len(line) > self._limits.line_bytes:
+            raise self._bad(number, f"is longer than {self._limits.line_bytes} bytes")
+        try:
+            return line.decode("ascii")
+        except UnicodeDecodeError:
+            raise self._bad(number, "is not ASCII") from None
+
+    def _pieces(self) -> Iterator[bytes]:
+        """The text, decompressed in pieces of at most ``TEXT_BYTES``."""
+        try:
+            with self._path.open("rb") as file:
+                yield from self._decompressed(file)
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+            raise InputError(FIELD, self._path, problem) from error
+        except zlib.error:
+            raise InputError(FIELD, self._path, "is not gzip, or damaged") from None
+
+    def _decompressed(self, file: BinaryIO) -> Iterator[bytes]:
+        decompress = zlib.decompressobj(GZIP_WINDOW)
+        total = 0
+        compressed = b""
+        while not decompress.eof:
+            compressed = decompress.unconsumed_tail or file.read(READ_BYTES)
+            piece = decompress.decompress(compressed, TEXT_BYTES)
+            if not compressed and not piece:
+                raise InputError(FIELD, self._path, "was cut short")
+            total += len(piece)
+            if total > self._limits.text_bytes:
+                problem = f"holds more than {self._limits.text_bytes} bytes of text"
+                raise InputError(FIELD, self._path, problem)
+            yield piece
+        if decompress.unused_data or file.read(1):
+            raise InputError(FIELD, self._path, "has something after its end")
+
+
+def write_trace(path: Path, trace: Trace) -> None:
+    """Write a whole trace.
+
+    Raises:
+        InputError: when the file cannot be written.
+    """
+    with TraceWriter(path, trace.header) as writer:
+        for event in trace.events:
+            writer.write(event)
+
+
+def read_trace(path: Path, limits: Limits = LIMITS) -> Trace:
+    """A whole trace.
+
+    Raises:
+        InputError: as ``TraceReader``.
+    """
+    with TraceReader(path, limits) as reader:
+        return Trace(reader.header, tuple(reader))
+
+
+def find_traces(directory: Path) -> dict[int, Path]:
+    """The traces of a directory by rank, in order of rank. Other files are passed over.
+
+    Raises:
+        InputError: when it is no directory or holds no trace.
+    """
+    if not directory.is_dir():
+        raise InputError(FIELD, directory, "is no directory")
+    found = {}
+    for path in directory.iterdir():
+        match = _NAME.fullmatch(path.name)
+        if match is not None:
+            found[int(match.group(1))] = path
+    if not found:
+        raise InputError(FIELD, directory, "holds no trace", "rank_00000.trace.gz and the like")
+    return dict(sorted(found.items()))
+
+
+def read_directory(directory: Path, limits: Limits = LIMITS) -> tuple[Trace, ...]:
+    """All traces of a directory, which must be of one job, in order of rank.
+
+    Raises:
+        InputError: as ``TraceReader`` and ``find_traces``, for a file that holds another rank than
+            it is named after, and for ranks of another world.
+    """
+    traces: list[Trace] = []
+    for rank, path in find_traces(directory).items():
+        trace = read_trace(path, limits)
+        if trace.header.rank != rank:
+            raise InputError(FIELD, path, f"holds the trace of rank {trace.header.rank}")
+        if traces and trace.header.world_size != traces[0].header.world_size:
+            sizes = f"{trace.header.world_size} ranks, others of {traces[0].header.world_size}"
+            raise InputError(FIELD, path, f"is of a job of {sizes}")
+        traces.append(trace)
+    return tuple(traces)

@@ -1,0 +1,69 @@
+"""Tensors that a fused kernel never writes: those that only live inside of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    Argument,
+    Begin,
+    Collective,
+    End,
+    Event,
+    Free,
+    Op,
+    TensorSpec,
+)
+
+FUSED = "fused"
+
+
+# What no compiler fuses with its neighbours: it reads and writes memory of its own.
+_KERNELS = (
+    *("aten._fused_", "aten._grouped_mm", "aten._scaled_", "aten.addmm", "aten.baddbmm"),
+    *("aten.bmm", "aten.convolution", "aten.mm", "emulated.", "fsdp.", "higher_order."),
+)
+
+
+def is_kernel_of_its_own(name: str) -> bool:
+    """Whether an operation stays a kernel of its own inside a fused region: a product,
+    attention, a vendor's kernel."""
+    return name.startswith(_KERNELS)
+
+
+def storages_within_fusions(events: Iterable[Event]) -> frozenset[int]:
+    """Storages that only pass between operations fused with each other, within one region.
+
+    A compiler keeps these in registers, so they take no device memory. Regions within regions
+    count as the outermost. What a kernel of its own or a communication reads or writes is in
+    memory, even when it is gone again before the region ends.
+    """
+    depth = region = 0
+    allocated: dict[int | None, int] = {}
+    found: set[int] = set()
+    for event in events:
+        if isinstance(event, Begin) and event.kind == FUSED:
+            region += depth == 0
+            depth += 1
+        elif isinstance(event, End) and event.kind == FUSED:
+            depth = max(depth - 1, 0)
+        elif isinstance(event, Alloc) and depth:
+            allocated[event.storage] = region
+        elif isinstance(event, Op) and depth and is_kernel_of_its_own(event.name):
+            for tensor in (*_tensors(event.inputs), *event.outputs):
+                allocated.pop(tensor.storage, None)
+        elif isinstance(event, Collective) and depth:
+            for storage in (*event.inputs, *event.outputs):
+                allocated.pop(storage, None)
+        elif isinstance(event, Free) and depth and allocated.get(event.storage) == region:
+            found.add(event.storage)
+    return frozenset(found)
+
+
+def _tensors(arguments: tuple[Argument, ...]) -> Iterator[TensorSpec]:
+    for argument in arguments:
+        if isinstance(argument, TensorSpec):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _tensors(argument)

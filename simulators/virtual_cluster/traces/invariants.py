@@ -1,0 +1,308 @@
+"""What every healthy training trace has in common: guards against silent nonsense.
+
+Emulated data is not computed, so a script can take a wrong turn without failing: skip its training
+loop, fall back to slow paths, keep what it should have freed. Each check here looks for one such
+turn and says what it found, where, and what usually causes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from trainscout.simulators.virtual_cluster.traces.collate import communication, match
+from trainscout.simulators.virtual_cluster.traces.events import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    Alloc,
+    Collective,
+    Event,
+    Free,
+    Group,
+    Op,
+    Parameters,
+    Phase,
+    PointToPoint,
+    Resize,
+    Site,
+    Synchronise,
+    Trace,
+    ValueRead,
+    Violation,
+    WorkWait,
+)
+
+# A step may keep a little more than the one before: a list of losses, a larger scratch buffer.
+GROWTH_BYTES = 1 << 20
+GROWTH_SHARE = 0.001
+# As many equal small kernels in an optimizer step are a loop over parameters.
+LOOP_LENGTH = 100
+# What optimizers do to each parameter, unless to all at once. Norms are not among them: some
+# frameworks clip gradients one by one on a GPU too.
+_PER_PARAMETER = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("add_", "addcdiv_", "addcmul_", "div_", "lerp_", "mul", "mul_", "sqrt", "sub_"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a caller who knows the model expects of a rank; None is not checked.
+
+    ``parameters`` is the number of elements of this rank's part, ``parameter_bytes`` their size,
+    ``steps`` how many optimizer steps the script was to run.
+    """
+
+    parameters: int | None = None
+    parameter_bytes: int | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A broken invariant: which, where, what was found, and what usually causes it."""
+
+    invariant: str
+    rank: int | None
+    where: str
+    problem: str
+    likely_cause: str
+
+    def __str__(self) -> str:
+        who = "" if self.rank is None else f"rank {self.rank}, "
+        return f"{self.invariant}: {who}{self.where}: {self.problem}; {self.likely_cause}"
+
+
+def check_trace(trace: Trace, expected: Expected | None = None) -> tuple[Finding, ...]:
+    """The broken invariants of one rank, none if it is sound."""
+    wanted = expected or Expected()
+    return tuple(finding for check in _CHECKS for finding in check(trace, wanted))
+
+
+def check_together(traces: Sequence[Trace]) -> tuple[Finding, ...]:
+    """The broken invariants of what some or all ranks of one job do together."""
+    cause = "ranks took different branches on values that one of them could not know"
+    found = []
+    for mismatch in match([communication(trace) for trace in traces]).mismatches:
+        where = f"{mismatch.communicator}, call {mismatch.sequence}"
+        problem = f"{mismatch.field} differs: {mismatch.first}; {mismatch.second}"
+        found.append(Finding("collectives match", None, where, problem, cause))
+    return tuple(found)
+
+
+def _steps(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """Training really ran: forward, backward and an optimizer step, as often as asked."""
+    launched: Counter[str] = Counter()
+    stepped: set[int] = set()
+    phase, step = "setup", 0
+    for event in trace.events:
+        if isinstance(event, Phase):
+            phase, step = event.phase, event.step
+        elif isinstance(event, Op):
+            launched[phase] += 1
+            if phase == OPTIMIZER:
+                stepped.add(step)
+    rank = trace.header.rank
+    for name in (FORWARD, BACKWARD):
+        if not launched[name]:
+            problem = f"no operation was launched in any {name} pass"
+            yield Finding("iterations", rank, "whole trace", problem, _skipped(trace))
+    if not stepped:
+        problem = "no optimizer step launched any operation"
+        yield Finding("optimizer step", rank, "whole trace", problem, _skipped(trace))
+    elif wanted.steps is not None and len(stepped) != wanted.steps:
+        problem = f"{len(stepped)} optimizer steps ran, {wanted.steps} were expected"
+        yield Finding("optimizer step", rank, "whole trace", problem, _skipped(trace))
+
+
+def _skipped(trace: Trace) -> str:
+    """Where the script may have taken the wrong turn: its last reads of unknown values."""
+    sites = _sites(trace.events)
+    reads = [
+        f"{event.operation}={event.value} at {_place(sites, event.site)}"
+        for event in trace.events
+        if isinstance(event, ValueRead) and event.grade == "invented"
+    ]
+    if not reads:
+        return "the script ended before training, or trains in a way that is not recognised"
+    places = "; ".join(list(dict.fromkeys(reads))[-3:])
+    return f"the script may have branched on values that nobody could know: {places}"
+
+
+def _parameters(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """The parameters are on the device, whole, and as many as the model has."""
+    rank = trace.header.rank
+    live: dict[int, int] = {}
+    for event in trace.events:
+        _follow(live, event)
+        if isinstance(event, Parameters):
+            break
+    else:
+        if wanted.parameters is not None or wanted.parameter_bytes is not None:
+            cause = "no optimizer step began, or the model has no parameter on the device"
+            yield Finding("parameters", rank, "whole trace", "none were recorded", cause)
+        return
+    where = "as the first optimizer step begins"
+    gone = [storage for storage in event.storages if storage not in live]
+    if gone:
+        problem = f"{len(gone)} of {len(event.storages)} storages of parameters are not allocated"
+        cause = "parameters were made on the host and never moved, or freed behind their modules"
+        yield Finding("parameters", rank, where, problem, cause)
+    held = sum(live.get(storage, 0) for storage in event.storages)
+    if not gone and held < event.bytes:
+        problem = f"parameters of {event.bytes} bytes are held in {held} bytes of device memory"
+        cause = "their storages were resized away and not brought back"
+        yield Finding("parameters", rank, where, problem, cause)
+    for name, found, asked in (
+        ("elements", event.elements, wanted.parameters),
+        ("bytes", event.bytes, wanted.parameter_bytes),
+    ):
+        if asked is not None and found != asked:
+            problem = f"{found} {name} of parameters, the model has {asked} on this rank"
+            cause = "another model, layout or precision than the one described"
+            yield Finding("parameters", rank, where, problem, cause)
+
+
+def _memory(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """From the second step on, each ends with the memory the one before ended with."""
+    del wanted
+    ends: dict[int, int] = {}
+    live: dict[int, int] = {}
+    inside: int | None = None
+    for event in trace.events:
+        _follow(live, event)
+        if isinstance(event, Phase):
+            if inside is not None:
+                ends[inside] = sum(live.values())
+            inside = event.step if event.phase == OPTIMIZER else None
+    if inside is not None:
+        ends[inside] = sum(live.values())
+    steps = sorted(ends)
+    # The first step makes the optimizer's state.
+    for before, after in itertools.pairwise(steps[1:]):
+        growth = ends[after] - ends[before]
+        if growth > max(GROWTH_BYTES, GROWTH_SHARE * ends[before]):
+            problem = f"{growth} bytes more are allocated than after step {before}"
+            cause = "something keeps tensors of a step alive: a list of losses with their graphs, "
+            cause += "a work or hook that never ends, gradients that are not reset"
+            where = f"end of step {after}"
+            yield Finding("memory returns", trace.header.rank, where, problem, cause)
+
+
+def _follow(live: dict[int, int], event: Event) -> None:
+    """Keep ``live``, bytes by storage, up to date."""
+    if isinstance(event, (Alloc, Resize)):
+        live[event.storage] = event.bytes
+    elif isinstance(event, Free):
+        live.pop(event.storage, None)
+
+
+def _loops(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """Optimizers handle all parameters at once, as on a GPU."""
+    del wanted
+    counts: dict[int, Counter[str]] = {}
+    phase, step = "setup", 0
+    for event in trace.events:
+        if isinstance(event, Phase):
+            phase, step = event.phase, event.step
+        elif phase != OPTIMIZER or not isinstance(event, Op):
+            continue
+        elif event.name.rpartition(".")[0] in _PER_PARAMETER:
+            counts.setdefault(step, Counter())[event.name] += 1
+    for step, names in counts.items():
+        name, count = names.most_common(1)[0]
+        if count >= LOOP_LENGTH:
+            problem = f"{name} was launched {count} times"
+            cause = (
+                "the optimizer or gradient clipping goes one parameter at a time: foreach=False "
+            )
+            cause += "in the script, or torch no longer takes emulated tensors for foreach kernels"
+            where = f"optimizer of step {step}"
+            yield Finding("foreach kernels", trace.header.rank, where, problem, cause)
+            return
+
+
+def _works(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """Every communication is waited for, by a stream or by the host."""
+    del wanted
+    open_works: dict[int, Collective | PointToPoint] = {}
+    for event in trace.events:
+        if isinstance(event, (Collective, PointToPoint)):
+            open_works[event.work] = event
+        elif isinstance(event, WorkWait):
+            open_works.pop(event.work, None)
+        elif isinstance(event, Synchronise) and event.scope == "device":
+            open_works.clear()
+    if open_works:
+        sites = _sites(trace.events)
+        first = next(iter(open_works.values()))
+        problem = f"{len(open_works)} communications are never waited for, the first a "
+        problem += f"{first.kind} of group {first.group}"
+        cause = "a handle of an asynchronous call was dropped: its result is used too early"
+        where = _place(sites, first.site)
+        yield Finding("works end", trace.header.rank, where, problem, cause)
+
+
+def _calls(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """A rank uses only communicators it is in, and none of their calls is lost."""
+    del wanted
+    rank = trace.header.rank
+    sites = _sites(trace.events)
+    groups: dict[str, Group] = {}
+    following: Counter[str] = Counter()
+    for event in trace.events:
+        if isinstance(event, Group):
+            groups[event.name] = event
+        if not isinstance(event, (Collective, PointToPoint)):
+            continue
+        group = groups.get(event.group)
+        where = _place(sites, event.site)
+        if group is None or rank not in group.ranks:
+            problem = f"{event.kind} of group {event.group}, which the rank is not in"
+            cause = "the group was made before the trace began, or for other ranks"
+            yield Finding("collectives match", rank, where, problem, cause)
+            return
+        if isinstance(event, Collective):
+            if event.sequence != following[event.group]:
+                problem = f"call {event.sequence} of group {event.group} follows call "
+                problem += f"{following[event.group] - 1}"
+                cause = "calls were recorded twice, or not at all"
+                yield Finding("collectives match", rank, where, problem, cause)
+                return
+            following[event.group] += 1
+
+
+def _violations(trace: Trace, wanted: Expected) -> Iterator[Finding]:
+    """Nothing was done that a GPU would punish."""
+    del wanted
+    sites = _sites(trace.events)
+    for event in trace.events:
+        if isinstance(event, Violation):
+            where = _place(sites, event.site)
+            cause = "on a GPU this is a race or an error"
+            yield Finding(event.kind, trace.header.rank, where, event.message, cause)
+
+
+def _sites(events: Sequence[Event]) -> dict[int, Site]:
+    return {event.number: event for event in events if isinstance(event, Site)}
+
+
+def _place(sites: Mapping[int, Site], number: int | None) -> str:
+    site = None if number is None else sites.get(number)
+    return "unknown place" if site is None else f"{site.file}:{site.line} in {site.function}"
+
+
+_CHECKS: tuple[Callable[[Trace, Expected], Iterator[Finding]], ...] = (
+    _steps,
+    _parameters,
+    _memory,
+    _loops,
+    _works,
+    _calls,
+    _violations,
+)

@@ -1,0 +1,152 @@
+"""Fused attention as PyTorch offers it.
+
+Its own flash kernels are FlashAttention-2; cuDNN's are the newest of the GPU's generation; the
+memory-efficient ones (CUTLASS, from xFormers) run about as fast as the first FlashAttention
+(Dao 2023, arXiv 2307.08691, figures 4 to 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import Attention
+from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    flag,
+    precision,
+    short_name,
+    tensor,
+)
+
+RULE = "attention"
+FLASH, EFFICIENT, CUDNN = "flash2", "flash1", "flash"
+
+
+def attention(
+    op: Op,
+    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    causal: bool,
+    pass_: str,
+    dtype: str,
+    kernel: str,
+    estimated: bool = False,
+) -> Lowered:
+    """From the shapes of queries, keys and values: sequences, heads, tokens, width."""
+    (batch, heads, seq_q, width), (_, kv_heads, seq_k, _), (_, _, _, width_v) = shapes
+    if not (batch and heads and kv_heads and seq_q and seq_k):
+        return FREE
+    made = Attention(
+        short_name(op),
+        batch,
+        heads,
+        kv_heads,
+        seq_q,
+        seq_k,
+        width,
+        width_v,
+        causal,
+        pass_,
+        dtype,
+        kernel,
+    )
+    return Lowered((made,), RULE, estimated)
+
+
+def scaled_dot_product(kernel: str, pass_: str, causal_at: int) -> Callable[[Op], Lowered]:
+    """A rule for operations on ``[sequences, heads, tokens, width]``; backward ones begin with the
+    output's gradient."""
+    first = 0 if pass_ == "fwd" else 1
+
+    def rule(op: Op) -> Lowered:
+        query, key, value = (tensor(op, first + each) for each in range(3))
+        shapes = _four(op, query), _four(op, key), _four(op, value)
+        causal = flag(op, causal_at)
+        return attention(op, shapes, causal, pass_, precision(query), kernel)
+
+    return rule
+
+
+def packed(
+    kernel: str, pass_: str, lengths_at: int, longest_at: int, causal_at: int
+) -> Callable[[Op], Lowered]:
+    """A rule for operations on ``[sequences, tokens, heads, width]``, or without the first
+    dimension on sequences one behind the other, whose bounds are the argument ``lengths_at``
+    and of which the longest has ``longest_at`` tokens."""
+    first = 0 if pass_ == "fwd" else 1
+
+    def rule(op: Op) -> Lowered:
+        specs = [tensor(op, first + each) for each in range(3)]
+        bounds = op.inputs[lengths_at] if lengths_at < len(op.inputs) else None
+        made = []
+        for each, spec in enumerate(specs):
+            if len(spec.shape) == 4 and not isinstance(bounds, TensorSpec):
+                sequences, tokens, heads, width = spec.shape
+            else:
+                if not isinstance(bounds, TensorSpec):
+                    place = f"trace.op[{op.name}].inputs[{lengths_at}]"
+                    raise InputError(place, bounds, "are no bounds of sequences", "a tensor")
+                longest = op.inputs[longest_at + (each > 0)]
+                heads, width = spec.shape[-2:]
+                sequences = bounds.shape[0] - 1
+                total = spec.shape[-3]
+                # Sequences of unequal length cost what so many of the longest would, in tokens.
+                tokens = int(longest) if isinstance(longest, int) else -(-total // sequences)
+                sequences = max(1, round(total / max(1, tokens)))
+            made.append((sequences, heads, tokens, width))
+        causal_given = op.inputs[causal_at] if causal_at < len(op.inputs) else False
+        causal = bool(causal_given) and not isinstance(causal_given, TensorSpec)
+        shapes = (made[0], made[1], made[2])
+        return attention(op, shapes, causal, pass_, precision(specs[0]), kernel)
+
+    return rule
+
+
+def flex(pass_: str) -> Callable[[Op], Lowered]:
+    """A rule for FlexAttention: ``query, key, value, ..., block mask, ...``.
+
+    A Triton kernel that comes near FlashAttention-2. What its mask leaves out only the device
+    knows; one other than the empty mask is taken to be causal, which is an estimate.
+    """
+
+    def rule(op: Op) -> Lowered:
+        query, key, value = (tensor(op, each) for each in range(3))
+        shapes = _four(op, query), _four(op, key), _four(op, value)
+        masks = [each[-1] for each in op.inputs if isinstance(each, tuple) and _is_mask(each)]
+        causal = any("noop" not in str(mask) for mask in masks)
+        return attention(op, shapes, causal, pass_, precision(query), FLASH, estimated=True)
+
+    return rule
+
+
+def _is_mask(argument: tuple[Argument, ...]) -> bool:
+    """Lengths of queries and keys first, the name of the mask's function last."""
+    return len(argument) > 3 and isinstance(argument[0], int) and isinstance(argument[-1], str)
+
+
+def _four(op: Op, spec: TensorSpec) -> tuple[int, ...]:
+    if len(spec.shape) != 4:
+        problem = "is no attention operand"
+        raise InputError(f"trace.op[{op.name}].shape", spec.shape, problem, "four dimensions")
+    return spec.shape
+
+
+_SDP = "aten._scaled_dot_product"
+TABLE = {
+    f"{_SDP}_flash_attention": scaled_dot_product(FLASH, "fwd", 4),
+    f"{_SDP}_flash_attention_backward": scaled_dot_product(FLASH, "bwd", 11),
+    f"{_SDP}_flash_attention_for_cpu": scaled_dot_product(FLASH, "fwd", 4),
+    f"{_SDP}_flash_attention_for_cpu_backward": scaled_dot_product(FLASH, "bwd", 7),
+    f"{_SDP}_efficient_attention": scaled_dot_product(EFFICIENT, "fwd", 6),
+    f"{_SDP}_efficient_attention_backward": scaled_dot_product(EFFICIENT, "bwd", 11),
+    f"{_SDP}_cudnn_attention": scaled_dot_product(CUDNN, "fwd", 6),
+    f"{_SDP}_cudnn_attention_backward": scaled_dot_product(CUDNN, "bwd", 14),
+    "aten.scaled_dot_product_attention": scaled_dot_product(FLASH, "fwd", 5),
+    "higher_order.flex_attention": flex("fwd"),
+    "higher_order.flex_attention_backward": flex("bwd"),
+    "aten._flash_attention_forward": packed(FLASH, "fwd", 3, 5, 8),
+    "aten._flash_attention_backward": packed(FLASH, "bwd", 6, 8, 11),
+    "aten._efficient_attention_forward": packed(EFFICIENT, "fwd", 4, 6, 9),
+    "aten._efficient_attention_backward": packed(EFFICIENT, "bwd", 6, 8, 14),
+}

@@ -1,0 +1,176 @@
+"""Matrix products, plain, batched, quantised and grouped.
+
+Layouts from strides: a left operand whose rows (over k) lie side by side and a right one whose
+columns do (a transposed weight) are a forward product, TN; both row by row an input gradient, NN;
+a left operand transposed a weight gradient, NT.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Kernel, Streaming
+from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    elements,
+    in_place,
+    item_bytes,
+    keyword,
+    moved,
+    on_device,
+    precision,
+    short_name,
+    tensor,
+)
+
+RULE = "gemm"
+GROUPED_RULE = "grouped_gemm"
+
+
+def mm(op: Op) -> Lowered:
+    """``mm(a, b)``, ``bmm(a, b)``."""
+    return product(op, tensor(op, 0), tensor(op, 1))
+
+
+def addmm(op: Op) -> Lowered:
+    """``addmm(c, a, b)``, ``baddbmm(c, a, b)``: a bias is added in the epilogue."""
+    accumulate = in_place(op) and tensor(op, 0).dtype == "float32"
+    return product(op, tensor(op, 1), tensor(op, 2), accumulate)
+
+
+def product(op: Op, left: TensorSpec, right: TensorSpec, accumulate: bool = False) -> Lowered:
+    """``left[.., m, k] right[.., k, n]`` with equal leading dimensions."""
+    if len(left.shape) < 2 or len(right.shape) < 2 or left.shape[-1] != right.shape[-2]:
+        shapes = f"{left.shape} x {right.shape}"
+        raise InputError(f"trace.op[{op.name}].inputs", shapes, "is no matrix product")
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    batch = math.prod(left.shape[:-2])
+    return gemm(op, m, n, k, precision(left), batch, layout_of(left, right), accumulate)
+
+
+def gemm(
+    op: Op,
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    batch: int = 1,
+    layout: str = "TN",
+    accumulate: bool = False,
+) -> Lowered:
+    if not (m and n and k and batch):
+        return FREE
+    kernel = Gemm(short_name(op), m, n, k, dtype, batch, layout, accumulate)
+    return Lowered((kernel,), RULE)
+
+
+def layout_of(left: TensorSpec, right: TensorSpec) -> str:
+    """The layout of a product of two matrices, see above. Both transposed counts as TN."""
+    if row_major(right):
+        return "NN" if row_major(left) else "NT"
+    return "TN"
+
+
+def row_major(spec: TensorSpec) -> bool:
+    """Whether the last dimension lies side by side in memory."""
+    if spec.strides is None or spec.shape[-1] == 1:
+        return True
+    return spec.strides[-1] == 1
+
+
+def linear(op: Op) -> Lowered:
+    """``linear(x, weight, bias)``."""
+    x, weight = tensor(op, 0), tensor(op, 1)
+    rows = math.prod(x.shape[:-1])
+    return gemm(op, rows, math.prod(weight.shape[:-1]), x.shape[-1], precision(x))
+
+
+def matmul(op: Op) -> Lowered:
+    """``matmul(a, b)`` before it is taken apart: vectors, matrices, broadcast batches."""
+    left, right = tensor(op, 0), tensor(op, 1)
+    if len(left.shape) < 2 or len(right.shape) < 2:
+        return matrix_vector(op)
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    if len(right.shape) == 2:
+        rows = math.prod(left.shape[:-1])
+        return gemm(op, rows, n, k, precision(left), layout=layout_of(left, right))
+    batch = elements(op.outputs[0]) // (m * n) if m and n else 0
+    return gemm(op, m, n, k, precision(left), batch, layout_of(left, right))
+
+
+def matrix_vector(op: Op) -> Lowered:
+    """Products with vectors: memory-bound."""
+    total = moved(on_device(op.inputs)) + moved(op.outputs)
+    return Lowered((Streaming(short_name(op), "reduce", total),), RULE)
+
+
+def scaled_mm(op: Op) -> Lowered:
+    """``_scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)``.
+
+    8-bit operands are always passed TN. Forward products may keep their sums in the tensor
+    cores (``use_fast_accum``); gradients do not, which is what tells the passes apart.
+    """
+    left, right = tensor(op, 0), tensor(op, 1)
+    fast = op.inputs[-1] is True or keyword(op, "use_fast_accum") is True
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    return gemm(op, m, n, k, precision(left), layout="TN" if fast else "NN")
+
+
+def grouped_mm(op: Op) -> Lowered:
+    """``_grouped_mm(a, b, offsets, ...)`` and its scaled form: one kernel for all groups.
+
+    ``offsets`` cut rows of ``a`` (two dimensions, ``b`` three), columns of ``b`` (the reverse),
+    or what is contracted (both two). How many each group gets only the device knows: equal shares.
+    """
+    left, right = tensor(op, 0), tensor(op, 1)
+    a, b = left.shape, right.shape
+    dtype, name = precision(left), short_name(op)
+    kernel: Kernel
+    if len(a) == 3 and len(b) == 3:
+        return product(op, left, right)
+    if len(a) == 2 and len(b) == 3:
+        groups, n, k = b[0], b[2], a[1]
+        layout = "NN" if row_major(right) else "TN"
+        rows = a[0]
+    elif len(a) == 3 and len(b) == 2:
+        groups, n, k, layout, rows = a[0], a[1], a[2], "TN", b[1]
+    else:
+        groups = op.outputs[0].shape[0]
+        n, k, layout, rows = a[0], b[1], "NT", a[1]
+    if not (groups and n and k and rows):
+        return FREE
+    kernel = GroupedGemm(name, groups, -(-rows // groups), n, k, dtype, layout, one_kernel=True)
+    return Lowered((kernel,), GROUPED_RULE)
+
+
+def outer(op: Op) -> Lowered:
+    """``addr`` and the like: writes a matrix from two vectors."""
+    written = sum(elements(spec) * item_bytes(spec) for spec in op.outputs)
+    return Lowered((Streaming(short_name(op), "elementwise", written),), RULE)
+
+
+TABLE = {
+    "aten.mm": mm,
+    "aten.bmm": mm,
+    "aten.addmm": addmm,
+    "aten.addmm_": addmm,
+    "aten._addmm_activation": addmm,
+    "aten.baddbmm": addmm,
+    "aten.baddbmm_": addmm,
+    "aten.linear": linear,
+    "aten.matmul": matmul,
+    "aten.mv": matrix_vector,
+    "aten.addmv": matrix_vector,
+    "aten.dot": matrix_vector,
+    "aten.vdot": matrix_vector,
+    "aten.addr": outer,
+    "aten.addbmm": addmm,
+    "aten._int_mm": mm,
+    "aten._scaled_mm": scaled_mm,
+    "aten._scaled_mm_v2": scaled_mm,
+    "aten._grouped_mm": grouped_mm,
+    "aten._scaled_grouped_mm": grouped_mm,
+    "aten._scaled_grouped_mm_v2": grouped_mm,
+}

@@ -1,0 +1,232 @@
+"""What moves or makes data: copies, casts, fills, joins, gathers and scatters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.virtual_cluster.traces.events import Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.normalisation import streaming
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    elements,
+    in_place,
+    item_bytes,
+    keyword,
+    moved,
+    on_device,
+    short_name,
+    tensor,
+    touched_bytes,
+)
+
+# Digits of keys that a radix sort takes in one pass over keys and indices.
+_RADIX_BITS = 8
+
+
+def copy(op: Op) -> Lowered:
+    """``copy_(to, from)``: between dtypes a cast, across the bus a transfer."""
+    return _copied(op, tensor(op, 1), tensor(op, 0))
+
+
+def clone(op: Op) -> Lowered:
+    """``clone``, ``_to_copy``, ``contiguous``: one tensor into another, or to the host."""
+    source = tensor(op, 0)
+    # A trace may leave out what is not on the device.
+    target = op.outputs[0] if op.outputs else replace(source, storage=None)
+    return _copied(op, source, target)
+
+
+def _copied(op: Op, source: TensorSpec, target: TensorSpec) -> Lowered:
+    if source.storage is None and target.storage is None:
+        return FREE
+    if source.storage is None or target.storage is None:
+        crossing = elements(source if target.storage is None else target)
+        size = crossing * item_bytes(source)
+        return Lowered((), "host_copy", transfer_bytes=size)
+    written = touched_bytes(target)
+    # A broadcast source is read once, but every element of the target is written.
+    total = min(touched_bytes(source), elements(target) * item_bytes(source)) + written
+    if source.dtype != target.dtype:
+        return streaming(op, "cast", total)
+    transposing = _transposed(source) != _transposed(target)
+    return streaming(op, "permute" if transposing else "memcpy", total)
+
+
+def _transposed(spec: TensorSpec) -> bool:
+    """Whether neighbours in the last dimension are not neighbours in memory."""
+    if spec.strides is None:
+        return False
+    inner = [
+        stride for length, stride in zip(spec.shape, spec.strides, strict=True) if length != 1
+    ]
+    return bool(inner) and inner[-1] > 1
+
+
+def fill(op: Op) -> Lowered:
+    """Writes a tensor, its first argument (in place) or its output."""
+    targets = on_device(op.inputs[:1]) if in_place(op) else list(op.outputs)
+    return streaming(op, "elementwise", moved(targets))
+
+
+def joined(op: Op) -> Lowered:
+    """Concatenation, stacking, padding, shifting: what is written, read once before."""
+    return streaming(op, "memcpy", moved(on_device(op.inputs)) + moved(op.outputs))
+
+
+def repeated(op: Op) -> Lowered:
+    """Copies of one tensor in a larger one."""
+    return streaming(op, "memcpy", moved(on_device(op.inputs[:1])) + moved(op.outputs))
+
+
+def split_copy(op: Op) -> Lowered:
+    """One tensor copied out into several (which may not be listed): ``split_with_sizes_copy``."""
+    source = touched_bytes(tensor(op, 0))
+    return streaming(op, "memcpy", 2 * source)
+
+
+def gathered_in(op: Op) -> Lowered:
+    """FSDP's copy of a shard's tensors into the buffer that is gathered."""
+    sources = on_device(op.inputs[:1])
+    return streaming(op, "memcpy", 2 * moved(sources), launches=max(1, len(sources) // 64))
+
+
+def chunked(op: Op) -> Lowered:
+    """``chunk_cat``: tensors cut and interleaved into one, which may be of another dtype."""
+    sources = on_device(op.inputs[:1])
+    targets = list(op.outputs)
+    read = moved(sources)
+    written = moved(targets[:1]) if targets else read
+    cast = bool(targets) and bool(sources) and targets[0].dtype != sources[0].dtype
+    return streaming(op, "cast" if cast else "memcpy", read + written)
+
+
+def gathered(op: Op) -> Lowered:
+    """Rows or elements picked by index: indices read, what is picked read and written."""
+    indices = moved(on_device(op.inputs[1:]))
+    return streaming(op, "permute", indices + 2 * moved(op.outputs))
+
+
+def scattered(adds: bool, source_at: int) -> Callable[[Op], Lowered]:
+    """A rule for writing values to indexed places; ``adds``: what was there is read too.
+
+    Out of place, the whole tensor is copied first.
+    """
+
+    def rule(op: Op) -> Lowered:
+        target = tensor(op, 0)
+        source = op.inputs[source_at] if source_at < len(op.inputs) else None
+        others = on_device(op.inputs[1:source_at] + op.inputs[source_at + 1 :])
+        indices = moved(others)
+        if isinstance(source, TensorSpec) and source.storage is not None:
+            values = elements(source)
+            read = touched_bytes(source)
+        else:
+            # One number goes to every place an index names.
+            values = max((elements(spec) for spec in others), default=0)
+            read = 0
+        places = values * item_bytes(target)
+        accumulates = adds or any(argument is True for argument in op.inputs[source_at:])
+        accumulates = accumulates or keyword(op, "accumulate") is True
+        total = indices + read + places * (2 if accumulates else 1)
+        if in_place(op):
+            return streaming(op, "permute", total)
+        whole = 2 * touched_bytes(target)
+        kernels = (
+            Streaming(f"{short_name(op)}_copy", "memcpy", whole),
+            Streaming(short_name(op), "permute", total),
+        )
+        return Lowered(kernels if total else kernels[:1], "permute") if whole else FREE
+
+    return rule
+
+
+def sort(op: Op) -> Lowered:
+    """A radix sort: keys and indices read and written once for every digit, plus a histogram."""
+    key = tensor(op, 0)
+    passes = -(-item_bytes(key) * 8 // _RADIX_BITS)
+    each = 2 * elements(key) * (item_bytes(key) + 8)
+    total = passes * each + touched_bytes(key)
+    if not elements(key):
+        return FREE
+    kernel = Streaming(short_name(op), "permute", total, launches=passes + 1)
+    return Lowered((kernel,), "sort", estimated=True)
+
+
+def top_k(op: Op) -> Lowered:
+    """Selection reads its rows for the threshold and again to collect what passes it."""
+    total = 2 * touched_bytes(tensor(op, 0)) + moved(op.outputs)
+    if not total:
+        return FREE
+    kernel = Streaming(short_name(op), "reduce", total, launches=2)
+    return Lowered((kernel,), "sort", estimated=True)
+
+
+def selected(op: Op) -> Lowered:
+    """Elements picked by a mask: the mask is counted, then values read and written."""
+    read = moved(on_device(op.inputs))
+    return streaming(op, "permute", read + moved(op.outputs), launches=3)
+
+
+def reduced(op: Op) -> Lowered:
+    """Reductions and scans: read once, the result written."""
+    return streaming(op, "reduce", moved(on_device(op.inputs)) + moved(op.outputs))
+
+
+def counted(op: Op) -> Lowered:
+    """Histograms: every index adds to a bin."""
+    read = moved(on_device(op.inputs))
+    return streaming(op, "reduce", 2 * read + moved(op.outputs), launches=2)
+
+
+def _table(rule: Callable[[Op], Lowered], names: str) -> dict[str, Callable[[Op], Lowered]]:
+    return {f"aten.{name}": rule for name in names.split()}
+
+
+TABLE = {
+    **_table(copy, "copy_ copy"),
+    **_table(
+        clone,
+        """clone _to_copy contiguous lift_fresh_copy to alias_copy as_strided_copy detach_copy
+        diagonal_copy narrow_copy permute_copy select_copy slice_copy squeeze_copy t_copy
+        transpose_copy unsqueeze_copy view_copy""",
+    ),
+    **_table(
+        fill,
+        """zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full rand randn
+        randint randperm rand_like randn_like randint_like normal arange range linspace eye
+        zero_ fill_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ log_normal_
+        cauchy_ zero scalar_tensor tril_indices triu_indices""",
+    ),
+    **_table(
+        joined, "cat stack hstack vstack constant_pad_nd pad roll flip rot90 block_diag _pack"
+    ),
+    **_table(repeated, "repeat repeat_interleave tile expand_copy pixel_shuffle pixel_unshuffle"),
+    **_table(split_copy, "split_with_sizes_copy split_copy unbind_copy"),
+    **_table(chunked, "_chunk_cat"),
+    **_table(
+        gathered, "index index_select gather take take_along_dim _unsafe_index unfold_copy im2col"
+    ),
+    **_table(scattered(False, 2), "index_put index_put_ _index_put_impl_ _unsafe_index_put"),
+    **_table(scattered(True, 3), "index_add index_add_ scatter_add scatter_add_ scatter_reduce"),
+    **_table(
+        scattered(False, 3), "scatter scatter_ index_copy index_copy_ index_fill index_fill_"
+    ),
+    **_table(scattered(True, 3), "scatter_reduce_"),
+    **_table(scattered(False, 1), "slice_scatter select_scatter diagonal_scatter"),
+    **_table(sort, "sort argsort msort _unique2 unique_consecutive unique_dim"),
+    **_table(top_k, "topk kthvalue median"),
+    **_table(selected, "masked_select nonzero nonzero_static masked_scatter"),
+    **_table(counted, "bincount histc searchsorted bucketize"),
+    **_table(
+        reduced,
+        """sum mean amax amin max min prod norm linalg_vector_norm argmax argmin any all var std
+        var_mean std_mean cumsum cumprod logsumexp logcumsumexp aminmax count_nonzero nansum trace
+        _fft_r2c _fft_c2r _fft_c2c linalg_matrix_norm cummax cummin equal
+        _is_all_true _is_any_true allclose dist multinomial mode""",
+    ),
+    "fsdp.all_gather_copy_in": gathered_in,
+    "fsdp.split_with_sizes_copy": split_copy,
+    "fsdp.chunk_cat": chunked,
+}

@@ -1,0 +1,168 @@
+"""Bytes, precision and memory layout of traced tensors, and arguments by position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.vocabulary import DTYPE_BYTES, tensors
+
+# Beside what emulated kernels take: what PyTorch's own operations may.
+ITEM_BYTES = {
+    **DTYPE_BYTES,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float4_e2m1fn_x2": 1,
+}
+# Arithmetic by operand type. PyTorch multiplies fp32 matrices in full precision unless told
+# otherwise (``torch.backends.cuda.matmul.allow_tf32``); 64-bit has no rate declared.
+PRECISION = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp32",
+    "complex64": "fp32",
+    "complex128": "fp32",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "float8_e4m3fnuz": "fp8",
+    "float8_e5m2fnuz": "fp8",
+    "int8": "fp8",
+    "uint8": "fp8",
+}
+# Device memory is read in sectors of this size.
+SECTOR_BYTES = 32
+
+
+def item_bytes(spec: TensorSpec) -> int:
+    """Bytes of one element.
+
+    Raises:
+        InputError: for a dtype that is not known.
+    """
+    try:
+        return ITEM_BYTES[spec.dtype]
+    except KeyError:
+        problem = "is not known"
+        raise InputError("trace.tensor.dtype", spec.dtype, problem, ITEM_BYTES) from None
+
+
+def precision(spec: TensorSpec) -> str:
+    """The arithmetic a product of such tensors runs in.
+
+    Raises:
+        InputError: for a dtype no product has.
+    """
+    if spec.dtype not in PRECISION:
+        problem = "has no matrix products"
+        raise InputError("trace.tensor.dtype", spec.dtype, problem, PRECISION)
+    return PRECISION[spec.dtype]
+
+
+def elements(spec: TensorSpec) -> int:
+    return math.prod(spec.shape)
+
+
+def touched_bytes(spec: TensorSpec) -> int:
+    """Bytes of device memory that going over a tensor once moves.
+
+    Broadcast dimensions (stride 0) are read once. Elements that do not lie side by side cost a
+    sector each, but never more than the stretch of memory they lie in.
+    """
+    if spec.storage is None:
+        return 0
+    size = item_bytes(spec)
+    if spec.strides is None:
+        return elements(spec) * size
+    dims = [
+        (length, stride)
+        for length, stride in zip(spec.shape, spec.strides, strict=True)
+        if length != 1 and stride != 0
+    ]
+    if any(length == 0 for length in spec.shape):
+        return 0
+    count = math.prod(length for length, _ in dims)
+    span = 1 + sum((length - 1) * stride for length, stride in dims)
+    closest = min((stride for _, stride in dims), default=1)
+    each = min(closest * size, max(size, SECTOR_BYTES))
+    return max(count * size, min(count * each, span * size)) if closest > 1 else count * size
+
+
+def on_device(argument: Argument) -> list[TensorSpec]:
+    """The tensors in an argument that lie in device memory."""
+    return [spec for spec in tensors(argument) if spec.storage is not None]
+
+
+def moved(specs: Iterable[TensorSpec]) -> int:
+    return sum(touched_bytes(spec) for spec in specs)
+
+
+def tensor(op: Op, index: int) -> TensorSpec:
+    """The argument ``index``, which has to be a tensor.
+
+    Raises:
+        InputError: naming the operation.
+    """
+    found = op.inputs[index] if index < len(op.inputs) else None
+    if not isinstance(found, TensorSpec):
+        raise InputError(f"trace.op[{op.name}].inputs[{index}]", found, "is no tensor")
+    return found
+
+
+def integers(op: Op, index: int, length: int, default: int = 0) -> tuple[int, ...]:
+    """A list of sizes; one entry stands for all ``length``, none for the default.
+
+    Raises:
+        InputError: when it has another length or other content.
+    """
+    given = op.inputs[index] if index < len(op.inputs) else None
+    if given is None:
+        return (default,) * length
+    values = given if isinstance(given, tuple) else (given,)
+    if len(values) == 1:
+        values = values * length
+    if not values:
+        return (default,) * length
+    if len(values) != length or not all(isinstance(value, int) for value in values):
+        place = f"trace.op[{op.name}].inputs[{index}]"
+        raise InputError(place, given, "is not a list of sizes", f"1 or {length} integers")
+    return values  # type: ignore[return-value]
+
+
+def flag(op: Op, index: int, default: bool = False) -> bool:
+    """A boolean argument, its default when it was not given."""
+    given = op.inputs[index] if index < len(op.inputs) else default
+    return given if isinstance(given, bool) else default
+
+
+def keyword(op: Op, name: str) -> Argument:
+    """What was passed by keyword: traces have such arguments last, as pairs of name and value."""
+    for argument in op.inputs:
+        if isinstance(argument, tuple) and len(argument) == 2 and argument[0] == name:
+            return argument[1]
+    return None
+
+
+def base_name(name: str) -> str:
+    """``aten.mm`` of ``aten.mm.default``."""
+    namespace, _, rest = name.partition(".")
+    return f"{namespace}.{rest.partition('.')[0]}"
+
+
+def in_place(op: Op) -> bool:
+    """Whether the operation writes its first argument, by the dispatcher's convention."""
+    base = base_name(op.name)
+    return base.endswith("_") and not base.endswith("__")
+
+
+def short_name(op: Op) -> str:
+    """What kernels made of an operation are called."""
+    return base_name(op.name).partition(".")[2]

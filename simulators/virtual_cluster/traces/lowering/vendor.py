@@ -1,0 +1,175 @@
+"""Kernels of vendor libraries (``emulated.*``), by ``traces.vocabulary``."""
+
+from __future__ import annotations
+
+import math
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
+from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.lowering.lowered import FREE, Lowered
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import precision
+from trainscout.simulators.virtual_cluster.traces.vocabulary import (
+    arguments,
+    kernel_of,
+    launches,
+    moved_bytes,
+    tensors,
+)
+
+# Layouts of the IR say which pass a product belongs to; calls on 8-bit operands do not.
+_LAYOUT_OF_USE = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
+_ATTENTION_KERNELS = {"flash2": "flash2", "flash3": "flash", "cudnn": "flash"}
+
+
+def lower_vendor(op: Op) -> Lowered:
+    """An ``emulated`` operation.
+
+    Raises:
+        InputError: for a kernel or arguments the vocabulary does not have.
+    """
+    kernel = kernel_of(op)
+    if kernel is None:
+        raise InputError("trace.op.name", op.name, "is no emulated kernel")
+    given = arguments(op)
+    if kernel.stands_for == "gemm":
+        return _gemm(kernel.name, given)
+    if kernel.stands_for == "grouped_gemm":
+        return _grouped(kernel.name, given)
+    if kernel.stands_for.startswith("attention"):
+        return _attention(kernel.name, given, kernel.stands_for.removeprefix("attention_"))
+    count, total = launches(op), moved_bytes(op)
+    if not count or not total:
+        return FREE
+    made = Streaming(kernel.name, kernel.stands_for, total, count)
+    return Lowered((made,), f"vendor {kernel.stands_for}")
+
+
+def _gemm(name: str, given: dict[str, Argument]) -> Lowered:
+    left, right = _tensor(name, given, "left"), _tensor(name, given, "right")
+    m, n, k = _sizes(left, right, str(given["layout"]))
+    if not (m and n and k):
+        return FREE
+    made = Gemm(
+        name,
+        m,
+        n,
+        k,
+        precision(left),
+        layout=_LAYOUT_OF_USE.get(str(given["use"]), str(given["layout"])),
+        accumulate=bool(given.get("accumulate", False)),
+    )
+    return Lowered((made,), "vendor gemm")
+
+
+def _sizes(left: TensorSpec, right: TensorSpec, layout: str) -> tuple[int, int, int]:
+    """m, n, k of ``left`` times ``right`` as they are laid out."""
+    if layout == "NT":
+        return left.shape[-1], right.shape[-1], math.prod(left.shape[:-1])
+    n = right.shape[-2] if layout == "TN" else right.shape[-1]
+    if layout == "TN" and len(right.shape) != 2:
+        n = math.prod(right.shape[:-1])
+    return math.prod(left.shape[:-1]), n, left.shape[-1]
+
+
+def _grouped(name: str, given: dict[str, Argument]) -> Lowered:
+    left = list(tensors(given["left"]))
+    right = list(tensors(given["right"]))
+    splits = given["splits"]
+    if not left or not right or not isinstance(splits, tuple):
+        raise InputError(f"trace.op[{name}].inputs", given, "is no grouped product")
+    sizes = [size for size in splits if isinstance(size, int) and size]
+    rows, groups = sum(sizes), len(sizes)
+    layout, use = str(given["layout"]), str(given["use"])
+    a, b = left[0].shape, right[0].shape
+    if layout == "NT":
+        n, k = a[-1], b[-1]
+    elif use == "wgrad":
+        # On transposed copies, rows are what is contracted.
+        n, k = a[-2], b[-2]
+    else:
+        k = a[-1]
+        n = b[-2] if layout == "TN" else b[-1]
+    if not (rows and n and k):
+        return FREE
+    # Groups share one size in the IR: as many products over as many rows, each of the mean.
+    made = GroupedGemm(
+        name,
+        groups,
+        -(-rows // groups),
+        n,
+        k,
+        precision(left[0]),
+        layout=_LAYOUT_OF_USE.get(use, layout),
+        accumulate=bool(given.get("accumulate", False)),
+        one_kernel=bool(given["one_kernel"]),
+    )
+    return Lowered((made,), "vendor grouped_gemm")
+
+
+def _attention(name: str, given: dict[str, Argument], pass_: str) -> Lowered:
+    query, key = _tensor(name, given, "query"), _tensor(name, given, "key")
+    value = _tensor(name, given, "value")
+    layout = str(given["layout"])
+    heads, kv_heads = query.shape[-2], key.shape[-2]
+    sequences = _integer(name, given, "sequences")
+    if layout == "thd":
+        longest_q, longest_k = _integer(name, given, "max_q"), _integer(name, given, "max_k")
+        seq_q = min(query.shape[0], longest_q) or query.shape[0]
+        seq_k = min(key.shape[0], longest_k) or key.shape[0]
+        # Sequences of unequal length cost what so many of the longest would, in tokens.
+        sequences = max(1, round(query.shape[0] / max(1, seq_q)))
+    else:
+        at, batch_at = (0, 1) if layout == "sbhd" else (1, 0)
+        seq_q, seq_k, sequences = query.shape[at], key.shape[at], query.shape[batch_at]
+    causal, seq_k = _masked(str(given["mask"]), given["window"], seq_q, seq_k)
+    if not (sequences and heads and kv_heads and seq_q and seq_k):
+        return FREE
+    kernel = _ATTENTION_KERNELS.get(str(given["kernel"]))
+    if kernel is None:
+        place = f"trace.op[{name}].kernel"
+        raise InputError(place, given["kernel"], "is not known", _ATTENTION_KERNELS)
+    made = Attention(
+        name,
+        sequences,
+        heads,
+        kv_heads,
+        seq_q,
+        seq_k,
+        query.shape[-1],
+        value.shape[-1],
+        causal,
+        pass_,
+        precision(query),
+        kernel,
+    )
+    return Lowered((made,), "vendor attention")
+
+
+def _masked(mask: str, window: Argument, seq_q: int, seq_k: int) -> tuple[bool, int]:
+    """Whether half the scores are left out, and how many keys a token sees at most."""
+    if isinstance(window, tuple) and len(window) == 2:
+        left, right = window
+        if isinstance(left, int) and isinstance(right, int) and 0 <= left < seq_k:
+            behind = left + 1 + max(0, right)
+            return False, min(seq_k, behind)
+    if mask == "causal" and seq_q == seq_k:
+        return True, seq_k
+    if mask.startswith("causal") and seq_k > seq_q:
+        # Aligned at the end: all earlier keys, and half of those of equal age.
+        return False, seq_k - seq_q // 2 if mask == "causal_bottom_right" else max(1, seq_q // 2)
+    return mask.startswith("causal"), seq_k
+
+
+def _tensor(name: str, given: dict[str, Argument], which: str) -> TensorSpec:
+    found = given[which]
+    if not isinstance(found, TensorSpec):
+        raise InputError(f"trace.op[{name}].{which}", found, "is no tensor")
+    return found
+
+
+def _integer(name: str, given: dict[str, Argument], which: str) -> int:
+    found = given[which]
+    if not isinstance(found, int):
+        raise InputError(f"trace.op[{name}].{which}", found, "is no integer")
+    return found

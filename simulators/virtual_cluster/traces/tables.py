@@ -1,0 +1,221 @@
+"""What the commands of this room print, as tables for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.virtual_cluster.traces.collate import Collated, Family
+from trainscout.simulators.virtual_cluster.traces.collate.communication import ranks_text
+from trainscout.simulators.virtual_cluster.traces.events import Collective, Header
+from trainscout.simulators.virtual_cluster.traces.summary import LaunchSummary, TraceSummary
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.traces.comparison import (
+        Busy,
+        ClassComparison,
+        ClassTime,
+    )
+    from trainscout.simulators.virtual_cluster.traces.kineto import KinetoTrace
+
+WIDTH = 120
+MOST_ROWS = 20
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def show(parts: Sequence[Part]) -> None:
+    """Print, plain and as wide as reports are."""
+    text = io.StringIO()
+    console = Console(file=text, highlight=False, markup=False, width=WIDTH, color_system=None)
+    for part in parts:
+        if isinstance(part, Titled):
+            # Not as the table's own title, which wraps at the table's width.
+            text.write(f"{part.title}\n")
+            console.print(part.table)
+            text.write("\n")
+        else:
+            text.write(f"{part}\n")
+    show_text("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
+
+
+def bytes_text(size: float) -> str:
+    """``12.0 MiB``."""
+    unit = 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+@dataclass(frozen=True)
+class Titled:
+    """A table under a line that says what it shows."""
+
+    title: str
+    table: Table
+
+
+Part = str | Titled
+
+
+def _table(*columns: str) -> Table:
+    """The first column to the left, others to the right."""
+    table = Table(box=None, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left")
+    return table
+
+
+# show
+
+
+def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
+    """A rank's phases, operations and communications."""
+    phases = _table(
+        *("phase", "step", "operations", "tensors", "communications", "bytes"),
+        *("script CPU", "most memory"),
+    )
+    for (phase, step), part in summary.phases.items():
+        phases.add_row(
+            phase,
+            str(step),
+            f"{part.operations:,}",
+            bytes_text(part.touched_bytes),
+            f"{part.communications:,}",
+            bytes_text(part.communicated_bytes),
+            f"{part.host_cpu_s * 1e3:.1f} ms",
+            bytes_text(part.peak_bytes),
+        )
+    communications = {
+        f"{kind} {description} of {size}": launches
+        for (kind, description, size), launches in summary.communications.items()
+    }
+    about = f"Rank {header.rank} of {header.world_size} on {header.gpu}"
+    parts: list[Part] = [
+        Titled(f"{about}: {' '.join(header.command)}", phases),
+        Titled("Operations, by bytes of their tensors", _launches(summary.operations)),
+        Titled("Communications", _launches(communications)),
+    ]
+    if summary.reads:
+        grades = ", ".join(f"{count:,} {grade}" for grade, count in sorted(summary.reads.items()))
+        parts.append(f"Values read from the device: {grades}")
+    parts += [f"Violation: {message}" for message in summary.violations[:MOST_ROWS]]
+    return parts
+
+
+def _launches(found: Mapping[str, LaunchSummary]) -> Table:
+    table = _table("name", "launches", "bytes")
+    for name, launches in list(found.items())[:MOST_ROWS]:
+        table.add_row(name, f"{launches.launches:,}", bytes_text(launches.bytes))
+    if len(found) > MOST_ROWS:
+        table.add_row(f"and {len(found) - MOST_ROWS} more", "", "")
+    return table
+
+
+# collate
+
+
+def collation_tables(job: Collated) -> list[Part]:
+    """Classes of ranks, communicators, and what does not fit."""
+    parts: list[Part] = [
+        Titled(f"{job.world_size:,} ranks in {len(job.traces)} classes", _classes(job)),
+        Titled(
+            "Communicators in use, with the collectives that each class launches",
+            _communicators(job),
+        ),
+    ]
+    parts += _listed("Differences within classes, tolerated", job.classes.tolerated)
+    parts += _listed("What keeps classes apart", job.classes.separating)
+    parts += _listed("MISMATCHES: launches that meet and do not fit", job.mismatches)
+    parts += _listed("ORDER: launches that may hang, or do", job.order_problems)
+    return parts
+
+
+def _listed(title: str, found: Sequence[object]) -> list[Part]:
+    if not found:
+        return []
+    lines = [f"  {each}" for each in found[:MOST_ROWS]]
+    if len(found) > MOST_ROWS:
+        lines.append(f"  and {len(found) - MOST_ROWS} more")
+    return [f"{title} ({len(found)}):", *lines, ""]
+
+
+def _classes(job: Collated) -> Table:
+    traced = Counter(job.classes.first_of.values())
+    table = _table("class", "events", "ranks traced", "ranks that do so", "")
+    for first, trace in job.traces.items():
+        ranks = job.ranks_of_class(first)
+        table.add_row(
+            f"rank {first}",
+            f"{len(trace.events):,}",
+            str(traced[first]),
+            f"{len(ranks):,}",
+            ranks_text(ranks),
+        )
+    return table
+
+
+def _communicators(job: Collated) -> Table:
+    """By description and size, over the whole job."""
+    groups: dict[tuple[str, int], set[Family]] = defaultdict(set)
+    collectives: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    sizes: Counter[tuple[str, int]] = Counter()
+    for first, trace in job.traces.items():
+        keys = {}
+        for name, family in job.group_names(first).items():
+            keys[name] = family.description, len(family.offsets)
+            groups[keys[name]].add(family)
+        for event in trace.events:
+            if isinstance(event, Collective):
+                collectives[keys[event.group]][event.kind] += 1
+                sizes[keys[event.group]] += max(event.bytes_in, event.bytes_out)
+    table = _table("communicator", "ranks", "groups", "collectives", "bytes")
+    for key, families in groups.items():
+        count = sum(len(job.groups_of(family)) for family in families)
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in collectives[key].items())
+        table.add_row(key[0], str(key[1]), f"{count:,}", kinds or "none", bytes_text(sizes[key]))
+    return table
+
+
+# kineto
+
+
+def profile_tables(profile: KinetoTrace, times: Mapping[str, ClassTime], busy: Busy) -> list[Part]:
+    """Device time by class of a profile."""
+    total_s = sum(time.seconds for time in times.values())
+    rank = "" if profile.rank is None else f", rank {profile.rank} of {profile.world_size}"
+    steps = f"{profile.steps} steps" if profile.steps else "steps not marked"
+    table = _table("class", "kernels", "time", "share")
+    for name, time in times.items():
+        share = time.seconds / total_s if total_s else 0.0
+        table.add_row(name, f"{time.kernels:,}", _milliseconds(time.seconds), f"{share:.1%}")
+    about = f"{profile.gpu or 'unknown device'}{rank}: {len(profile.kernels):,} kernels, {steps}"
+    return [
+        Titled(about, table),
+        f"computing {_milliseconds(busy.computing_s)}, communicating "
+        f"{_milliseconds(busy.communicating_s)}, of it exposed {_milliseconds(busy.exposed_s)}",
+    ]
+
+
+def comparison_table(rows: Sequence[ClassComparison]) -> Titled:
+    """Measured beside predicted, a step."""
+    table = _table("class", "measured", "predicted", "error")
+    for row in rows:
+        error = "" if row.error is None else f"{row.error:+.1%}"
+        table.add_row(
+            row.kernel_class, _milliseconds(row.measured_s), _milliseconds(row.predicted_s), error
+        )
+    measured_s, predicted_s = sum(r.measured_s for r in rows), sum(r.predicted_s for r in rows)
+    error = f"{predicted_s / measured_s - 1:+.1%}" if measured_s else ""
+    table.add_row("all", _milliseconds(measured_s), _milliseconds(predicted_s), error)
+    return Titled("A step, measured and predicted", table)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"

@@ -1,0 +1,163 @@
+"""The emulated vendor kernels a trace may name, what each argument is, and what it stands for.
+
+An operation ``emulated.<kernel>`` is one call into a library of fused kernels (Transformer Engine,
+Apex, flash-attn, grouped_gemm, Megatron's extensions). The table (``KERNELS``) is the definition:
+emulation registers exactly these kernels, with these signatures, and readers name arguments by
+it. Reading a trace needs no torch; ``schema`` is nevertheless written as torch's dispatcher reads
+it, where ``Tensor(a!)`` is written as well as read.
+
+What an operation is on the device, by ``stands_for``:
+
+``gemm``
+    ``C[m, n] = L R``, where ``m, n`` is the shape of what is written (``out`` or the first output)
+    and ``k`` is contracted. ``layout`` is that of the call: TN ``L[m, k] R[n, k]``, NN
+    ``L[m, k] R[k, n]``, NT ``L[k, m] R[k, n]``; leading dimensions of L (TN, NN) or of both (NT)
+    are flattened. ``use`` says what it computes: forward, dgrad, wgrad, other. 8-bit operands on
+    Hopper are always called TN, on transposed copies; ``use`` tells the passes apart there.
+    ``accumulate`` adds to ``out``. ``recipe`` is empty unless operands are quantised.
+``grouped_gemm``
+    One product for each of ``splits``, by rows of ``left`` (and, NT, of ``right``), each operand
+    being one tensor for all groups or a list of one for each. ``one_kernel``: a grouped kernel
+    rather than one launch after another on a few streams.
+``attention_fwd``, ``attention_bwd``
+    Fused attention, ``layout`` one of sbhd, bshd (4 dimensions, so named) and thd (packed tokens,
+    heads, width). Keys may have fewer heads. ``sequences`` are packed or batched, of up to
+    ``max_q``/``max_k`` tokens. ``mask`` is causal, causal_bottom_right (aligned at the last token
+    when lengths differ), none or arbitrary; ``window`` limits how far left and right a token looks
+    (-1: no limit). ``kernel`` is flash2, flash3 or cudnn.
+anything else
+    A memory-bound kernel of that class of ``workload.ir.Streaming``. Unless said otherwise it
+    reads each tensor argument once and writes each output once; what it changes in place it does
+    both: ``moved_bytes`` counts so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.emulated_kernels import KERNELS, Kernel
+from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
+
+__all__ = [
+    "DTYPE_BYTES",
+    "KERNELS",
+    "NAMESPACE",
+    "Kernel",
+    "arguments",
+    "kernel_of",
+    "launches",
+    "moved_bytes",
+    "tensor_bytes",
+    "tensors",
+]
+
+NAMESPACE = "emulated"
+# Bytes an element of torch's types takes; sub-byte types do not occur.
+DTYPE_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e8m0fnu": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+# Multi-tensor kernels take so many tensors a launch, by the number of lists they walk together,
+# and so many chunks of so many elements (Apex, csrc/multi_tensor_apply.cuh; fused optimizers of
+# both libraries call it with these chunks).
+_TENSORS_PER_LAUNCH = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
+_CHUNKS_PER_LAUNCH = 320
+_CHUNK_ELEMENTS = 2048 * 32
+
+
+def kernel_of(op: Op) -> Kernel | None:
+    """What ``emulated.<kernel>`` or ``emulated.<kernel>.default`` is; None for other operations.
+
+    Raises:
+        InputError: an emulated kernel this version does not know.
+    """
+    namespace, _, rest = op.name.partition(".")
+    if namespace != NAMESPACE:
+        return None
+    name = rest.removesuffix(".default")
+    if name not in KERNELS:
+        raise InputError("trace.op.name", op.name, "is no known emulated kernel", KERNELS)
+    return KERNELS[name]
+
+
+def arguments(op: Op) -> dict[str, Argument]:
+    """The arguments of an emulated kernel by name.
+
+    Raises:
+        InputError: it is no emulated kernel, or has another number of arguments.
+    """
+    kernel = kernel_of(op)
+    if kernel is None:
+        raise InputError("trace.op.name", op.name, "is no emulated kernel")
+    if len(op.inputs) != len(kernel.arguments):
+        raise InputError(
+            f"trace.op[{op.name}].inputs",
+            len(op.inputs),
+            "is not how many arguments it takes",
+            f"{len(kernel.arguments)}: {', '.join(kernel.arguments)}",
+        )
+    return dict(zip(kernel.arguments, op.inputs, strict=True))
+
+
+def tensors(argument: Argument) -> Iterator[TensorSpec]:
+    """The tensors in an argument: itself, those of a list, or none."""
+    if isinstance(argument, TensorSpec):
+        yield argument
+    elif isinstance(argument, tuple):
+        for item in argument:
+            yield from tensors(item)
+
+
+def tensor_bytes(tensor: TensorSpec) -> int:
+    """Bytes of a tensor's elements.
+
+    Raises:
+        InputError: its dtype is not known.
+    """
+    if tensor.dtype not in DTYPE_BYTES:
+        raise InputError("trace.tensor.dtype", tensor.dtype, "is not known", DTYPE_BYTES)
+    return math.prod(tensor.shape) * DTYPE_BYTES[tensor.dtype]
+
+
+def moved_bytes(op: Op) -> int:
+    """Bytes a memory-bound emulated kernel reads plus writes."""
+    kernel = kernel_of(op)
+    if kernel is None:
+        raise InputError("trace.op.name", op.name, "is no emulated kernel")
+    total = sum(tensor_bytes(tensor) for tensor in op.outputs)
+    for name, argument in arguments(op).items():
+        size = sum(tensor_bytes(tensor) for tensor in tensors(argument))
+        total += size * (kernel.read or {}).get(name, 1)
+        if name in kernel.mutated:
+            total += size
+    return total
+
+
+def launches(op: Op) -> int:
+    """How many kernels a memory-bound emulated operation really launches."""
+    kernel = kernel_of(op)
+    if kernel is None:
+        raise InputError("trace.op.name", op.name, "is no emulated kernel")
+    if not kernel.name.startswith("multi_tensor"):
+        return kernel.launches
+    lists = [list(tensors(argument)) for argument in op.inputs if isinstance(argument, tuple)]
+    walked = [each for each in lists if each]
+    if not walked:
+        return 0
+    chunks = sum(math.ceil(math.prod(each.shape) / _CHUNK_ELEMENTS) for each in walked[0])
+    per_launch = _TENSORS_PER_LAUNCH[len(walked)]
+    count = max(math.ceil(chunks / _CHUNKS_PER_LAUNCH), math.ceil(len(walked[0]) / per_launch))
+    return count + (kernel.name == "multi_tensor_l2norm")

@@ -1,0 +1,193 @@
+"""The least squares recover what they should, and what was written covers what is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.simulators.predictor.collectives import machines as m
+from tests.simulators.predictor.collectives.machines import MIB, cluster, group
+from tests.simulators.predictor.collectives.test_describe import row
+from trainscout.simulators.laboratory.collectives import fit as command
+from trainscout.simulators.laboratory.collectives import least_squares as fit
+from trainscout.simulators.predictor.collectives.cost import options_of
+from trainscout.simulators.predictor.collectives.execution import net_terms, node_terms
+from trainscout.simulators.predictor.collectives.graph import wiring_of
+from trainscout.simulators.predictor.collectives.p2p import all_to_all_terms
+from trainscout.simulators.predictor.collectives.transport import (
+    DIRECTORY,
+    FABRICS,
+    load,
+    net_coefficients,
+    node_coefficients,
+)
+from trainscout.simulators.predictor.question.job import Gpu
+
+TRUTH = {"launch": 9.0, "hop": 1.2, "stream": 1.1}
+PRIOR = {"launch": 6.6, "hop": 0.6, "stream": 1.0}
+
+
+def ring_rows() -> list[dict[str, float]]:
+    return [
+        {"launch": 1.0, "hop": hops, "stream": stream}
+        for hops in (2.0, 6.0, 14.0)
+        for stream in (0.1, 1.0, 10.0, 100.0, 1000.0)
+    ]
+
+
+def test_exact_data_give_back_their_coefficients() -> None:
+    rows = ring_rows()
+    times = np.array([fit.weigh(row, TRUTH) for row in rows])
+    found = fit.solve(rows, times, np.zeros(len(rows)), PRIOR)
+    assert found == pytest.approx(TRUTH, rel=0.02)
+
+
+def test_one_wild_measurement_does_not_move_the_rest() -> None:
+    rows = ring_rows() * 3
+    times = np.array([fit.weigh(row, TRUTH) for row in rows])
+    times[4] *= 20
+    found = fit.solve(rows, times, np.zeros(len(rows)), PRIOR)
+    assert found == pytest.approx(TRUTH, rel=0.05)
+
+
+def test_a_hop_is_never_free() -> None:
+    # Two ranks only: launch and hop cannot be told apart.
+    rows = [{"launch": 1.0, "hop": 2.0, "stream": stream} for stream in (0.1, 1.0, 10.0)]
+    times = np.array([3.0 + row["stream"] for row in rows])
+    found = fit.solve(rows, times, np.zeros(len(rows)), PRIOR)
+    assert found["hop"] >= fit.LEAST_HOP * PRIOR["hop"]
+
+
+def test_offsets_are_taken_off_first() -> None:
+    rows = ring_rows()
+    offsets = np.full(len(rows), 50.0)
+    times = offsets + np.array([fit.weigh(row, TRUTH) for row in rows])
+    assert fit.solve(rows, times, offsets, PRIOR)["stream"] == pytest.approx(1.1, rel=0.05)
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("gpu", [m.V100, m.A100, m.A100_PCIE, m.H100, m.B200])
+@pytest.mark.parametrize("per_node", [1, 8])
+def test_every_option_has_coefficients(fabric: str, gpu: Gpu, per_node: int) -> None:
+    wiring = wiring_of(group(per_node, 4), gpu, cluster(4, 8, version="2.27", fabric=fabric))
+    hardware = wiring.generation if wiring.link == "nvlink" else "pci"
+    for kind in ("all_reduce", "all_gather", "broadcast"):
+        for option in options_of(kind, wiring):
+            node = node_coefficients(hardware, option.algorithm, option.protocol)
+            net = net_coefficients(fabric, option.algorithm, option.protocol)
+            assert set(node_terms(kind, MIB, option, wiring)) <= set(node.terms)
+            assert set(net_terms(kind, MIB, option, wiring)) <= set(net.terms)
+    inside, between = all_to_all_terms(MIB, wiring)
+    assert set(inside) <= set(node_coefficients(hardware, "alltoall", "simple").terms)
+    assert set(between) <= set(net_coefficients(fabric, "alltoall", "simple").terms)
+
+
+def test_borrowed_coefficients_claim_no_measurements() -> None:
+    assert node_coefficients("volta", "ring", "simple").rows == 0
+    assert net_coefficients("ethernet", "ring", "simple").rows == 0
+    assert node_coefficients("hopper", "ring", "simple").rows > 100
+
+
+def test_clusters_and_bands_count_alike_in_the_averages() -> None:
+    cells = {("a", "<=16KiB"): 0.1, ("b", "<=16KiB"): 0.3, ("b", ">64MiB"): 0.5}
+    assert command.average(cells) == {
+        "clusters": 2,
+        "by_size_band": {"<=16KiB": 0.2, ">64MiB": 0.5},
+        "all": 0.3,
+    }
+
+
+# A training cluster of each transport that has been measured, as a table's rows say it.
+MEASURED = {
+    "nvlink": {"notes": "cluster=aic_h100_sxm", "num_gpus": "8", "num_nodes": "1"},
+    "pcie": {
+        "notes": "cluster=sugarlxn_4090",
+        "num_gpus": "4",
+        "num_nodes": "1",
+        "gpu": "RTX4090",
+        "intra_link": "PCIe",
+    },
+    "infiniband": {"notes": "cluster=dell_xe9680_h100;8xCX7 400G IB"},
+    "roce": {"notes": "cluster=gcp_a3ultra_h200;A3 Ultra, RoCE"},
+    "efa": {"notes": "cluster=aws_p5_h100;p5, EFA"},
+    "slingshot": {"notes": "cluster=cscs_alps_gh200;Slingshot-11", "source": "ofi1.9.2"},
+    "tcpx": {"notes": "cluster=gcp_a3mega_h100;TCPXO"},
+}
+
+
+def write_results(path: Path, counts: dict[str, int]) -> Path:
+    lines = [",".join(row())]
+    for name, count in counts.items():
+        for number in range(count):
+            sizes = {"bytes": str(2 ** (10 + number)), "time_us": str(30 + 2**number / 50)}
+            lines.append(",".join(row(**MEASURED[name], **sizes).values()))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def shipped() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(DIRECTORY.iterdir())}
+
+
+ENOUGH = dict.fromkeys(MEASURED, command.FEWEST_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({}, "has a header and no rows"),
+        ({"efa": 1}, "rows=1: are too few: none is of a validation cluster"),
+        (ENOUGH | {"efa": 0}, "rows=0: are too few of efa to fit it"),
+        (ENOUGH | {"tcpx": command.FEWEST_ROWS - 1}, "are too few of tcpx"),
+    ],
+)
+def test_too_little_to_fit_to_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], counts: dict[str, int], said: str
+) -> None:
+    results, before, out = write_results(tmp_path / "t.csv", counts), shipped(), tmp_path / "out"
+    out.mkdir()
+    for arguments in ([str(results)], [str(results), "--output", str(out)]):
+        assert command.main(arguments) == 2
+        shown = capsys.readouterr()
+        assert said in shown.err
+        assert shown.err.count("\n") == 1
+        assert shown.out == ""
+    assert not list(out.iterdir())
+    assert shipped() == before
+
+
+def test_a_fit_is_shown_and_written_only_where_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, before, out = write_results(tmp_path / "t.csv", ENOUGH), shipped(), tmp_path / "out"
+    assert command.main([str(results)]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert set(shown) == {*command.TRANSPORTS, "errors"}
+    assert shipped() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+    out.mkdir()
+    errors = tmp_path / "errors.yaml"
+    asked = [str(results), "--output", str(out), "--errors", str(errors)]
+    assert command.main(asked) == 0
+    written = {path.stem: yaml.safe_load(path.read_text()) for path in out.iterdir()}
+    assert set(written) == set(command.TRANSPORTS)
+    recorded = f"trainscout collectives fit t.csv --output {out} --errors {errors}"
+    for name, document in written.items():
+        assert document["declared"] == load(name)["declared"]
+        assert document["fitted"]["command"] == recorded
+        assert document["fitted"]["coefficients"] == shown[name]["coefficients"]
+    assert yaml.safe_load(errors.read_text()) == {"command": recorded, "errors": shown["errors"]}
+    assert shipped() == before
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = write_results(tmp_path / "t.csv", ENOUGH)
+    for folder in (tmp_path / "none", results):
+        assert command.main([str(results), "--output", str(folder)]) == 2
+        assert capsys.readouterr().err.startswith("error: --output=")

@@ -1,0 +1,78 @@
+import pytest
+
+from tests.simulators.laboratory.published.runs import replayable
+
+
+def cluster(**changes):
+    return replayable(**changes).job.cluster
+
+
+def test_one_nic_a_gpu():
+    found = cluster()
+    assert (found.num_nodes, found.gpus_per_node) == (8, 8)
+    assert (found.nics_per_node, found.nic_gbps, found.fabric) == (8, 400, "infiniband")
+
+
+@pytest.mark.parametrize(("gbps", "nics", "each"), [(50, 4, 100), (12.5, 1, 100), (200, 8, 200)])
+def test_gpus_share_slow_networks(gbps, nics, each):
+    found = cluster(inter_link_gbps_per_gpu=gbps)
+    assert (found.nics_per_node, found.nic_gbps) == (nics, each)
+
+
+def test_an_unpublished_network_is_the_reference_system_s():
+    outcome = replayable(inter_link_gbps_per_gpu=None)
+    assert outcome.job.cluster.nic_gbps == 400
+    assert any("node network not published: 400" in text for text in outcome.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("words", "fabric"),
+    [
+        ("8x200G RoCE NICs per node", "roce"),
+        ("on p5 instances with EFA", "efa"),
+        ("", "infiniband"),
+    ],
+)
+def test_fabric_by_what_is_said(words, fabric):
+    assert cluster(notes=words).fabric == fabric
+
+
+@pytest.mark.parametrize(("gpus", "domain"), [(8, 8), (64, 64), (256, 64), (144, 72), (288, 72)])
+def test_racks_of_72_in_equal_shares(gpus, domain):
+    found = cluster(
+        gpu="GB200-192GB",
+        num_gpus=gpus,
+        gpus_per_node=4,
+        tp=1,
+        pp=1,
+        sp=0,
+        dp=gpus,
+        global_batch=gpus,
+    )
+    assert found.domain == domain
+    assert found.cpu == "arm"
+
+
+def test_a_part_of_a_node_is_a_smaller_node():
+    found = cluster(num_gpus=4, tp=1, pp=1, sp=0, dp=4, global_batch=4)
+    assert (found.num_nodes, found.gpus_per_node) == (1, 4)
+
+
+def test_v100_has_a_switch_only_where_the_row_says_so():
+    v100 = {"gpu": "V100-32GB-SXM", "dtype": "fp16", "framework": "Megatron-LM (2020)"}
+    assert cluster(**v100, intra_link="NVLink2/NVSwitch 300GB/s").nvswitch
+    assert not cluster(**v100, intra_link="NVLink2 300GB/s").nvswitch
+
+
+@pytest.mark.parametrize(
+    ("framework", "version"),
+    [
+        ("Megatron-LM (2020)", "2.7"),
+        ("Megatron-LM (Feb 2022)", "2.12"),
+        ("NeMo 24.09", "2.22"),
+        ("NeMo (MLPerf v3.1)", "2.18"),
+        ("Megatron-Bridge (NeMo 26.04)", "2.27"),
+    ],
+)
+def test_nccl_by_the_year_of_the_software(framework, version):
+    assert cluster(framework=framework).nccl_version == version

@@ -1,0 +1,142 @@
+import pytest
+
+from tests.simulators.laboratory.published.runs import replayable
+
+
+def framework(**changes):
+    return replayable(**changes).job.framework
+
+
+@pytest.mark.parametrize(
+    ("label", "attention"),
+    [
+        ("Megatron-LM (2022)", "unfused"),
+        ("Megatron-LM (mcore r0.8.0)", "flash"),
+        ("NeMo Megatron 2023", "unfused"),
+        ("NeMo (MLPerf v3.0)", "flash2"),
+        ("NeMo (MLPerf v3.1)", "flash"),
+        ("NeMo 24.03.01", "flash2"),
+        ("NeMo 24.07", "flash"),
+        ("llm-foundry / Composer (PyTorch FSDP1)", "flash1"),
+        ("TorchTitan (PyTorch FSDP2)", "flash2"),
+        ("MaxText JAX", "flash"),
+        ("Megatron-DeepSpeed (Feb 2022)", "unfused"),
+    ],
+)
+def test_no_flash_attention_before_its_time(label, attention):
+    assert framework(framework=label).attention == attention
+
+
+def test_what_the_notes_say_wins():
+    assert framework(notes="TP only; no flash attention").attention == "unfused"
+    assert framework(notes="CUDA graphs local full_iteration").cuda_graphs
+    assert not framework().cuda_graphs
+
+
+def test_gradients_are_summed_in_fp32_only_with_bf16():
+    assert framework(dtype="bf16").accumulate_grads_fp32
+    assert not framework(dtype="fp16").accumulate_grads_fp32
+
+
+def test_input_gradients_were_summed_beside_weight_gradients_from_2022():
+    assert not framework(framework="Megatron-LM (2021)").overlap_tp_gradients
+    assert framework(framework="Megatron-LM (2022)").overlap_tp_gradients
+    assert not framework(framework="Megatron-DeepSpeed (Feb 2022)").overlap_tp_gradients
+    assert framework(framework="Megatron-DeepSpeed").overlap_tp_gradients
+
+
+def test_pipeline_messages_were_split_from_april_2021():
+    assert not framework(framework="Megatron-LM (Jan 2021)").scatter_gather_p2p
+    assert framework(framework="Megatron-LM (v2.x, 2021)").scatter_gather_p2p
+
+
+def test_weight_gradients_were_fused_from_2022():
+    assert not framework(framework="Megatron-LM (2021)").fused_wgrad
+    assert framework(framework="Megatron-LM (2022)").fused_wgrad
+
+
+@pytest.mark.parametrize(
+    ("label", "notes", "fusion"),
+    [
+        ("TorchTitan (PyTorch FSDP2)", "", "compiled"),
+        ("TorchTitan (PyTorch FSDP2)", "Dec 2024; eager", "eager"),
+        ("TorchTitan (PyTorch FSDP2)", "64 x A100, FSDP2, mid-2024", "eager"),
+        ("fms-fsdp (PyTorch FSDP1 + compile)", "", "compiled"),
+        ("llm-foundry / Composer (PyTorch FSDP1)", "", "eager"),
+        ("NeMo 24.09", "", "fused"),
+    ],
+)
+def test_fusion_by_framework(label, notes, fusion):
+    assert framework(framework=label, notes=notes).fusion == fusion
+
+
+def test_an_unknown_framework_is_an_assumption():
+    outcome = replayable(framework="our own trainer")
+    assert any("framework not known" in text for text in outcome.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("label", "loss"),
+    [
+        ("Megatron-LM (mcore r0.8.0)", "fp32"),
+        ("NeMo (MLPerf v3.0)", "copies"),
+        ("Megatron-Bridge (NeMo 26.02)", "in_place"),
+        ("nanotron", "copies"),
+    ],
+)
+def test_what_the_loss_holds(label, loss):
+    assert framework(framework=label).cross_entropy == loss
+
+
+def test_torchtitan_compiles_its_loss_from_2025():
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert framework(framework=label).cross_entropy == "compiled"
+    assert framework(framework=label, notes="Dec 2024; torch.compile").cross_entropy == "eager"
+
+
+def test_torchtitan_rotates_by_complex_numbers_and_repeats_keys():
+    titan = framework(framework="TorchTitan (PyTorch FSDP2)", notes="Dec 2024; eager")
+    assert (titan.name, titan.complex_rope, titan.repeats_kv) == ("torchtitan", True, True)
+    plain = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)")
+    assert (plain.name, plain.complex_rope, plain.repeats_kv) == ("torch_compile", False, False)
+
+
+def test_placeholders_of_weight_gradients_came_with_transformer_engine_2():
+    assert not framework(framework="NeMo 24.09").wgrad_placeholders
+    assert framework(framework="Megatron-Bridge (NeMo 26.02)").wgrad_placeholders
+
+
+def test_fsdp2_reduces_in_fp32_and_copies_what_it_gathers():
+    titan = framework(framework="TorchTitan (PyTorch FSDP2)", dist_optimizer="fsdp2")
+    assert (titan.reduce_grads_fp32, titan.copies_gathered) == (True, True)
+    first = framework(framework="fms-fsdp (PyTorch FSDP1 + compile)", dist_optimizer="fsdp")
+    assert (first.reduce_grads_fp32, first.copies_gathered) == (False, False)
+
+
+def test_fsdp_under_a_pipeline_adds_gradients_up_in_fp32():
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert framework(framework=label, dist_optimizer="fsdp2").accumulate_grads_fp32
+    alone = framework(framework=label, dist_optimizer="fsdp2", pp=1, dp=32)
+    assert not alone.accumulate_grads_fp32
+
+
+def test_deterministic_latent_attention_is_unfused():
+    assert framework(framework="Megatron-LM main (CI)", notes="CI run; MLA").attention == "unfused"
+    assert framework(framework="Megatron-LM main (CI)").attention == "flash"
+
+
+def test_interleaved_messages_blocked_in_megatron_but_not_in_nemo():
+    assert not framework(framework="Megatron-LM (2022)").overlap_p2p
+    assert framework(framework="NeMo Megatron 2023").overlap_p2p
+
+
+def test_megatron_had_flash_attention_by_default_later_than_tuned_stacks():
+    assert framework(framework="Megatron-LM (2023 commit)").attention == "unfused"
+    own = framework(framework="MegaScale", source="MegaScale (NSDI 2024, arXiv 2402.15627)")
+    assert own.attention == "flash2"
+
+
+def test_composers_default_mixed_precision_reduces_in_fp32():
+    label = "llm-foundry / Composer (PyTorch FSDP1)"
+    assert framework(framework=label, notes="MP mode DEFAULT").accumulate_grads_fp32
+    assert not framework(framework=label, notes="MP mode PURE").accumulate_grads_fp32

@@ -1,0 +1,44 @@
+import pytest
+
+from tests.simulators.laboratory.published.runs import declarations
+from trainscout.simulators.laboratory.published.gpus import gpu_of
+from trainscout.simulators.laboratory.published.outcome import CannotReplayError
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("A100-80GB-SXM", "a100_80"),
+        ("A100-40GB-SXM", "a100_40"),
+        ("A100-PCIe-80GB", "a100_80_pcie"),
+        ("H100-80GB-SXM", "h100"),
+        ("H100-96GB-HBM2e-500W", "h100_96_hbm2e"),
+        ("H200-141GB-SXM", "h200"),
+        ("H200-NVL-141GB", "h200_nvl"),
+        ("H800-80GB-SXM", "h800"),
+        ("H20-96GB", "h20"),
+        ("B200-180GB", "b200"),
+        ("GB200-192GB", "gb200"),
+        ("B300-270GB", "b300"),
+        ("GB300-288GB", "gb300"),
+        ("V100-32GB-SXM", "v100_32"),
+        ("A800-80GB", "a800_80"),
+        ("A40", "a40"),
+        ("h100", "h100"),
+    ],
+)
+def test_labels_name_declared_parts(label, name):
+    assert gpu_of(label, declarations().gpus)[0].name == name
+
+
+@pytest.mark.parametrize(
+    "label", ["MI300X", "B200/GB200 (4 GPUs)", "B200-180GB (power limited)", "A100-PCIe-40GB"]
+)
+def test_what_is_not_declared_is_not_guessed(label):
+    with pytest.raises(CannotReplayError, match=r"A100|B200|MI300X"):
+        gpu_of(label, declarations().gpus)
+
+
+def test_an_unstated_size_is_an_assumption():
+    assert gpu_of("A100-SXM", declarations().gpus)[1]
+    assert not gpu_of("A100-80GB-SXM", declarations().gpus)[1]

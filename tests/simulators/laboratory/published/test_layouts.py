@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.samples import prediction
+from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
+from trainscout.simulators.laboratory.published.layouts import rank_layouts, ranking
+from trainscout.simulators.laboratory.published.replay import replay_rows
+
+COSTS = st.lists(st.floats(1, 100), min_size=2, max_size=20, unique=True)
+
+
+def test_the_same_order_is_perfect():
+    assert ranking([1, 2, 3], [10, 20, 30]) == ranking([1, 2, 3], [1, 4, 9])
+    assert ranking([1, 2, 3], [10, 20, 30]).kendall_tau == pytest.approx(1)
+    assert ranking([1, 2, 3], [10, 20, 30]).selection_regret == 0
+
+
+def test_one_swapped_pair_of_three():
+    # Two of three pairs agree: (2 - 1) / 3.
+    assert ranking([1, 2, 3], [2, 1, 3]).kendall_tau == pytest.approx(1 / 3)
+    assert ranking([1.0, 1.5, 3.0], [2, 1, 3]).selection_regret == pytest.approx(0.5)
+
+
+def test_predictions_that_are_all_equal_order_nothing():
+    assert ranking([1, 2, 3], [5, 5, 5]).kendall_tau == 0
+
+
+@given(COSTS)
+def test_reversed_orders_are_opposite(costs):
+    found = ranking(costs, [-cost for cost in costs])
+    assert found.kendall_tau == pytest.approx(-1)
+    assert found.selection_regret == pytest.approx(max(costs) / min(costs) - 1)
+
+
+@given(COSTS, st.floats(0.1, 10))
+def test_a_common_factor_changes_nothing(costs, factor):
+    assert ranking(costs, [factor * cost for cost in costs]).selection_regret == 0
+
+
+class ByTensorParallelism(TwoSeconds):
+    """Thinks that every doubling of tensor parallelism costs a second."""
+
+    def simulate(self, job):
+        return prediction(float(job.recipe.tp))
+
+
+def sweep(**changes):
+    """Layouts that really got faster with tensor parallelism."""
+    layouts = [(1, 1), (2, 1), (4, 1), (8, 1), (1, 2), (2, 2)]
+    return [
+        replace(
+            RUN,
+            id=f"tp{tp}pp{pp}",
+            tp=tp,
+            pp=pp,
+            dp=64 // (tp * pp),
+            sp=int(tp > 1),
+            measured_iter_s=4 / tp + pp / 100,
+            **changes,
+        )
+        for tp, pp in layouts
+    ]
+
+
+def rankings(rows):
+    results = replay_rows(rows, declarations(), ByTensorParallelism(), lambda: None)
+    return rank_layouts(results)
+
+
+def test_rows_of_the_same_work_are_a_sweep():
+    ((name, found),) = rankings(sweep()).items()
+    assert "Llama3-8B, 64 GPUs, batch 128" in name
+    assert found.n == 6
+    assert found.kendall_tau < 0
+    assert found.selection_regret == pytest.approx(4.01 / 0.51 - 1)
+
+
+def test_other_batches_and_conditions_are_other_sweeps():
+    rows = sweep()
+    apart = [replace(row, id=f"{row.id}b", global_batch=256) for row in rows[:3]]
+    assert [found.n for found in rankings([*rows, *apart]).values()] == [6]
+    split = [replace(row, notes="dispatcher DeepEP") if row.pp == 2 else row for row in rows]
+    assert rankings(split) == {}
+
+
+def test_a_layout_measured_twice_counts_once():
+    rows = sweep()
+    again = replace(rows[0], id="again", measured_iter_s=4.5)
+    ((_, found),) = rankings([*rows, again]).items()
+    assert found.n == 6

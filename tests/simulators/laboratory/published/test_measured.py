@@ -1,0 +1,149 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.samples import prediction
+from tests.simulators.laboratory.published.runs import RUN, replayable
+from trainscout.simulators.laboratory.published.measured import (
+    about_measured,
+    convention_flops,
+    measured_memory,
+    measured_step,
+    predicted_memory_bytes,
+    printed_by_last_stage,
+)
+
+UNMEASURED = replace(RUN, measured_iter_s=None)
+GPT175B = {
+    "model": "GPT-175B",
+    "num_layers": 96,
+    "hidden": 12288,
+    "ffn_hidden": 49152,
+    "num_heads": 96,
+    "num_query_groups": 96,
+    "vocab": 51200,
+    "seq_len": 2048,
+    "gated_mlp": 0,
+}
+
+
+def test_printed_seconds_come_first():
+    row = replace(RUN, derived_iter_s=9.0, measured_tokens_per_s_per_gpu=1.0)
+    found = measured_step(row, replayable().job)
+    assert found is not None
+    assert (found.step_time_s, found.derived) == (4.0, "")
+
+
+def test_seconds_from_tokens_per_second():
+    job = replayable().job
+    found = measured_step(replace(UNMEASURED, measured_tokens_per_s_per_gpu=8192.0), job)
+    assert found is not None
+    assert found.step_time_s == pytest.approx(128 * 8192 / (8192 * 64))
+
+
+def test_hardware_flops_as_narayanan_et_al_count_them():
+    # 96 B s L h^2 (1 + s/6h + V/16Lh), equation 4 of arXiv 2104.04473.
+    job = replayable(**GPT175B).job
+    batch, s, layers, h, v = 128, 2048, 96, 12288, 51200
+    expected = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    words, flops = convention_flops("hardware FLOPs incl. full recompute: 96*B*s*L*h^2", job)
+    assert "full recomputation" in words
+    assert flops == pytest.approx(expected, rel=1e-9)
+
+
+def test_model_flops_as_korthikanti_et_al_count_them():
+    # 72 B s L h^2 (1 + s/6h + V/12Lh), appendix A of arXiv 2205.05198.
+    job = replayable(**GPT175B).job
+    batch, s, layers, h, v = 128, 2048, 96, 12288, 51200
+    expected = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
+    assert convention_flops("model FLOPs, vs 312", job)[1] == pytest.approx(expected, rel=1e-9)
+
+
+def test_causal_attention_at_half_is_less():
+    job = replayable().job
+    full = convention_flops("model FLOPs", job)[1]
+    half = convention_flops("3x forward GEMMs + causal attention at half", job)[1]
+    attention = 3 * 4 * 8192 * 4096 * 32 * job.tokens_per_step
+    assert full - half == pytest.approx(attention / 2)
+
+
+def test_mfu_is_relative_to_the_stated_peak():
+    job = replayable().job
+    row = replace(UNMEASURED, measured_mfu=50.0, tflops_convention="model FLOPs / 989.5 TFLOPS")
+    found = measured_step(row, job)
+    assert found is not None
+    flops = convention_flops("model FLOPs", job)[1]
+    assert found.step_time_s == pytest.approx(flops / (0.5 * 989.5e12 * 64))
+
+
+def test_an_unknown_convention_determines_nothing():
+    row = replace(UNMEASURED, measured_tflops_per_gpu=400.0, tflops_convention="causal unclear")
+    assert measured_step(row, replayable().job) is None
+    assert measured_step(UNMEASURED, replayable().job) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "allocated"),
+        ({"notes": "memory is nvidia-smi max in GB"}, "device"),
+        ({"framework": "TorchTitan (PyTorch FSDP2)"}, "reserved"),
+        ({"memory_kind": "reserved"}, "reserved"),
+    ],
+)
+def test_what_a_memory_figure_counts(changes, kind):
+    row = replace(RUN, measured_peak_mem_gib=40.0, **changes)
+    assert measured_memory(row) == (kind, 40 * 2**30)
+
+
+def test_the_device_holds_the_context_and_nccl_buffers_too():
+    found = prediction()
+    memory = found.memory
+    stage = replace(memory.per_stage[0], kind={"context": 7, "communication_buffers": 5})
+    found = replace(found, memory=replace(memory, per_stage=(stage,), worst_stage=0))
+    assert predicted_memory_bytes("device", found) == memory.peak_reserved_bytes + 12
+    assert predicted_memory_bytes("reserved", found) == memory.peak_reserved_bytes
+    assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    ("label", "last"),
+    [
+        ("Megatron-LM main (release CI)", True),
+        ("Megatron-LM dev (2025)", False),
+        ("nanotron", False),
+    ],
+)
+def test_megatron_logs_on_the_last_rank(label, last):
+    assert printed_by_last_stage(replace(RUN, framework=label)) is last
+
+
+def test_memory_of_the_last_stage():
+    found = prediction()
+    memory = found.memory
+    small = replace(memory.per_stage[0], peak_allocated_bytes=3)
+    found = replace(found, memory=replace(memory, per_stage=(memory.per_stage[0], small)))
+    assert predicted_memory_bytes("allocated", found, last_stage=True) == 3
+    assert predicted_memory_bytes("allocated", found) == memory.peak_allocated_bytes
+
+
+def about(predicted_s=4.0, **changes):
+    outcome = replayable(**changes)
+    row = replace(RUN, **changes)
+    measured = measured_step(row, outcome.job)
+    return about_measured(row, outcome.job, measured, prediction(predicted_s))
+
+
+def test_a_step_that_contradicts_the_tokens_is_told_with_both_figures():
+    # 128 sequences of 8192 tokens on 64 GPUs in 4 s.
+    rate = 128 * 8192 / 64 / 4.0
+    assert about(measured_tokens_per_s_per_gpu=rate * 1.15) == ()
+    (said,) = about(measured_tokens_per_s_per_gpu=rate * 2)
+    assert "a step of 4 s" in said
+    assert "make it 2 s" in said
+
+
+@pytest.mark.parametrize(("predicted_s", "flagged"), [(79, 0), (81, 1), (0.21, 0), (0.19, 1)])
+def test_a_ratio_beyond_twenty_is_a_likely_unit_error(predicted_s, flagged):
+    assert len(about(predicted_s)) == flagged
+    assert all("likely unit error" in text for text in about(predicted_s))

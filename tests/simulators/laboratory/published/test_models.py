@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.parameter_count import count_parameters
+from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declarations, replayable
+from trainscout.simulators.laboratory.published.jobs import job_of
+from trainscout.simulators.laboratory.published.outcome import NotReplayable
+
+
+def test_llama_facts_that_have_no_column():
+    model = replayable().job.model
+    assert (model.normalization, model.position) == ("rmsnorm", "rope")
+    assert not any((model.linear_bias, model.tied_embeddings, model.dropout))
+
+
+def test_gpt_facts_that_have_no_column():
+    model = replayable(model="GPT-175B", gated_mlp=0).job.model
+    assert (model.normalization, model.position) == ("layernorm", "learned")
+    assert model.linear_bias
+    assert model.tied_embeddings
+
+
+def test_llama3_8b_has_8_03_billion_parameters():
+    assert count_parameters(replayable().job.model).total == pytest.approx(8.03e9, rel=2e-3)
+
+
+def test_qwen3_heads_are_128_wide():
+    model = replayable(model="Qwen3-30B-A3B", hidden=2048).job.model
+    assert model.qk_head_dim == 128
+    assert model.qk_norm
+
+
+def test_deepseek_has_latent_attention_and_a_shared_expert():
+    changes = {"model": "DeepSeek-V3", "num_heads": 128, "hidden": 7168, "moe_ffn_hidden": 2048}
+    shape = {name: getattr(EXPERTS, name) for name in ("num_experts", "topk", "ep", "etp")}
+    model = replayable(**shape, **changes, num_dense_layers=3, vocab=129280).job.model
+    assert model.mla is not None
+    assert model.mla.q_lora_rank == 1536
+    assert model.moe is not None
+    assert model.moe.shared_ffn_hidden_size == 2048
+
+
+def test_notes_overrule_the_family():
+    notes = "MLA (q_lora 768, kv_lora 256), shared expert 1024; token-drop, capacity factor 1.25"
+    changes = {"model": "MoE-MLA small", "num_dense_layers": 1, "moe_ffn_hidden": 1024}
+    shape = {name: getattr(EXPERTS, name) for name in ("num_experts", "topk", "ep")}
+    model = replayable(**shape, **changes, notes=notes).job.model
+    assert model.mla is not None
+    assert (model.mla.q_lora_rank, model.mla.kv_lora_rank) == (768, 256)
+    assert model.moe is not None
+    assert model.moe.shared_ffn_hidden_size == 1024
+    assert model.moe.capacity_factor == 1.25
+
+
+@pytest.mark.parametrize("name", ["BERT-Large", "Nemotron-H-56B", "Nemotron_3_Super"])
+def test_other_architectures_are_not_replayed(name):
+    outcome = job_of(replace(RUN, model=name), declarations())
+    assert isinstance(outcome, NotReplayable)
+    assert name in outcome.reason
+
+
+def test_nemotron_340b_is_a_plain_transformer():
+    assert replayable(model="Nemotron-340B", gated_mlp=0).job.model.normalization == "layernorm"
+
+
+@pytest.mark.parametrize("column", ["num_layers", "hidden", "num_heads", "seq_len"])
+def test_a_shape_that_is_not_published_is_not_made_up(column):
+    outcome = job_of(replace(RUN, **{column: None}), declarations())
+    assert outcome == NotReplayable(f"{column} is not published")
+
+
+@pytest.mark.parametrize(("printed", "tied"), [(3.57, True), (3.97, False), (4.6, False)])
+def test_a_parameter_count_may_tell_that_embeddings_are_tied(printed, tied):
+    shape = {"num_layers": 28, "hidden": 3072, "num_heads": 32, "num_query_groups": 32}
+    outcome = replayable(**shape, ffn_hidden=8192, vocab=131072, params_b=printed)
+    assert outcome.job.model.tied_embeddings is tied
+    assert any("by the parameter count" in text for text in outcome.assumptions) is tied
+
+
+def test_a_small_table_tells_nothing():
+    # 405B with 16 KV groups printed as 405: the table is half a percent of it.
+    shape = {"num_layers": 126, "hidden": 16384, "num_heads": 128, "num_query_groups": 16}
+    outcome = replayable(**shape, ffn_hidden=53248, params_b=405.0, tp=8, pp=1, dp=1, num_gpus=8)
+    assert not outcome.job.model.tied_embeddings
+
+
+def test_experts_of_unpublished_width_are_as_wide_as_the_dense_mlp():
+    outcome = job_of(replace(EXPERTS, moe_ffn_hidden=None), declarations())
+    assert outcome.job.model.moe.ffn_hidden_size == EXPERTS.ffn_hidden
+    assert "expert width not published: 14336, that of the dense MLP" in outcome.assumptions
+
+
+def test_expert_parallelism_without_experts_is_a_contradiction():
+    outcome = job_of(replace(RUN, ep=8), declarations())
+    assert outcome == NotReplayable("ep=8 of a model without experts (num_experts)")

@@ -1,0 +1,62 @@
+"""Settings of Megatron-Bridge's presets, stated or by edition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.laboratory.published.runs import RUN
+from trainscout.simulators.laboratory.published.presets import moe_preset
+
+EDITION = "Megatron-Bridge (NeMo {})"
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ("preset X; dispatcher hybridep", (True, False, False, False)),
+        ("preset X; dispatcher DeepEP; 1F1B all-to-all overlap", (True, True, False, False)),
+        ("preset X; CUDA graphs full_iteration", (False, False, True, True)),
+        # Graphs of the router alone leave most launches to the host.
+        ("preset X; CUDA graphs transformer_engine moe_router+moe_preprocess", (False,) * 4),
+        (
+            "preset X; CUDA graphs transformer_engine attn+moe_router+moe_preprocess",
+            (False, False, True, False),
+        ),
+        ("preset X", (False,) * 4),
+    ],
+)
+def test_what_a_row_states(notes: str, expected: tuple[bool, ...]) -> None:
+    row = replace(RUN, framework=EDITION.format("26.08"), gpu="GB300-288GB", notes=notes)
+    preset = moe_preset(replace(row, dtype="mxfp8"))
+    assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
+    assert not preset.assumed
+
+
+@pytest.mark.parametrize(
+    ("edition", "gpu", "notes", "expected"),
+    [
+        ("25.09", "GB200-192GB", "token-drop", (False, False, True, False)),
+        ("25.09", "H100-80GB-SXM", "token-drop", (False,) * 4),
+        ("25.09", "H100-80GB-SXM", "experts force-balanced, dropless", (True, True, False, False)),
+        ("25.11", "GB200-192GB", "", (True, False, False, False)),
+        ("26.08", "GB300-288GB", "", (True, True, True, True)),
+        ("26.08", "H100-80GB-SXM", "", (False,) * 4),
+    ],
+)
+def test_what_an_edition_sets(
+    edition: str, gpu: str, notes: str, expected: tuple[bool, ...]
+) -> None:
+    row = replace(RUN, framework=EDITION.format(edition), gpu=gpu, notes=notes, dtype="mxfp8")
+    preset = moe_preset(row)
+    assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
+    assert bool(preset.assumed) == any(expected)
+
+
+def test_the_development_branch_exchanges_by_hybridep_on_racks() -> None:
+    row = replace(RUN, framework="Megatron-LM dev (2025)", notes="")
+    assert not moe_preset(row).deepep
+    preset = moe_preset(replace(row, gpu="GB300-288GB"))
+    assert preset.deepep
+    assert preset.assumed

@@ -1,0 +1,190 @@
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declarations, replayable
+from trainscout.simulators.laboratory.published.jobs import job_of
+from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
+from trainscout.simulators.predictor.question.job import Recipe
+
+
+def why_not(**changes):
+    outcome = job_of(replace(RUN, **changes), declarations())
+    assert isinstance(outcome, NotReplayable)
+    return outcome.reason
+
+
+def test_a_complete_row_is_taken_at_its_word():
+    outcome = replayable()
+    assert outcome.job.recipe == Recipe(
+        tp=2,
+        pp=2,
+        sp=True,
+        zero_stage=1,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+    )
+    assert outcome.job.dp == 16
+
+
+@pytest.mark.parametrize("missing", ["tp", "pp", "dp", "num_gpus"])
+def test_one_missing_degree_follows_from_the_others(missing):
+    job = replayable(**{missing: None}).job
+    assert (job.world_size, job.recipe.tp, job.recipe.pp, job.dp) == (64, 2, 2, 16)
+
+
+def test_two_missing_degrees_are_not_guessed():
+    assert "not published" in why_not(tp=None, pp=None)
+
+
+def test_degrees_that_contradict_the_gpu_count():
+    assert "contradicts" in why_not(num_gpus=128)
+
+
+def test_a_recipe_that_could_not_be_launched_says_why():
+    assert "3" in why_not(global_batch=3)
+
+
+@pytest.mark.parametrize(
+    ("label", "stage"),
+    [
+        ("0", 0),
+        ("1", 1),
+        ("zero1", 1),
+        ("zero2", 2),
+        ("zero3", 3),
+        ("fsdp", 3),
+        ("fsdp(zero2)", 2),
+    ],
+)
+def test_sharding_labels(label, stage):
+    changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64}
+    assert replayable(dist_optimizer=label, **changes).job.recipe.zero_stage == stage
+
+
+def test_shards_of_part_of_the_replicas_are_an_assumption():
+    outcome = replayable(dist_optimizer="fsdp32", tp=1, pp=1, sp=0, dp=64)
+    assert any("fsdp32" in text for text in outcome.assumptions)
+
+
+def test_an_unknown_sharding_label_is_not_guessed():
+    assert "dist_optimizer" in why_not(dist_optimizer="magic")
+
+
+@pytest.mark.parametrize(
+    ("label", "precision"), [("fp8", "fp8"), ("fp16", "fp16"), ("bf16", "bf16")]
+)
+def test_precision_labels(label, precision):
+    assert replayable(dtype=label).job.precision == precision
+
+
+@pytest.mark.parametrize("label", ["nvfp4", "int4"])
+def test_arithmetic_that_no_gpu_declares(label):
+    assert label in why_not(dtype=label)
+
+
+def test_fsdp_overlaps_under_a_pipeline_too():
+    recipe = replayable(dist_optimizer="fsdp", grad_overlap=None).job.recipe
+    assert (recipe.pp, recipe.zero_stage) == (2, 1)
+    assert recipe.overlap_grad_reduce
+    assert not replayable(dist_optimizer="1", grad_overlap=None).job.recipe.overlap_grad_reduce
+
+
+def test_torchtitan_scales_a_tensor_by_itself():
+    label = "TorchTitan (PyTorch FSDP2)"
+    assert replayable(dtype="fp8", framework=label).job.precision == "fp8_current"
+
+
+def test_scales_by_rows_are_not_modelled():
+    assert "rows" in why_not(dtype="fp8", notes="quantization rowwise; vanilla TP")
+
+
+def test_fp8_needs_a_gpu_that_has_it():
+    assert "fp8" in why_not(dtype="fp8", gpu="A100-80GB-SXM")
+
+
+def test_experts_with_tensor_parallelism_need_sequence_parallelism():
+    outcome = job_of(replace(EXPERTS, sp=0), declarations())
+    assert isinstance(outcome, Replayable)
+    assert outcome.job.recipe.sp
+
+
+def test_checkpointing_every_other_layer():
+    recipe = replayable(
+        recompute="selective", notes="checkpoint every other layer", framework="TorchTitan"
+    ).job.recipe
+    assert (recipe.recompute, recipe.recompute_layers) == ("full", 8)
+
+
+def test_recomputed_modules_are_not_whole_layers():
+    recipe = replayable(recompute="selective", notes="recompute modules mla_up_proj").job.recipe
+    assert recipe.recompute_modules == "mla_up_proj"
+
+
+def test_126_layers_on_64_chunks_leave_a_place_for_each_end():
+    job = replayable(model="Llama3.1-405B", num_layers=126, pp=8, vpp=8, dp=4).job
+    assert sum(job.layers_per_stage) == 126
+    assert job.layers_per_chunk[0][0] == job.layers_per_chunk[-1][-1] == 1
+    assert set(job.layers_per_chunk[1]) == {2}
+
+
+def test_layers_that_come_out_uneven_are_dealt_out():
+    outcome = replayable(num_layers=33)
+    assert sorted(outcome.job.layers_per_stage) == [16, 17]
+    assert any("dealt out" in text for text in outcome.assumptions)
+
+
+def test_interleaving_without_a_number_of_chunks():
+    outcome = replayable(vpp=None, notes="interleaved schedule", global_batch=256)
+    assert outcome.job.recipe.vpp == 8
+    assert any("virtual stages" in text for text in outcome.assumptions)
+
+
+def test_fsdp_takes_the_whole_share_as_one_micro_batch():
+    changes = {"tp": 1, "pp": 1, "sp": 0, "dp": 64, "dist_optimizer": "fsdp", "micro_batch": None}
+    assert replayable(**changes, framework="TorchTitan").job.recipe.micro_batch == 2
+    assert replayable(**changes, framework="NeMo 24.09").job.recipe.micro_batch == 1
+
+
+def test_scaling_recipes_of_8_bits():
+    assert replayable(dtype="mxfp8", gpu="B200-180GB").job.precision == "mxfp8"
+    for notes in ("precision label FP8-CS", "tensorwise; compile"):
+        assert replayable(dtype="fp8", notes=notes).job.precision == "fp8_current"
+
+
+@pytest.mark.parametrize(
+    ("notes", "modules"),
+    [
+        ("recompute modules layernorm+moe_act", "layernorm+moe_act"),
+        ("recompute norm+act", "layernorm+moe_act"),
+        ("remat policy save_qkv_proj", "layernorm+core_attn+attn_out+mlp"),
+        ("YAML has selective recompute", None),
+        ("selective (per-op) activation checkpointing", "operations"),
+    ],
+)
+def test_what_selective_recomputation_covers(notes, modules):
+    recipe = replayable(recompute="selective", notes=notes).job.recipe
+    assert (recipe.recompute, recipe.recompute_modules) == ("selective", modules)
+
+
+def test_torchtitan_pipelines_cut_a_batch_by_their_stages():
+    run = {"framework": "TorchTitan (PyTorch FSDP2)", "micro_batch": None}
+    assert replayable(**run, pp=4, tp=1, sp=0, dp=16).job.recipe.micro_batch == 2
+
+
+def test_unsaid_virtual_stages_are_a_layer_each():
+    notes = "micro batch, VPP and recompute not published"
+    unsaid = replayable(pp=4, dp=8, vpp=None, notes=notes)
+    assert unsaid.job.recipe.vpp == 8
+    assert any("virtual stages" in words for words in unsaid.assumptions)
+    assert replayable(pp=4, dp=8, vpp=None).job.recipe.vpp == 1
+
+
+@pytest.mark.parametrize(("word", "stage"), [("True", 1), ("false", 0), ("none", 0)])
+def test_a_sharded_optimizer_may_be_a_switch(word, stage):
+    assert replayable(dist_optimizer=word).job.recipe.zero_stage == stage
+
+
+def test_offloading_that_is_not_modelled_is_told():
+    assumptions = replayable(notes="FP8; CPU activation offload of 40 layers").assumptions
+    assert "activations offloaded to the CPU replayed as kept by the GPU" in assumptions

@@ -1,0 +1,143 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.samples import prediction
+from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
+from trainscout.reports.terminal import as_text
+from trainscout.simulators.laboratory.published.headline import (
+    TINY_SWEEP,
+    by_scale,
+    headline,
+    targets,
+)
+from trainscout.simulators.laboratory.published.page import accuracy_page
+from trainscout.simulators.laboratory.published.published import PeerPrediction
+from trainscout.simulators.laboratory.published.replay import replay_rows
+from trainscout.simulators.laboratory.published.report import GROUPINGS, validation_report
+from trainscout.simulators.laboratory.published.tables import validation_tables
+
+KEYS = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
+ROWS = [
+    RUN,
+    replace(RUN, id="slow", measured_iter_s=2.5, measured_peak_mem_gib=30.0),
+    replace(RUN, id="poor", measured_iter_s=200.0, quality="C"),
+    replace(RUN, id="strange", gpu="MI300X"),
+    replace(RUN, id="tiny", source="VIA-Research/vTrain@x:data/ground_truth_single.csv row 1"),
+]
+COVERAGE = {
+    "level": 0.8,
+    "n": 100,
+    "five_fold": 0.78,
+    "leave_one_source_out": 0.7,
+    "per_source": 0.8,
+    "median_width": 0.5,
+}
+PEERS = [PeerPrediction("Korthikanti 2022, table 5", "run", "calculon", 3.0)]
+
+
+@pytest.fixture(scope="module")
+def results():
+    return replay_rows(ROWS, declarations(), TwoSeconds(), lambda: None)
+
+
+@pytest.fixture(scope="module")
+def report(results):
+    return validation_report(results, ("A", "B"), PEERS)
+
+
+def test_the_shape_that_others_read(report):
+    assert set(report["overall"]) == KEYS
+    for part in (report, report["memory"]):
+        for name in GROUPINGS:
+            assert all(set(summary) == KEYS for summary in part[name].values())
+    assert {"id", "measured", "predicted", "error", "assumptions"} <= set(report["rows"][0])
+    json.dumps(report, allow_nan=False)
+
+
+def test_poor_rows_are_listed_but_not_counted(report):
+    assert report["overall"]["n"] == 3
+    assert report["overall"]["bias"] == pytest.approx((-0.5 - 0.2 - 0.5) / 3)
+    rows = {row["id"]: row for row in report["rows"]}
+    assert not rows["poor"]["counted"]
+    assert rows["poor"]["error"] == pytest.approx(-0.99)
+
+
+def test_what_cannot_be_predicted_is_counted_as_skipped_with_its_reason(report):
+    assert report["overall"]["skipped"] == 1
+    assert report["by_gpu"]["MI300X"]["skipped"] == 1
+    ((skipped),) = report["skipped"]
+    assert skipped["id"] == "strange"
+    assert "MI300X" in skipped["reason"]
+
+
+def test_memory_is_summed_up_apart(report):
+    assert report["memory"]["overall"]["n"] == 1
+    assert report["memory"]["by_source"]["Somebody 2024"]["n"] == 1
+
+
+def test_runs_predicted_not_to_fit_are_counted_and_kept(report, results):
+    assert report["memory"]["ran_but_predicted_not_to_fit"] == 0
+    assert all(row["fits"] is True for row in report["rows"])
+    misfit = replace(results[0], prediction=prediction(2.0, headroom_gib=-1.0))
+    changed = validation_report([misfit, results[1]], ("A", "B"), [])
+    assert changed["memory"]["ran_but_predicted_not_to_fit"] == 1
+    assert [row["fits"] for row in changed["rows"]] == [False, True]
+    assert changed["overall"]["n"] == 2
+    text = as_text(validation_tables(changed, [misfit, results[1]]))
+    assert "1 runs are predicted not to fit in memory though they ran." in text
+
+
+def test_every_grouping_shares_out_the_rows(report):
+    for name in GROUPINGS:
+        assert sum(one["n"] for one in report[name].values()) == report["overall"]["n"]
+
+
+def test_the_headline_leaves_the_tiny_sweep_out(report):
+    assert report["by_source"][TINY_SWEEP]["n"] == 1
+    assert headline(report).n == 2
+    assert headline(report).skipped == 1
+
+
+def test_targets_are_met_or_not_by_the_figures(report):
+    by_name = {target.name: target for target in targets(report, COVERAGE, None, ())}
+    assert by_name["step time, median"].met is False
+    assert by_name["TorchTitan, mean"].met is None
+    assert by_name["runs inside their 80% error bar, a random fifth left out"].met
+    assert by_name["Korthikanti 2022, table 5, mean"].reached == "50.0%"
+    beaten = by_name["Korthikanti 2022, table 5: beat the flat baseline"]
+    flat = report["baseline"]["sets"]["Korthikanti 2022, table 5"]["flat_baseline"]
+    assert beaten.met is (flat["mean_abs_error"] > 0.5)
+
+
+def test_bands_are_shown_from_small_to_large():
+    bands = ["1025+", "unknown", "9-64", "65-256", "1-8"]
+    ordered = [name for name, _ in by_scale({band: {} for band in bands})]
+    assert ordered == ["1-8", "9-64", "65-256", "1025+", "unknown"]
+
+
+def test_the_terminal_shows_summaries_and_reasons(report, results):
+    text = as_text(validation_tables(report, results))
+    assert "Somebody 2024" in text
+    assert "MI300X: no such GPU is declared" in text
+    assert "-40.0%" in text
+
+
+def test_the_page_has_every_section(report):
+    part = {"overall": report["overall"], "by_class": {"gemm": report["overall"]}}
+    text = accuracy_page(report, COVERAGE, None, part, "What is missing is said here.")
+    for section in (
+        "Targets",
+        "Step time",
+        "Layouts",
+        "Memory",
+        "Error bars",
+        "Kernels",
+        "Collectives",
+        "Overlap slowdown",
+        "Error analysis",
+    ):
+        assert f"\n## {section}\n" in text
+    assert "What is missing is said here." in text
+    assert "| gemm | 3 | 1 |" in text

@@ -1,0 +1,135 @@
+"""Channels and speeds against machines whose NCCL logs are public."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulators.predictor.collectives import machines as m
+from tests.simulators.predictor.collectives.machines import cluster, group
+from trainscout.simulators.predictor.collectives.graph import Graphs, graphs_of, wiring_of
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.workload.ir import Communicator
+
+
+def graphs(gpu: Gpu, machine: Cluster, members: Communicator) -> Graphs:
+    return graphs_of(wiring_of(members, gpu, machine))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine", "members", "ring", "channels"),
+    [
+        (m.A100, cluster(1, 8), group(8), (12, 20.0), 24),
+        (m.H100, cluster(1, 8), group(8), (12, 30.0), 24),
+        (m.H100, cluster(1, 4, nvswitch=False), group(4), (12, 30.0), 24),
+        (m.H800, cluster(1, 8, version="2.18.3"), group(8), (8, 20.0), 16),
+        (m.A800, cluster(1, 8), group(8), (8, 20.0), 16),
+        (m.B200, cluster(1, 8, version="2.28"), group(8), (16, 45.0), 32),
+        (m.V100, cluster(1, 8, nvswitch=False), group(8), (6, 20.0), 12),
+        (m.A100_PCIE, cluster(1, 2, nvswitch=False), group(2), (2, 12.0), 4),
+        (m.H100, cluster(4, 8), group(8, 4), (8, 45.0), 16),
+        (m.H800, cluster(4, 8), group(8, 4), (8, 20.0), 16),
+        (m.A100, cluster(4, 8, gbps=200), group(8, 4), (8, 24.0), 16),
+        (m.A100, cluster(4, 8, 4, 100), group(8, 4), (4, 12.0), 8),
+        (m.H100, cluster(2, 4, 4, 200, nvswitch=False), group(4, 2), (4, 24.0), 8),
+        (m.A100, cluster(2, 1, 1, 200), group(1, 2), (1, 24.0), 2),
+    ],
+)
+def test_ring(
+    gpu: Gpu, machine: Cluster, members: Communicator, ring: tuple[int, float], channels: int
+) -> None:
+    found = graphs(gpu, machine, members)
+    assert (found.ring.channels, found.ring.intra_gbs) == ring
+    assert found.channels == channels
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine", "members", "intra", "inter"),
+    [
+        (m.A100, cluster(4, 8, gbps=200), group(8, 4), 30, 24),
+        (m.A100, cluster(4, 8, 4, 100), group(8, 4), 24, 12),
+        (m.H800, cluster(4, 8), group(8, 4), 22, 20),
+        (m.A100, cluster(2, 1, 1, 200), group(1, 2), 48, 24),
+        (m.H100, cluster(2, 4, 4, 200, nvswitch=False), group(4, 2), 48, 24),
+    ],
+)
+def test_tree(
+    gpu: Gpu, machine: Cluster, members: Communicator, intra: float, inter: float
+) -> None:
+    tree = graphs(gpu, machine, members).tree
+    assert (tree.intra_gbs, tree.inter_gbs) == (intra, inter)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine", "members", "heads", "speed", "channels"),
+    [
+        (m.H100, cluster(1, 8), group(8), 8, 40, 16),
+        (m.H100, cluster(4, 8), group(8, 4), 8, 45, 16),
+        (m.B200, cluster(1, 8, version="2.28"), group(8), 8, 90, 24),
+    ],
+)
+def test_nvls(
+    gpu: Gpu, machine: Cluster, members: Communicator, heads: int, speed: float, channels: int
+) -> None:
+    found = graphs(gpu, machine, members)
+    assert found.nvls is not None
+    assert (found.nvls.channels, found.nvls.intra_gbs) == (heads, speed)
+    assert found.nvls_channels == channels
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine"), [(m.A100, cluster(1, 8)), (m.H100, cluster(1, 4, nvswitch=False))]
+)
+def test_no_nvls_without_multicast_switch(gpu: Gpu, machine: Cluster) -> None:
+    assert graphs(gpu, machine, group(machine.gpus_per_node)).nvls is None
+
+
+def test_one_ring_per_gpu_has_its_own_nic() -> None:
+    own = wiring_of(group(1, 4, 8), m.H100, cluster(4, 8))
+    assert (own.nics, own.nics_gbs) == (1, 50.0)
+
+
+def test_rings_share_nics_when_there_are_fewer() -> None:
+    shared = wiring_of(group(1, 4, 8), m.H100, cluster(4, 8, 4))
+    assert (shared.nics, shared.nics_gbs) == (1, 25.0)
+
+
+def test_oversubscription_divides_what_is_delivered_not_what_nccl_believes() -> None:
+    full = wiring_of(group(8, 4), m.H100, cluster(4, 8))
+    thin = wiring_of(group(8, 4), m.H100, cluster(4, 8, oversubscription=2.0))
+    assert thin.nics_gbs == full.nics_gbs / 2
+    assert graphs_of(thin) == graphs_of(full)
+
+
+def test_nvl72_is_one_node() -> None:
+    rack = cluster(18, 4, 4, 400, "2.27", domain=72)
+    wiring = wiring_of(group(72), m.B200, rack)
+    assert (wiring.nodes, wiring.ranks_per_node, wiring.link) == (1, 72, "nvlink")
+
+
+def test_two_racks_use_every_nic_of_a_rack() -> None:
+    racks = cluster(36, 4, 4, 400, "2.27", domain=72)
+    wiring = wiring_of(group(72, 2), m.B200, racks)
+    assert (wiring.nodes, wiring.nics) == (2, 72)
+
+
+def test_bridged_pairs_cross_pcie_inside_their_server() -> None:
+    server = cluster(1, 8, 0, 0, "2.18", fabric="none", nvswitch=False, domain=2)
+    pair = wiring_of(group(2), m.A40, server)
+    every = wiring_of(group(2, 4), m.A40, server)
+    assert (pair.link, pair.nodes) == ("nvlink", 1)
+    assert (every.link, every.nodes, every.ranks_per_node) == ("pci", 1, 8)
+
+
+def test_pairs_on_several_servers_use_the_network() -> None:
+    servers = cluster(4, 8, 1, 100, "2.18", nvswitch=False, domain=2)
+    consecutive = wiring_of(group(2, 8), m.A40, servers)
+    strided = wiring_of(group(1, 4, 2), m.A40, servers)
+    assert (consecutive.nodes, consecutive.ranks_per_node) == (2, 8)
+    assert (strided.nodes, strided.ranks_per_node) == (4, 1)
+    assert strided.nics_gbs == pytest.approx(12.5 / 8)
+
+
+@pytest.mark.parametrize(("ranks", "links"), [(2, 1), (4, 4), (8, 6)])
+def test_hybrid_cube_mesh_gives_small_groups_few_links(ranks: int, links: int) -> None:
+    wiring = wiring_of(group(ranks), m.V100, cluster(1, 8, nvswitch=False))
+    assert wiring.link_gbs == links * 20

@@ -1,0 +1,92 @@
+"""NCCL's channels per peer, and the speed they give, on a public 10-node H100 cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulators.predictor.collectives import machines as m
+from tests.simulators.predictor.collectives.machines import MIB, cluster, group
+from trainscout.simulators.predictor.collectives import p2p
+from trainscout.simulators.predictor.collectives.graph import wiring_of
+
+
+@pytest.mark.parametrize(
+    ("per_node", "nodes", "channels", "slowest", "fastest"),
+    [
+        (1, 2, 4, 39.7, 43.2),
+        (8, 2, 4, 39.7, 43.2),
+        (1, 10, 2, 24.9, 26.3),
+        (4, 10, 2, 24.9, 26.3),
+        (8, 10, 1, 15.2, 15.2),
+    ],
+)
+def test_network_peer(
+    per_node: int, nodes: int, channels: int, slowest: float, fastest: float
+) -> None:
+    machine = cluster(10, 8, version="2.29.2")
+    wiring = wiring_of(group(per_node, nodes), m.H100, machine)
+    assert p2p.channels_per_net_peer(wiring) == channels
+    assert slowest <= p2p.net_peer_gbs(wiring) <= fastest
+
+
+def test_before_2_29_two_channels_then_one() -> None:
+    machine = cluster(64, 8, version="2.22")
+    assert p2p.channels_per_net_peer(wiring_of(group(8, 4), m.H100, machine)) == 2
+    assert p2p.channels_per_net_peer(wiring_of(group(8, 8), m.H100, machine)) == 1
+
+
+def test_shared_nic_bounds_the_transfer() -> None:
+    wiring = wiring_of(group(1, 4, 8), m.A100, cluster(4, 8, 1, 100))
+    assert p2p.net_peer_gbs(wiring) == pytest.approx(12.5 / 8, rel=0.03)
+
+
+def test_local_peer_of_h100() -> None:
+    # Logged: 32 over the switch.
+    assert p2p.channels_per_local_peer(wiring_of(group(8), m.H100, cluster(1, 8))) == 32
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size_mib", "channels", "measured_gbs"),
+    [
+        (8, 32, 4, 79.6),
+        (8, 64, 4, 82.0),
+        (8, 128, 8, 162.6),
+        (8, 1024, 32, 360.8),
+        (4, 32, 8, 149.3),
+        (4, 128, 8, 162.9),
+    ],
+)
+def test_a_local_send_gets_more_channels_as_it_grows(
+    ranks: int, size_mib: int, channels: int, measured_gbs: float
+) -> None:
+    # sendrecv inside a node of the same cluster.
+    machine = cluster(1, 8, version="2.29.2")
+    pair = wiring_of(group(2), m.H100, machine)
+    found = p2p.local_channels_used(size_mib * MIB, ranks, pair)
+    assert found == channels
+    assert p2p.local_peer_gbs(found, pair) == pytest.approx(measured_gbs, rel=0.1)
+
+
+def test_two_ranks_send_at_nvlink_speed() -> None:
+    pair = wiring_of(group(2), m.H100, cluster(1, 8))
+    channels = p2p.local_channels_used(32 * MIB, 2, pair)
+    assert p2p.local_peer_gbs(channels, pair) == pytest.approx(325, rel=0.01)
+
+
+def test_all_to_all_work_is_bound_by_what_leaves_the_node() -> None:
+    wiring = wiring_of(group(8, 2), m.H100, cluster(2, 8))
+    _, net = p2p.all_to_all_terms(1024 * MIB, wiring)
+    assert net["net_stream"] == pytest.approx(1024 * MIB / 2 / 50e3)
+    assert net["net_peer"] == 8
+
+
+def test_all_to_all_of_single_gpus_is_bound_by_the_channels_of_a_peer() -> None:
+    wiring = wiring_of(group(1, 2), m.H100, cluster(2, 8, version="2.29.2"))
+    _, net = p2p.all_to_all_terms(1024 * MIB, wiring)
+    assert net["net_stream"] == pytest.approx(512 * MIB / 41.5e3)
+
+
+def test_all_to_all_takes_all_channels_when_large() -> None:
+    one, two = (wiring_of(group(8, n), m.H100, cluster(n, 8)) for n in (1, 2))
+    assert p2p.all_to_all_channels(512 * MIB, one) == 32
+    assert p2p.all_to_all_channels(512 * MIB, two) == 16

@@ -1,0 +1,90 @@
+"""The transports' files, and what they say of errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.predictor.collectives import machines as m
+from tests.simulators.predictor.collectives.machines import GIB, KIB, cluster, group
+from trainscout.simulators.laboratory.collectives.fit import TRANSPORTS, documents, write
+from trainscout.simulators.predictor.collectives import collective_uncertainty
+from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES
+from trainscout.simulators.predictor.collectives.transport import (
+    DIRECTORY,
+    FABRICS,
+    left_out_error,
+    load,
+    transport,
+)
+from trainscout.simulators.predictor.question.job import FABRICS as JOB_FABRICS
+
+
+def test_every_fabric_of_a_job_has_a_file() -> None:
+    assert {*FABRICS, "none"} == set(JOB_FABRICS)
+    assert {path.stem for path in DIRECTORY.glob("*.yaml")} == set(TRANSPORTS)
+
+
+@pytest.mark.parametrize("name", TRANSPORTS)
+def test_fitted_parts_say_where_they_are_from(name: str) -> None:
+    fitted = load(name)["fitted"]
+    assert fitted["command"].startswith("trainscout collectives fit")
+    assert fitted["provenance"]
+    for entry in fitted["coefficients"].values():
+        assert bool(entry["rows"]) == bool(entry["clusters"])
+        assert all(value >= 0 for value in entry["terms"].values())
+    for bands in fitted["errors"].values():
+        assert set(bands) <= set(BAND_NAMES)
+        assert all({"fitted", "left_out"} <= set(each) for each in bands.values())
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_declared_parts_are_complete(fabric: str) -> None:
+    found = transport(fabric)
+    assert found.message_us > 0
+    assert found.eager_bytes > 0
+    assert "simple" in found.protocols_for("hopper")
+    assert {"ring", "tree"} <= set(found.algorithms)
+
+
+def test_uncertainty_is_what_left_out_clusters_show() -> None:
+    members = group(8, 2)
+    found = collective_uncertainty(GIB, members, m.H100, cluster(2, 8))
+    assert found == left_out_error("infiniband")[">64MiB"]
+    assert 0 < found < 0.3
+
+
+def test_uncertainty_inside_a_node_asks_the_link() -> None:
+    one = cluster(1, 8)
+    assert (
+        collective_uncertainty(KIB, group(8), m.H100, one) == left_out_error("nvlink")["<=16KiB"]
+    )
+    assert (
+        collective_uncertainty(KIB, group(8), m.RTX5090, one) == left_out_error("pcie")["<=16KiB"]
+    )
+
+
+def test_a_fabric_without_measurements_is_the_least_certain() -> None:
+    def at(fabric: str) -> float:
+        return collective_uncertainty(KIB, group(8, 2), m.H100, cluster(2, 8, fabric=fabric))
+
+    assert not left_out_error("ethernet")
+    assert at("ethernet") == max(at(fabric) for fabric in FABRICS)
+
+
+def test_writing_keeps_what_is_declared(tmp_path: Path) -> None:
+    target = tmp_path
+    write({"efa": {"coefficients": {}}}, target)
+    written = (target / "efa.yaml").read_text()
+    assert "nic_latency_us: 75.0" in written
+    assert [path.name for path in target.iterdir()] == ["efa.yaml"]
+
+
+def test_no_measurements_leave_nccl_constants() -> None:
+    found = documents([], "command")
+    assert set(found) == set(TRANSPORTS)
+    ring = found["infiniband"]["coefficients"]["ring/simple"]
+    assert ring["rows"] == 0
+    assert ring["terms"]["net_hop"] == 14.0
+    assert found["infiniband"]["left_out_error"] == {}

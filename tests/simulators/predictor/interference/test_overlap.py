@@ -1,0 +1,130 @@
+"""The overlap model against published slowdowns and its own invariants."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.simulators.predictor.collectives.machines import A800, H100, H800, cluster
+from trainscout.simulators.laboratory.kernels.measure import MODELS, load_models, training_kernels
+from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.workload.ir import Communicator, Gemm
+
+
+def slowdowns(
+    gpu: Gpu, memory_bound: float, channels: int, bytes_per_s: float
+) -> tuple[float, float]:
+    compute, comm = physical_slowdowns(
+        gpu, np.array([memory_bound]), np.array([channels]), np.array([bytes_per_s])
+    )
+    return float(compute[0, 0]), float(comm[0, 0])
+
+
+def beside(
+    gpu: Gpu, machine: Cluster, kind: str, size: int, memory_bound: float
+) -> tuple[float, float]:
+    price = price_collective(kind, size, Communicator("dp", 8, 8, 1), gpu, machine)
+    return slowdowns(gpu, memory_bound, price.channels, price.wire_bytes_per_s)
+
+
+def test_a800_gemm_beside_25_mb_all_reduce() -> None:
+    # Moye, Tables 2 and 3: 1.13 (CUDA 11.8), 1.18 (12.1), 1.27 over a mix of GEMMs.
+    compute, _ = beside(A800, cluster(1, 8), "all_reduce", 25_000_000, 0.2)
+    assert 1.13 <= compute <= 1.27
+
+
+def test_a800_sum_beside_25_mb_all_reduce() -> None:
+    # Moye, Table 2: 1.51 for a streaming kernel.
+    compute, _ = beside(A800, cluster(1, 8), "all_reduce", 25_000_000, 1.0)
+    assert compute == pytest.approx(1.51, rel=0.15)
+
+
+def test_h800_kernels_beside_20_reserved_sms() -> None:
+    # DeepEP dispatch/combine on 20 of 132 SMs at network speed (50 GB/s): GEMM 1.04-1.05 when
+    # launched on the other 112, elementwise 1.12-1.18, SwiGLU 1.25; dispatch itself 1.18.
+    gemm, _ = slowdowns(H800, 0.0, 20, 2.5 * 50e9)
+    elementwise, dispatch = slowdowns(H800, 1.0, 20, 2.5 * 50e9)
+    assert 1.04 <= gemm <= 1.2
+    assert 1.12 <= elementwise <= 1.25
+    assert 1.0 <= dispatch <= 1.18
+
+
+def test_h100_fsdp_matmul_beside_all_gather() -> None:
+    # 8 x H100 FSDP: matmuls 1.30-1.40 (pytorch pull request 179937), partly wave quantisation,
+    # which the model leaves out: it must stay below, but not under what the lost SMs cost.
+    compute, _ = beside(H100, cluster(1, 8), "all_gather", 512 << 20, 0.3)
+    assert 1.2 <= compute <= 1.4
+
+
+@pytest.mark.parametrize(("gpu", "held"), [(H100, 16), (H100, 24), (A800, 16), (A800, 24)])
+def test_lost_waves_of_real_shards_average_to_the_lost_sms(gpu: Gpu, held: int) -> None:
+    # Tile by tile a product loses whole waves: 1.0 to 1.33 for single shapes, 1.7 for one wave
+    # on H100. Over the FLOPs of real tensor-parallel shards that is the share of SMs.
+    models = load_models(MODELS, ["gpt175b", "gpt22b", "llama2_7b", "llama3_70b"])
+    slowdown, flops = [], []
+    for op in training_kernels(models, gpu, "bf16")["gemm"]:
+        assert isinstance(op, Gemm)
+        tiles = math.ceil(op.m / 128) * math.ceil(op.n / 256) * op.batch
+        slowdown.append(math.ceil(tiles / (gpu.sms - held)) / math.ceil(tiles / gpu.sms))
+        flops.append(op.m * op.n * op.k * op.batch)
+    compute, _ = slowdowns(gpu, 0.0, held, 0.0)
+    assert np.average(slowdown, weights=flops) == pytest.approx(compute, rel=0.02)
+    assert max(slowdown) > 1.3
+
+
+shares = st.floats(0, 1)
+sms = st.integers(0, 64)
+rates = st.floats(0, 3e12)
+
+
+@given(shares, sms, sms, rates, rates)
+def test_never_faster_and_monotone(
+    share: float, few: int, many: int, slow: float, fast: float
+) -> None:
+    few, many = sorted((few, many))
+    slow, fast = sorted((slow, fast))
+    low, low_comm = slowdowns(H100, share, few, slow)
+    high, high_comm = slowdowns(H100, share, many, fast)
+    assert 1 <= low <= high
+    assert 1 <= low_comm <= high_comm
+
+
+@given(shares)
+def test_nothing_taken_nothing_lost(share: float) -> None:
+    assert slowdowns(H100, share, 0, 0.0) == (1.0, 1.0)
+
+
+def test_compute_bound_block_loses_exactly_the_sms() -> None:
+    assert slowdowns(H100, 0.0, 33, 1e12) == (pytest.approx(4 / 3), 1.0)
+
+
+def test_streaming_kernel_beside_copy_engine_shares_memory() -> None:
+    half = H100.memory_bandwidth_bytes_per_s / 2
+    assert slowdowns(H100, 1.0, 0, half) == (pytest.approx(1.5), pytest.approx(1.5))
+
+
+def test_shape_is_compute_by_communication() -> None:
+    compute, comm = physical_slowdowns(H100, np.zeros(3), np.zeros(2), np.zeros(2))
+    assert compute.shape == comm.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("share", "channels", "rate", "field"),
+    [
+        (1.5, 1, 0.0, "memory_bound"),
+        (float("nan"), 1, 0.0, "memory_bound"),
+        (0.5, -1, 0.0, "channels"),
+        (0.5, 1, float("nan"), "comm_bytes_per_s"),
+    ],
+)
+def test_impossible_input_is_refused(share: float, channels: int, rate: float, field: str) -> None:
+    with pytest.raises(InputError) as error:
+        slowdowns(H100, share, channels, rate)
+    assert error.value.field == field

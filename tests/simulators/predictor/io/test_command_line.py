@@ -1,0 +1,59 @@
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+def ending_with(outcome):
+    def main(arguments):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    return exit_code(main, [])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(None, 0), (0, 0), (1, 1), (4, 4), (KeyboardInterrupt(), 130)]
+)
+def test_how_a_command_ends(outcome, code, capsys):
+    assert ending_with(outcome) == code
+    assert capsys.readouterr() == ("", "")
+
+
+def test_wrong_input_is_one_line(capsys):
+    assert ending_with(InputError("--gpu", "h1000", "is not declared", ["h100", "h200"])) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --gpu=h1000")
+    assert "did you mean 'h100'" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_failures_are_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        ending_with(ZeroDivisionError())
+
+
+def test_a_reader_may_leave():
+    program = (
+        "import sys; from trainscout.simulators.predictor.io.command_line import exit_code\n"
+        "sys.exit(exit_code(lambda _: print('x' * 10_000_000), []))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
+
+
+def test_help_ends_with_examples_and_codes_as_they_are_written():
+    parser = argparse.ArgumentParser(**help_ending("do this \\\n    --and that", "0 done; 1 not"))
+    text = parser.format_help()
+    assert "examples:\n  do this \\\n      --and that\n" in text
+    assert text.endswith("exit codes: 0 done; 1 not; 130 interrupted\n")

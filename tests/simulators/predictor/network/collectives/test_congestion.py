@@ -1,0 +1,185 @@
+"""Factors against what can be counted: which links are shared, by how many, how often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulators.predictor.network.topology.test_network import fabric_named, hardware
+from trainscout.simulators.predictor.network.collectives import (
+    CongestionModel,
+    EngineSettings,
+    Pattern,
+    congestion_model,
+)
+from trainscout.simulators.predictor.network.collectives.congestion import transfers_of
+from trainscout.simulators.predictor.network.collectives.placement import groups
+from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.question.errors import InputError
+
+MB = 1e6
+FLOW = EngineSettings("flow")
+# Eight nodes, one under each leaf: whatever leaves a node crosses a spine.
+NODE_A_LEAF = fabric_named("leaf_spine", nics_per_leaf=8)
+# One fat uplink a leaf: shared, but nothing collides.
+ONE_SPINE = fabric_named("leaf_spine", nics_per_leaf=8, uplink_gbps=3200.0)
+RAILS = fabric_named("rail_optimised")
+
+
+def model(fabric: SwitchFabric, engine: EngineSettings = FLOW) -> CongestionModel:
+    cluster, gpu = hardware("h100_64")
+    # Without the microsecond a hop, only bytes and rates count.
+    return congestion_model(cluster, gpu, replace(fabric, hop_latency_s=0.0), engine)
+
+
+@given(
+    st.sampled_from([((2, 1),), ((4, 2),), ((8, 8),), ((2, 1), (4, 16)), ((2, 4), (2, 32))]),
+    st.sampled_from([64, 128]),
+)
+def test_groups_hold_every_gpu_once(span, world):
+    found = groups(world, span)
+    assert sorted(found.ravel().tolist()) == list(range(world))
+    members = np.prod([count for count, _ in span])
+    assert found.shape == (world // members, members)
+    for row in found:
+        offsets = {
+            sum(step * stride for step, (_, stride) in zip(place, span, strict=True))
+            for place in np.ndindex(*(count for count, _ in span))
+        }
+        assert {int(rank - row[0]) for rank in row} == offsets
+
+
+def test_groups_that_do_not_divide_the_gpus_are_refused():
+    with pytest.raises(InputError, match="does not divide"):
+        groups(24, ((16, 1),))
+
+
+PATTERNS = [
+    Pattern("ring", ((8, 8),), channels=2),
+    Pattern("ring", ((64, 1),), channels=8),
+    Pattern("tree", ((64, 1),), channels=8),
+    Pattern("hierarchical", ((64, 1),)),
+    Pattern("pairs", ((8, 8),)),
+    Pattern("neighbours", ((4, 16),)),
+    Pattern("round", ((8, 8),)),
+]
+
+
+@pytest.mark.parametrize("what", PATTERNS, ids=lambda each: each.algorithm)
+def test_the_busiest_gpu_sends_what_was_asked(what):
+    sent = np.zeros(64)
+    for each in transfers_of(what, model(NODE_A_LEAF).network):
+        np.add.at(sent, each.source, each.share)
+        assert not len(each.after)
+    assert sent.max() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("what", PATTERNS, ids=lambda each: each.algorithm)
+def test_nothing_is_slowed_where_nothing_is_shared(what):
+    assert model(ONE_SPINE).congested(what, 64 * MB).factor == 1
+    assert model(fabric_named("leaf_spine", nics_per_leaf=64)).congested(what, 64 * MB).factor == 1
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 3.5])
+@pytest.mark.parametrize("kind", ["ring", "round", "pairs"])
+def test_what_all_leaves_its_leaf_takes_as_much_longer_as_the_leaf_is_oversubscribed(kind, ratio):
+    """One GPU of each node: every byte crosses a spine, and all NICs of a leaf are busy."""
+    what = Pattern(kind, ((8, 8),), channels=1)
+    found = model(replace(ONE_SPINE, oversubscription=ratio)).congested(what, 64 * MB)
+    assert found.factor == pytest.approx(ratio, rel=1e-3)
+
+
+def test_a_ring_with_half_of_its_edges_inside_leaves_bears_twice_the_oversubscription():
+    """Two nodes a leaf: a leaf's uplinks carry half of what its NICs send."""
+    what = Pattern("round", ((8, 8),))
+    for ratio, factor in ((2.0, 1.0), (4.0, 2.0)):
+        fabric = fabric_named(
+            "leaf_spine", nics_per_leaf=16, uplink_gbps=6400.0, oversubscription=ratio
+        )
+        assert model(fabric).congested(what, 64 * MB).factor == pytest.approx(factor, rel=1e-3)
+
+
+def test_rails_keep_what_stays_on_a_rail_from_meeting_anything():
+    assert model(RAILS).congested(Pattern("ring", ((8, 8),)), 64 * MB).factor == 1
+
+
+def test_flows_that_meet_in_one_uplink_share_it():
+    """The factor of single flows is the most of them that the hash sends over one link."""
+    wired = model(NODE_A_LEAF)
+    what = Pattern("round", ((8, 8),))
+    found = wired.congested(what, 64 * MB)
+    network = wired.network
+    uplinks = found.played.link_bytes[network.first["leaf"] :]
+    assert found.factor == pytest.approx(uplinks.max() / (64 * MB), rel=1e-3)
+    assert found.factor > 1
+
+
+def test_a_failed_nic_doubles_what_its_neighbour_carries():
+    worn = fabric_named("leaf_spine", nics_per_leaf=64, link_health={"node3-nic2": 0.0})
+    assert model(worn).congested(Pattern("round", ((8, 8),)), 64 * MB).factor == pytest.approx(
+        2, rel=1e-3
+    )
+    half = fabric_named("leaf_spine", nics_per_leaf=64, link_health={"node3-nic2": 0.25})
+    assert model(half).congested(Pattern("round", ((8, 8),)), 64 * MB).factor == pytest.approx(
+        4, rel=1e-3
+    )
+
+
+def test_a_worn_nvlink_slows_groups_inside_nodes():
+    worn = fabric_named("leaf_spine", link_health={"gpu5-nvlink": 0.5})
+    found = model(worn).congested(Pattern("ring", ((8, 1),), channels=4), 64 * MB)
+    assert found.factor == pytest.approx(2, rel=1e-3)
+
+
+@given(st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8))
+@settings(max_examples=15, deadline=None)
+def test_an_uneven_exchange_takes_as_long_as_its_busiest_receiver(weights):
+    """One GPU a node: an exchange lasts as long as the largest column of its matrix needs one
+    NIC, and a row, what one GPU sends, is shorter."""
+    loads = tuple((np.array(weights) / sum(weights)).tolist())
+    wired = model(ONE_SPINE)
+    uneven = wired.congested(Pattern("pairs", ((8, 8),), loads=loads), 64 * MB)
+    assert uneven.factor == 1
+    transfers = transfers_of(Pattern("pairs", ((8, 8),), loads=loads), wired.network)
+    received = np.zeros(64)
+    for each in transfers:
+        np.add.at(received, each.destination, each.share)
+    longest = max(received.max(), 1.0) * 64 * MB / 50e9
+    assert uneven.played.end_s.max() == pytest.approx(longest, rel=1e-3)
+
+
+def test_a_hot_expert_makes_the_exchange_as_much_longer_as_it_is_hot():
+    wired = model(ONE_SPINE)
+    even, hot = (
+        wired.congested(Pattern("pairs", ((8, 8),), loads=loads), 64 * MB).played
+        for loads in (((1 / 8,) * 8), (3 / 8, *((5 / 56,) * 7)))
+    )
+    # Both sent the same bytes in all: what each GPU sends most is scaled to 64 MB.
+    sent_even, sent_hot = 1 / 8 * 7, 1 - 5 / 56
+    column_even, column_hot = 7 / 8, 7 * 3 / 8
+    expected = column_hot / sent_hot / (column_even / sent_even)
+    assert hot.end_s.max() / even.end_s.max() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["packet", "hybrid"])
+def test_packets_find_the_same_oversubscription(engine):
+    """And nearly nothing (a hop's store and forward) where nothing is shared."""
+    cluster, gpu = hardware("h100_64")
+    sending_s, travelling_s = 2 * MB / 50e9, 4e-6
+    for ratio in (1.0, 2.0):
+        fabric = replace(ONE_SPINE, oversubscription=ratio)
+        wired = congestion_model(cluster, gpu, fabric, EngineSettings(engine))
+        factor = wired.congested(Pattern("round", ((8, 8),)), 2 * MB).factor
+        expected = (ratio * sending_s + travelling_s) / (sending_s + travelling_s)
+        assert factor == pytest.approx(expected, rel=0.005)
+
+
+def test_what_was_played_is_not_played_again():
+    wired = model(NODE_A_LEAF)
+    what = Pattern("ring", ((8, 8),), channels=3)
+    assert wired.congested(what, MB) is wired.congested(what, MB)
+    assert model(NODE_A_LEAF) is wired

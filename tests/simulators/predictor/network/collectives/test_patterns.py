@@ -1,0 +1,129 @@
+"""What each pattern moves, counted; and that nobody sends what it does not have."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainscout.simulators.predictor.network.collectives import (
+    by_node,
+    exchange,
+    pattern,
+    send,
+    together,
+)
+from trainscout.simulators.predictor.question.errors import InputError
+
+members = (
+    st.tuples(st.integers(1, 5), st.integers(1, 4))
+    .filter(lambda n: n[0] * n[1] > 1)
+    .map(lambda n: [[8 * node + place for place in range(n[1])] for node in range(n[0])])
+)
+
+
+def sent(what, ranks):
+    return np.array([what.share[what.source == rank].sum() for rank in ranks])
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]
+)
+@given(members, st.integers(1, 3), st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_a_ring_sends_what_its_algorithm_does(kind, factor, nodes, channels, chunks):
+    ranks = [gpu for node in nodes for gpu in node]
+    what = pattern(kind, nodes, channels=channels, chunks=chunks)
+    np.testing.assert_allclose(sent(what, ranks), factor * (len(ranks) - 1) / len(ranks))
+
+
+@given(members, st.integers(1, 2), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_tree_takes_all_data_to_one_rank_and_back_to_every_other(nodes, channels, chunks):
+    what = pattern("all_reduce", nodes, algorithm="tree", channels=channels, chunks=chunks)
+    ranks = [gpu for node in nodes for gpu in node]
+    # Every rank but the root of a tree sends all of the tree's data up and receives it back.
+    assert what.share.sum() == pytest.approx(2 * (len(ranks) - 1))
+    for label in np.unique(what.label):
+        mine = what.label == label
+        ups = set(zip(what.source[mine].tolist(), what.destination[mine].tolist(), strict=True))
+        assert {(b, a) for a, b in ups} == ups
+        assert len(ups) == 2 * (len(ranks) - 1)
+
+
+@given(members)
+@settings(max_examples=30, deadline=None)
+def test_two_levels_cross_nodes_with_a_share_of_the_data_each(nodes):
+    what = pattern("all_reduce", nodes, algorithm="hierarchical")
+    inside = len(nodes[0])
+    across = what.source // 8 != what.destination // 8
+    for rank in (gpu for node in nodes for gpu in node):
+        crossing = what.share[across & (what.source == rank)].sum()
+        assert crossing == pytest.approx(2 * (len(nodes) - 1) / len(nodes) / inside)
+
+
+@given(members)
+@settings(max_examples=30, deadline=None)
+def test_all_to_all_sends_each_pair_its_part(nodes):
+    ranks = [gpu for node in nodes for gpu in node]
+    what = pattern("all_to_all", nodes)
+    assert len(what) == len(ranks) * (len(ranks) - 1)
+    np.testing.assert_allclose(what.share, 1 / len(ranks))
+
+
+def test_an_uneven_exchange_moves_its_matrix():
+    matrix = np.array([[5.0, 0.0, 3.0], [2.0, 9.0, 0.0], [0.0, 4.0, 0.0]])
+    what = exchange([0, 8, 9], matrix)
+    moved = dict(
+        zip(
+            zip(what.source.tolist(), what.destination.tolist(), strict=True),
+            what.share.tolist(),
+            strict=True,
+        )
+    )
+    assert moved == {(0, 9): 3.0, (8, 0): 2.0, (9, 8): 4.0}
+    with pytest.raises(InputError, match="another shape"):
+        exchange([0, 1], matrix)
+
+
+@given(members, st.sampled_from(["ring", "tree", "hierarchical"]), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_what_waits_waits_for_something_that_reached_its_source(nodes, algorithm, chunks):
+    what = pattern("all_reduce", nodes, algorithm=algorithm, chunks=chunks)
+    waiting, before = what.after.T
+    assert (before < waiting).all()
+    np.testing.assert_array_equal(what.destination[before], what.source[waiting])
+
+
+def test_channels_leave_nodes_at_different_gpus():
+    nodes = [[0, 1, 2, 3], [8, 9, 10, 11]]
+    what = pattern("all_reduce", nodes, channels=4)
+    leaving = what.source[what.source // 8 != what.destination // 8]
+    assert sorted(leaving.tolist()) == [0, 1, 2, 3, 8, 9, 10, 11]
+
+
+def test_together_keeps_who_waits_for_whom():
+    one = pattern("all_reduce", [[0, 1]], chunks=2)
+    both = together([one, send(8, 9), one])
+    assert len(both) == 2 * len(one) + 1
+    np.testing.assert_array_equal(both.after[len(one.after) :], one.after + len(one) + 1)
+
+
+def test_ranks_by_node():
+    assert by_node([0, 1, 8, 17, 16], 8) == [[0, 1], [8], [17, 16]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"kind": "gossip"}, "collective.kind"),
+        ({"algorithm": "star"}, "algorithm"),
+        ({"members": [[0]]}, "members"),
+        ({"channels": 0}, "channels"),
+        ({"algorithm": "hierarchical", "members": [[0, 1], [8]]}, "members"),
+    ],
+)
+def test_what_makes_no_pattern_is_refused(changes, field):
+    arguments = {"kind": "all_reduce", "members": [[0, 1], [8, 9]], **changes}
+    with pytest.raises(InputError) as refused:
+        pattern(arguments.pop("kind"), arguments.pop("members"), **arguments)
+    assert refused.value.field == field

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulators.predictor.network.flow.schedules import HOPS, MICRO, add, in_order, schedules
+from tests.simulators.predictor.network.flow.twin import PlainFlow, arrivals
+from trainscout.simulators.predictor.network.flow import FlowEngine
+from trainscout.simulators.predictor.network.flow import engine as engine_module
+from trainscout.simulators.predictor.network.topology import Routes
+from trainscout.simulators.predictor.question.errors import InputError
+
+Schedule = tuple[list[int], list[PlainFlow]]
+
+
+def straight(*links: int, latency_s: float = 0.0) -> Routes:
+    return Routes(np.array([links]), np.array([latency_s]))
+
+
+def on_one_link(count: int) -> Routes:
+    return Routes(np.zeros((count, 1), dtype=np.int64), np.zeros(count))
+
+
+def test_n_flows_on_a_link_take_n_times_as_long() -> None:
+    engine = FlowEngine([50e9], 1)
+    engine.add(on_one_link(7), 16e6)
+    report = engine.advance()
+    np.testing.assert_allclose(report.completion_s, 7 * 16e6 / 50e9, rtol=1e-12)
+    assert engine.solves == 2
+
+
+def test_a_flow_arrives_one_latency_after_it_was_sent() -> None:
+    engine = FlowEngine([50e9], 1)
+    flow = engine.add(straight(0, latency_s=3e-6), 16e6, 1e-3)
+    engine.advance()
+    np.testing.assert_allclose(engine.completion_s(flow), 1e-3 + 16e6 / 50e9 + 3e-6, rtol=1e-12)
+
+
+def test_shortest_first_under_fair_sharing() -> None:
+    # Sizes 1, 2, 3 at rate 6: the k-th ends when all have sent its size, or their own.
+    engine = FlowEngine([6.0], 1)
+    engine.add(on_one_link(3), [1.0, 2.0, 3.0])
+    np.testing.assert_allclose(engine.advance().completion_s, [3 / 6, 5 / 6, 1.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 64])
+def test_ring_takes_its_closed_form(ranks: int) -> None:
+    """All-gather: each rank passes on one chunk a step, ranks - 1 steps."""
+    chunk, rate, latency, delay = 1e6, 50e9, 2e-6, 5e-7
+    engine = FlowEngine([rate] * ranks, 1)
+    steps = ranks - 1
+    links = np.tile(np.arange(ranks), steps)[:, None]
+    # What rank r sends in a step came from rank r - 1 in the step before.
+    after = [
+        (step * ranks + rank, (step - 1) * ranks + (rank - 1) % ranks)
+        for step in range(1, steps)
+        for rank in range(ranks)
+    ]
+    engine.add(
+        Routes(links, np.full(len(links), latency)),
+        chunk,
+        after=after if after else None,
+        delay_s=delay,
+    )
+    report = engine.advance()
+    expected = steps * (chunk / rate + latency) + (steps - 1) * delay
+    np.testing.assert_allclose(report.completion_s.max(), expected, rtol=1e-9)
+    # One solve a step, and one when its flows drain, whatever the number of ranks.
+    assert engine.solves <= 2 * steps
+
+
+def test_a_flow_waits_for_its_start_too() -> None:
+    engine = FlowEngine([1.0, 1.0], 1)
+    first = engine.add(straight(0), 1.0)
+    second = engine.add(straight(1), 1.0, 5.0, after=[(1, 0)])
+    engine.advance()
+    assert engine.completion_s([*first, *second]).tolist() == [1.0, 6.0]
+
+
+@given(schedules())
+@settings(max_examples=120, deadline=None)
+def test_arrivals_are_those_of_the_exact_twin(schedule: Schedule) -> None:
+    capacity, flows = schedule
+    expected = [float(time) for time in arrivals(flows, capacity)]
+    # Every event is rounded to a femtosecond, and passes that on to those after it.
+    np.testing.assert_allclose(in_order(capacity, flows), expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_flows_arrive_when_the_exact_twin_says(seed: int) -> None:
+    """More than fit into a random schedule: the event queue takes other ways when it is long."""
+    random = np.random.default_rng(seed)
+    flows = [
+        PlainFlow(
+            route=tuple(random.choice(5, random.integers(1, HOPS + 1), replace=False).tolist()),
+            size_bytes=int(random.integers(1, 8)) * 1000,
+            start_s=int(random.integers(0, 60)) * MICRO,
+            after=(index - 3,) if index % 4 == 3 else (),
+            delay_s=int(random.choice([0, 40])) * MICRO,
+        )
+        for index in range(60)
+    ]
+    expected = [float(time) for time in arrivals(flows, [2 * 10**9] * 5)]
+    np.testing.assert_allclose(in_order([2 * 10**9] * 5, flows), expected, rtol=0, atol=1e-13)
+
+
+@given(schedules())
+@settings(max_examples=60, deadline=None)
+def test_bytes_are_conserved_and_links_not_exceeded(schedule: Schedule) -> None:
+    capacity, flows = schedule
+    engine = FlowEngine(capacity, HOPS)
+    number: dict[int, int] = {}
+    for index, flow in enumerate(flows):
+        add(engine, flow, number, index)
+    engine.advance()
+    histories = [engine.rates(number[index]) for index in range(len(flows))]
+    for flow, (times, rates) in zip(flows, histories, strict=True):
+        sent = float((np.diff(times) * rates[:-1]).sum())
+        assert sent == pytest.approx(flow.size_bytes, abs=0.01)
+        # No sooner than at the full rate of its slowest link.
+        fastest = min(capacity[link] for link in flow.route)
+        assert times[0] >= float(flow.start_s) - 1e-15
+        assert times[-1] - times[0] >= flow.size_bytes / fastest - 2e-15
+    for moment in {float(time) for times, _ in histories for time in times}:
+        used = np.zeros(len(capacity))
+        for flow, (times, rates) in zip(flows, histories, strict=True):
+            piece = np.searchsorted(times, moment, side="right") - 1
+            if piece >= 0:
+                used[list(flow.route)] += rates[piece]
+        assert (used <= np.array(capacity) * (1 + 1e-12)).all()
+
+
+@given(schedules(ties=False), st.integers(2, 5))
+@settings(max_examples=40, deadline=None)
+def test_links_k_times_as_fast_serve_k_times_the_bytes(schedule: Schedule, times: int) -> None:
+    capacity, flows = schedule
+    larger = [
+        PlainFlow(flow.route, times * flow.size_bytes, flow.start_s, flow.latency_s)
+        for flow in flows
+    ]
+    np.testing.assert_allclose(
+        in_order([times * rate for rate in capacity], larger),
+        in_order(capacity, flows),
+        rtol=0,
+        atol=1e-13,
+    )
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=2, max_size=15),
+)
+@settings(max_examples=60, deadline=None)
+def test_on_one_link_another_flow_speeds_nobody_up(flows: list[tuple[int, int]]) -> None:
+    sizes, starts = (np.array(column, dtype=float) for column in zip(*flows, strict=True))
+    ends = []
+    for count in (len(flows), len(flows) - 1):
+        engine = FlowEngine([1.0], 1)
+        engine.add(on_one_link(count), sizes[:count], starts[:count])
+        engine.advance()
+        ends.append(engine.completion_s(np.arange(len(flows) - 1)))
+    assert (ends[0] >= ends[1] - 1e-13).all()
+
+
+def test_finish_plays_no_further_than_it_must() -> None:
+    engine = FlowEngine([1.0], 1)
+    engine.add(on_one_link(2), [1.0, 5.0])
+    assert engine.finish(0) == 2.0
+    assert engine.now_s == 2.0
+    assert engine.completion_s([0, 1]).tolist() == [2.0, np.inf]
+    assert engine.finish(1) == 6.0
+
+
+def test_reports_name_each_flow_once() -> None:
+    engine = FlowEngine([1.0], 1)
+    engine.add(on_one_link(2), [1.0, 5.0])
+    assert engine.advance(1.0).flows.tolist() == []
+    assert engine.advance(2.0).flows.tolist() == [0]
+    last = engine.advance()
+    assert (last.flows.tolist(), last.changed.tolist(), last.now_s) == ([1], [False], 6.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"size_bytes": 0.0}, "flow.size_bytes"),
+        ({"size_bytes": float("nan")}, "flow.size_bytes"),
+        ({"size_bytes": 1.0, "start_s": -1.0}, "flow.start_s"),
+        ({"size_bytes": 1.0, "start_s": 1e5}, "flow.start_s"),
+        ({"size_bytes": 1.0, "delay_s": -1.0}, "flow.delay_s"),
+        ({"size_bytes": 1.0, "after": [(0, 0)]}, "flow.after"),
+        ({"size_bytes": 1.0, "after": [(1, 0)]}, "flow.after"),
+    ],
+)
+def test_flows_that_cannot_be_are_refused(arguments: dict[str, object], field: str) -> None:
+    engine = FlowEngine([1.0], 1)
+    with pytest.raises(InputError) as refusal:
+        engine.add(on_one_link(1), **arguments)  # type: ignore[arg-type]
+    assert refusal.value.field == field
+    assert engine.advance().flows.tolist() == []
+
+
+def test_unknown_flows_are_refused() -> None:
+    engine = FlowEngine([1.0], 1)
+    with pytest.raises(InputError, match="never added"):
+        engine.completion_s([0])
+
+
+def test_a_flow_beyond_the_clock_is_refused() -> None:
+    engine = FlowEngine([1.0], 1)
+    engine.add(on_one_link(1), 1e6)
+    with pytest.raises(InputError, match="would not end"):
+        engine.advance()
+
+
+def test_the_documented_example_runs() -> None:
+    assert doctest.testmod(engine_module).failed == 0

@@ -1,0 +1,176 @@
+"""The hybrid engine against the packet engine it skips the packets of."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
+from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
+from trainscout.simulators.predictor.network.packet import PacketSettings
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.settings import Dcqcn
+from trainscout.simulators.predictor.question.errors import InputError
+
+FABRIC = LeafSpine()
+MB = 1_000_000
+RING = [(host, (host + 1) % 16, host % 4) for host in range(16)]
+# Two flows on some uplinks, one on others.
+COLLIDING = [(host, (host + 4) % 16, host % 3) for host in range(16)]
+
+
+def engines(hybrid=None, mode=None, fabric=FABRIC):
+    rates = np.full(fabric.links, RATE)
+    return (
+        PacketEngine(rates, DELAY_S, 4, mode),
+        HybridEngine(rates, DELAY_S, 4, mode, hybrid),
+    )
+
+
+def ends_of(engine, flows, sizes, starts=0.0):
+    numbers = engine.add(FABRIC.routes(flows), sizes, starts)
+    engine.advance()
+    return engine.completion_s(numbers)
+
+
+@pytest.mark.parametrize("flows", [RING, COLLIDING])
+def test_long_transfers_end_when_they_would_with_a_fraction_of_the_packets(flows):
+    packet, hybrid = engines()
+    truth, ends = (ends_of(engine, flows, 64 * MB) for engine in (packet, hybrid))
+    assert np.abs(ends / truth - 1).mean() < 0.002
+    assert ends.max() == pytest.approx(truth.max(), rel=0.002)
+    assert hybrid.packet_hops < packet.packet_hops / 5
+    assert hybrid.skips > 0
+
+
+def test_short_transfers_are_all_packets():
+    packet, hybrid = engines()
+    truth, ends = (ends_of(engine, RING, 2 * MB) for engine in (packet, hybrid))
+    assert ends.tolist() == truth.tolist()
+    assert hybrid.skips == 0
+
+
+def test_what_was_skipped_is_counted_as_sent():
+    packet, hybrid = engines(mode=PacketSettings(header_bytes=62))
+    for engine in (packet, hybrid):
+        ends_of(engine, COLLIDING, 4096 * 5000)
+    assert hybrid.skipped_bytes > 0
+    sent = [engine.port_report().bytes_sent for engine in (packet, hybrid)]
+    np.testing.assert_array_equal(*sent)
+
+
+@pytest.mark.parametrize("late_s", [1.1e-3, 1.5e-3, 2.5e-3])
+def test_a_flow_that_starts_over_a_resting_link_wakes_its_component(late_s):
+    """And no other: the ring's other half keeps standing still."""
+    flows = [(0, 5, 0), (1, 6, 0), (8, 13, 2), (0, 6, 1)]
+    sizes, starts = [64 * MB, 64 * MB, 64 * MB, 8 * MB], [0, 0, 0, late_s]
+    packet, hybrid = engines()
+    truth, ends = (ends_of(engine, flows, sizes, starts) for engine in (packet, hybrid))
+    np.testing.assert_allclose(ends, truth, rtol=0.004)
+    assert hybrid.packet_hops < packet.packet_hops / 3
+
+
+def test_pieces_make_the_whole():
+    _, whole = engines()
+    _, parts = engines()
+    ends = ends_of(whole, COLLIDING, 32 * MB)
+    numbers = parts.add(FABRIC.routes(COLLIDING), 32 * MB)
+    for until_s in (0.3e-3, 0.9e-3, 1.1e-3, 2e-3, None):
+        parts.advance(until_s)
+    assert parts.completion_s(numbers).tolist() == ends.tolist()
+
+
+def test_a_stricter_queue_test_skips_less():
+    loose = engines(HybridSettings(queue_bytes=10**9))[1]
+    strict = engines(HybridSettings(queue_bytes=1))[1]
+    for engine in (loose, strict):
+        ends_of(engine, COLLIDING, 32 * MB)
+    assert strict.packet_hops >= loose.packet_hops
+
+
+def test_rates_that_still_recover_are_not_taken_for_steady():
+    """After a cut DCQCN's rates barely move between samples, far below what the links carry."""
+    low = Dcqcn(mark_from_bytes=20e3, mark_all_bytes=80e3)
+    mode = PacketSettings(congestion="dcqcn", dcqcn=low, window=4)
+    flows = [(host, 0, host % 4) for host in range(4, 12)]
+    careful, careless = (engines(HybridSettings(used=used), mode)[1] for used in (0.95, 1e-6))
+    (truth,) = (ends_of(engines(mode=mode)[0], flows, 8 * MB),)
+    errors = [
+        np.abs(ends_of(engine, flows, 8 * MB) / truth - 1).max() for engine in (careful, careless)
+    ]
+    assert errors[0] < 0.05 < errors[1]
+
+
+pairs = st.tuples(st.integers(0, 15), st.integers(0, 15), st.integers(0, 3)).filter(
+    lambda flow: flow[0] != flow[1]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(pairs, st.integers(1, 40 * MB), st.floats(0, 2e-3)), min_size=1, max_size=12
+    ),
+    st.sampled_from(["frozen", "last", "mean", "autoregressive", "zero"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_everything_arrives_and_nothing_beats_the_wire(what, predictor):
+    flows, sizes, starts = map(list, zip(*what, strict=True))
+    _, hybrid = engines(HybridSettings(predictor=predictor))
+    ends = ends_of(hybrid, flows, sizes, starts)
+    for flow, size, start, end in zip(flows, sizes, starts, ends, strict=True):
+        hops = sum(link >= 0 for link in FABRIC.route(*flow))
+        assert np.isfinite(end)
+        # A measured rate may be off by a packet in some hundred.
+        assert end - start >= alone_s(size, hops) * (1 - 0.005)
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "field"),
+    [
+        (HybridSettings(sample_s=0), "hybrid.sample_s"),
+        (HybridSettings(samples=5), "hybrid.samples"),
+        (HybridSettings(used=1.5), "hybrid.used"),
+        (HybridSettings(predictor="oracle"), "hybrid.predictor"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(given_settings, field):
+    with pytest.raises(InputError) as refused:
+        engines(given_settings)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("late_s", [None, 0.7e-3, 1.2e-3, 1.6e-3])
+def test_what_is_remembered_with_its_skips_is_what_would_have_been(late_s):
+    """Both times begin as long before a sample; the late flow comes while all stand still."""
+    both = []
+    for memory in (True, False):
+        hybrid = engines(HybridSettings(memory=memory))[1]
+        for start_s in (5e-6, 10.005e-3):
+            hybrid.add(FABRIC.routes(COLLIDING), 64 * MB, start_s)
+        if late_s is not None:
+            hybrid.add(FABRIC.routes([(0, 4, 0)]), MB, 10.005e-3 + late_s)
+        hybrid.advance()
+        both.append(hybrid)
+    remembering, other = both
+    assert (remembering.recalls, other.recalls) == (1, 0)
+    assert remembering.disturbed == (late_s is not None)
+    flows = np.arange(other.next_flow)
+    assert remembering.completion_s(flows).tolist() == other.completion_s(flows).tolist()
+    np.testing.assert_array_equal(
+        remembering.port_report().bytes_sent, other.port_report().bytes_sent
+    )
+
+
+def test_tables_that_grow_meanwhile_leave_what_stands_still_alone():
+    alone, crowded = engines()[1], engines()[1]
+    near = [(host, host + 1) for host in (0, 2)]
+    far = [(8 + host % 4, 12 + host % 4, host % 4) for host in range(300)]
+    ends = []
+    for engine in (alone, crowded):
+        numbers = engine.add(FABRIC.routes(near), 64 * MB)
+        engine.advance(1e-3)
+        if engine is crowded:
+            engine.add(FABRIC.routes(far), 200_000, 1.1e-3)
+        engine.advance()
+        ends.append(engine.completion_s(numbers).tolist())
+    assert ends[0] == ends[1]

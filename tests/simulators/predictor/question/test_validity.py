@@ -1,0 +1,178 @@
+"""Every rule fires for its own case, and what passes all of them has an integral layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Model, Moe
+from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid
+
+UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
+GROUPS_OF_3 = replace(LLAMA, num_heads=24, head_dim=8, num_query_groups=3)
+NARROW = replace(TINY, hidden_size=252, head_dim=32)
+PAIRED = "overlap_moe_expert_parallel_comm"
+SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
+# rule, field, model, job arguments: each breaks one rule.
+BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
+    ("degrees_positive", "tp", TINY, {"tp": 0}),
+    ("degrees_positive", "pp", TINY, {"pp": -1}),
+    ("degrees_positive", "micro_batch", TINY, {"micro_batch": 0}),
+    ("degrees_positive", "vpp", TINY, {"vpp": 1.5}),
+    ("degrees_positive", "etp", MOE, {"etp": 0}),
+    ("degrees_positive", "recompute_layers", TINY, {"recompute_layers": 0, "recompute": "full"}),
+    ("known_choices", "recompute", TINY, {"recompute": "partial"}),
+    ("known_choices", "schedule", TINY, {"schedule": "zb"}),
+    ("known_choices", "precision", TINY, {"precision": "fp4"}),
+    ("known_choices", "precision", TINY, {"precision": "fp32"}),
+    ("known_choices", "precision", TINY, {"precision": "mxfp8"}),
+    ("known_choices", "zero_stage", TINY, {"zero_stage": 4}),
+    ("known_choices", "cp_comm_type", TINY, {"cp_comm_type": "ulysses"}),
+    ("degrees_divide_world", "pp", TINY, {"pp": 3}),
+    ("degrees_divide_world", "tp", TINY, {"tp": 3, "pp": 2}),
+    ("degrees_divide_world", "cp", TINY, {"tp": 2, "cp": 3}),
+    ("tensor_parallel_in_domain", "tp", replace(TINY, num_heads=16), UNALIGNED),
+    ("tensor_parallel_divides_model", "tp", replace(TINY, num_heads=4), {"tp": 8}),
+    ("tensor_parallel_divides_model", "tp", GROUPS_OF_3, {"tp": 8}),
+    ("tensor_parallel_divides_model", "tp", replace(TINY, ffn_hidden_size=1020), {"tp": 8}),
+    ("tensor_parallel_divides_model", "tp", NARROW, {"tp": 8}),
+    ("tensor_parallel_divides_model", "tp", SHARED_60, {"tp": 8, "sp": True}),
+    ("pipeline_splits_layers", "pp", TINY, {"pp": 8}),
+    ("pipeline_splits_layers", "first_stage_layers", TINY, {"first_stage_layers": 2}),
+    ("pipeline_splits_layers", "last_stage_layers", TINY, {"last_stage_layers": 2}),
+    ("pipeline_splits_layers", "first_stage_layers", TINY, {"pp": 4, "first_stage_layers": 11}),
+    ("pipeline_splits_layers", "last_stage_layers", TINY, {"pp": 4, "last_stage_layers": 2}),
+    ("virtual_stages", "vpp", TINY, {"vpp": 2}),
+    ("pipeline_splits_layers", "vpp", TINY, {"pp": 4, "vpp": 2}),
+    ("virtual_stages", "vpp", TINY, {"pp": 2, "vpp": 2, "schedule": "gpipe"}),
+    ("sequence_parallel", "sp", TINY, {"sp": True}),
+    ("sequence_parallel", "sp", TINY, {"tp": 8, "sp": True, "training": {"sequence_length": 60}}),
+    ("sequence_parallel", "tp_comm_overlap", TINY, {"tp": 2, "tp_comm_overlap": True}),
+    ("sequence_parallel", "sp", MOE, {"tp": 2}),
+    ("sequence_parallel", "sp", MOE, {"tp": 2, "etp": 1}),
+    ("context_parallel", "cp", TINY, {"cp": 8, "training": {"sequence_length": 56}}),
+    ("context_parallel", "cp", TINY, {"cp": 2, "training": {"attention": "unfused"}}),
+    ("context_parallel", "cp_comm_type", LLAMA, {"cp": 4, "cp_comm_type": "a2a"}),
+    ("experts", "ep", TINY, {"ep": 2}),
+    ("experts", "etp", TINY, {"tp": 2, "etp": 1}),
+    ("experts", "ep", MOE, {"ep": 3}),
+    ("experts", "etp", replace(MOE, moe=Moe(8, 2, 124)), {"tp": 8, "sp": True}),
+    ("experts", "ep", MOE, {"ep": 8, "pp": 2}),
+    ("experts", PAIRED, TINY, {PAIRED: True}),
+    ("experts", PAIRED, MOE, {PAIRED: True}),
+    ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "recompute": "full"}),
+    ("experts", PAIRED, MOE, {PAIRED: True, "ep": 2, "pp": 2}),
+    ("batch_divides", "micro_batch", TINY, {"micro_batch": 3}),
+    ("interleaving_batch", "vpp", TINY, {"pp": 2, "vpp": 2, "batch": 12}),
+    ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "pp": 2}),
+    ("recompute", "recompute_taper", TINY, {"recompute_taper": 1, "recompute": "full"}),
+    ("recompute", "recompute_layers", TINY, {"recompute_layers": 2}),
+    ("recompute", "recompute_layers", TINY, {"recompute": "full", "recompute_layers": 13}),
+    ("sharding", "zero_stage", TINY, {"pp": 2, "zero_stage": 2}),
+    ("sharding", "overlap_param_gather", TINY, {"zero_stage": 0, "overlap_param_gather": True}),
+    ("sharding", "overlap_param_gather", TINY, {"zero_stage": 1, "overlap_param_gather": True}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "field", "model", "arguments"), BROKEN)
+def test_each_rule_fires_for_its_case_alone(
+    rule: str, field: str, model: Model, arguments: dict[str, Any]
+) -> None:
+    domain = arguments.get("domain")
+    job = make_job(model, **{key: value for key, value in arguments.items() if key != "domain"})
+    if domain is not None:
+        job = replace(job, cluster=replace(job.cluster, nvlink_domain=domain))
+    violation = why_invalid(job)
+    assert violation is not None
+    assert (violation.rule, violation.field) == (rule, field)
+    with pytest.raises(InputError) as caught:
+        check_job(job)
+    value = getattr(job.recipe, field)
+    assert str(caught.value) == f"recipe.{field}={value}: {violation.reason}"
+
+
+def test_a_precision_from_the_training_is_refused_there() -> None:
+    job = make_job(TINY)
+    with pytest.raises(InputError) as caught:
+        check_job(replace(job, training=replace(job.training, precision="fp32")))
+    assert (caught.value.field, caught.value.value) == ("training.precision", "fp32")
+    assert "only bf16" in caught.value.problem
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {rule for rule, *_ in BROKEN} == set(RULES)
+
+
+VALID: list[tuple[Model, dict[str, Any]]] = [
+    (TINY, {}),
+    (TINY, {"tp": 8, "sp": True, "tp_comm_overlap": True}),
+    (TINY, {"tp": 2, "pp": 2, "vpp": 3, "recompute": "full", "recompute_layers": 2}),
+    (TINY, {"pp": 4, "first_stage_layers": 2, "last_stage_layers": 2}),
+    (TINY, {"pp": 2, "first_stage_layers": 4, "last_stage_layers": 8}),
+    (TINY, {"pp": 4, "schedule": "gpipe", "zero_stage": 0}),
+    (TINY, {"cp": 4, "zero_stage": 3}),
+    (TINY, {"tp": 2, "cp": 4, "cp_comm_type": "a2a"}),
+    (MLA_MOE, {"cp": 4, "cp_comm_type": "a2a"}),
+    (TINY, {"zero_stage": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}),
+    (TINY, {"zero_stage": 2, "overlap_param_gather": True}),
+    (LLAMA, {"tp": 8}),
+    (MOE, {"tp": 4, "ep": 8, "etp": 1, "sp": True}),
+    (MOE, {"ep": 8}),
+    (MOE, {"ep": 8, PAIRED: True}),
+    (MOE, {"ep": 2, "pp": 2, "vpp": 2, PAIRED: True}),
+    (MOE, {"tp": 2, "sp": True}),
+    (MLA_MOE, {"nodes": 2, "tp": 2, "ep": 4, "sp": True, "pp": 2}),
+    (TINY, {"nodes": 4, "tp": 8, "pp": 4, "precision": "fp8"}),
+]
+
+
+@pytest.mark.parametrize(("model", "arguments"), VALID)
+def test_valid_recipes_pass(model: Model, arguments: dict[str, Any]) -> None:
+    job = make_job(model, **arguments)
+    assert why_invalid(job) is None
+    check_job(job)
+
+
+@settings(max_examples=400)
+@given(
+    model=st.sampled_from(MODELS),
+    nodes=st.sampled_from([1, 2, 3, 4, 6]),
+    tp=st.sampled_from([1, 2, 3, 4, 8]),
+    pp=st.sampled_from([1, 2, 3, 4, 6]),
+    cp=st.sampled_from([1, 2]),
+    ep=st.sampled_from([1, 2, 4, 8]),
+    etp=st.sampled_from([None, 1, 2]),
+    vpp=st.sampled_from([1, 2, 3]),
+    micro_batch=st.sampled_from([1, 2, 3]),
+    sp=st.booleans(),
+)
+def test_what_passes_has_an_integral_layout(
+    model: Model, nodes: int, micro_batch: int, **recipe: Any
+) -> None:
+    job = make_job(model, nodes=nodes, batch=96, micro_batch=micro_batch, **recipe)
+    if why_invalid(job) is not None:
+        return
+    r = job.recipe
+    assert job.dp * r.tp * r.pp * r.cp == job.world_size
+    assert job.dp * r.micro_batch * job.num_micro_batches == job.training.global_batch_size
+    assert job.num_micro_batches >= 1
+    assert sum(job.layers_per_stage) == model.num_layers
+    assert all(layers % r.vpp == 0 for layers in job.layers_per_stage)
+    assert model.num_heads % r.tp == 0
+    assert job.sequence_length % (r.cp * (r.tp if r.sp else 1)) == 0
+    if model.moe is not None:
+        assert job.expert_dp * job.etp * r.ep * r.pp == job.world_size
+        assert model.moe.num_experts % r.ep == 0
+        assert model.moe.ffn_hidden_size % job.etp == 0
+
+
+def test_a_wrong_declaration_is_met_before_the_recipe() -> None:
+    job = make_job(replace(TINY, num_layers=0), tp=0)
+    with pytest.raises(InputError, match=r"^model\.num_layers"):
+        check_job(job)

@@ -1,0 +1,43 @@
+"""Made-up residuals for the tests of error bars."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.uncertainty.features import Features
+from trainscout.simulators.predictor.uncertainty.table import Residual
+
+FEATURES = Features(
+    gpu="h100",
+    architecture="hopper",
+    bits=16,
+    moe=False,
+    num_gpus=64,
+    attention="flash",
+    fusion="fused",
+    layer_s=0.01,
+    communication_share=0.1,
+    host_share=0.0,
+    kernel_error=0.07,
+)
+
+
+def residual(
+    number: int,
+    value: float,
+    source: str = "one",
+    sweep: str = "1",
+    recipe: Recipe | None = None,
+    **changes: Any,
+) -> Residual:
+    """A run like ``FEATURES`` but for ``changes``."""
+    return Residual(
+        id=f"run{number}",
+        source=source,
+        sweep=sweep,
+        features=replace(FEATURES, **changes),
+        recipe=Recipe() if recipe is None else recipe,
+        log_residual=value,
+    )

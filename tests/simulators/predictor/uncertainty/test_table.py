@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
+from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.uncertainty.interval import log_interval
+from trainscout.simulators.predictor.uncertainty.table import (
+    ResidualTable,
+    Tuning,
+    published_residuals,
+    read_table,
+    table_text,
+)
+
+
+def rows():
+    return [
+        residual(1, 0.1, recipe=Recipe(tp=4, recompute="full", sp=True)),
+        residual(2, -0.1, "two", gpu="a100_80", architecture="ampere", moe=True, bits=8),
+        residual(3, 0.0, "two", recipe=Recipe(zero_stage=3, overlap_grad_reduce=True)),
+    ]
+
+
+def test_a_table_comes_back_as_it_was_written():
+    tuning = Tuning(1.25, host_error=0.3, new_gpu=0.2)
+    again = read_table(table_text(rows(), tuning, {"made_by": "a test"}))
+    direct = ResidualTable(rows(), tuning)
+    assert again.tuning == tuning
+    for name in (
+        "residuals",
+        "kinds",
+        "sizes",
+        "sources",
+        "sweeps",
+        "host_shares",
+        "doublings",
+        "switches",
+    ):
+        assert getattr(again, name) == pytest.approx(getattr(direct, name)), name
+    assert log_interval(again, FEATURES) == pytest.approx(log_interval(direct, FEATURES))
+
+
+def test_the_header_says_where_the_table_is_from():
+    text = table_text(rows(), Tuning(), {"made_by": "a test"})
+    assert text.startswith("# made_by: a test\n")
+
+
+def test_residuals_ascend():
+    assert ResidualTable(rows(), Tuning()).residuals.tolist() == [-0.1, 0.0, 0.1]
+
+
+def test_what_was_never_seen_is_like_nothing():
+    codes = ResidualTable(rows(), Tuning()).codes(residual(9, 0.0, gpu="tomorrow").features)
+    assert codes[0] == -1
+    assert (codes[1:] >= 0).all()
+
+
+def test_an_empty_table_is_refused():
+    with pytest.raises(ValueError, match="needs rows"):
+        ResidualTable([], Tuning())
+
+
+def test_the_published_table_is_whole():
+    table = published_residuals()
+    assert len(table.residuals) > 1000
+    assert np.isfinite(table.residuals).all()
+    assert len(table.source_names) > 20

@@ -1,0 +1,140 @@
+"""Traffic of memory-bound pieces under each level of fusion, counted pass by pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulators.jobs import LLAMA, TINY, make_job
+from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.workload.attention import attention_parts
+from trainscout.simulators.predictor.workload.elementwise import (
+    activation_ops,
+    loss_ops,
+    norm_ops,
+    repeat_ops,
+    rope_ops,
+)
+from trainscout.simulators.predictor.workload.ir import Attention, Op, SendRecv, Streaming
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.shard import Shard
+
+SIZE = 2
+
+
+def shard(model: Model = LLAMA, **software: Any) -> Shard:
+    return Shard.of(make_job(model, training=software))
+
+
+def moved(ops: list[Op]) -> int:
+    return sum(op.bytes for op in ops if isinstance(op, Streaming))
+
+
+def launches(ops: list[Op]) -> int:
+    return sum(op.launches for op in ops if isinstance(op, Streaming))
+
+
+def test_rms_norm_written_in_pytorch() -> None:
+    forward, backward = norm_ops(shard(fusion="eager", fused_norm=False), "norm", 1000)
+    cast, square, mean, scale, cast_back, weight = 2 + 4, 4 + 4, 4, 4 + 4, 4 + 2, 2 + 2
+    assert moved(forward) == 1000 * (cast + square + mean + scale + cast_back + weight)
+    # Weight: dx, then x dy written and summed; the casts; scale: dx, x dy written and summed;
+    # the mean's gradient spread, the square's, and their sum with the scale's.
+    undone = (2 + 2) + (2 + 2 + 2) + 2 + 2 * (2 + 4) + 8 + 12 + 4 + 4 + 12 + 12
+    assert moved(backward) == 1000 * undone
+
+
+def test_layer_norm_is_one_kernel_everywhere() -> None:
+    plain = norm_ops(shard(TINY, fusion="eager", fused_norm=False), "norm", 10)
+    for one, other in zip(plain, norm_ops(shard(TINY), "norm", 10), strict=True):
+        assert (moved(one), launches(one)) == (moved(other), launches(other))
+        assert [op.kind for op in one] == [f"{op.kind}_plain" for op in other]
+
+
+def test_a_compiled_rms_norm_is_one_kernel_of_the_compiler() -> None:
+    forward, backward = norm_ops(shard(fusion="compiled", fused_norm=False), "norm", 10)
+    assert [op.kind for op in (*forward, *backward)] == ["norm_fwd_plain", "norm_bwd_plain"]
+    assert [moved(way) for way in (forward, backward)] == [2 * 10 * SIZE, 3 * 10 * SIZE]
+
+
+@pytest.mark.parametrize("fusion", ["fused", "compiled"])
+def test_fused_pieces_read_and_write_each_tensor_once(fusion: str) -> None:
+    fused = shard(fusion=fusion)
+    assert [moved(way) for way in norm_ops(fused, "norm", 10)] == [2 * 10 * SIZE, 3 * 10 * SIZE]
+    assert [moved(way) for way in rope_ops(fused, 10)] == [2 * 10 * SIZE] * 2
+    # SwiGLU: gate and value in, product out; backward both and the gradient in, two out.
+    assert [moved(way) for way in activation_ops(fused, "act", 10)] == [60, 100]
+
+
+def test_eager_pieces_move_and_launch_more() -> None:
+    fused, eager = shard(), shard(fusion="eager", fused_norm=False)
+    for piece in (
+        lambda s: norm_ops(s, "norm", 10),
+        lambda s: rope_ops(s, 10),
+        lambda s: activation_ops(s, "act", 10),
+    ):
+        for one, other in zip(piece(fused), piece(eager), strict=True):
+            assert moved(other) > moved(one)
+            assert launches(other) > launches(one)
+
+
+def test_gelu_is_one_kernel_in_pytorch_too() -> None:
+    eager, fused = shard(TINY, fusion="eager"), shard(TINY)
+    assert activation_ops(eager, "act", 10) == activation_ops(fused, "act", 10)
+
+
+def test_losses_by_how_much_they_read() -> None:
+    traffic = {
+        kind: sum(moved(way) for way in loss_ops(shard(cross_entropy=kind), 10))
+        for kind in ("in_place", "compiled", "fp32", "eager")
+    }
+    assert traffic == {"in_place": 100, "compiled": 60, "fp32": 400, "eager": 400}
+
+
+def test_fusion_leaves_the_products_alone() -> None:
+    fused = Shard.of(make_job(LLAMA))
+    eager = replace(fused, fusion="eager", fused_norm=False)
+    for one, other in zip(
+        layer_blocks(fused, False, "none"), layer_blocks(eager, False, "none"), strict=True
+    ):
+        products = [[op for op in b.ops if not isinstance(op, Streaming)] for b in (one, other)]
+        kept = [[op for op in ops if hasattr(op, "m")] for ops in products]
+        assert kept[0] == kept[1] != []
+
+
+def test_complex_rotations_are_not_fused() -> None:
+    one, other = shard(fusion="compiled"), shard(fusion="compiled", complex_rope=True)
+    cast, product, cast_back = 2 + 4, 4 + 4, 4 + 2
+    for plain, apart in zip(rope_ops(one, 10), rope_ops(other, 10), strict=True):
+        assert moved(plain) == 10 * 2 * SIZE
+        assert moved(apart) == 10 * (cast + product + cast_back)
+
+
+def test_repeated_keys_are_written_attended_to_kept_and_exchanged_whole() -> None:
+    heads, groups = LLAMA.num_heads, LLAMA.kv_heads
+    assert groups < heads
+    grouped, repeated = shard(), shard(repeats_kv=True)
+    assert repeat_ops(grouped, 100) == ([], [])
+    # Read once a group, written once a head; gradients the other way round.
+    assert [moved(way) for way in repeat_ops(repeated, 100)] == [100 * (1 + heads // groups)] * 2
+    ring = {
+        once: attention_parts(Shard.of(make_job(LLAMA, cp=2, training={"repeats_kv": once})))
+        for once in (False, True)
+    }
+
+    def found(once: bool, kind: type) -> list[Any]:
+        return [op for part in ring[once] for op in part.forward if isinstance(op, kind)]
+
+    assert {op.kv_heads for op in found(False, Attention)} == {groups}
+    assert {op.kv_heads for op in found(True, Attention)} == {heads}
+    (few,), (many,) = found(False, SendRecv), found(True, SendRecv)
+    assert many.bytes == few.bytes * heads // groups
+    more = sum(part.saved_bytes for part in ring[True]) - sum(p.saved_bytes for p in ring[False])
+    tokens, width = Shard.of(make_job(LLAMA, cp=2)).tokens, LLAMA.qk_head_dim * SIZE
+    assert more == 2 * (heads - groups) * width * tokens
+
+
+def test_heads_of_their_own_are_not_repeated() -> None:
+    assert shard(TINY, repeats_kv=True) == shard(TINY)

@@ -1,0 +1,59 @@
+"""Collectives and kept bytes of the embedding and of the head."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulators.jobs import LLAMA, TINY, make_job
+from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.ir import Block, Collective
+from trainscout.simulators.predictor.workload.shard import Shard
+
+# One micro-batch of hidden states: 64 tokens, 256 wide, bf16; and one fp32 value per token.
+HIDDEN, PER_TOKEN = 64 * 256 * 2, 64 * 4
+
+
+def collectives(block: Block) -> list[tuple[str, int]]:
+    ops = [op for op in block.ops if isinstance(op, Collective)]
+    assert all(op.communicator == "tp" for op in ops)
+    return [(op.kind, op.bytes) for op in ops]
+
+
+@pytest.mark.parametrize(
+    ("model", "sp", "forward", "backward"),
+    [
+        (TINY, False, ["all_reduce"], []),
+        (LLAMA, False, ["all_reduce"], []),
+        # Megatron-LM sums whole sequences before it adds learned positions.
+        (TINY, True, ["all_reduce"], ["all_gather"]),
+        (LLAMA, True, ["reduce_scatter"], ["all_gather"]),
+    ],
+)
+def test_embedding(model: Model, sp: bool, forward: list[str], backward: list[str]) -> None:
+    blocks = embedding_blocks(Shard.of(make_job(model, tp=4, sp=sp)))
+    assert collectives(blocks[0]) == [(kind, HIDDEN) for kind in forward]
+    assert collectives(blocks[1]) == [(kind, HIDDEN) for kind in backward]
+
+
+@pytest.mark.parametrize(
+    ("sp", "forward", "backward"),
+    [
+        (False, [], ["all_reduce"]),
+        (True, ["all_gather"], ["all_gather", "reduce_scatter"]),
+    ],
+)
+def test_head_gathers_hidden_states_and_sums_the_loss(
+    sp: bool, forward: list[str], backward: list[str]
+) -> None:
+    blocks = head_blocks(Shard.of(make_job(TINY, tp=4, sp=sp)))
+    loss = [("all_reduce", PER_TOKEN)] * 3
+    assert collectives(blocks[0]) == [(kind, HIDDEN) for kind in forward] + loss
+    assert collectives(blocks[1]) == [(kind, HIDDEN) for kind in backward]
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_head_keeps_norm_and_loss_probabilities(tp: int) -> None:
+    forward, _ = head_blocks(Shard.of(make_job(TINY, tp=tp)))
+    # Input and output of the final norm, and fp32 probabilities over this rank's vocabulary.
+    assert forward.saved_bytes == 2 * HIDDEN + 64 * TINY.padded_vocab_size(tp) // tp * 4

@@ -1,0 +1,65 @@
+"""Attention over sequence shards whose keys and values are gathered at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import LLAMA, make_job
+from trainscout.simulators.predictor.workload.attention import attention_parts
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Collective,
+    Op,
+    SendRecv,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def core(shard: Shard) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    (part,) = (part for part in attention_parts(shard) if part.module == "core_attn")
+    return part.forward, part.backward
+
+
+def shards(cp: int) -> tuple[Shard, Shard]:
+    ring = Shard.of(make_job(LLAMA, cp=cp))
+    return ring, replace(ring, gathers_ring=True)
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_the_same_attention_with_one_gather(cp: int) -> None:
+    ring, gathered = shards(cp)
+    for one, other in zip(core(ring), core(gathered), strict=True):
+        pieces = [[op for op in ops if isinstance(op, Attention)] for ops in (one, other)]
+        assert pieces[0] == pieces[1]
+        (gather,) = (op for op in other if isinstance(op, Collective))
+        assert (gather.kind, gather.communicator, gather.overlaps) == ("all_gather", "cp", 1)
+        keys = 2 * ring.kv_heads * LLAMA.qk_head_dim * ring.tokens * ring.element_bytes
+        assert gather.bytes == cp * keys
+
+
+def test_gradients_travel_in_fp32_and_the_last_is_waited_for() -> None:
+    _, gathered = shards(4)
+    forward, backward = core(gathered)
+    assert not any(isinstance(op, SendRecv) for op in forward)
+    sent = [op for op in backward if isinstance(op, SendRecv)]
+    keys = 2 * gathered.kv_heads * LLAMA.qk_head_dim * gathered.tokens
+    assert [op.bytes for op in sent] == [4 * keys] * 4
+    assert [op.overlaps for op in sent] == [1, 1, 1, 0]
+
+
+def test_merges_read_and_write_fp32_outputs() -> None:
+    _, gathered = shards(2)
+    forward, _ = core(gathered)
+    (merge,) = (op for op in forward if isinstance(op, Streaming) and op.name == "merge")
+    queries = gathered.heads * LLAMA.qk_head_dim * gathered.tokens
+    # Cast, difference, weighted difference, sum; half of that, and the join of both halves.
+    whole = (2 + 4) + 3 * 4 + 2 * 4 + 3 * 4
+    assert merge.bytes == queries * (whole + (whole // 2 + 2 * 4)) // 2
+
+
+def test_one_rank_gathers_nothing() -> None:
+    ring, gathered = shards(1)
+    assert core(ring) == core(gathered)

@@ -1,0 +1,38 @@
+"""Programs that depend on how a framework shards parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulators.jobs import TINY, make_job
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.workload.data_parallel import Transfer
+from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.megatron import build_workload
+
+
+def test_fsdp2_copies_what_it_gathers_in_both_passes() -> None:
+    plain = make_job(TINY, zero_stage=3)
+    copying = replace(plain, framework=Framework(copies_gathered=True))
+    for one, other in zip(
+        build_workload(plain).stages[0].chunks[0].runs,
+        build_workload(copying).stages[0].chunks[0].runs,
+        strict=True,
+    ):
+        for before, after in ((one.forward, other.forward), (one.backward, other.backward)):
+            copy, *rest = after.ops
+            assert tuple(rest) == before.ops
+            assert isinstance(copy, Streaming)
+            assert copy.bytes == 2 * 2 * one.parameters.total
+    # Nothing is gathered that a rank keeps.
+    kept = replace(make_job(TINY, zero_stage=1), framework=copying.framework)
+    assert build_workload(kept) == build_workload(make_job(TINY, zero_stage=1))
+
+
+def test_gradients_may_travel_wider_than_they_are_kept() -> None:
+    narrow = make_job(TINY, training={"accumulate_grads_fp32": False})
+    wide = replace(narrow, framework=replace(narrow.framework, reduce_grads_fp32=True))
+    kept = make_job(TINY, training={"accumulate_grads_fp32": True})
+    assert Transfer.of(narrow).gradient_bytes == 2
+    assert Transfer.of(wide).gradient_bytes == Transfer.of(kept).gradient_bytes == 4
+    assert build_workload(wide) == build_workload(narrow)

@@ -1,0 +1,116 @@
+"""8-bit operands: bytes and launches of every scaling recipe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.workload.ir import Collective, GroupedGemm, Op, Streaming
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.quantise import quantise
+from trainscout.simulators.predictor.workload.shard import Shard
+
+GPUS = load_catalogue().gpus
+HOPPER, BLACKWELL = GPUS["h100"], GPUS["b200"]
+
+
+def shard_of(gpu: Gpu, precision: str, **recipe: object) -> Shard:
+    return Shard.of(replace(make_job(TINY, precision=precision, **recipe), gpu=gpu))
+
+
+def moved(ops: list[Op], kind: str) -> int:
+    return sum(op.bytes for op in ops if isinstance(op, Streaming) and op.kind == kind)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "cast", "looked_at"),
+    [
+        (HOPPER, "bf16", 0, 0),
+        # Two bytes read, one written, one more transposed.
+        (HOPPER, "fp8", 4, 0),
+        (BLACKWELL, "fp8", 3, 0),
+        # The tensor's own scale asks for a look at all of it first.
+        (HOPPER, "fp8_current", 4, 2),
+        (BLACKWELL, "fp8_current", 3, 2),
+        # Both ways, and for each a scale for every 32 values, written, read and written.
+        (BLACKWELL, "mxfp8", 4 + 6 / 32, 0),
+    ],
+)
+def test_bytes_per_element(gpu: Gpu, precision: str, cast: float, looked_at: int) -> None:
+    ops = quantise(shard_of(gpu, precision), "x", 4096)
+    assert moved(ops, "cast") == cast * 4096
+    assert moved(ops, "reduce") == looked_at * 4096
+
+
+def test_experts_share_a_quantisation_of_their_inputs() -> None:
+    job = replace(make_job(MOE, precision="fp8_current", ep=2), gpu=HOPPER)
+    forward, _ = layer_blocks(Shard.of(job), True, "none")
+    by_name = {op.name: op for op in forward.ops if isinstance(op, Streaming)}
+    # 64 tokens, two experts each, 256 wide: read twice, written in both layouts.
+    assert by_name["expert_fc1_fwd_amax"].bytes == 64 * 2 * 256 * 2
+    assert by_name["expert_fc1_fwd_cast"].bytes == 64 * 2 * 256 * 4
+    grouped = [op for op in forward.ops if isinstance(op, GroupedGemm)]
+    assert {op.dtype for op in grouped} == {"fp8"}
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, BLACKWELL], ids=lambda gpu: gpu.name)
+def test_gathers_travel_in_8_bits_and_sums_in_16(gpu: Gpu) -> None:
+    job = make_job(LLAMA, tp=2, sp=True)
+    wide, narrow = (
+        layer_blocks(
+            Shard.of(replace(job, gpu=gpu, recipe=replace(job.recipe, precision=precision))),
+            False,
+            "none",
+        )
+        for precision in ("bf16", "fp8")
+    )
+    for one, other in zip(wide, narrow, strict=True):
+        for kind, ratio in (("all_gather", 2), ("reduce_scatter", 1)):
+            full, small = (
+                sum(op.bytes for op in block.ops if isinstance(op, Collective) and op.kind == kind)
+                for block in (one, other)
+            )
+            assert full == ratio * small > 0
+    # What was gathered is transposed where it must be, all tokens at one byte, both ways.
+    transposed = [op for op in narrow[1].ops if getattr(op, "name", "").endswith("_transpose")]
+    hidden_and_tokens = 256 * 64
+    expected = 4 * [2 * hidden_and_tokens] if gpu is HOPPER else []
+    assert [op.bytes for op in transposed if isinstance(op, Streaming)] == expected
+
+
+def test_fused_experts_leave_nothing_between_their_layers() -> None:
+    job = replace(make_job(MOE, precision="mxfp8", ep=2), gpu=BLACKWELL)
+    apart = Shard.of(job)
+    fused = replace(apart, fused_experts=True)
+    gone = []
+    for one, other in zip(
+        layer_blocks(apart, True, "none"), layer_blocks(fused, True, "none"), strict=True
+    ):
+        names = [
+            {op.name for op in block.ops if isinstance(op, Streaming)} for block in (one, other)
+        ]
+        gone.append(names[0] - names[1])
+        products = [op for op in other.ops if isinstance(op, GroupedGemm)]
+        assert products
+        assert all(op.one_kernel for op in products)
+        casts = [op for op in other.ops if isinstance(op, Streaming) and op.name.endswith("_cast")]
+        assert [op.launches for op in casts if op.name.startswith("expert")] == [3]
+    assert gone == [
+        {"expert_activation_fwd", "expert_fc2_fwd_cast"},
+        {"expert_activation_bwd", "expert_fc1_bwd_cast"},
+    ]
+
+
+def test_a_fused_router_launches_little() -> None:
+    shard = Shard.of(make_job(MOE))
+    launches = []
+    for each in (shard, replace(shard, fused_router=True)):
+        forward, backward = layer_blocks(each, True, "none")
+        kernels = [op for op in (*forward.ops, *backward.ops) if isinstance(op, Streaming)]
+        launches.append([op.launches for op in kernels if op.name.startswith("router_scores")])
+    # As recorded from Megatron-Core 0.16, and its fused kernels.
+    assert launches == [[26, 14], [3, 3]]

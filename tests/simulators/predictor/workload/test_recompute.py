@@ -1,0 +1,195 @@
+"""What selective recomputation keeps and runs again, by module and by operation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
+from trainscout.simulators.predictor.question.job import (
+    DEFAULT_RECOMPUTE_MODULES,
+    RECOMPUTE_MODULES,
+    Model,
+)
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free, Gemm
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.shard import Shard
+
+LLAMA_8B = replace(
+    LLAMA,
+    name="llama3_8b",
+    num_layers=32,
+    hidden_size=4096,
+    num_heads=32,
+    num_query_groups=8,
+    ffn_hidden_size=14336,
+    vocab_size=128256,
+    sequence_length=8192,
+    qk_norm=False,
+)
+
+
+def blocks(model: Model, modules: str, **recipe: Any) -> tuple[Block, Block]:
+    shard = Shard.of(make_job(model, **recipe))
+    is_moe = model.is_moe_layer(model.num_layers - 1)
+    return layer_blocks(shard, is_moe, "selective", modules)
+
+
+def products(block: Block) -> int:
+    return sum(op.m * op.n * op.k for op in block.ops if isinstance(op, Gemm))
+
+
+def test_per_operation_policy_of_a_llama_layer() -> None:
+    # Bytes a token: the layer's input, query, attention output, gate and down products at 2 bytes,
+    # the value of 8 heads of 128, and one fp32 statistic a head.
+    forward, backward = blocks(LLAMA_8B, "operations")
+    per_token = 2 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096) + 4 * 32
+    assert forward.saved_bytes == per_token * 8192
+    # Key, output and up projections run again; attention does not.
+    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), False, "none")[1]
+    again = 8192 * 4096 * (1024 + 4096 + 14336)
+    assert products(backward) - products(plain) == again
+    assert not any(isinstance(op, Attention) and op.pass_ == "fwd" for op in backward.ops)
+
+
+def test_per_operation_policy_recomputes_a_layer_at_once() -> None:
+    # What was dropped is all back before the first gradient, unlike module by module.
+    forward, backward = blocks(LLAMA_8B, "operations")
+    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), False, "none")[0]
+    assert backward.peak_bytes > plain.saved_bytes - forward.saved_bytes
+
+
+@pytest.mark.parametrize(
+    ("modules", "dropped"),
+    [
+        ("mlp", {"mlp_norm_output", "fc1_output", "activation"}),
+        # Transformer Engine's projections make their norms themselves.
+        ("layernorm", set()),
+        ("core_attn", {"logsumexp"}),
+        ("attn_out", {"attention_output_input"}),
+        ("mlp+core_attn", {"mlp_norm_output", "fc1_output", "activation", "logsumexp"}),
+    ],
+)
+def test_modules_drop_their_tensors(modules: str, dropped: set[str]) -> None:
+    def kept(block: Block) -> dict[str, int]:
+        return {op.tag: op.bytes for op in block.ops if isinstance(op, Alloc)}
+
+    plain = kept(layer_blocks(Shard.of(make_job(LLAMA)), False, "none")[0])
+    recomputed = kept(blocks(LLAMA, modules)[0])
+    assert plain.keys() - recomputed.keys() == dropped
+    assert all(plain[tag] == size for tag, size in recomputed.items())
+
+
+def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
+    def dropped(model: Model, **software: str) -> set[str]:
+        shard = Shard.of(make_job(model, training=software))
+        is_moe = model.moe is not None
+        plain, again = (
+            {op.tag for op in layer_blocks(shard, is_moe, *mode)[0].ops if isinstance(op, Alloc)}
+            for mode in (("none",), ("selective", "layernorm"))
+        )
+        return plain - again
+
+    both = {"attention_norm_output", "mlp_norm_output"}
+    assert dropped(LLAMA, attention="unfused") == dropped(LLAMA, fusion="compiled") == both
+    assert dropped(MOE) == {"mlp_norm_output"}
+    assert dropped(MLA_MOE) >= both
+
+
+def test_recomputed_experts_dispatch_again_and_their_activation_alone_does_not() -> None:
+    def exchanges(modules: str) -> int:
+        return sum(
+            "dispatch" in getattr(op, "name", "") for op in blocks(MOE, modules, ep=8)[1].ops
+        )
+
+    assert exchanges("moe") > exchanges("moe_act") == exchanges("core_attn")
+    kept = {op.tag for op in blocks(MOE, "moe_act", ep=8)[0].ops if isinstance(op, Alloc)}
+    assert "expert_activation" not in kept
+    assert "expert_fc1_output" in kept
+
+
+def test_unfused_attention_core_is_the_default() -> None:
+    job = make_job(GPT175B, training={"attention": "unfused"})
+    default = layer_blocks(Shard.of(job), False, "selective")
+    assert default == layer_blocks(Shard.of(job), False, "selective", DEFAULT_RECOMPUTE_MODULES)
+    assert not any("softmax" in op.tag for op in default[0].ops if isinstance(op, Alloc))
+
+
+MODULES = [name for name in RECOMPUTE_MODULES if name != "operations"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    chosen=st.one_of(
+        st.sets(st.sampled_from(MODULES), min_size=1).map("+".join), st.just("operations")
+    ),
+    tp=st.sampled_from([1, 2]),
+    fusion=st.sampled_from(["fused", "compiled", "eager"]),
+    precision=st.sampled_from(["bf16", "fp8"]),
+)
+def test_between_nothing_and_everything(
+    model: Model, chosen: str, tp: int, fusion: str, precision: str
+) -> None:
+    job = make_job(
+        model, tp=tp, sp=tp > 1, micro_batch=2, precision=precision, training={"fusion": fusion}
+    )
+    shard, is_moe = Shard.of(job), model.moe is not None
+    none, full = (layer_blocks(shard, is_moe, mode) for mode in ("none", "full"))
+    forward, backward = layer_blocks(shard, is_moe, "selective", chosen)
+    # Per operation keeps products that nothing but recomputation needs.
+    if chosen != "operations":
+        assert full[0].saved_bytes <= forward.saved_bytes <= none[0].saved_bytes
+        assert len(none[1].ops) <= len(backward.ops) + len(none[0].ops)
+    assert products(none[1]) <= products(backward) <= products(full[1])
+    taken = Counter({op.tag: op.bytes for op in forward.ops if isinstance(op, Alloc)})
+    assert taken == Counter({op.tag: op.bytes for op in backward.ops if isinstance(op, Free)})
+    assert forward.saved_bytes == -backward.saved_bytes
+    assert forward.peak_bytes >= forward.saved_bytes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ({"recompute": "full", "recompute_modules": "mlp"}, "needs recompute=selective"),
+        ({"recompute": "selective", "recompute_modules": "mlp+mpl"}, "mpl is not one of"),
+        ({"recompute": "selective", "recompute_modules": "operations+mlp"}, "stands alone"),
+    ],
+)
+def test_modules_that_mean_nothing(recipe: dict[str, Any], says: str) -> None:
+    violation = why_invalid(make_job(MLA_MOE, **recipe))
+    assert violation is not None
+    assert violation.field == "recompute_modules"
+    assert says in violation.reason
+
+
+def test_operations_keeps_what_flash_attention_made() -> None:
+    recipe: dict[str, Any] = {"recompute": "selective", "recompute_modules": "operations"}
+    violation = why_invalid(make_job(LLAMA, training={"attention": "unfused"}, **recipe))
+    assert violation is not None
+    assert "flash" in violation.reason
+
+
+@pytest.mark.parametrize("model", [LLAMA, GPT175B, MOE], ids=lambda model: model.name)
+@pytest.mark.parametrize("recompute", [("full", "core_attn"), ("selective", "mlp+moe")])
+def test_the_last_product_of_a_layer_is_not_made_again(
+    model: Model, recompute: tuple[str, str]
+) -> None:
+    mode, modules = recompute
+    whole = Shard.of(make_job(model, batch=8, tp=2, sp=True))
+    early = replace(whole, recompute_stops_early=True)
+    experts = model.moe is not None
+    ours, theirs = (layer_blocks(shard, experts, mode, modules)[1].ops for shard in (early, whole))
+    missing = [op.name for op in theirs if op not in ours]
+    # The product that ends the layer, what reduces or combines it, and the residual's addition.
+    assert [name for name in missing if name.endswith("fc2_fwd")]
+    assert not any(name.endswith(("dgrad", "wgrad")) for name in missing)
+    assert not {"qkv_fwd", "fc1_fwd", "expert_fc1_fwd"} & set(missing)
+    forward = [op for op in ours if getattr(op, "name", "").endswith("_fwd")]
+    assert len(forward) < len([op for op in theirs if getattr(op, "name", "").endswith("_fwd")])

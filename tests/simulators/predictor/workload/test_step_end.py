@@ -1,0 +1,30 @@
+"""What ends a step."""
+
+from __future__ import annotations
+
+from tests.simulators.jobs import LLAMA, make_job
+from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.parameters import LocalParameters
+from trainscout.simulators.predictor.workload.step_end import optimizer_block
+
+
+def copies(**recipe: int) -> list[Streaming]:
+    job = make_job(LLAMA, batch=64, training={"copies_shards": True}, **recipe)
+    block = optimizer_block(job, LocalParameters(1000), 3)
+    return [op for op in block.ops if isinstance(op, Streaming) and op.name == "shard_copies"]
+
+
+def test_shards_of_every_tensor_are_copied_one_by_one() -> None:
+    job = make_job(LLAMA, batch=64, training={"copies_shards": True}, zero_stage=1)
+    (copy,) = copies(zero_stage=1)
+    # Six tensors a layer, each in as many pieces as there are replicas; a launch and, for the
+    # views, as much of the host's time again.
+    assert copy.launches == 2 * job.dp * 3 * 6
+    assert copy.bytes == 2 * 2 * 1000
+
+
+def test_what_is_not_sharded_is_not_copied() -> None:
+    assert copies(zero_stage=0) == []
+    plain = make_job(LLAMA, batch=64, zero_stage=1)
+    names = [op.name for op in optimizer_block(plain, LocalParameters(1000), 3).ops]  # type: ignore[union-attr]
+    assert names == ["clip_grads", "update", "zero_grads"]

@@ -1,0 +1,52 @@
+"""DeepSpeed: what each ZeRO stage keeps and moves."""
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("deepspeed")
+
+from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
+
+WORLD, ACCUMULATE = 16, 2
+LAYERS, HIDDEN, MLP, VOCABULARY = 2, 128, 256, 1024
+PARAMETERS = (
+    LAYERS * (2 * HIDDEN**2 + 2 * HIDDEN * HIDDEN // 2 + 3 * HIDDEN * MLP + 2 * HIDDEN)
+    + 2 * VOCABULARY * HIDDEN
+    + HIDDEN
+)
+
+
+def run(folder, stage: int):
+    script = [EXAMPLES / "deepspeed_zero.py", "--stage", str(stage), "--size", "tiny"]
+    options = ["--seq", "128", "--steps", "2", "--accumulate", str(ACCUMULATE)]
+    return emulate(folder, [*script, *options], world_size=WORLD)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def stage(request, tmp_path_factory):
+    return request.param, run(tmp_path_factory.mktemp(f"zero{request.param}"), request.param)
+
+
+def test_gradients_are_reduced_once_or_every_micro_batch(stage):
+    number, found = stage
+    reduced = [
+        event.bytes_in
+        for kind in ("all_reduce", "reduce", "reduce_scatter")
+        for event in found.collectives(kind, step=1)
+        if event.dtype == "bfloat16"
+    ]
+    times = 1 if number == 1 else ACCUMULATE
+    assert sum(reduced) == pytest.approx(times * 2 * PARAMETERS, rel=0.02)
+
+
+def test_parameters_are_gathered_after_the_step_or_when_used(stage):
+    number, found = stage
+    gathered = [event.bytes_out for event in found.collectives("all_gather", step=1)]
+    if number == 3:
+        # Parameters of less than 100,000 elements stay from one step to the next
+        # (stage3_param_persistence_threshold); only embedding and head are larger here.
+        large = 2 * VOCABULARY * HIDDEN
+        assert sum(gathered) == 2 * (PARAMETERS - large) + ACCUMULATE * 2 * large
+    else:
+        assert sum(gathered) == pytest.approx(2 * PARAMETERS, rel=0.02)

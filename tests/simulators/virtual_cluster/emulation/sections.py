@@ -1,0 +1,80 @@
+"""A script run as one emulated rank, its trace cut at the script's own NVTX ranges."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Begin,
+    End,
+    Event,
+    HostGap,
+    Site,
+    Trace,
+)
+from trainscout.simulators.virtual_cluster.traces.files import read_trace
+
+ROOT = Path(__file__).parents[4]
+SCRIPTS = Path(__file__).with_name("scripts")
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished rank: its exit code, what it printed, its trace."""
+
+    code: int
+    output: str
+    trace: Trace
+
+    def section(self, name: str) -> list[Event]:
+        """The events inside a range, ranges inside it included."""
+        events = self.trace.events
+        start = next(at for at, event in enumerate(events) if event == Begin("user", name))
+        depth = 1
+        for at in range(start + 1, len(events)):
+            if isinstance(events[at], Begin) and events[at].kind == "user":
+                depth += 1
+            elif events[at] == End("user"):
+                depth -= 1
+                if not depth:
+                    return list(events[start + 1 : at])
+        raise AssertionError(f"range {name} never closes")
+
+    def of(self, name: str, kind: type[Kind]) -> list[Kind]:
+        """The events of one kind inside a range."""
+        return [event for event in self.section(name) if isinstance(event, kind)]
+
+    def timeless(self) -> list[Event]:
+        """All events but host time, which no two runs share."""
+        return [event for event in self.trace.events if not isinstance(event, HostGap | Site)]
+
+
+def emulate(folder: Path, script: str, *options: Any, check: bool = False) -> Run:
+    """Run one of the scripts as a rank."""
+    trace = folder / f"{Path(script).stem}.trace.gz"
+    arguments = [*options, "--trace", trace, *([] if check else ["--no-check"])]
+    command = [
+        sys.executable,
+        "-m",
+        "trainscout",
+        "run",
+        *map(str, arguments),
+        "--",
+    ]
+    done = subprocess.run(
+        [*command, str(SCRIPTS / script)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert trace.exists(), done.stdout + done.stderr
+    return Run(done.returncode, done.stdout + done.stderr, read_trace(trace))

@@ -1,0 +1,212 @@
+"""What a script does on the device: streams, memory, communication and races, all written down."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    Begin,
+    Collective,
+    EmptyCache,
+    End,
+    EventRecord,
+    EventWait,
+    Free,
+    Group,
+    Op,
+    Phase,
+    PointToPoint,
+    RecordStream,
+    Resize,
+    Synchronise,
+    ValueRead,
+    Violation,
+    WorkWait,
+)
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("device")
+    world = ("--world-size", 16, "--rank", 9, "--local-world-size", 4, "--memory-gib", 8)
+    return emulate(folder, "device_use.py", *world)
+
+
+def test_the_script_ran_through_and_its_exit_code_is_passed_on(run: Run) -> None:
+    assert run.code == 7, run.output
+
+
+def test_streams_and_events_order_operations(run: Run) -> None:
+    section = run.section("streams")
+    doubled = next(e for e in run.of("streams", Op) if e.name == "aten.mul_.Tensor")
+    assert doubled.stream != 0
+    (first, handed_back, end) = run.of("streams", EventRecord)
+    assert first.stream == 0
+    assert first.timing
+    assert handed_back.stream == doubled.stream
+    waits = run.of("streams", EventWait)
+    assert [(wait.event, wait.stream) for wait in waits] == [
+        (first.event, doubled.stream),
+        (handed_back.event, 0),
+    ]
+    assert Synchronise("event", end.event, _site(section, Synchronise)) in section
+    assert not run.of("streams", Violation)
+
+
+def test_a_tensor_used_on_another_stream_without_waiting_is_flagged(run: Run) -> None:
+    kinds = [violation.kind for violation in run.of("wrong stream", Violation)]
+    assert kinds == ["wrong stream"]
+
+
+def test_memory_reused_while_another_stream_uses_it_is_flagged_unless_recorded(run: Run) -> None:
+    assert run.of("recorded", RecordStream)
+    assert not run.of("recorded", Violation)
+    kinds = [violation.kind for violation in run.of("freed in use", Violation)]
+    assert kinds == ["freed in use"]
+
+
+def test_different_parts_of_one_buffer_do_not_race(run: Run) -> None:
+    assert not run.of("parts", Violation)
+
+
+def test_using_a_result_before_waiting_for_its_collective_is_flagged(run: Run) -> None:
+    assert len(run.of("collective in flight", Violation)) == 1
+
+
+def test_collectives_say_who_takes_part_and_what_moves(run: Run) -> None:
+    (group,) = run.of("collectives", Group)
+    assert (group.description, group.ranks) == ("ODD", (1, 5, 7, 9))
+    calls = run.of("collectives", Collective)
+    assert {call.group for call in calls[:-1]} == {group.name}
+    found = [(call.kind, call.bytes_in, call.bytes_out, call.sequence) for call in calls]
+    assert found == [
+        ("all_gather", 4096, 16384, 0),
+        ("reduce_scatter", 16384, 4096, 1),
+        ("all_to_all", 4096, 4096, 2),
+        ("broadcast", 4096, 4096, 3),
+        # On the default group, after the all-reduce in flight.
+        ("barrier", 0, 0, 1),
+    ]
+    assert calls[2].splits_in == (256, 256, 256, 256)
+    assert calls[2].splits_out == (512, 256, 128, 128)
+    assert calls[3].root == 5
+    waits = run.of("collectives", WorkWait)
+    assert [wait.work for wait in waits] == [call.work for call in calls]
+    assert [wait.blocks_host for wait in waits] == [False] * 4 + [True]
+
+
+def test_transfers_name_global_peers_batches_and_sequence(run: Run) -> None:
+    found = [
+        (transfer.kind, transfer.peer, transfer.sequence, transfer.batch is None)
+        for transfer in run.of("transfers", PointToPoint)
+    ]
+    assert found == [
+        ("send", 1, 0, False),
+        ("recv", 7, 0, False),
+        ("send", 5, 0, True),
+        ("send", 5, 1, True),
+    ]
+    assert "no such member" in run.output
+    assert [violation.kind for violation in run.of("transfers", Violation)] == ["unknown peer"]
+
+
+def test_reads_of_the_device_wait_for_its_stream(run: Run) -> None:
+    reads = run.of("host", ValueRead)
+    assert [(read.operation, read.value, read.grade) for read in reads] == [
+        ("tolist", (6, 10), "exact"),
+        ("item", 8, "exact"),
+    ]
+    # Communication between hosts is none of the device's.
+    assert not run.of("host", Collective)
+
+
+def test_memory_is_followed_through_resizes_and_frees(run: Run) -> None:
+    (big,) = [event for event in run.of("memory", Alloc) if event.bytes == 2**30]
+    section = run.section("memory")
+    places = [
+        section.index(event)
+        for event in (big, Resize(big.storage, 0), Free(big.storage), EmptyCache())
+    ]
+    assert places == sorted(places)
+
+
+def test_running_out_of_memory_raises_torchs_error_in_its_words(run: Run) -> None:
+    assert "CUDA out of memory. Tried to allocate 9.00 GiB" in run.output
+    assert "has a total capacity of 8.00 GiB" in run.output
+    assert not run.of("out of memory", Alloc)
+
+
+def test_a_compiled_function_is_marked(run: Run) -> None:
+    section = run.section("compiled")
+    opening = section.index(Begin("fused", "gelu"))
+    closing = section.index(End("fused"))
+    inside = [event.name for event in section[opening:closing] if isinstance(event, Op)]
+    assert inside == ["aten.mul.Tensor", "aten.sigmoid.default", "aten.mul.Tensor"]
+
+
+def test_the_backward_of_compiled_functions_is_marked_recomputation_included(run: Run) -> None:
+    section = run.section("compiled backward")
+    opened = [event.name for event in section if isinstance(event, Begin)]
+    # Both forward; recomputed; then backward, the recomputed one within its own pass.
+    assert opened == ["gelu", "gelu", "gelu", "gelu.backward", "gelu.backward"]
+    assert sum(isinstance(event, End) for event in section) == 5
+    outside, depth = [], 0
+    for event in section:
+        depth += isinstance(event, Begin) - isinstance(event, End)
+        if isinstance(event, Op) and not depth:
+            outside.append(event.name)
+    products = [name for name in outside if name == "aten.mm.default"]
+    assert len(products) == 3
+    assert not any("sigmoid" in name for name in outside)
+
+
+def test_attention_takes_the_kernel_a_gpu_takes(run: Run) -> None:
+    names = [op.name for op in run.of("attention", Op) if "attention" in op.name]
+    assert names == [
+        "aten._scaled_dot_product_flash_attention.default",
+        "aten._scaled_dot_product_efficient_attention.default",
+    ]
+
+
+def test_what_is_one_kernel_on_a_gpu_is_one_operation(run: Run) -> None:
+    names = [
+        op.name.removeprefix("aten.").removesuffix(".default") for op in run.of("kernels", Op)
+    ]
+    assert [name for name in names if name not in ("randn", "ones", "fill_.Scalar")] == [
+        "_fused_rms_norm",
+        "silu",
+        "silu_backward",
+        "_fused_rms_norm_backward",
+    ]
+
+
+def test_what_cannot_be_emulated_is_refused_in_words(run: Run) -> None:
+    assert "graph capture is not emulated" in run.output
+    assert "cuDNN's recurrent layers are not emulated" in run.output
+
+
+def test_steps_have_phases_and_optimizers_use_multi_tensor_kernels(run: Run) -> None:
+    phases = [(phase.phase, phase.step) for phase in run.of("training", Phase)]
+    step = ["forward", "backward", "other", "optimizer", "other"]
+    assert phases == [(phase, number) for number in (0, 1) for phase in step]
+    names = [op.name for op in run.of("training", Op)]
+    assert names.count("aten._foreach_lerp_.Scalar") == 2
+    assert names.count("aten._foreach_norm.Scalar") == 2
+    assert not any(name.startswith(("aten.addcdiv", "aten.lerp")) for name in names)
+
+
+def test_operations_say_where_they_were_called(run: Run) -> None:
+    from trainscout.simulators.virtual_cluster.traces.events import Site
+
+    sites = {event.number: event for event in run.trace.events if isinstance(event, Site)}
+    (op,) = [op for op in run.of("wrong stream", Op) if op.name == "aten.mul_.Tensor"]
+    assert op.site is not None
+    assert sites[op.site].file.endswith("device_use.py")
+
+
+def _site(section: list[object], kind: type) -> int | None:
+    return next(event.site for event in section if isinstance(event, kind))  # type: ignore[attr-defined]

@@ -1,0 +1,159 @@
+"""The command's door: options, scripts and the native part's compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import ROOT
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.__main__ import main as command
+from trainscout.simulators.virtual_cluster.emulation.launcher import main, ranks_of
+from trainscout.simulators.virtual_cluster.traced.tracer import check_installed
+from trainscout.simulators.virtual_cluster.traces.files import read_directory
+
+PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_count())\n"
+
+
+def test_ranks_are_numbers_and_ranges() -> None:
+    assert ranks_of("0,37", 96) == [0, 37]
+    assert ranks_of("8-11,9", 96) == [8, 9, 10, 11]
+    with pytest.raises(InputError, match="--rank=first"):
+        ranks_of("first", 96)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--world-size", "8", "--rank", "8"], "--rank=8: is not in the world (allowed: 0..7)"),
+        (["--world-size", "0"], "--world-size=0"),
+        (["--world-size", "8", "--gpu", "h80"], "did you mean 'h800'"),
+        (["--world-size", "8", "--local-world-size", "0"], "--local-world-size=0"),
+        (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
+        (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
+        (["--world-size", "8", "--without", "apx"], "did you mean 'apex'"),
+        (["--world-size", "8", "--rank", "0,1", "--trace", "t.gz"], "--output DIR"),
+        (["--world-size", "8", "--", "no_such_script.py"], "no_such_script.py: is no file"),
+        (["--world-size", "8", "--", "-m"], "names no module"),
+        (["--world-size", "8", "--"], "script=: is missing"),
+    ],
+)
+def test_wrong_options_are_refused_at_the_door(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(PLAIN)
+    if "--" not in arguments:
+        arguments = [*arguments, "--", "script.py"]
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["walk"]) == 2
+    assert "command=walk" in capsys.readouterr().err
+    assert command(["--help"]) == 0
+
+
+def test_other_systems_are_told_where_virtual_gpus_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    for name in ("run", "live"):
+        assert command([name, "--help"]) == 2
+        assert "platform=win32: has no virtual GPUs (allowed: linux)" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"simulator\.name=traced: needs virtual GPUs"):
+        check_installed()
+
+
+def test_ranks_run_side_by_side_and_share_one_compilation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "script.py").write_text(PLAIN)
+    # Both compile at once; neither may see the other's half.
+    options = ["--world-size", "16", "--rank", "0,9", "--jobs", "2", "--no-check"]
+    assert main([*options, "--", "script.py"]) == 0
+    assert [trace.header.rank for trace in read_directory(tmp_path / "traces")] == [0, 9]
+    (library,) = (tmp_path / "cache" / "trainscout" / "native").iterdir()
+    assert library.suffix == ".so"
+
+
+APART = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+model = torch.nn.Linear(8, 8, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+for step in range(2):
+    model(torch.ones(8, 8, device="cuda")).sum().backward()
+    dist.all_reduce(torch.ones(SIZE, device="cuda"))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("size", "code"), [("4", 0), ("4 + dist.get_rank()", 4)])
+def test_ranks_that_do_not_meet_break_an_invariant(
+    size: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(APART.replace("SIZE", size))
+    options = ["--world-size", "16", "--rank", "0,9"]
+    assert main([*options, "--", "script.py"]) == code
+    assert ("collectives match" in capsys.readouterr().err) == (code == 4)
+    assert main([*options, "--no-check", "--", "script.py"]) == 0
+
+
+def test_a_machine_without_a_compiler_is_told_so(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(PLAIN)
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "trainscout",
+                "run",
+                "--world-size",
+                "1",
+            ),
+            *("--trace", str(tmp_path / "t.gz"), "--", str(tmp_path / "script.py")),
+        ],
+        env={
+            **{name: value for name, value in os.environ.items() if name != "CXX"},
+            "PATH": str(tmp_path),
+            "XDG_CACHE_HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no C++ compiler was found" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "t.gz").exists()
+
+
+def test_a_run_that_trained_nothing_breaks_an_invariant(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(PLAIN)
+    options = ["--world-size", "8", "--trace", str(tmp_path / "t.gz")]
+    assert main([*options, "--", str(tmp_path / "script.py")]) == 4

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.simulators.virtual_cluster.emulation.values.rank import FakeRank  # noqa: E402
+from trainscout.simulators.predictor.question.errors import InputError  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values import Payloads, Values  # noqa: E402
+
+
+def communicate(rank: FakeRank, kind: str, inputs: Any, outputs: Any, **details: Any) -> None:
+    place = {"position": 1, "size": 4, "group": "tp", "sequence": 0} | details
+    rank.values.communicate(kind, inputs, outputs, **place)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "result"), [("sum", 12), ("avg", 3), ("max", 3), ("min", 3)]
+)
+def test_a_reduction_takes_other_ranks_to_hold_the_same(reduction: str, result: int) -> None:
+    rank = FakeRank()
+    tokens = rank.enter(torch.tensor([3]))
+    communicate(rank, "all_reduce", [tokens], [tokens], reduction=reduction)
+    assert rank.read(tokens) == [result]
+    assert rank.grade(tokens) == "expected"
+
+
+def test_only_the_root_of_a_reduction_gets_it() -> None:
+    rank = FakeRank()
+    tokens = rank.enter(torch.tensor([3]))
+    communicate(rank, "reduce", [tokens], [tokens], root=1)
+    assert rank.read(tokens) == [12]
+    communicate(rank, "reduce", [tokens], [tokens], root=0)
+    assert rank.grade(tokens) == "invented"
+
+
+def test_gathering_and_scattering_in_both_forms() -> None:
+    rank = FakeRank()
+    mine = rank.enter(torch.tensor([5, 6]))
+    whole = rank.enter(torch.arange(8))
+    inputs = [rank.enter(torch.tensor([n])) for n in range(4)]
+    with rank:
+        flat, stacked = (rank.unknown(*s, dtype=torch.int64) for s in ((8,), (4, 2)))
+        parts = [rank.unknown(2, dtype=torch.int64) for _ in range(4)]
+        communicate(rank, "all_gather", [mine], [flat])
+        communicate(rank, "all_gather", [mine], [stacked])
+        communicate(rank, "all_gather", [mine], parts)
+        assert rank.read(flat) == [5, 6] * 4
+        assert rank.read(stacked) == [rank.read(part) for part in parts] == [[5, 6]] * 4
+        piece = rank.unknown(2, dtype=torch.int64)
+        communicate(rank, "reduce_scatter", [whole], [piece])
+        assert rank.read(piece) == [8, 12]
+        outputs = [rank.unknown(1, dtype=torch.int64) for _ in range(4)]
+        communicate(rank, "all_to_all", inputs, outputs)
+        assert [rank.read(output) for output in outputs] == [[1]] * 4
+
+
+def test_a_part_may_be_gathered_into_the_whole_it_is_of() -> None:
+    """As Megatron-core's timers do with their own row."""
+    rank = FakeRank()
+    rows = rank.enter(torch.zeros(4, 3))
+    with rank:
+        rows[1].copy_(torch.tensor([1.0, 2.0, 3.0]))
+        communicate(rank, "all_gather", [rows[1].view(-1)], [rows.view(-1)])
+    assert rank.read(rows) == [[1.0, 2.0, 3.0]] * 4
+
+
+def test_what_a_collective_overwrites_is_forgotten() -> None:
+    rank = FakeRank()
+    flag = rank.enter(torch.tensor([3.0]))
+    with rank:
+        communicate(rank, "all_gather", [rank.unknown(1)], [flag])
+    assert rank.grade(flag) == "invented"
+
+
+def test_only_the_source_of_a_broadcast_knows_it_and_the_hint_says_so() -> None:
+    rank = FakeRank()
+    flags = rank.enter(torch.tensor([1, 0, 0]))
+    communicate(rank, "broadcast", [flags], [flags], root=1)
+    assert rank.grade(flags) == "exact"
+    communicate(rank, "broadcast", [flags], [flags], root=0)
+    reading = rank.values.read(flags, "item")
+    assert reading.grade == "invented"
+    assert reading.hint is not None
+    assert "member 0 of group tp" in reading.hint
+    assert "--payloads" in reading.hint
+
+
+def ranks(directory: Path, *numbers: int) -> list[FakeRank]:
+    return [FakeRank(Values(payloads=Payloads(directory, number))) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        torch.tensor([1, 0, 0]),
+        torch.tensor(float("inf")),
+        torch.tensor([[0.1, -2.5]], dtype=torch.bfloat16),
+        torch.tensor([True, False]),
+    ],
+)
+def test_payloads_reach_ranks_that_are_traced_later_exactly(tmp_path: Path, payload: Any) -> None:
+    (source,) = ranks(tmp_path, 0)
+    sent = source.enter(payload)
+    communicate(source, "broadcast", [sent], [sent], root=0, position=0, sequence=7)
+    (other,) = ranks(tmp_path, 95)
+    got = other.unknown(*payload.shape, dtype=payload.dtype)
+    communicate(other, "broadcast", [got], [got], root=0, position=3, sequence=7)
+    reading = other.values.read(got, "tolist")
+    assert torch.equal(reading.value, payload)
+    assert reading.grade == "exact"
+    communicate(other, "broadcast", [got], [got], root=0, position=3, sequence=8)
+    assert other.values.read(got, "tolist").grade == "invented"
+
+
+def test_a_sent_shape_is_received_by_its_peer_alone(tmp_path: Path) -> None:
+    (source,) = ranks(tmp_path, 0)
+    shape = source.enter(torch.tensor([4096, 1, 512]))
+    communicate(source, "send", [shape], [], position=0, root=1, group="pp")
+    first, second = ranks(tmp_path, 1, 2)
+    for rank, position, grade in ((first, 1, "exact"), (second, 2, "invented")):
+        got = rank.unknown(3, dtype=torch.int64)
+        communicate(rank, "recv", [], [got], position=position, root=0, group="pp")
+        assert rank.values.read(got, "tolist").grade == grade
+        assert rank.read(got) == ([4096, 1, 512] if grade == "exact" else [1, 1, 1])
+
+
+def test_what_is_not_exact_is_not_told(tmp_path: Path) -> None:
+    (source,) = ranks(tmp_path, 0)
+    flag = source.unknown(1)
+    communicate(source, "broadcast", [flag], [flag], root=0, position=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["{}", "[1]", "not json", json.dumps({"kind": "broadcast"})])
+def test_a_file_that_holds_no_payloads_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "payloads-00000.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match="line 1"):
+        Payloads(tmp_path, 1)
+    with pytest.raises(InputError, match="no directory"):
+        Payloads(tmp_path / "missing", 1)

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from tests.simulators.virtual_cluster.emulation.values.rank import FakeRank  # noqa: E402
+from tests.simulators.virtual_cluster.emulation.values.routers import ROUTERS, counted, scattered  # noqa: E402
+from trainscout.simulators.predictor.moe.router import Router, expert_loads  # noqa: E402
+from trainscout.simulators.predictor.question.errors import InputError  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E402
+    Imbalance,
+    UnknownSizeError,
+    Values,
+)
+from trainscout.simulators.virtual_cluster.emulation.values.apportion import apportion  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values.imbalance import expected_loads  # noqa: E402
+
+HOT = Imbalance(64, hot_ratio=0.125, hot_weight=0.5)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_apportioned_numbers_add_up_and_stay_near(shares: list[float]) -> None:
+    exact = torch.tensor(shares, dtype=torch.float64)
+    counts = apportion(exact)
+    assert (
+        int(counts.sum()) == round(float(exact.sum())) or abs(float(exact.sum()) % 1 - 0.5) < 1e-6
+    )
+    assert bool(((counts - exact).abs() < 1 + 1e-6).all())
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@settings(max_examples=15, deadline=None)
+@given(tokens=st.integers(1, 5000), experts=st.integers(2, 160), data=st.data())
+def test_tokens_are_neither_lost_nor_made(
+    router: Callable[[object, int], object], tokens: int, experts: int, data: st.DataObject
+) -> None:
+    top_k = data.draw(st.integers(1, min(experts, 8)))
+    rank = FakeRank()
+    with rank:
+        counts = router(rank.unknown(tokens, experts), top_k)
+        assert rank.grade(counts) == "expected" or tokens * top_k < experts
+        found = rank.read(counts)
+    assert sum(found) == tokens * top_k
+    assert max(found) - min(found) <= 1
+
+
+# The order in which all experts are sorted says nothing of how many of them are then chosen.
+@pytest.mark.parametrize("router", [router for router in ROUTERS if router is not counted])
+def test_every_router_sees_the_same_popular_experts(
+    router: Callable[[object, int], object],
+) -> None:
+    rank = FakeRank(Values(HOT))
+    with rank:
+        found = rank.read(router(rank.unknown(1000, 64), 6))
+    assert found == expected_loads(HOT, 64, 6, 1000).tolist()
+    assert sum(sorted(found)[-8:]) == 3000
+    assert sum(found) == 6000
+
+
+def test_a_router_in_one_kernel_chooses_alike() -> None:
+    library = torch.library.Library("trainscout_router_test", "DEF")
+    library.define(
+        "moe_router_fwd(Tensor logits, Tensor? bias, int topk, str score)"
+        " -> (Tensor, Tensor, Tensor)"
+    )
+    func = torch.ops.trainscout_router_test.moe_router_fwd.default
+    rank = FakeRank(Values(HOT))
+    with rank:
+        logits, weights, scores = (rank.unknown(1000, 64) for _ in range(3))
+        mask = rank.unknown(1000, 64, dtype=torch.bool)
+        rank.values.observe(func, (logits, None, 6, "softmax"), {}, (weights, mask, scores))
+        assert rank.read(mask.sum(dim=0)) == expected_loads(HOT, 64, 6, 1000).tolist()
+        assert weights.T.contiguous().masked_select(mask.T.contiguous()).shape == (6000,)
+        assert rank.read(torch.count_nonzero(weights)) == 6000
+        assert rank.grade(scores.sum()) == "invented"
+
+
+def test_expected_loads_are_the_means_of_drawn_ones() -> None:
+    drawn = expert_loads(Router(64, 1_000_000, 6, 0.125, 0.5), layer=3)
+    expected = expected_loads(HOT, 64, 6, 1_000_000, layer=3)
+    assert torch.allclose(expected.double(), torch.from_numpy(drawn).double(), rtol=0.02)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    world=st.integers(1, 12),
+    local=st.integers(1, 12),
+    tokens=st.integers(1, 3000),
+    hot=st.booleans(),
+    data=st.data(),
+)
+def test_what_ranks_send_is_what_the_others_receive(
+    world: int, local: int, tokens: int, hot: bool, data: st.DataObject
+) -> None:
+    """Each rank alone decides its splits, as Megatron's dispatcher does, and all agree."""
+    experts = world * local
+    top_k = data.draw(st.integers(1, min(experts, 8)))
+    imbalance = Imbalance(experts, 1 / experts, min(1, 2 / experts, 1 / top_k)) if hot else None
+    sent, received = [], []
+    for position in range(world):
+        rank = FakeRank(Values(imbalance))
+        with rank:
+            counts = scattered(rank.unknown(tokens, experts), top_k)
+            sent.append(rank.read(counts.reshape(world, local).sum(axis=1)))
+            gathered = rank.unknown(world * experts, dtype=torch.int64)
+            rank.values.communicate(
+                "all_gather",
+                [counts],
+                [gathered],
+                position=position,
+                size=world,
+                group="ep",
+                sequence=0,
+            )
+            mine = gathered.reshape(world, experts)[:, position * local : (position + 1) * local]
+            received.append(rank.read(mine.contiguous().sum(axis=1)))
+            exchanged = rank.unknown(world, local, dtype=torch.int64)
+            rank.values.communicate(
+                "all_to_all",
+                [counts.view(world, local)],
+                [exchanged],
+                position=position,
+                size=world,
+                group="ep",
+                sequence=1,
+            )
+            assert rank.read(exchanged) == rank.read(mine)
+    assert sent == [list(column) for column in zip(*received, strict=True)]
+    assert all(sum(splits) == tokens * top_k for splits in sent)
+
+
+def test_selected_tokens_are_as_many_as_the_mask_has_ones() -> None:
+    rank = FakeRank(Values(HOT))
+    with rank:
+        logits = rank.unknown(1000, 64)
+        chosen = torch.topk(logits, 6, dim=1)[1]
+        mask = torch.zeros_like(logits).int().scatter(1, chosen, 1).bool()
+        by_expert = mask.T.contiguous()
+        tokens = torch.arange(1000).unsqueeze(0).expand(64, -1).masked_select(by_expert)
+        assert tokens.shape == (6000,)
+        loads = rank.read(mask.sum(dim=0))
+        for expert in (0, 7, 63):
+            assert torch.where(by_expert[expert])[0].shape == (loads[expert],)
+            assert logits[mask[:, expert]].shape == (loads[expert], 64)
+    assert {size.grade for size in rank.sizes} == {"expected"}
+
+
+@pytest.mark.parametrize("capacity", [200, 250, 312])
+def test_an_expert_keeps_no_more_than_its_capacity(capacity: int) -> None:
+    """Tokens are dropped after the choice: what is kept was routed, by probability or place."""
+    rank = FakeRank()
+    with rank:
+        logits = rank.unknown(1000, 8)
+        scores, chosen = torch.topk(logits, 2, dim=1)
+        weights = torch.zeros_like(logits).scatter(1, chosen, torch.softmax(scores, -1))
+        mask = torch.zeros_like(logits).int().scatter(1, chosen, 1).bool()
+        for ranked in (weights, mask.int()):
+            kept = torch.topk(ranked, k=capacity, dim=0, sorted=False)[1]
+            allowed = torch.zeros_like(weights).scatter(0, kept, 1).bool()
+            final = torch.logical_and(mask, allowed)
+            assert rank.read(allowed.sum(dim=0)) == [capacity] * 8
+            assert rank.read(final.sum(dim=0)) == [min(capacity, 250)] * 8
+            assert rank.read(((weights * final) != 0).sum()) == 8 * min(capacity, 250)
+
+
+@pytest.mark.parametrize("imbalance", [None, HOT])
+def test_experts_are_padded_to_a_multiple(imbalance: Imbalance | None) -> None:
+    """As Megatron-core pads its map for FP8: the first zeros of each expert become ones."""
+    rank = FakeRank(Values(imbalance))
+    with rank:
+        logits = rank.unknown(1000, 64)
+        chosen = torch.topk(logits, 6, dim=1)[1]
+        mask = torch.zeros_like(logits).int().scatter(1, chosen, 1).bool()
+        loads = rank.read(mask.sum(dim=0))
+        by_expert = mask.transpose(0, 1)
+        missing = (-by_expert.sum(dim=1)) % 32
+        places = torch.cumsum((by_expert == 0).int(), dim=1)
+        by_expert[places <= missing.unsqueeze(1)] = 1
+        padded = by_expert.transpose(0, 1)
+        assert rank.read(padded.sum(dim=0)) == [-(-load // 32) * 32 for load in loads]
+        selected = logits.T.contiguous().masked_select(padded.bool().T.contiguous())
+        assert selected.shape == (sum(-(-load // 32) * 32 for load in loads),)
+
+
+def test_groups_of_experts_limit_no_experts_share() -> None:
+    rank = FakeRank(Values(HOT))
+    with rank:
+        logits = rank.unknown(1000, 64)
+        best = logits.view(1000, 8, -1).topk(2, dim=-1)[0].sum(dim=-1)
+        groups = torch.zeros_like(best)
+        groups.scatter_(1, torch.topk(best, k=4, dim=-1, sorted=False)[1], 1)
+        open_ = groups.unsqueeze(-1).expand(1000, 8, 8).reshape(1000, -1)
+        limited = logits.masked_fill(~open_.bool(), float("-inf"))
+        assert rank.read(scattered(limited, 6)) == expected_loads(HOT, 64, 6, 1000).tolist()
+
+
+class Layer(torch.nn.Module):
+    def forward(self, logits: object) -> object:
+        return scattered(logits, 2)
+
+
+def test_layers_have_favourites_of_their_own_and_keep_them() -> None:
+    rank = FakeRank(Values(HOT))
+    layers = [Layer() for _ in range(3)]
+    with rank:
+        first = [rank.read(layer(rank.unknown(1000, 64))) for layer in layers]
+        again = [rank.read(layer(rank.unknown(1000, 64))) for layer in reversed(layers)]
+        rank.values.restart()
+        another = rank.read(Layer()(rank.unknown(1000, 64)))
+    assert another == first[0]
+    assert first == again[::-1]
+    assert first == [expected_loads(HOT, 64, 2, 1000, layer).tolist() for layer in range(3)]
+    assert first[0] != first[1]
+
+
+def test_categories_read_as_a_list_never_repeat_in_a_row() -> None:
+    rank = FakeRank(Values(Imbalance(8, 0.125, 0.5)))
+    with rank:
+        chosen = torch.topk(rank.unknown(100, 8), 2, dim=1)[1]
+        rows = rank.read(chosen)
+        counts = rank.read(torch.bincount(chosen.view(-1), minlength=8))
+    assert all(len(set(row)) == 2 for row in rows)
+    flat = [expert for row in rows for expert in row]
+    assert [flat.count(expert) for expert in range(8)] == counts
+
+
+def test_experts_of_a_rank_are_counted_by_division() -> None:
+    rank = FakeRank()
+    with rank:
+        chosen = torch.topk(rank.unknown(1000, 64), 6, dim=1)[1]
+        assert rank.read(((chosen // 8) == 3).sum()) in range(744, 753)
+        values, counts = torch.unique(chosen, return_counts=True)
+        assert rank.read(values) == list(range(64))
+        assert sum(rank.read(counts)) == 6000
+
+
+def test_a_size_that_nothing_is_known_of_says_what_to_do() -> None:
+    rank = FakeRank()
+    with rank:
+        unknown = rank.unknown(100, 100)
+        with pytest.raises(UnknownSizeError, match=r"nonzero.*\[100, 100\].*nonzero_static"):
+            unknown.nonzero()
+        with pytest.raises(UnknownSizeError, match=r"torch\.where"):
+            unknown[unknown > 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("hot=1", "hot=1|is not known"),
+        ("num_experts=64,hot_ratio=0.1", "lacks hot_weight"),
+        ("num_experts=64,hot_ratio=0.1,hot_weight=x", "unreadable"),
+        ("num_experts=64,hot_ratio=0.1,hot_weight=0.5,seed", "no value"),
+        ("num_experts=64,num_experts=8", "given twice"),
+        ("num_experts=64,hot_ratio=0.001,hot_weight=0.5", "hot_ratio"),
+        ("histogram=x.csv,seed=1", "histogram says it all"),
+        ("histogram=no_such_file.csv", "cannot be read"),
+    ],
+)
+def test_a_wrong_imbalance_is_met_at_the_door(text: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        Imbalance.parse(text)
+
+
+def test_a_measured_histogram_says_each_layers_loads(tmp_path: pytest.TempPathFactory) -> None:
+    path = tmp_path / "loads.csv"  # type: ignore[operator]
+    path.write_text("layer,expert,tokens\n0,0,6\n0,1,2\n0,2,4\n1,0,1\n1,1,1\n1,2,2\n")
+    imbalance = Imbalance.parse(f"histogram={path}")
+    assert expected_loads(imbalance, 3, 2, 12, 0).tolist() == [12, 4, 8]
+    assert expected_loads(imbalance, 3, 2, 12, 1).tolist() == [6, 6, 12]
+    with pytest.raises(InputError, match="2 layers"):
+        expected_loads(imbalance, 3, 2, 12, 2)

@@ -1,0 +1,224 @@
+"""Runs single modules of the emulated packages on a virtual A100: run as a process.
+
+``python modules.py DIRECTORY`` writes a trace for each case (two forward and backward passes) and
+``figures.json`` with what it refused and what it read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
+from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
+from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
+from trainscout.simulators.virtual_cluster.traces.files import write_trace
+
+WIDTH, TOKENS = 256, 128
+
+
+def cases() -> dict[str, Callable[[], Any]]:
+    """Name -> makes a module or function that takes ``[tokens, 1, width]``."""
+    import apex
+    import flash_attn
+    import grouped_gemm
+    import torch
+    import transformer_engine.pytorch as te
+    from transformer_engine.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb
+
+    bf16 = {"device": "cuda", "dtype": torch.bfloat16}
+    params = {"params_dtype": torch.bfloat16}
+
+    class Called(torch.nn.Module):
+        """Makes a module of a function, so that its passes are told apart."""
+
+        def __init__(self, function: Callable[[Any], Any]) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, inputs: Any) -> Any:
+            return self.function(inputs)
+
+    def flash(inputs: Any) -> Any:
+        query = inputs.view(2, TOKENS // 2, 4, WIDTH // 4)
+        key = query[:, :, :2].contiguous()
+        return flash_attn.flash_attn_func(query, key, key, causal=True)
+
+    def packed(inputs: Any) -> Any:
+        heads = inputs.view(TOKENS, 4, WIDTH // 4)
+        offsets = torch.zeros(5, dtype=torch.int32, device="cuda")
+        return flash_attn.flash_attn_varlen_func(
+            heads, heads, heads, offsets, offsets, 64, 64, causal=True
+        )
+
+    def attention(inputs: Any) -> Any:
+        heads = inputs.view(TOKENS // 2, 2, 4, WIDTH // 4)
+        module = te.DotProductAttention(4, WIDTH // 4, attn_mask_type="causal")
+        return module(heads, heads, heads)
+
+    def grouped(inputs: Any) -> Any:
+        weights = torch.empty(4, WIDTH, 2 * WIDTH, requires_grad=True, **bf16)
+        counts = torch.tensor([32, 32, 0, 64])
+        return grouped_gemm.ops.gmm(inputs.view(TOKENS, WIDTH), weights, counts)
+
+    def loss(inputs: Any) -> Any:
+        target = torch.zeros(TOKENS, 1, dtype=torch.int64, device="cuda")
+        return te.parallel_cross_entropy(inputs * 1.0, target)
+
+    def rope(inputs: Any) -> Any:
+        joined = inputs.view(TOKENS, 1, 2, 128)
+        frequencies = torch.zeros(TOKENS, 1, 1, 32, device="cuda")
+        split = [64, 32, 32]
+        query, key, value = apply_fused_qkv_rotary_pos_emb(joined, frequencies, frequencies, split)
+        return query[:, :, :2] + query[:, :, 2:] + key + value
+
+    def padding(inputs: Any) -> Any:
+        rows, counts = te.Fp8Padding(2, 16)(inputs.view(TOKENS, WIDTH), [100, 28])
+        assert counts == [112, 32]
+        return te.Fp8Unpadding(2, 16)(rows, [100, 28])
+
+    def checkpointed(inputs: Any) -> Any:
+        return te.checkpoint(layer, inputs)
+
+    layer = te.LayerNormMLP(WIDTH, 4 * WIDTH, activation="swiglu", **params)
+    linear = te.Linear(WIDTH, WIDTH, **params)
+    return {
+        "apex_layer_norm": lambda: apex.normalization.FusedLayerNorm(WIDTH).to(**bf16),
+        "apex_rms_norm": lambda: apex.normalization.FusedRMSNorm(WIDTH, memory_efficient=True).to(
+            **bf16
+        ),
+        "flash": lambda: Called(flash),
+        "packed": lambda: Called(packed),
+        "attention": lambda: Called(attention),
+        "grouped": lambda: Called(grouped),
+        "loss": lambda: Called(loss),
+        "rope": lambda: Called(rope),
+        "padding": lambda: Called(padding),
+        "mlp": lambda: layer,
+        "checkpoint": lambda: Called(checkpointed),
+        "linear": lambda: linear,
+    }
+
+
+def trace_case(virtual: VirtualRank, make: Callable[[], Any]) -> ListSink:
+    """Events of two forward and backward passes."""
+    import torch
+
+    sink = ListSink()
+    virtual.restart(sink, world_size=1, rank=0)
+    module = make()
+    for _ in range(2):
+        inputs = torch.randn(
+            TOKENS, 1, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True
+        )
+        outputs = module(inputs)
+        outputs.backward(torch.empty_like(outputs))
+    return sink
+
+
+def refused() -> dict[str, str]:
+    """What says no, and how."""
+    import torch
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import Float8CurrentScaling, NVFP4BlockScaling
+    from transformer_engine.pytorch.module.base import initialize_ub
+
+    calls: dict[str, Callable[[], Any]] = {
+        "graphs": lambda: te.make_graphed_callables(None),
+        "user buffers": lambda: initialize_ub((8, 8), 1, ub_cfgs={"qkv_dgrad": {"method": "x"}}),
+        "4 bits": NVFP4BlockScaling,
+        "8-bit attention": lambda: Float8CurrentScaling(fp8_dpa=True),
+        "8-bit parameters": lambda: te.fp8_model_init(enabled=True).__enter__(),
+        "offload": lambda: te.get_cpu_offload_context(enabled=True),
+        "arbitrary mask": lambda: te.DotProductAttention(1, 8, attn_mask_type="arbitrary")(
+            *[torch.empty(8, 1, 1, 8, device="cuda")] * 3
+        ),
+        "whole layer": lambda: te.TransformerLayer(8, 8, 1),
+    }
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except InputError as error:
+            found[name] = str(error)
+    return found
+
+
+def late_gradients() -> list[bool]:
+    """Whether weights have gradients after the backward pass, and after they were asked for."""
+    import torch
+    import transformer_engine.pytorch as te
+
+    options = {"params_dtype": torch.bfloat16, "delay_wgrad_compute": True}
+    linear = te.Linear(WIDTH, WIDTH, **options)
+    experts = te.GroupedLinear(2, WIDTH, WIDTH, bias=False, **options)
+    called: list[str] = []
+    linear.register_wgrad_accumulation_and_reduce_hooks(lambda: called.append("hook"))
+    inputs = torch.randn(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    outputs = experts(linear(inputs), [100, 28])
+    outputs.backward(torch.empty_like(outputs))
+    parameters = [linear.weight, linear.bias, experts.weight0, experts.weight1]
+    found = [parameter.grad is not None for parameter in parameters]
+    for module in (experts, linear):
+        module.backward_dw()
+    found += [parameter.grad is not None for parameter in parameters]
+    return [*found, called == ["hook"]]
+
+
+def optimizer_lists() -> dict[str, Any]:
+    """States of fused optimizers after two steps."""
+    import apex.optimizers
+    import torch
+    from transformer_engine.pytorch.optimizers import FusedAdam
+
+    found = {}
+    for name, make in (
+        ("apex", apex.optimizers.FusedAdam),
+        ("te", lambda params: FusedAdam(params, master_weights=True)),
+        ("sgd", apex.optimizers.FusedSGD),
+    ):
+        parameters = [
+            torch.nn.Parameter(torch.zeros(1000, device="cuda", dtype=dtype))
+            for dtype in (torch.bfloat16, torch.bfloat16, torch.float32)
+        ]
+        optimizer = make(parameters)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+            optimizer.zero_grad()
+        state = optimizer.state[parameters[0]]
+        found[name] = {key: str(value.dtype) for key, value in state.items()}
+    return found
+
+
+def main(directory: Path) -> None:
+    """Trace every case."""
+    gpu = declared_gpus()["a100_80"]
+    virtual = emulate(ListSink(), world_size=1, rank=0, gpu=gpu)
+    install_vendor()
+    for name, make in cases().items():
+        sink = trace_case(virtual, make)
+        header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, (name,), {})
+        write_trace(directory / f"{name}.trace", Trace(header, tuple(sink.events)))
+    sink = ListSink()
+    virtual.restart(sink, world_size=1, rank=0)
+    states = optimizer_lists()
+    header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("optimizers",), {})
+    write_trace(directory / "optimizers.trace", Trace(header, tuple(sink.events)))
+    sink = ListSink()
+    virtual.restart(sink, world_size=1, rank=0)
+    late = late_gradients()
+    header = Header(1, 0, 1, "a100_80", gpu.memory_bytes, ("late",), {})
+    write_trace(directory / "late.trace", Trace(header, tuple(sink.events)))
+    figures = {"refused": refused(), "states": states, "late": late}
+    (directory / "figures.json").write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,427 @@
+"""Megatron-core's Transformer Engine layers: products, collectives, kept bytes, 8-bit recipes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import GPT175B, make_job
+from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
+    Layer,
+    read_layer,
+    run_script,
+)
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.workload.ir import Block, Streaming
+from trainscout.simulators.predictor.workload.ir import Collective as BuiltCollective
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Collective,
+    Op,
+    PointToPoint,
+    WorkWait,
+)
+from trainscout.simulators.virtual_cluster.traces.vocabulary import arguments
+
+pytest.importorskip("torch")
+pytest.importorskip("megatron.core")
+
+TOKENS, HIDDEN, TP = 2048, 12288, 8
+# Random states and statistics are small tensors, each of which takes whole 512 byte blocks.
+SMALL = 16 * 1024
+MATRIX = TOKENS * HIDDEN
+
+
+@pytest.fixture(scope="module")
+def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Layer]:
+    folder = tmp_path_factory.mktemp("layers")
+    saved = run_script("megatron_layers.py", folder)
+    return {name: read_layer(folder, name, kept) for name, kept in saved.items()}
+
+
+def built(precision: str = "bf16", gpu: str = "h100", recompute: str = "none") -> list[Block]:
+    """Forward and backward of GPT-175B's layer as the built-in workload has it."""
+    job = replace(
+        make_job(GPT175B, precision=precision, tp=TP, sp=True), gpu=load_catalogue().gpus[gpu]
+    )
+    return list(layer_blocks(Shard.of(job), False, recompute))
+
+
+def casts(block: Block) -> list[int]:
+    return [op.bytes for op in block.ops if isinstance(op, Streaming) and op.kind == "cast"]
+
+
+def looks(block: Block) -> list[int]:
+    return [op.bytes for op in block.ops if isinstance(op, Streaming) and "amax" in op.name]
+
+
+def test_products_of_a_gpt_layer(layers: dict[str, Layer]) -> None:
+    layer = layers["gpt"]
+    qkv, inner, share = 3 * HIDDEN // TP, 4 * HIDDEN // TP, HIDDEN // TP
+    assert layer.forward.gemms() == [
+        ("forward", "TN", (TOKENS, qkv, HIDDEN)),
+        ("forward", "TN", (TOKENS, HIDDEN, share)),
+        ("forward", "TN", (TOKENS, inner, HIDDEN)),
+        ("forward", "TN", (TOKENS, HIDDEN, inner)),
+    ]
+    assert layer.backward.gemms() == [
+        ("dgrad", "NN", (TOKENS, inner, HIDDEN)),
+        ("wgrad", "NT", (HIDDEN, inner, TOKENS)),
+        ("dgrad", "NN", (TOKENS, HIDDEN, inner)),
+        ("wgrad", "NT", (inner, HIDDEN, TOKENS)),
+        ("dgrad", "NN", (TOKENS, share, HIDDEN)),
+        ("wgrad", "NT", (HIDDEN, share, TOKENS)),
+        ("dgrad", "NN", (TOKENS, HIDDEN, qkv)),
+        ("wgrad", "NT", (qkv, HIDDEN, TOKENS)),
+    ]
+    # Weight gradients go into the fp32 main gradients, added from the second micro-batch on.
+    into = layer.backward.kernels("gemm_into", "gemm_into_bias_grad")
+    assert len(into) == 4
+    for op in into:
+        given = arguments(op)
+        assert given["accumulate"] is True
+        assert given["out"].dtype == "float32"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "gpu"),
+    [
+        ("gpt", "bf16", "h100"),
+        ("gpt_delayed", "fp8", "h100"),
+        ("gpt_current", "fp8_current", "h100"),
+        ("gpt_mxfp8", "mxfp8", "b200"),
+    ],
+)
+def test_collectives_are_the_built_in_workloads(
+    layers: dict[str, Layer], case: str, precision: str, gpu: str
+) -> None:
+    for traced, block in zip(
+        (layers[case].forward, layers[case].backward), built(precision, gpu), strict=True
+    ):
+        expected = [(op.kind, op.bytes) for op in block.ops if isinstance(op, BuiltCollective)]
+        found = traced.collectives()
+        # Beside them: the agreement on largest values, a few bytes each, and MXFP8's scales, one
+        # for 32 values. Column use of MXFP8 is gathered too, where the gradient is.
+        extra = [each for each in found if each[0] == "all_reduce" or each[1] == MATRIX // 32]
+        large = [each for each in found if each not in extra]
+        if case == "gpt_mxfp8" and traced is layers[case].backward:
+            expected = [("all_gather", MATRIX)] * 2 + expected
+            assert sorted(large) == sorted(expected)
+        else:
+            assert large == expected
+        assert sum(size for kind, size in extra if kind == "all_reduce") <= 48
+
+
+def test_sums_in_full_without_sequence_parallelism(layers: dict[str, Layer]) -> None:
+    layer = layers["gpt_no_sp"]
+    assert layer.forward.collectives() == [("all_reduce", 2 * MATRIX)] * 2
+    assert layer.backward.collectives() == [("all_reduce", 2 * MATRIX)] * 2
+    # The sum of an input gradient runs beside the weight gradient's product.
+    events = [
+        event
+        for event in layer.backward.events
+        if isinstance(event, Collective | WorkWait)
+        or (isinstance(event, Op) and event.name.startswith("emulated.gemm"))
+    ]
+    kinds = [type(event).__name__ for event in events]
+    assert kinds == ["Op", "Op", "Op", "Collective", "Op", "WorkWait"] * 2
+
+
+def test_user_buffers_cut_communication_in_pieces(layers: dict[str, Layer]) -> None:
+    plain, layer = layers["gpt"], layers["gpt_user_buffers"]
+    share = 2 * MATRIX // TP
+    # Gathers go around a ring, one rank's rows at a time, scatters run in four pieces.
+    sends = [each.bytes for each in layer.forward.of(PointToPoint) if each.kind == "send"]
+    assert sends == [share] * 2 * (TP - 1)
+    assert layer.forward.collectives() == [("reduce_scatter", 2 * MATRIX // 4)] * 2 * 4
+    shapes = Counter(layer.forward.gemms())
+    rows = TOKENS // TP
+    assert shapes == {
+        ("forward", "TN", (rows, 4608, HIDDEN)): TP,
+        ("forward", "TN", (rows, 6144, HIDDEN)): TP,
+        ("forward", "TN", (TOKENS // 4, HIDDEN, 1536)): 4,
+        ("forward", "TN", (TOKENS // 4, HIDDEN, 6144)): 4,
+    }
+    # Backward, output gradients go around a ring; the others run beside one product each.
+    sends = [each.bytes for each in layer.backward.of(PointToPoint) if each.kind == "send"]
+    assert sends == [share] * 2 * (TP - 1)
+    assert (
+        layer.backward.collectives()
+        == [
+            ("all_gather", 2 * MATRIX),
+            ("reduce_scatter", 2 * MATRIX),
+        ]
+        * 2
+    )
+
+    def work(found: list[tuple[str, str, tuple[int, int, int]]]) -> int:
+        return sum(math.prod(shape) for _, _, shape in found)
+
+    assert work(layer.forward.gemms()) == work(plain.forward.gemms())
+    assert work(layer.backward.gemms()) == work(plain.backward.gemms())
+    assert layer.saved_bytes == plain.saved_bytes
+
+
+def test_user_buffers_in_8_bits_carry_bytes(layers: dict[str, Layer]) -> None:
+    plain, layer = layers["gpt_delayed"], layers["gpt_delayed_user_buffers"]
+    for found, without in ((layer.forward, plain.forward), (layer.backward, plain.backward)):
+        sends = [each.bytes for each in found.of(PointToPoint) if each.kind == "send"]
+        assert sends == [MATRIX // TP] * 2 * (TP - 1)
+        quantised = sorted(found.bytes_of("quantize", "fp8_transpose"))
+        assert quantised == sorted(without.bytes_of("quantize", "fp8_transpose"))
+    assert layer.saved_bytes == plain.saved_bytes
+
+
+def test_kept_bytes_follow_the_published_formula(layers: dict[str, Layer]) -> None:
+    # Korthikanti et al. 2022, eqs. 2 and 4 and section 5: sequences in parallel. Attention in
+    # one kernel keeps no scores, as selective recomputation, but one number for each row.
+    statistics = TOKENS * 96 // TP * 4
+    whole = 34 * MATRIX // TP + statistics
+    assert layers["gpt"].saved_bytes == pytest.approx(whole, rel=0.005)
+    assert layers["gpt_selective"].saved_bytes == pytest.approx(34 * MATRIX // TP, rel=0.005)
+    assert layers["gpt_full"].saved_bytes == 2 * MATRIX // TP
+    # Without: 10 s b h are on every rank.
+    assert layers["gpt_no_sp"].saved_bytes == pytest.approx(
+        (10 + 24 / TP) * MATRIX + statistics, rel=0.005
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "tp", "batch", "per_token"),
+    [
+        # 34 and 5 a s / h for each of the tokens' hidden units: the scores of 96 heads.
+        ("local", 8, 1, 34 + 5 * 96 * TOKENS / HIDDEN),
+        ("local_wide", 2, 4, 34 + 5 * 96 * TOKENS / HIDDEN),
+        ("local_selective", 8, 1, 34),
+        ("local_full", 8, 1, 2),
+    ],
+)
+def test_megatrons_own_layers_keep_what_the_formula_says(
+    layers: dict[str, Layer], case: str, tp: int, batch: int, per_token: float
+) -> None:
+    # Korthikanti et al. 2022, table 2, sequences in parallel; with Apex's norms, its weight
+    # gradients and Megatron's scaled softmax.
+    expected = per_token * MATRIX * batch / tp
+    assert layers[case].saved_bytes == pytest.approx(expected, rel=0.005)
+    names = {op.name.split(".")[1] for op in layers[case].forward.kernels()}
+    assert {"layer_norm_fwd", "fused_softmax_fwd"} <= names
+    assert len(layers[case].backward.kernels("gemm_into")) == 4
+
+
+def test_full_recomputation_runs_the_forward_pass_again(layers: dict[str, Layer]) -> None:
+    full, plain = layers["gpt_full"], layers["gpt"]
+    assert full.forward.gemms() == plain.forward.gemms()
+    assert full.backward.gemms() == plain.forward.gemms() + plain.backward.gemms()
+    again = layers["gpt_selective"].backward.kernels("attention_fwd", "attention_bwd")
+    assert [op.name.split(".")[1] for op in again] == ["attention_fwd", "attention_bwd"]
+
+
+def test_gradients_of_interleaved_projections_need_no_copy(layers: dict[str, Layer]) -> None:
+    # Queries, keys and values are views of one projection; so are their gradients.
+    names = [op.name for op in layers["gpt"].backward.of(Op)]
+    assert not any(name.startswith("aten.cat") for name in names)
+    assert any(op.name.startswith("aten.cat") for op in layers["llama"].backward.of(Op))
+
+
+def test_llama_layer_has_grouped_attention(layers: dict[str, Layer]) -> None:
+    layer = layers["llama"]
+    (attention,) = layer.forward.kernels("attention_fwd")
+    given = arguments(attention)
+    assert given["query"].shape == (8192, 1, 8, 128)  # type: ignore[union-attr]
+    assert given["key"].shape == (8192, 1, 1, 128)  # type: ignore[union-attr]
+    assert (given["mask"], given["layout"], given["kernel"]) == ("causal", "sbhd", "cudnn")
+    assert [shape for _, _, shape in layer.forward.gemms()] == [
+        (8192, 1280, 8192),
+        (8192, 8192, 1024),
+        (8192, 7168, 8192),
+        (8192, 8192, 3584),
+    ]
+    assert len(layer.forward.kernels("rms_norm_fwd")) == 2
+    assert len(layer.forward.kernels("rope_fwd")) == 2
+    assert len(layer.backward.kernels("rope_bwd")) == 2
+
+
+def test_ring_passes_keys_and_values_around(layers: dict[str, Layer]) -> None:
+    layer = layers["llama_ring"]
+    joined = 2 * (8192 // 4) * (8 // 2) * 128 * 2
+    forward = [each.bytes for each in layer.forward.of(PointToPoint) if each.kind == "send"]
+    assert forward == [joined] * 3
+    # Keys and values, then both them and their gradients, at last only the gradients.
+    backward = [each.bytes for each in layer.backward.of(PointToPoint) if each.kind == "send"]
+    assert backward == [joined, 2 * joined, 2 * joined, joined]
+    steps = layer.forward.kernels("attention_fwd")
+    # Rank 0 holds the earliest and the latest chunk: every other rank's keys come after its early
+    # queries and before its late ones.
+    assert [arguments(op)["mask"] for op in steps] == ["causal", "none", "none", "none"]
+    lengths = [arguments(op)["query"].shape[0] for op in steps]  # type: ignore[union-attr]
+    assert lengths == [2048, 1024, 1024, 1024]
+    assert {op.stream for op in steps} != {0}
+
+
+def test_all_to_all_exchanges_heads_for_tokens(layers: dict[str, Layer]) -> None:
+    layer = layers["llama_a2a"]
+    (attention,) = layer.forward.kernels("attention_fwd")
+    assert arguments(attention)["query"].shape == (8192, 1, 8, 128)  # type: ignore[union-attr]
+    queries, keys = 2048 * 32 * 128 * 2, 2048 * 4 * 128 * 2
+    exchanged = [size for kind, size in layer.forward.collectives() if kind == "all_to_all"]
+    assert exchanged == [queries, keys, keys, queries]
+    exchanged = [size for kind, size in layer.backward.collectives() if kind == "all_to_all"]
+    assert exchanged == [queries, queries, keys, keys]
+
+
+def test_gathered_keys_are_seen_up_to_each_chunk(layers: dict[str, Layer]) -> None:
+    layer = layers["llama_gathered"]
+    steps = [arguments(op) for op in layer.forward.kernels("attention_fwd")]
+    # Rank 0 of 4 holds the first and the last of eight chunks.
+    assert [given["query"].shape[0] for given in steps] == [1024, 1024]  # type: ignore[union-attr]
+    assert [given["key"].shape[0] for given in steps] == [1024, 8192]  # type: ignore[union-attr]
+    assert {given["mask"] for given in steps} == {"causal_bottom_right"}
+    whole = 8192 * 4 * 128 * 2
+    tensor = 2 * 8192 // 4 * 8192
+
+    def of_keys(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        return [each for each in found if each[1] != tensor]
+
+    assert of_keys(layer.forward.collectives()) == [("all_gather", whole)] * 2
+    assert of_keys(layer.backward.collectives()) == [
+        *[("all_gather", whole)] * 2,
+        *[("reduce_scatter", whole)] * 2,
+    ]
+
+
+def test_experts_multiply_their_own_rows(layers: dict[str, Layer]) -> None:
+    layer = layers["mixtral"]
+    rows = 4096 * 2
+    found = [
+        (given["use"], given["splits"], given["layout"], len(given["right"]))  # type: ignore[arg-type]
+        for given in map(arguments, layer.forward.kernels("grouped_gemm"))
+    ]
+    assert found == [("forward", (rows // 2, rows // 2), "TN", 2)] * 2
+    uses = [
+        arguments(op)["use"] for op in layer.backward.kernels("grouped_gemm", "grouped_gemm_into")
+    ]
+    assert uses == ["dgrad", "wgrad"] * 2
+    sizes = [size for kind, size in layer.forward.collectives() if kind == "all_to_all"]
+    assert sizes == [rows * 4096 * 2, rows * 2, rows * 4096 * 2]
+    names = [op.name.split(".")[1] for op in layer.forward.kernels() if "moe" in op.name]
+    assert names == [
+        "moe_router_fwd",
+        "moe_row_id_map",
+        "moe_permute",
+        "moe_chunk_row_id_map",
+        "moe_sort_chunks",
+        "moe_chunk_row_id_map",
+        "moe_sort_chunks",
+        "moe_unpermute",
+    ]
+
+
+def test_weights_are_quantised_once_a_step(layers: dict[str, Layer]) -> None:
+    weights = {(4608, 12288), (12288, 1536), (6144, 12288), (12288, 6144)}
+
+    def cast(op: Op) -> tuple[int, ...]:
+        return arguments(op)["input"].shape  # type: ignore[union-attr]
+
+    for case in ("gpt_delayed", "gpt_current", "gpt_mxfp8"):
+        first, second = layers[case].first_forward, layers[case].forward
+        assert weights <= {cast(op) for op in first.kernels("quantize")}
+        assert not weights & {cast(op) for op in second.kernels("quantize")}
+    blockwise = layers["gpt_blockwise"].first_forward.kernels("quantize_weight")
+    assert {cast(op) for op in blockwise} == weights
+
+
+@pytest.mark.parametrize("recipe", ["current", "mxfp8", "blockwise"])
+def test_weights_kept_by_a_checkpoint_gain_their_other_use(
+    layers: dict[str, Layer], recipe: str
+) -> None:
+    # The first run of a checkpoint makes no gradients, so quantises weights for one use; the
+    # backward pass then makes them again, or transposes those with square blocks.
+    full, plain = layers[f"gpt_{recipe}_full"], layers[f"gpt_{recipe}"]
+    assert full.forward.gemms() == plain.forward.gemms()
+    assert full.backward.gemms() == plain.forward.gemms() + plain.backward.gemms()
+    name = "quantize_weight" if recipe == "blockwise" else "quantize"
+    flags = {
+        bool(arguments(op)["columnwise"])
+        for op in full.first_forward.kernels(name)
+        if arguments(op)["input"].shape[0] != TOKENS // TP  # type: ignore[union-attr]
+    }
+    assert flags == {False}
+    again = [op for op in full.backward.kernels(name) if arguments(op)["columnwise"]]
+    assert bool(again) is (recipe != "blockwise")
+    assert full.saved_bytes == 2 * MATRIX // TP
+
+
+def test_delayed_scaling_casts_what_the_built_in_workload_does(layers: dict[str, Layer]) -> None:
+    layer, (forward, backward) = layers["gpt_delayed"], built("fp8")
+    # But that the norms in front of the column-parallel layers write 8 bits themselves, and one
+    # number for each tensor is agreed on and turned into a scale at the end of a pass.
+    norms = 3 * MATRIX // TP
+    assert sorted([norms, norms, *layer.forward.bytes_of("quantize")]) == sorted(casts(forward))
+    assert len(layer.forward.kernels("layer_norm_quantize_fwd")) == 2
+    made = layer.backward.bytes_of("quantize", "fp8_transpose")
+    # The gradient of the joined projection is summed on the way; it writes that sum too.
+    (joined,) = layer.backward.bytes_of("quantize_bias_grad")
+    assert sorted([*made, joined - 4608 * 2]) == sorted(casts(backward))
+    agreed = [size for kind, size in layer.forward.collectives() if kind == "all_reduce"]
+    assert agreed == [4 * 3 * 4]
+    agreed = [size for kind, size in layer.backward.collectives() if kind == "all_reduce"]
+    assert agreed == [4 * 2 * 4]
+
+
+def test_current_scaling_looks_at_tensors_first(layers: dict[str, Layer]) -> None:
+    layer, (forward, backward) = layers["gpt_current"], built("fp8_current")
+    # The norms find the largest value of what they write, which the built-in workload lets a
+    # kernel of its own do.
+    output = TOKENS * HIDDEN // TP
+    found = [size - 4 for size in layer.forward.bytes_of("amax")]
+    norms = 2 * MATRIX // TP
+    assert sorted([norms, norms, *found]) == sorted(looks(forward))
+    # Megatron keeps attention's own output for the projection behind it, and quantises it again,
+    # for column use only then; the built-in workload keeps an 8-bit copy beside it.
+    made = layer.forward.bytes_of("quantize")
+    assert sorted([*made, 4 * output]) == sorted([*casts(forward), 3 * output])
+    found = [size - 4 for size in layer.backward.bytes_of("amax")]
+    assert sorted(found) == sorted([*looks(backward), 2 * output])
+    made = layer.backward.bytes_of("quantize", "fp8_transpose")
+    assert sorted(made) == sorted([*casts(backward), 4 * output])
+    # Ranks that hold shares of one tensor agree on its largest value, four bytes.
+    shared = [size for kind, size in layer.forward.collectives() if kind == "all_reduce"]
+    assert shared == [4, 4]
+
+
+def test_mxfp8_makes_both_uses_and_their_scales(layers: dict[str, Layer]) -> None:
+    layer, (forward, _) = layers["gpt_mxfp8"], built("mxfp8", "b200")
+    output = TOKENS * HIDDEN // TP
+    both, one = 4 + 2 / 32, 3 + 1 / 32
+    made = layer.forward.bytes_of("quantize")
+    # Attention's output is quantised for each use when it is needed, as with current scaling.
+    expected = [both * MATRIX / TP, one * output, both * MATRIX / TP, both * 4 * output]
+    assert made == pytest.approx(expected)
+    # The built-in workload counts the order tensor cores want scales in with the cast (read and
+    # written again); it leaves out that of weights, whose scales are put in order each time too.
+    extra = 2 * 2 / 32
+    built_bytes = [(both + extra) * elements for elements in (output, output, output, 4 * output)]
+    assert casts(forward) == pytest.approx(built_bytes)
+    assert len(layer.forward.kernels("swizzle_scales")) == 2 * 4
+    assert len(layer.backward.kernels("swizzle_scales")) == 2 * 8
+
+
+def test_8_bit_copies_take_the_place_of_16_bit_ones(layers: dict[str, Layer]) -> None:
+    # Inputs of the four layers at one byte instead of two; attention's output is then kept beside
+    # the copy the projection behind it keeps, but where Megatron quantises it again.
+    share = MATRIX // TP
+    plain = layers["gpt"].saved_bytes
+    delayed = plain - (1 + 1 + 4) * share + share
+    assert layers["gpt_delayed"].saved_bytes == pytest.approx(delayed, abs=SMALL)
+    assert layers["gpt_current"].saved_bytes == pytest.approx(delayed - share, abs=SMALL)
+    assert layers["gpt_delayed"].saved_bytes == pytest.approx(
+        built("fp8")[0].saved_bytes, abs=SMALL
+    )
+    # Scales of 6 shares: a byte for 32 values, four for 128.
+    for case in ("gpt_mxfp8", "gpt_blockwise"):
+        scales = (1 + 1 + 4) * share / 32
+        assert layers[case].saved_bytes == pytest.approx(delayed - share + scales, rel=0.02)

@@ -1,0 +1,205 @@
+"""Single modules of Apex, flash-attn, grouped_gemm and Transformer Engine on a virtual A100."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
+    Layer,
+    kernel_name,
+    read_layer,
+    run_script,
+)
+from trainscout.simulators.virtual_cluster.traces.events import Alloc, Free, Op, TensorSpec
+from trainscout.simulators.virtual_cluster.traces.files import read_trace
+from trainscout.simulators.virtual_cluster.traces.vocabulary import (
+    arguments,
+    kernel_of,
+    launches,
+    tensors,
+)
+
+pytest.importorskip("torch")
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What the script wrote."""
+
+    folder: Path
+    figures: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Layer:
+        return read_layer(self.folder, name, 0)
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Modules:
+    folder = tmp_path_factory.mktemp("modules")
+    return Modules(folder, run_script("modules.py", folder))
+
+
+def names(ops: list[Op]) -> list[str]:
+    return [kernel_name(op) for op in ops]
+
+
+@pytest.mark.parametrize(
+    ("case", "forward", "backward"),
+    [
+        ("apex_layer_norm", ["layer_norm_fwd"], ["layer_norm_bwd"]),
+        ("apex_rms_norm", ["rms_norm_fwd"], ["rms_norm_bwd"]),
+        ("flash", ["attention_fwd"], ["attention_bwd"]),
+        ("packed", ["attention_fwd"], ["attention_bwd"]),
+        ("attention", ["attention_fwd"], ["attention_bwd"]),
+        ("grouped", ["grouped_gemm"], ["grouped_gemm", "grouped_gemm_into"]),
+        ("loss", ["cross_entropy_stats", "cross_entropy_fwd"], ["cross_entropy_bwd"]),
+        ("rope", ["rope_qkv_fwd"], ["rope_qkv_bwd"]),
+        ("padding", ["pad_rows"] * 2, ["pad_rows"] * 2),
+        ("linear", ["gemm"], ["gemm", "gemm_bias_grad"]),
+        (
+            "mlp",
+            ["layer_norm_fwd", "gemm", "activation_fwd", "gemm"],
+            [
+                "gemm",
+                "gemm_bias_grad",
+                "activation_bwd",
+                "gemm",
+                "gemm_bias_grad",
+                "layer_norm_bwd",
+            ],
+        ),
+    ],
+)
+def test_kernels_of_each_pass(
+    modules: Modules, case: str, forward: list[str], backward: list[str]
+) -> None:
+    layer = modules[case]
+    assert names(layer.forward.kernels()) == forward
+    assert names(layer.backward.kernels()) == backward
+
+
+def test_checkpoint_runs_twice_and_keeps_nothing(modules: Modules) -> None:
+    plain, twice = modules["mlp"], modules["checkpoint"]
+    assert names(twice.forward.kernels()) == names(plain.forward.kernels())
+    again = names(plain.forward.kernels()) + names(plain.backward.kernels())
+    assert names(twice.backward.kernels()) == again
+
+
+def test_flash_attention_2_copies_what_is_not_batch_first(modules: Modules) -> None:
+    # Before Hopper Transformer Engine takes FlashAttention-2, which wants batches first.
+    layer = modules["attention"]
+    (attention,) = layer.forward.kernels()
+    assert arguments(attention)["kernel"] == "flash2"
+    assert arguments(attention)["layout"] == "bshd"
+    copies = [op for op in layer.forward.of(Op) if op.name.startswith("aten.clone")]
+    assert len(copies) == 4
+
+
+def test_flash_attention_2_sums_gradients_of_shared_keys(modules: Modules) -> None:
+    layer = modules["flash"]
+    (attention,) = layer.backward.kernels()
+    given = arguments(attention)
+    key, gradient = given["key"], given["grad_key"]
+    assert isinstance(key, TensorSpec)
+    assert isinstance(gradient, TensorSpec)
+    assert (key.shape[2], gradient.shape[2]) == (2, 4)
+    sums = [op for op in layer.backward.of(Op) if op.name.startswith("aten.sum")]
+    assert len(sums) == 2
+
+
+def test_scratch_memory_of_attention_is_allocated_and_freed(modules: Modules) -> None:
+    events = modules["flash"].backward.events
+    freed = {event.storage for event in events if isinstance(event, Free)}
+    # In fp32: rows in blocks of 128 (2 x 64 tokens, 4 heads), 64 wide, and a sum for each row.
+    rows = 2 * 128 * 4
+    found = {event.bytes: event.storage for event in events if isinstance(event, Alloc)}
+    assert {found[rows * 64 * 4], found[rows * 4]} <= freed
+
+
+def test_packed_sequences(modules: Modules) -> None:
+    (attention,) = modules["packed"].forward.kernels()
+    given = arguments(attention)
+    assert (given["layout"], given["sequences"], given["max_q"]) == ("thd", 4, 64)
+    assert attention.outputs[1].shape == (4, 128)
+
+
+def test_experts_without_rows_are_no_trouble(modules: Modules) -> None:
+    (product,) = modules["grouped"].forward.kernels()
+    given = arguments(product)
+    assert given["splits"] == (32, 32, 0, 64)
+    assert product.outputs[0].shape == (128, 512)
+    weights = modules["grouped"].backward.kernels("grouped_gemm_into")[0]
+    (out,) = tensors(arguments(weights)["out"])
+    assert out.shape == (4, 256, 512)
+
+
+def test_groups_are_filled_up_and_cut_again(modules: Modules) -> None:
+    filled, cut = modules["padding"].forward.kernels()
+    # 100 and 28 rows to multiples of 16.
+    assert [each.shape[0] for each in tensors(filled.inputs)] == [128, 112 + 32]
+    assert [each.shape[0] for each in tensors(cut.inputs)] == [112 + 32, 128]
+
+
+def test_weight_gradients_can_wait(modules: Modules) -> None:
+    assert modules.figures["late"] == [False] * 4 + [True] * 4 + [True]
+    events = read_trace(modules.folder / "late.trace").events
+    kernels = [event for event in events if isinstance(event, Op) and kernel_of(event) is not None]
+    assert [(kernel_name(op), arguments(op)["use"]) for op in kernels] == [
+        ("gemm", "forward"),
+        ("grouped_gemm", "forward"),
+        ("grouped_gemm", "dgrad"),
+        ("gemm", "dgrad"),
+        ("grouped_gemm_into", "wgrad"),
+        ("gemm_bias_grad", "wgrad"),
+    ]
+
+
+def test_optimizers_walk_all_tensors_of_a_type_at_once(modules: Modules) -> None:
+    events = read_trace(modules.folder / "optimizers.trace").events
+    steps = [event for event in events if isinstance(event, Op) and kernel_of(event) is not None]
+    counts = Counter(
+        (kernel_name(op), len(list(tensors(op.inputs[0]))), len(list(tensors(op.inputs))))
+        for op in steps
+    )
+    # Two steps of each: two parameters in bf16, one in fp32; masters of the bf16 ones are stepped.
+    assert counts == {
+        ("multi_tensor_adam", 2, 8): 2,
+        ("multi_tensor_adam", 2, 10): 2,
+        ("multi_tensor_adam", 1, 4): 4,
+        ("multi_tensor_sgd", 2, 6): 2,
+        ("multi_tensor_sgd", 1, 3): 2,
+    }
+    assert {launches(op) for op in steps} == {1}
+    assert modules.figures["states"] == {
+        "apex": {"exp_avg": "torch.float32", "exp_avg_sq": "torch.float32"},
+        "te": {
+            "exp_avg": "torch.float32",
+            "exp_avg_sq": "torch.float32",
+            "master_param": "torch.float32",
+        },
+        "sgd": {"momentum_buffer": "torch.float32"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        ("graphs", "make_graphed_callables"),
+        ("user buffers", "qkv_dgrad"),
+        ("4 bits", "NVFP4BlockScaling"),
+        ("8-bit attention", "fp8_dot_product_attention"),
+        ("8-bit parameters", "fp8_param_gather off"),
+        ("offload", "cpu_offloading"),
+        ("arbitrary mask", "padding_causal"),
+        ("whole layer", "TransformerLayer"),
+    ],
+)
+def test_what_is_not_emulated_is_refused_by_name(modules: Modules, use: str, words: str) -> None:
+    message = modules.figures["refused"][use]
+    assert "is not emulated" in message
+    assert words in message

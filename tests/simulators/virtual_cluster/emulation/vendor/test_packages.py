@@ -1,0 +1,91 @@
+"""What is installed on the virtual machine, as import, find_spec and metadata see it."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import trainscout.simulators.virtual_cluster.emulation.vendor as vendor
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.vendor.catalogue import MODULES
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    vendor.uninstall_vendor()
+
+
+def test_every_listed_name_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    vendor.install_vendor()
+    for module, implementations in MODULES.items():
+        found = importlib.import_module(module)
+        for names in implementations.values():
+            for name in names:
+                assert hasattr(found, name.partition("=")[0])
+
+
+def test_names_come_from_their_files() -> None:
+    # Read without torch: every implementation named is a file beside the catalogue.
+    folder = Path(vendor.__file__).parent
+    for implementations in MODULES.values():
+        for file in implementations:
+            assert (folder / f"{file.replace('.', '/')}.py").is_file()
+
+
+@pytest.mark.parametrize("name", sorted(vendor.PACKAGES))
+def test_installed_packages_are_seen(name: str) -> None:
+    vendor.install_vendor()
+    package = vendor.PACKAGES[name]
+    assert importlib.util.find_spec(name) is not None
+    assert importlib.metadata.version(package.distribution) == package.version
+    assert importlib.metadata.version(package.distribution.replace("-", "_")) == package.version
+    tops = importlib.metadata.packages_distributions()
+    assert package.distribution in tops[name]
+
+
+def test_versions_are_what_megatron_asks_for() -> None:
+    pytest.importorskip("torch")
+    vendor.install_vendor()
+    module = importlib.import_module("grouped_gemm")
+    assert module.__version__ == "1.1.4"
+
+
+def test_packages_can_be_absent() -> None:
+    vendor.install_vendor(without=["apex", "transformer_engine"])
+    for name in ("apex", "amp_C", "transformer_engine"):
+        assert importlib.util.find_spec(name) is None
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(name)
+    assert importlib.util.find_spec("flash_attn") is not None
+    with pytest.raises(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.version("transformer-engine")
+    # Megatron-core's router looks for this whether or not Transformer Engine is there.
+    assert builtins.te_general_gemm is None  # type: ignore[attr-defined]
+    vendor.uninstall_vendor()
+    assert not hasattr(builtins, "te_general_gemm")
+    assert importlib.util.find_spec("flash_attn") is None
+
+
+def test_names_not_emulated_are_missing_as_from_an_older_version() -> None:
+    pytest.importorskip("torch")
+    vendor.install_vendor()
+    with pytest.raises(ImportError):
+        importlib.import_module("apex.transformer")
+    module = importlib.import_module("grouped_gemm.ops")
+    assert not hasattr(module, "permute")
+
+
+def test_unknown_package_is_refused() -> None:
+    with pytest.raises(InputError, match="transformer_engine"):
+        vendor.install_vendor(without=["transformer_engin"])
+    assert not any(name.startswith("transformer_engine") for name in sys.modules)

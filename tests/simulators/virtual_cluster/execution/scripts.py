@@ -1,0 +1,146 @@
+"""Hand-made traces: a rank's events, written as the calls its script makes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from tests.samples import CLUSTER, GPU
+from trainscout.simulators.predictor.collectives import price_collective, price_send_recv
+from trainscout.simulators.predictor.kernels import price_kernels
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.replay.stragglers import slowest_excess
+from trainscout.simulators.predictor.workload.ir import Gemm
+from trainscout.simulators.virtual_cluster.execution.groups import communicator_of, crosses_domains
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    Collective,
+    Event,
+    EventRecord,
+    EventWait,
+    Free,
+    Group,
+    Header,
+    HostGap,
+    Op,
+    Phase,
+    PointToPoint,
+    RecordStream,
+    Synchronise,
+    TensorSpec,
+    Trace,
+    ValueRead,
+    WorkWait,
+)
+
+# Two nodes of four GPUs, whose kernels take what they are priced at.
+PAIR = replace(CLUSTER, num_nodes=2, gpus_per_node=4, nics_per_node=4)
+INSTANT = Framework(name="instant", host_launch_s=0.0)
+MIB = 2**20
+
+
+class Script:
+    """Collects the events of one rank, all of them of one step unless said otherwise."""
+
+    def __init__(self, rank: int, world_size: int, *, begun: bool = True) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.events: list[Event] = [Phase("forward", 0)] if begun else []
+        self.works = 0
+        self.calls: Counter[object] = Counter()
+
+    def trace(self) -> Trace:
+        header = Header(self.world_size, self.rank, 4, "h100", GPU.memory_bytes, ("train.py",), {})
+        return Trace(header, tuple(self.events))
+
+    def group(self, name: str, *ranks: int) -> None:
+        self.events.append(Group(name, name, ranks))
+
+    def step(self, number: int, phase: str = "forward") -> None:
+        self.events.append(Phase(phase, number))
+
+    def gemm(self, size: int, stream: int = 0) -> None:
+        left = TensorSpec("bfloat16", (size, size), 1)
+        self.events.append(Op("aten.mm.default", (left, left), (left,), stream))
+
+    def host(self, seconds: float) -> None:
+        self.events.append(HostGap(seconds))
+
+    def record(self, event: int, stream: int = 0) -> None:
+        self.events.append(EventRecord(event, stream))
+
+    def wait(self, event: int, stream: int) -> None:
+        self.events.append(EventWait(event, stream))
+
+    def synchronise(self, scope: str = "device", number: int | None = None) -> None:
+        self.events.append(Synchronise(scope, number))
+
+    def read(self, stream: int = 0) -> None:
+        self.events.append(ValueRead("item", 1.0, "invented", stream))
+
+    def collective(
+        self, group: str, size: int, kind: str = "all_reduce", stream: int = 0, wait: bool = True
+    ) -> int:
+        self.works += 1
+        number = self.calls[group]
+        self.calls[group] += 1
+        self.events.append(
+            Collective(kind, group, number, size, size, "bfloat16", stream, self.works)
+        )
+        if wait:
+            self.work_wait(self.works, stream)
+        return self.works
+
+    def work_wait(self, work: int, stream: int = 0, host: bool = False) -> None:
+        self.events.append(WorkWait(work, stream, host))
+
+    def transfer(
+        self, kind: str, group: str, peer: int, size: int, batch: int | None = None
+    ) -> int:
+        self.works += 1
+        key = (kind, group, peer)
+        number = self.calls[key]
+        self.calls[key] += 1
+        self.events.append(
+            PointToPoint(kind, group, peer, number, size, "bfloat16", 0, self.works, batch)
+        )
+        return self.works
+
+    def alloc(self, storage: int, size: int, stream: int = 0) -> None:
+        self.events.append(Alloc(storage, size, stream))
+
+    def free(self, storage: int) -> None:
+        self.events.append(Free(storage))
+
+    def record_stream(self, storage: int, stream: int) -> None:
+        self.events.append(RecordStream(storage, stream))
+
+
+def gemm_s(size: int, gpus: int) -> float:
+    """What ``Script.gemm`` takes in a job of so many GPUs, without communication beside it."""
+    price = price_kernels(GPU, [Gemm("mm", size, size, size, "bf16", layout="NN")])
+    return float(price.seconds[0]) * (1 + slowest_excess(gpus, GPU.architecture))
+
+
+def collective_s(kind: str, size: int, ranks: tuple[int, ...]) -> float:
+    group = communicator_of("g", ranks, cluster_of(8))
+    return price_collective(kind, size, group, GPU, cluster_of(8), "bf16").seconds
+
+
+def transfer_s(size: int, first: int, second: int, ranks: tuple[int, ...]) -> float:
+    cluster = cluster_of(8)
+    crosses = crosses_domains(first, second, cluster)
+    group = communicator_of("g", ranks, cluster)
+    if not crosses:
+        group = replace(group, ranks_per_node=group.size, nodes=1, siblings=1)
+    return price_send_recv(size, group.nodes > 1, group, GPU, cluster).seconds
+
+
+def cluster_of(world_size: int):  # type: ignore[no-untyped-def]
+    return PAIR if world_size == 8 else replace(PAIR, num_nodes=1, gpus_per_node=world_size)
+
+
+def finite(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]

@@ -1,0 +1,122 @@
+"""``trainscout trace replay`` on traces in a folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
+from trainscout.simulators.virtual_cluster.execution.__main__ import main
+from trainscout.simulators.virtual_cluster.execution.declarations import (
+    load_cluster,
+    load_framework,
+)
+from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
+
+LAYOUT = Layout(tp=2, dp=2, pp=2, micro_batches=4, layers=2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("traces")
+    for rank in (0, 1, 4, 5):
+        write_trace(trace_path(made, rank), megatron_trace(LAYOUT, rank, steps=2))
+    return made
+
+
+def test_it_shows_and_writes_a_prediction(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_json, timeline = tmp_path / "step.json", tmp_path / "step.trace.json.gz"
+    options = [
+        *("--cluster", "h800_96", "--framework", "megatron_core", "--model-flops", "1e12"),
+        *("--json", str(as_json), "--perfetto", str(timeline)),
+        *("--alloc-conf", "expandable_segments:True"),
+    ]
+    assert main([str(folder), *options]) == 0
+    shown = capsys.readouterr().out
+    content = json.loads(as_json.read_text())
+    assert f"Step time {1e3 * content['step_time_s']:.2f} ms on 8 GPUs, MFU" in shown
+    assert "tp communication" in shown
+    assert content["ranks"][0]["memory"]["headroom_bytes"] > 0
+    assert sum(content["breakdown_s"].values()) == pytest.approx(content["step_time_s"])
+    events = json.loads(gzip.decompress(timeline.read_bytes()))
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    assert sum(event.get("name") == "aten.mm.default" for event in events) > 20
+    reserved = [each["args"] for each in events if each["name"] == "reserved memory"]
+    assert reserved
+    assert all(value % 2**20 == 0 for each in reserved for value in each.values())
+
+
+def test_declared_hosts_are_slower_than_the_drivers_pace(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = []
+    for host in ("traced", "declared"):
+        path = tmp_path / f"{host}.json"
+        options = ["--cluster", "h800_96", "--framework", "megatron_core", "--host", host]
+        assert main([str(folder), *options, "--json", str(path)]) == 0
+        times.append(json.loads(path.read_text())["step_time_s"])
+    capsys.readouterr()
+    assert times[0] < times[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--cluster", "h800_69"], "did you mean 'h800_96'?"),
+        (["--cluster", "h800_96", "--gpu", "h80"], "did you mean 'h800'?"),
+        (["--cluster", "h800_96", "--framework", "megatron"], "--framework=megatron"),
+        (["--cluster", "h800_96", "--alloc-conf", "nothing"], "PYTORCH_CUDA_ALLOC_CONF"),
+        (["--cluster", "h800_96", "--model-flops", "-1"], "--model-flops"),
+        (["--cluster", "h800_96", "--json", "/no/such/place"], "cannot be written"),
+        (["--cluster", "a40_8", "--gpu", "v100_32"], "bf16"),
+    ],
+)
+def test_wrong_input_is_refused(
+    folder: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(folder), *options]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_a_folder_without_traces_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), "--cluster", "h800_96"]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_declarations_are_those_of_the_configuration() -> None:
+    cluster, gpu = load_cluster("h800_96")
+    assert (cluster.num_nodes, cluster.gpus_per_node, gpu.name) == (12, 8, "h800")
+    assert load_cluster("h800_96", "h100")[1].name == "h100"
+    assert load_framework("megatron_core").host_launch_s == 80e-6
+    assert load_framework("torchtitan").expandable_segments
+
+
+def test_clusters_may_be_files(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    text = (
+        "name: mine\nsource: me\nnum_nodes: 1\ngpus_per_node: 4\nnics_per_node: 0\n"
+        "nic_gbps: 0\nfabric: infiniband\n"
+    )
+    path.write_text(text)
+    cluster, gpu = load_cluster(str(path), "a100_80")
+    assert (cluster.num_gpus, gpu.name) == (4, "a100_80")
+    with pytest.raises(ValueError, match="does not say which GPU"):
+        load_cluster(str(path))
+    path.write_text(text + "nodes: 3\n")
+    with pytest.raises(ValueError, match="nodes: is not a known field"):
+        load_cluster(str(path), "a100_80")
+    path.write_text("- 1\n")
+    with pytest.raises(ValueError, match="is not a declaration"):
+        load_cluster(str(path), "a100_80")
+    path.write_text("name: mine\n")
+    with pytest.raises(ValueError, match="is not complete"):
+        load_cluster(str(path), "a100_80")

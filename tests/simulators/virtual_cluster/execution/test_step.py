@@ -1,0 +1,464 @@
+"""Hand-made traces against closed forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.samples import GPU
+from tests.simulators.virtual_cluster.execution.scripts import (
+    INSTANT,
+    MIB,
+    PAIR,
+    Script,
+    collective_s,
+    finite,
+    gemm_s,
+    transfer_s,
+)
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.replay.prices import PARTS
+from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
+
+BIG, SMALL = 4096, 2048
+
+
+def play(*scripts: Script, framework: Framework = INSTANT, **options: object) -> TracedStep:
+    traces = [script.trace() for script in scripts]
+    step = replay_ranks(traces, GPU, PAIR, framework, **options)  # type: ignore[arg-type]
+    for rank in step.ranks:
+        assert sum(rank.breakdown_s.values()) == pytest.approx(step.step_time_s)
+        assert set(rank.breakdown_s) <= set(PARTS)
+    return step
+
+
+def alone() -> Script:
+    return Script(0, 1)
+
+
+def test_one_stream_runs_in_order() -> None:
+    script = alone()
+    for _ in range(5):
+        script.gemm(BIG)
+    step = play(script)
+    assert step.step_time_s == pytest.approx(5 * gemm_s(BIG, 1))
+    assert step.breakdown_s == {"compute": pytest.approx(step.step_time_s)}
+    assert step.hfu == pytest.approx(5 * 2 * BIG**3 / (step.step_time_s * GPU.peak("bf16")))
+    assert step.precision == "bf16"
+    assert step.ranks[0].flops == 5 * 2 * BIG**3
+
+
+def test_streams_run_side_by_side_and_share_the_gpu() -> None:
+    script = alone()
+    script.gemm(BIG, stream=0)
+    script.gemm(BIG, stream=1)
+    step = play(script)
+    # Two kernels at half speed each, which is no slowdown.
+    assert step.step_time_s == pytest.approx(2 * gemm_s(BIG, 1))
+    assert step.breakdown_s == {"compute": pytest.approx(step.step_time_s)}
+
+
+def test_an_event_orders_two_streams() -> None:
+    script = alone()
+    script.gemm(BIG, stream=0)
+    script.record(7, stream=0)
+    script.gemm(BIG, stream=0)
+    script.wait(7, stream=1)
+    script.gemm(SMALL, stream=1)
+    step = play(script)
+    times = step.ranks[0].times
+    assert times.start_s[5] == pytest.approx(gemm_s(BIG, 1))
+    assert step.step_time_s == pytest.approx(2 * gemm_s(BIG, 1) + gemm_s(SMALL, 1))
+
+
+def test_an_events_wait_passes_through_an_idle_stream() -> None:
+    script = alone()
+    script.gemm(BIG, stream=0)
+    script.record(1, stream=0)
+    script.wait(1, stream=5)
+    # Nothing was launched on stream 5, but what comes after its event comes after stream 0.
+    script.record(2, stream=5)
+    script.wait(2, stream=6)
+    script.gemm(SMALL, stream=6)
+    step = play(script)
+    assert step.step_time_s == pytest.approx(gemm_s(BIG, 1) + gemm_s(SMALL, 1))
+
+
+def test_the_host_launches_ahead_until_it_is_the_slower() -> None:
+    launch_s = 1e-3
+    framework = Framework(name="slow", host_launch_s=launch_s)
+    script = alone()
+    for _ in range(4):
+        script.gemm(SMALL)
+    step = play(script, framework=framework)
+    assert gemm_s(SMALL, 1) < launch_s
+    assert step.step_time_s == pytest.approx(4 * launch_s + gemm_s(SMALL, 1))
+    assert step.breakdown_s["host"] == pytest.approx(4 * launch_s - 3 * gemm_s(SMALL, 1))
+
+
+def test_traced_gaps_replace_what_is_declared() -> None:
+    script = alone()
+    script.host(2e-3)
+    script.gemm(SMALL)
+    framework = Framework(name="slow", host_launch_s=5e-3)
+    step = play(script, framework=framework)
+    expected = 2e-3 + UNDECLARED.host_launch_s + gemm_s(SMALL, 1)
+    assert step.step_time_s == pytest.approx(expected)
+    declared = play(script, framework=framework, host="declared")
+    assert declared.step_time_s == pytest.approx(5e-3 + gemm_s(SMALL, 1))
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        lambda script: script.synchronise(),
+        lambda script: script.synchronise("stream", 0),
+        lambda script: (script.record(3), script.synchronise("event", 3)),
+        lambda script: script.read(),
+    ],
+)
+def test_a_waiting_host_launches_late(stop: Callable[[Script], object]) -> None:
+    gap_s = 1e-3
+    script = alone()
+    script.host(0.0)
+    script.gemm(BIG)
+    stop(script)
+    script.host(gap_s)
+    script.gemm(SMALL)
+    launch_s = UNDECLARED.host_launch_s
+    step = play(script)
+    expected = gemm_s(BIG, 1) + gap_s + 2 * launch_s + gemm_s(SMALL, 1)
+    assert step.step_time_s == pytest.approx(expected)
+    assert step.breakdown_s["host"] == pytest.approx(gap_s + 2 * launch_s)
+    waits = step.ranks[0].times
+    stopped = len(script.events) - 3
+    assert waits.end_s[stopped] - waits.start_s[stopped] > 0.5 * gemm_s(BIG, 1)
+
+
+def job(world_size: int, write: Callable[[Script], None]) -> list[Script]:
+    scripts = [Script(rank, world_size) for rank in range(world_size)]
+    for script in scripts:
+        script.group("TENSOR_MODEL_PARALLEL_GROUP", *range(world_size))
+        write(script)
+    return scripts
+
+
+TP = "TENSOR_MODEL_PARALLEL_GROUP"
+
+
+def test_a_collective_holds_the_stream_that_waits_for_it() -> None:
+    def write(script: Script) -> None:
+        script.gemm(BIG)
+        script.collective(TP, 64 * MIB)
+        script.gemm(BIG)
+
+    step = play(*job(8, write))
+    wire_s = collective_s("all_reduce", 64 * MIB, tuple(range(8)))
+    assert step.step_time_s == pytest.approx(2 * gemm_s(BIG, 8) + wire_s)
+    assert step.breakdown_s["tp_communication"] == pytest.approx(wire_s)
+    assert [rank.ranks for rank in step.ranks] == [8]
+
+
+def test_a_collective_waits_for_its_slowest_member() -> None:
+    def write(script: Script) -> None:
+        script.gemm(BIG if script.rank == 5 else SMALL)
+        script.collective(TP, MIB)
+
+    step = play(*job(8, write))
+    wire_s = collective_s("all_reduce", MIB, tuple(range(8)))
+    assert step.step_time_s == pytest.approx(gemm_s(BIG, 8) + wire_s)
+    bubbles = {rank.rank: rank.breakdown_s.get("bubble", 0.0) for rank in step.ranks}
+    assert bubbles[0] == pytest.approx(gemm_s(BIG, 8) - gemm_s(SMALL, 8))
+    assert bubbles[5] == 0.0
+    assert step.critical_rank == 5
+
+
+def test_communication_overlaps_what_does_not_wait_and_slows_it() -> None:
+    def write(script: Script) -> None:
+        work = script.collective(TP, 256 * MIB, wait=False)
+        script.gemm(BIG)
+        script.work_wait(work)
+        script.gemm(SMALL)
+
+    step = play(*job(8, write))
+    wire_s = collective_s("all_reduce", 256 * MIB, tuple(range(8)))
+    longest = max(wire_s, gemm_s(BIG, 8))
+    assert longest + gemm_s(SMALL, 8) < step.step_time_s
+    assert step.step_time_s < wire_s + gemm_s(BIG, 8) + gemm_s(SMALL, 8)
+    assert step.breakdown_s["overlap_slowdown"] > 0
+
+
+def test_communicators_have_streams_of_their_own() -> None:
+    def write(script: Script) -> None:
+        script.group("DATA_PARALLEL_GROUP", *range(8))
+        first = script.collective(TP, 64 * MIB, wait=False)
+        second = script.collective("DATA_PARALLEL_GROUP", 64 * MIB, wait=False)
+        script.work_wait(first)
+        script.work_wait(second)
+        script.gemm(BIG)
+
+    step = play(*job(8, write))
+    wire_s = collective_s("all_reduce", 64 * MIB, tuple(range(8)))
+    assert step.step_time_s == pytest.approx(wire_s + gemm_s(BIG, 8))
+
+
+def test_a_host_may_wait_for_communication() -> None:
+    def write(script: Script) -> None:
+        work = script.collective(TP, 64 * MIB, wait=False)
+        script.work_wait(work, host=True)
+        script.host(1e-3)
+        script.gemm(SMALL)
+
+    step = play(*job(8, write), host="traced")
+    wire_s = collective_s("all_reduce", 64 * MIB, tuple(range(8)))
+    expected = wire_s + 1e-3 + 2 * UNDECLARED.host_launch_s + gemm_s(SMALL, 8)
+    assert step.step_time_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_ring_of_transfers_runs_at_once(batched: bool) -> None:
+    size = 16 * MIB
+
+    def write(script: Script) -> None:
+        script.gemm(SMALL)
+        after, before = (script.rank + 1) % 8, (script.rank - 1) % 8
+        batch = 1 if batched else None
+        works = [
+            script.transfer("send", TP, after, size, batch),
+            script.transfer("recv", TP, before, size, batch),
+        ]
+        for work in works:
+            script.work_wait(work)
+        script.gemm(SMALL)
+
+    scripts = job(8, write)
+    step = play(*scripts)
+    # The slowest hop is between nodes; hops inside them are over by then.
+    wire_s = max(transfer_s(size, 3, 4, tuple(range(8))), transfer_s(size, 0, 1, tuple(range(8))))
+    if batched:
+        assert step.step_time_s == pytest.approx(2 * gemm_s(SMALL, 8) + wire_s, rel=1e-6)
+    else:
+        assert step.step_time_s >= 2 * gemm_s(SMALL, 8) + wire_s - 1e-12
+    assert not any("no other side" in said for said in step.assumptions)
+
+
+def pipeline(stages: int, micro_batches: int) -> list[Script]:
+    """Plain 1F1B on one node, a small GEMM forward, a big one backward, messages of a byte."""
+    return [stage_script(stage, stages, micro_batches) for stage in range(stages)]
+
+
+def stage_script(stage: int, stages: int, micro_batches: int) -> Script:
+    name = "PIPELINE_MODEL_PARALLEL_GROUP"
+    script = Script(stage, stages)
+    script.group(name, *range(stages))
+
+    def exchange(*calls: tuple[str, int]) -> None:
+        """Sends and receives of one call; those beyond the ends of the pipeline are left out."""
+        batch = len(script.events)
+        inside = [(kind, peer) for kind, peer in calls if 0 <= peer < stages]
+        for work in [script.transfer(kind, name, peer, 1, batch) for kind, peer in inside]:
+            script.work_wait(work)
+
+    before, after = stage - 1, stage + 1
+    warm_up = min(stages - stage - 1, micro_batches)
+    for _ in range(warm_up):
+        exchange(("recv", before))
+        script.gemm(SMALL)
+        exchange(("send", after))
+    steady = micro_batches - warm_up
+    if steady:
+        exchange(("recv", before))
+    for micro in range(steady):
+        script.gemm(SMALL)
+        exchange(("send", after), ("recv", after))
+        script.gemm(BIG)
+        more = [("recv", before)] if micro + 1 < steady else []
+        exchange(("send", before), *more)
+    for _ in range(warm_up):
+        exchange(("recv", after))
+        script.gemm(BIG)
+        exchange(("send", before))
+    return script
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 2), (4, 4), (4, 9), (8, 8)])
+def test_the_bubble_of_a_pipeline(stages: int, micro_batches: int) -> None:
+    step = play(*pipeline(stages, micro_batches))
+    forward, backward = gemm_s(SMALL, stages), gemm_s(BIG, stages)
+    # With eight stages one hop is between nodes.
+    hop_s = max(
+        transfer_s(1, stage, stage + 1, tuple(range(stages))) for stage in range(stages - 1)
+    )
+    bubble = (stages - 1) * (forward + backward)
+    ideal = micro_batches * (forward + backward) + bubble
+    assert ideal <= step.step_time_s < ideal + 4 * (micro_batches + stages) * hop_s
+    critical = step.breakdown_s
+    waiting = critical["bubble"] + critical["pp_communication"]
+    assert waiting == pytest.approx(step.step_time_s - micro_batches * (forward + backward))
+    assert critical["pp_communication"] < 2 * (micro_batches + stages) * hop_s
+
+
+def test_stand_ins_play_for_ranks_that_were_not_traced() -> None:
+    def write(script: Script) -> None:
+        stage = script.rank // 4
+        script.group("PIPELINE_MODEL_PARALLEL_GROUP", script.rank % 4, script.rank % 4 + 4)
+        script.group("DATA_PARALLEL_GROUP", *range(stage * 4, stage * 4 + 4))
+        pipe = "PIPELINE_MODEL_PARALLEL_GROUP"
+        if stage == 0:
+            script.gemm(BIG)
+            script.transfer("send", pipe, script.rank + 4, MIB, 1)
+        else:
+            script.work_wait(script.transfer("recv", pipe, script.rank - 4, MIB, 1))
+            script.gemm(SMALL)
+        script.collective("DATA_PARALLEL_GROUP", 4 * MIB)
+
+    scripts = [Script(rank, 8) for rank in range(8)]
+    for script in scripts:
+        write(script)
+    everybody = play(*scripts)
+    # Two ranks that are not even in one pipeline.
+    few = play(scripts[1], scripts[6])
+    assert few.step_time_s == pytest.approx(everybody.step_time_s)
+    assert [(rank.rank, rank.ranks) for rank in few.ranks] == [(1, 4), (6, 4)]
+    hop = transfer_s(MIB, 0, 4, (0, 4))
+    reduce_s = collective_s("all_reduce", 4 * MIB, (4, 5, 6, 7))
+    expected = gemm_s(BIG, 8) + hop + gemm_s(SMALL, 8) + reduce_s
+    assert few.step_time_s == pytest.approx(expected, rel=1e-3)
+
+
+def steps(count: int) -> Script:
+    script = Script(0, 1, begun=False)
+    script.gemm(8192)
+    for number in range(count):
+        script.step(number)
+        script.gemm(BIG if number else 8192)
+        script.step(number, "optimizer")
+        script.gemm(SMALL)
+    return script
+
+
+def test_the_last_step_counts_and_setup_does_not() -> None:
+    step = play(steps(3))
+    assert step.step_time_s == pytest.approx(gemm_s(BIG, 1) + gemm_s(SMALL, 1))
+    assert step.breakdown_s["optimizer"] == pytest.approx(gemm_s(SMALL, 1))
+    times = step.ranks[0].times
+    assert np.isnan(times.start_s[:8]).all()
+    assert finite(times.start_s).min() == 0.0
+    once = play(steps(1))
+    assert once.step_time_s == pytest.approx(gemm_s(8192, 1) + gemm_s(SMALL, 1))
+
+
+def test_ranks_that_traced_other_steps_are_refused() -> None:
+    scripts = [Script(rank, 2) for rank in range(2)]
+    for script in scripts:
+        for number in range(script.rank + 1):
+            script.step(number)
+            script.gemm(SMALL)
+    with pytest.raises(InputError, match=r"traces\.steps"):
+        play(*scripts)
+
+
+def test_memory_over_the_step() -> None:
+    script = steps(2)
+    script.alloc(1, 30 * MIB)
+    script.gemm(BIG, stream=3)
+    script.record_stream(1, 3)
+    script.free(1)
+    script.alloc(2, 30 * MIB)
+    script.synchronise()
+    script.alloc(3, 30 * MIB)
+    memory = play(script).ranks[0].memory
+    # The second cannot have the first one's memory yet, the third can.
+    reserved = memory.over_time.reserved_bytes.tolist()
+    assert reserved == [30 * MIB, 30 * MIB, 60 * MIB, 60 * MIB]
+    assert memory.peak_reserved_bytes == 60 * MIB
+    held = {"allocated": 60 * MIB, "deferred": 0, "free": 0, "largest_free": 0}
+    assert memory.at_peak == held
+    assert np.diff(memory.time_s).min() >= 0
+    outside = sum(memory.outside_bytes.values())
+    assert memory.headroom_bytes == memory.capacity_bytes - 60 * MIB - outside
+    assert not memory.runs_out
+
+
+def test_a_rank_that_runs_out_of_memory_says_by_how_much() -> None:
+    script = steps(1)
+    for storage in range(3):
+        script.alloc(storage, 40 * 2**30)
+    step = play(script)
+    memory = step.ranks[0].memory
+    assert memory.runs_out
+    assert not step.fits
+    assert memory.peak_reserved_bytes == 120 * 2**30
+    assert memory.headroom_bytes < -40 * 2**30
+
+
+def test_unknown_operations_are_estimates_and_listed() -> None:
+    script = alone()
+    script.gemm(BIG)
+    first = script.events[-1]
+    script.events.append(replace(first, name="mylib.mystery.default"))  # type: ignore[type-var]
+    step = play(script)
+    assert list(step.unknown_operations) == ["mylib.mystery.default"]
+    share = step.unknown_operations["mylib.mystery.default"]
+    assert 0 < share < 1
+    assert step.evidence_share["estimated"] == pytest.approx(share)
+    assert step.coverage_share["unknown"] == pytest.approx(share)
+    assert step.coverage_share["gemm"] == pytest.approx(1 - share)
+    assert "mystery" in step.estimated_operations
+    assert sum(step.evidence_share.values()) == pytest.approx(1)
+
+
+def test_model_flops_give_an_mfu() -> None:
+    script = alone()
+    script.gemm(BIG)
+    step = play(script, model_flops=BIG**3)
+    assert step.mfu == pytest.approx(step.hfu / 2)
+    assert play(script).mfu is None
+
+
+def test_what_cannot_be_played_is_refused() -> None:
+    script = alone()
+    script.gemm(BIG)
+    with pytest.raises(InputError, match="host=typed"):
+        play(script, host="typed")
+    with pytest.raises(InputError, match="runs nothing"):
+        play(alone())
+    many = [Script(rank, 16) for rank in range(16)]
+    with pytest.raises(InputError, match="more than the 8 GPUs"):
+        play(*many)
+
+
+def test_ranks_that_wait_for_each_other_are_refused() -> None:
+    scripts = [Script(rank, 2) for rank in range(2)]
+    for script in scripts:
+        for name in ("a", "b"):
+            script.group(name, 0, 1)
+        for name in ("a", "b") if script.rank else ("b", "a"):
+            script.collective(name, MIB)
+            script.synchronise()
+    with pytest.raises(InputError, match="never ends"):
+        play(*scripts)
+
+
+def test_the_same_traces_give_the_same_answer() -> None:
+    first, second = (play(*pipeline(4, 6)) for _ in range(2))
+    assert first.step_time_s == second.step_time_s
+    for one, other in zip(first.ranks, second.ranks, strict=True):
+        assert np.array_equal(one.times.start_s, other.times.start_s, equal_nan=True)
+        assert one.breakdown_s == other.breakdown_s
+
+
+def test_no_rank_is_done_before_its_own_work() -> None:
+    step = play(*pipeline(4, 6))
+    for rank in step.ranks:
+        assert rank.breakdown_s["compute"] <= step.step_time_s
+        assert math.isclose(
+            rank.breakdown_s["compute"] + rank.breakdown_s["stragglers"],
+            6 * (gemm_s(SMALL, 4) + gemm_s(BIG, 4)),
+            rel_tol=0.05,
+        )

@@ -1,0 +1,91 @@
+"""Ranks without torch: processes that speak as the real ones do.
+
+python -m tests.simulators.virtual_cluster.live.fake_ranks ADDRESS BEHAVIOUR RANKS
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+
+from tests.simulators.virtual_cluster.live.scripts import LAUNCH_S
+from trainscout.simulators.virtual_cluster.live.clock import HostClock, HostCost
+from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.live.sink import LiveSink
+from trainscout.simulators.virtual_cluster.live.wire import (
+    Figures,
+    Hello,
+    Invention,
+    question_frame,
+)
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Collective,
+    Group,
+    HostGap,
+    Site,
+    Synchronise,
+    WorkWait,
+)
+
+ROUNDS = 3
+
+
+def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(address)
+    connection.sendall(question_frame(Hello(rank, "events")))
+    output = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    output.connect(address)
+    output.sendall(question_frame(Hello(rank, "output")))
+    os.dup2(output.fileno(), 1)
+    sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), LoweredLaunches()))
+    sink.wait_for_turn()
+    sink.emit(Site(0, "fake.py", 7, "main"))
+    sink.emit(Group("world", "", tuple(range(ranks))))
+    if behaviour == "fail" and rank == 1:
+        print("rank 1 breaks", flush=True)
+        return 3
+    if behaviour == "hang" and rank == 1:
+        time.sleep(60)
+    if behaviour == "nonsense" and rank == 1:
+        connection.sendall(b"?" * 100)
+        time.sleep(60)
+    for number in range(ROUNDS):
+        if behaviour == "deadlock" and rank == 1:
+            break
+        sink.emit(HostGap(1e-3 * (rank + 1)))
+        sink.emit(Collective("all_reduce", "world", number, 10**6, 10**6, "float32", 0, number))
+        sink.emit(WorkWait(number, 0))
+        sink.emit(Synchronise("device", site=0))
+        print(f"round {number} at {sink.clock.now_s:.9f}", flush=True)
+    if behaviour == "sleep":
+        sink.sleep(1.0 - rank * 0.25)
+        print(f"awake at {sink.clock.now_s:.9f}", flush=True)
+    inventions = (Invention("item", 2, "1.0", "fake.py:9"),)
+    sink.close()
+    sink.finish(Figures(0, 0.1, 5, 6, 7, 8, 0, inventions))
+    return 0
+
+
+def main(address: str, behaviour: str, ranks: int) -> None:
+    children = {}
+    for rank in range(ranks):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = run(address, behaviour, rank, ranks)
+            except (EOFError, OSError):
+                pass
+            finally:
+                os._exit(code)
+        children[child] = rank
+    while children:
+        child, status = os.wait()
+        print(children.pop(child), os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,146 @@
+"""Ranks without processes: their events as lists, played in any interleaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from trainscout.simulators.virtual_cluster.live.clock import HostCost
+from trainscout.simulators.virtual_cluster.live.launches import Launch
+from trainscout.simulators.virtual_cluster.live.network import Network, WhiteBoxNetwork
+from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
+from trainscout.simulators.virtual_cluster.live.representation import Representation
+from trainscout.simulators.virtual_cluster.live.said import Finish, Said
+from trainscout.simulators.virtual_cluster.live.simulation import Release, Simulation
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Collective,
+    Event,
+    Group,
+    HostGap,
+    Op,
+    PointToPoint,
+)
+
+LAUNCH_S = 1e-6
+LATENCY_S = 1e-6
+BYTES_PER_S = 1e9
+
+
+class ScriptedPrices:
+    """An operation's first argument is its seconds; transfers take a latency and 1 GB/s."""
+
+    def __init__(self, on_kernel: float = 1.0, on_transfer: float = 1.0) -> None:
+        self._factors = (on_kernel, on_transfer)
+        self._kernels: dict[float, KernelPrice] = {}
+
+    def kernel(self, content: object) -> KernelPrice:
+        assert isinstance(content, float)
+        return self._kernels.setdefault(content, KernelPrice(content))
+
+    def communication(
+        self,
+        kind: str,
+        size_bytes: int,
+        group: tuple[int, ...],
+        dtype: str,
+        ends: tuple[int, int] | None = None,
+    ) -> CommunicationPrice:
+        return CommunicationPrice(LATENCY_S + size_bytes / BYTES_PER_S, LATENCY_S)
+
+    kernels_beside = 1.0
+
+    def slowdowns(
+        self, kernel: KernelPrice, communication: CommunicationPrice
+    ) -> tuple[float, float]:
+        return self._factors
+
+
+class ScriptedLaunches:
+    """Every operation is one launch of what its first argument says."""
+
+    def take(self, event: Event) -> tuple[Launch, ...]:
+        if not isinstance(event, Op):
+            return ()
+        return (Launch(event.name, event.stream, 1, event.inputs[0]),)
+
+
+def kernel(seconds: float, stream: int = 0) -> Op:
+    return Op("kernel", (seconds,), (), stream)
+
+
+def gap(seconds: float) -> HostGap:
+    return HostGap(seconds)
+
+
+def group(*ranks: int, name: str = "", description: str = "") -> Group:
+    return Group(name or "-".join(map(str, ranks)), description, ranks)
+
+
+def collective(
+    name: str, sequence: int, size: int, kind: str = "all_reduce", stream: int = 0, work: int = -1
+) -> Collective:
+    number = work if work >= 0 else 1000 + sequence
+    return Collective(kind, name, sequence, size, size, "float32", stream, number)
+
+
+def send(name: str, peer: int, sequence: int, size: int, **given: int) -> PointToPoint:
+    return _transfer("send", name, peer, sequence, size, given)
+
+
+def receive(name: str, peer: int, sequence: int, size: int, **given: int) -> PointToPoint:
+    return _transfer("recv", name, peer, sequence, size, given)
+
+
+def _transfer(
+    kind: str, name: str, peer: int, sequence: int, size: int, given: dict[str, int]
+) -> PointToPoint:
+    stream, work, batch = given.get("stream", 0), given["work"], given.get("batch")
+    return PointToPoint(kind, name, peer, sequence, size, "float32", stream, work, batch)
+
+
+Chooser = Callable[[Sequence[int]], tuple[int, int]]
+
+
+def in_turn(ranks: Sequence[int]) -> tuple[int, int]:
+    """Hear the first rank that has something to say, one event."""
+    return ranks[0], 1
+
+
+def play(
+    scripts: Mapping[int, Sequence[Said]],
+    *,
+    prices: ScriptedPrices | None = None,
+    network: Network | None = None,
+    representation: Representation | None = None,
+    launch_s: float = LAUNCH_S,
+    choose: Chooser = in_turn,
+    after: Callable[[Simulation], None] | None = None,
+) -> tuple[Simulation, list[Release]]:
+    """Play scripts to their end.
+
+    As processes do, a rank says nothing while it waits; ``choose`` picks which of the others is
+    heard next, and how many of its events at once. Between any two hearings all is played that
+    can be.
+    """
+    who = representation or Representation.by_neighbours(len(scripts), list(scripts))
+    simulation = Simulation(
+        who,
+        prices or ScriptedPrices(),
+        network or WhiteBoxNetwork(),
+        HostCost(launch_s),
+        ScriptedLaunches,
+        record=True,
+    )
+    left = {rank: [*script, Finish()] for rank, script in scripts.items()}
+    releases: list[Release] = []
+    while True:
+        speaking = [rank for rank in left if left[rank] and simulation.hosts[rank].wait is None]
+        if speaking:
+            rank, count = choose(speaking)
+            said, left[rank] = left[rank][:count], left[rank][count:]
+            simulation.hear(rank, said)
+        new = simulation.advance()
+        releases += new
+        if after is not None:
+            after(simulation)
+        if not speaking and not new:
+            return simulation, releases

@@ -1,0 +1,195 @@
+"""The command: an unmodified script prints simulated times, the same whatever the scheduling."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.execution.declarations import load_cluster
+from trainscout.simulators.virtual_cluster.live.launcher import main
+from trainscout.simulators.virtual_cluster.traces.files import read_directory
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[4]
+RANKS = 4
+
+SCRIPT = """
+import os
+import sys
+import time
+from datetime import datetime
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("nccl")
+rank, local = dist.get_rank(), int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+if len(sys.argv) > 1 and rank == 2:
+    raise ValueError("rank 2 had enough")
+flags = torch.tensor([7, rank], device="cuda")
+dist.broadcast(flags, 1)
+print("flags", flags.tolist())
+layers = [torch.nn.Linear(4096, 4096) for _ in range(4)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda().bfloat16())
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    torch.cuda.synchronize()
+    begun, wall, moment = perf_counter(), time.time(), datetime.now()
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    batch = torch.randn(8192, 4096, device="cuda", dtype=torch.bfloat16)
+    loss = model(batch).float().pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    last.record()
+    value = loss.item()
+    torch.cuda.synchronize()
+    spent = perf_counter() - begun
+    print(f"step {step} {1e3 * spent:.6f} {1e3 * (time.time() - wall):.2f} "
+          f"{first.elapsed_time(last):.6f} {(datetime.now() - moment).total_seconds():.4f} "
+          f"loss {value}")
+time.sleep(100)
+print(f"slept {perf_counter() - begun:.1f}")
+dist.destroy_process_group()
+"""
+
+
+@dataclass
+class Ran:
+    lines: dict[int, list[str]]
+    told: str
+    code: int
+
+
+def live(folder: Path, *options: str, script: tuple[str, ...] = ()) -> Ran:
+    path = folder / "train.py"
+    path.write_text(SCRIPT)
+    command = [
+        sys.executable,
+        "-m",
+        "trainscout",
+        "live",
+        "--world-size",
+        str(RANKS),
+    ]
+    done = subprocess.run(
+        [*command, "--host", "declared", *options, "--", str(path), *script],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=300,
+    )
+    lines: dict[int, list[str]] = {rank: [] for rank in range(RANKS)}
+    for line in done.stdout.splitlines():
+        rank, text = re.fullmatch(r"\[rank (\d+)\] (.*)", line).groups()
+        lines[int(rank)].append(text)
+    return Ran(lines, done.stderr, done.returncode)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("live")
+
+
+@pytest.fixture(scope="module")
+def ran(folder):
+    found = live(folder, "--perfetto", str(folder / "p.json"), "--traces", str(folder / "traces"))
+    assert found.code == 0, found.told
+    return found
+
+
+def printed(ran: Ran, rank: int) -> list[list[float]]:
+    steps = [line.split() for line in ran.lines[rank] if line.startswith("step")]
+    return [[float(word) for word in words[2:6]] for words in steps]
+
+
+def test_the_script_prints_simulated_times_by_every_clock(ran):
+    for rank in range(RANKS):
+        steps = printed(ran, rank)
+        assert len(steps) == 3
+        for counter_ms, wall_ms, events_ms, datetime_s in steps:
+            assert wall_ms == pytest.approx(counter_ms, abs=1e-2)
+            assert 1e3 * datetime_s == pytest.approx(counter_ms, abs=0.1)
+            # The host reads the loss a copy after the last event.
+            assert 0 <= counter_ms - events_ms < 0.1
+        assert ran.lines[rank][-1] == f"slept {100 + steps[-1][0] / 1e3:.1f}"
+
+
+def test_small_broadcasts_arrive(ran):
+    """Every rank learns what rank 1 sent, whether it ran before or after it."""
+    assert all("flags [7, 1]" in ran.lines[rank] for rank in range(RANKS))
+
+
+def test_the_times_are_those_of_the_replayed_traces(ran, folder):
+    """Question host times and the same prices: the same step to a hundredth of a per cent."""
+    cluster, gpu = load_cluster("h800_96")
+    traces = read_directory(folder / "traces")
+    assert [trace.header.rank for trace in traces] == list(range(RANKS))
+    replayed = replay_ranks(traces, gpu, cluster, host="declared")
+    for rank in range(RANKS):
+        assert printed(ran, rank)[-1][0] == pytest.approx(1e3 * replayed.step_time_s, rel=1e-4)
+
+
+def test_inventions_are_marked(ran):
+    assert "losses and other computed values are inventions" in ran.told
+    assert re.search(r"12 x item = 1\.0 at .*train\.py:\d+", ran.told)
+    assert "last step by rank, simulated" in ran.told
+
+
+def test_the_timeline_shows_kernels_and_collectives_of_every_rank(ran, folder):
+    events = json.loads((folder / "p.json").read_text())["traceEvents"]
+    names = {(event["pid"], event["name"]) for event in events if event["ph"] == "X"}
+    for rank in range(RANKS):
+        assert (rank, "all_reduce") in names
+        assert (rank, "aten.addmm.default") in names
+
+
+def test_scheduling_changes_nothing(ran, folder):
+    again = live(folder, "--cores", "1")
+    assert again.code == 0, again.told
+    assert again.lines == ran.lines
+
+
+def test_a_script_that_fails_ends_the_run_with_its_error(folder):
+    failed = live(folder, script=("fail",))
+    assert failed.code == 1
+    assert "ValueError: rank 2 had enough" in failed.lines[2]
+    assert "live: rank 2 ended with code 1" in failed.told
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (["--ranks", "0,9"], "--ranks"),
+        (["--gpu", "h8000"], "--gpu=h8000: .*did you mean 'h800'"),
+        (["--framework", "torch"], "--framework=torch"),
+        (["--network", "flow", "--topology", "torus"], "--topology=torus"),
+        (["--cluster", "h800"], "--cluster"),
+        (["--network", "packets"], "--network"),
+        (["--host", "wall"], "--host"),
+        (["--all", "--ranks", "0"], "--all"),
+    ],
+)
+def test_wrong_options_are_met_at_the_door(folder, capsys, options, field):
+    path = folder / "empty.py"
+    path.write_text("")
+    assert main(["--world-size", "4", *options, "--", str(path)]) == 2
+    assert re.search(field, capsys.readouterr().err)
+
+
+def test_a_script_that_is_not_there_is_met_at_the_door(capsys):
+    assert main(["--world-size", "4", "--", "nowhere.py"]) == 2
+    assert "script=nowhere.py: is no file" in capsys.readouterr().err

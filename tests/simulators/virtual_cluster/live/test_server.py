@@ -1,0 +1,152 @@
+"""Processes, turns and endings, with ranks that need no torch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.live.fake_ranks import ROUNDS
+from tests.simulators.virtual_cluster.live.scripts import LATENCY_S, LAUNCH_S, ScriptedPrices
+from trainscout.simulators.virtual_cluster.live.clock import HostCost
+from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
+from trainscout.simulators.virtual_cluster.live.representation import Representation
+from trainscout.simulators.virtual_cluster.live.server import (
+    EXIT_DEADLOCK,
+    EXIT_TIMEOUT,
+    LiveError,
+    LiveServer,
+)
+from trainscout.simulators.virtual_cluster.live.simulation import Simulation
+
+ROOT = Path(__file__).parents[4]
+
+
+class Run:
+    """A live run of fake ranks, and everything that was seen of it."""
+
+    def __init__(self, behaviour: str, ranks: int = 3, cores: int = 2, timeout_s: float = 30.0):
+        self.lines: list[tuple[int, str]] = []
+        self.process: subprocess.Popen[str] | None = None
+        who = Representation.by_neighbours(ranks, range(ranks))
+        self.simulation = Simulation(
+            who, ScriptedPrices(), WhiteBoxNetwork(), HostCost(LAUNCH_S), LoweredLaunches
+        )
+
+        def start(address):
+            command = [sys.executable, "-m", "tests.simulators.virtual_cluster.live.fake_ranks"]
+            self.process = subprocess.Popen(
+                [*command, address, behaviour, str(ranks)],
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+            return self.process
+
+        self.server = LiveServer(
+            self.simulation,
+            start,
+            cores=cores,
+            timeout_s=timeout_s,
+            show=lambda rank, line: self.lines.append((rank, line)),
+        )
+
+    def run(self):
+        return self.server.run()
+
+    def nobody_is_left(self) -> bool:
+        for _ in range(50):
+            listed = subprocess.run(
+                ["ps", "-o", "stat=", "-g", str(self.process.pid)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if not [state for state in listed.stdout.split() if not state.startswith("Z")]:
+                return True
+            time.sleep(0.1)
+        return False
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_ranks_print_simulated_times_whatever_the_number_of_cores(cores):
+    run = Run("rounds", cores=cores)
+    measured = run.run()
+    # The slowest host sets the pace: 3 ms of work, a launch, then 1 MB at 1 GB/s.
+    period = 3e-3 + LAUNCH_S + LATENCY_S + 1e-3
+    expected = sorted(
+        (rank, f"round {number} at {period * (number + 1):.9f}")
+        for rank in range(3)
+        for number in range(ROUNDS)
+    )
+    assert sorted(run.lines) == expected
+    assert measured.figures[2].inventions[0].where == "fake.py:9"
+    assert run.simulation.finished
+
+
+def test_sleeping_ranks_wake_in_order_of_simulated_time():
+    run = Run("sleep")
+    began = time.monotonic()
+    run.run()
+    awake = [rank for rank, line in run.lines if line.startswith("awake")]
+    assert awake == [2, 1, 0]
+    assert time.monotonic() - began < 20
+
+
+def test_a_deadlock_names_every_wait_and_ends_all():
+    run = Run("deadlock")
+    with pytest.raises(LiveError) as caught:
+        run.run()
+    assert caught.value.code == EXIT_DEADLOCK
+    text = str(caught.value)
+    assert "rank 0 waits" in text
+    assert "rank 2 waits" in text
+    assert "fake.py:7 (main)" in text
+    assert "not yet there: 1" in text
+    assert run.nobody_is_left()
+
+
+def test_a_rank_that_fails_ends_all_with_its_code():
+    run = Run("fail")
+    with pytest.raises(LiveError, match="rank 1 ended with code 3") as caught:
+        run.run()
+    assert caught.value.code == 3
+    assert (1, "rank 1 breaks") in run.lines
+    assert run.nobody_is_left()
+
+
+def test_silence_ends_all():
+    run = Run("hang", timeout_s=2.0)
+    with pytest.raises(LiveError, match=r"no word for \d+ s from ranks 1") as caught:
+        run.run()
+    assert caught.value.code == EXIT_TIMEOUT
+    assert run.nobody_is_left()
+
+
+def test_what_is_no_frame_ends_all():
+    run = Run("nonsense")
+    with pytest.raises(LiveError, match="a frame of kind"):
+        run.run()
+    assert run.nobody_is_left()
+
+
+def test_an_interrupt_ends_all():
+    code = (
+        "import os, signal, sys, threading\n"
+        "from tests.simulators.virtual_cluster.live.test_server import Run\n"
+        "run = Run('hang')\n"
+        "threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n    run.run()\n"
+        "except KeyboardInterrupt:\n    sys.exit(0 if run.nobody_is_left() else 9)\n"
+        "sys.exit(8)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=False, timeout=60)
+    assert done.returncode == 0

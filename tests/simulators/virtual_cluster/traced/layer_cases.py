@@ -1,0 +1,274 @@
+"""The layers that both sources make, and how they differ: ``python -m ...layer_cases`` rewrites
+``known_differences.csv`` for somebody to read and give new rows their reasons."""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from tests.simulators.jobs import GPT175B, LLAMA, MIXTRAL_8X7B, make_job
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Chunk
+from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
+from trainscout.simulators.virtual_cluster.traced.compare import differences
+from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, layer_specs_of
+from trainscout.simulators.virtual_cluster.traced.source import traced_workload
+from trainscout.simulators.virtual_cluster.traced.tracer import traced_layers
+
+KNOWN = Path(__file__).parent / "known_differences.csv"
+LLAMA3_70B = replace(
+    LLAMA,
+    name="llama3_70b",
+    num_layers=80,
+    hidden_size=8192,
+    num_heads=64,
+    num_query_groups=8,
+    ffn_hidden_size=28672,
+    vocab_size=128256,
+    sequence_length=8192,
+    vocab_multiple=128,
+    qk_norm=False,
+    source="Grattafiori et al. 2024 (arXiv 2407.21783), table 3",
+)
+UNFUSED = {"attention": "unfused"}
+RECOMPUTED: dict[str, dict[str, Any]] = {
+    "none": {},
+    "selective": {"recompute": "selective"},
+    "full": {"recompute": "full"},
+    "norm": {"recompute": "selective", "recompute_modules": "layernorm"},
+    "mlp": {"recompute": "selective", "recompute_modules": "mlp"},
+    "experts": {"recompute": "selective", "recompute_modules": "moe"},
+    "activation": {"recompute": "selective", "recompute_modules": "layernorm+moe_act"},
+}
+
+
+class Difference(NamedTuple):
+    """One line of the file: in which case and block, which source has what more, how often."""
+
+    case: str
+    block: str
+    source: str
+    count: int
+    what: str
+    reason: str = ""
+
+
+def _degrees(tp: int, sp: bool, **more: Any) -> tuple[str, dict[str, Any]]:
+    name = f"tp{tp}" + (" sp" if sp else "") + "".join(f" {k}{v}" for k, v in more.items())
+    return name, {"tp": tp, "sp": sp, **more}
+
+
+def _cases() -> Iterator[tuple[str, Job]]:
+    plain = [
+        _degrees(*each) for each in ((1, False), (2, True), (4, False), (8, False), (8, True))
+    ]
+    for name, recipe in plain:
+        for how in ("none", "selective", "full"):
+            yield f"gpt {name} {how}", make_job(GPT175B, **recipe, **RECOMPUTED[how])
+            job = make_job(GPT175B, **recipe, **RECOMPUTED[how], training=UNFUSED)
+            yield f"gpt {name} {how} unfused", job
+    for micro_batch in (2, 4):
+        for name, recipe in (plain[0], plain[4]):
+            job = make_job(GPT175B, **recipe, micro_batch=micro_batch)
+            yield f"gpt {name} mb{micro_batch} none", job
+    yield "gpt tp2 cp2 none", make_job(GPT175B, tp=2, cp=2)
+    yield "gpt tp2 sp cp2 a2a none", make_job(GPT175B, tp=2, sp=True, cp=2, cp_comm_type="a2a")
+    for name, recipe in plain:
+        for how in ("none", "full", "norm", "mlp"):
+            yield f"llama {name} {how}", make_job(LLAMA3_70B, **recipe, **RECOMPUTED[how])
+    yield "llama tp2 sp cp4 none", make_job(LLAMA3_70B, tp=2, sp=True, cp=4, nodes=8)
+    for precision in ("fp16", "fp8", "fp8_current"):
+        job = make_job(LLAMA3_70B, tp=4, sp=True, training={"precision": precision})
+        yield f"llama tp4 sp {precision} none", job
+    for name, recipe in (
+        _degrees(1, False, ep=8),
+        _degrees(2, True, ep=4),
+        _degrees(2, True, ep=4, etp=1),
+        _degrees(4, True, ep=2, etp=1),
+    ):
+        for how in ("none", "full", "experts", "activation"):
+            job = make_job(MIXTRAL_8X7B, batch=8, **recipe, **RECOMPUTED[how])
+            yield f"mixtral {name} {how}", job
+    capacity = replace(MIXTRAL_8X7B, moe=replace(_moe(MIXTRAL_8X7B), capacity_factor=1.0))
+    yield "mixtral tp1 ep8 capacity none", make_job(capacity, batch=8, ep=8)
+
+
+def _moe(model: Model) -> Any:
+    assert model.moe is not None
+    return model.moe
+
+
+CASES = dict(_cases())
+
+
+def trace_cases(directory: Path) -> dict[LayerSpec, TracedLayer]:
+    """Every piece of every case."""
+    pieces = list(dict.fromkeys(piece for job in CASES.values() for piece in layer_specs_of(job)))
+    gpu = next(iter(CASES.values())).gpu
+    answers = traced_layers(pieces, gpu, TracedLayerCache(directory))
+    traced = {}
+    for piece, answer in answers.items():
+        assert isinstance(answer, TracedLayer), f"{piece}: {answer}"
+        traced[piece] = answer
+    return traced
+
+
+def found_differences(case: str, traced: Mapping[LayerSpec, TracedLayer]) -> list[Difference]:
+    """How the two sources differ in one case: operations, and bytes that stay."""
+    job = CASES[case]
+    found = []
+    for ours, theirs in zip(
+        _runs(build_workload(job)), _runs(traced_workload(job, traced)), strict=True
+    ):
+        assert ours.parameters == theirs.parameters
+        for one, other in ((ours.forward, theirs.forward), (ours.backward, theirs.backward)):
+            assert one.name == other.name
+            found += [
+                Difference(case, one.name, each.source, each.count, " ".join(map(str, each.what)))
+                for each in differences(one, other)
+            ]
+            more = other.saved_bytes - one.saved_bytes
+            if more and one.name.endswith("_forward"):
+                source = "traced" if more > 0 else "builtin"
+                found.append(Difference(case, one.name, source, abs(more), "bytes kept"))
+    return found
+
+
+def _runs(workload: Any) -> list[Any]:
+    chunks: list[Chunk] = [chunk for stage in workload.stages for chunk in stage.chunks]
+    return [run for chunk in chunks for run in chunk.runs]
+
+
+def known_differences() -> list[Difference]:
+    """The file's lines."""
+    with KNOWN.open(newline="") as file:
+        return [Difference(**{**row, "count": int(row["count"])}) for row in csv.DictReader(file)]
+
+
+# Why a line is there, by patterns of its case, block, source and what it says; first match.
+REASONS = (
+    (
+        "*",
+        "embedding_*",
+        "traced",
+        "bytes kept",
+        "a token's row in this rank's part of the vocabulary, and whether it is there: 9 bytes a"
+        " token",
+    ),
+    (
+        "*",
+        "head_*",
+        "traced",
+        "bytes kept",
+        "the norm's statistics, 8 bytes a token (RMSNorm 4); a target's column and whether it is"
+        " here, 9 bytes a token",
+    ),
+    (
+        "* cp[24]*",
+        "layer_*",
+        "builtin",
+        "bytes kept",
+        "around a ring attention's output is kept once, as the projection's input; the built-in"
+        " source keeps both",
+    ),
+    (
+        "*fp8_current*",
+        "layer_*",
+        "builtin",
+        "bytes kept",
+        "attention's output is kept in 16 bits and quantised again, not kept in both forms",
+    ),
+    (
+        "*",
+        "layer_*",
+        "traced",
+        "bytes kept",
+        "statistics of norms, 8 bytes a token (RMSNorm 4); 16 bytes of random state of attention",
+    ),
+    (
+        "mixtral*",
+        "moe_layer_*",
+        "traced",
+        "bytes kept",
+        "the router's map, probabilities and logarithms, where the permutation puts each copy,"
+        " counts; statistics of norms",
+    ),
+    (
+        "mixtral*",
+        "*",
+        "traced",
+        "all_reduce tp_cp *",
+        "the balancing loss counts tokens of each expert over the ranks that share a sequence: 8"
+        " bytes an expert",
+    ),
+    (
+        "*fp8*",
+        "*",
+        "traced",
+        "all_reduce stage *",
+        "largest values of 8-bit tensors are shared by all ranks of a stage: 4 bytes a tensor",
+    ),
+    (
+        "*fp8_current*",
+        "*",
+        "traced",
+        "all_reduce tp 4 *",
+        "the largest value of a tensor that is gathered in 8 bits, over the ranks that share it",
+    ),
+    (
+        "* cp[24]*",
+        "layer_*",
+        "*",
+        "attention_* full",
+        "of two ranks in a ring one attends with half of its queries to all keys of the other, and"
+        " the other with all queries to half of the keys: equal work; rank 0 is traced",
+    ),
+    (
+        "* cp[24]*",
+        "layer_backward",
+        "*",
+        "send_recv cp *",
+        "keys and values and their gradients travel in messages of their own: as many bytes",
+    ),
+    (
+        "*a2a*",
+        "layer_*",
+        "*",
+        "all_to_all cp *",
+        "queries, keys and values are exchanged one by one, beside each other's packing: as many"
+        " bytes",
+    ),
+)
+
+
+def _reason(line: Difference) -> str:
+    for case, block, source, what, reason in REASONS:
+        pairs = ((line.case, case), (line.block, block), (line.source, source), (line.what, what))
+        if all(fnmatch.fnmatchcase(text, pattern) for text, pattern in pairs):
+            return reason
+    return ""
+
+
+def write(path: Path) -> int:
+    """Rewrite the file; how many of its lines have no reason."""
+    with TemporaryDirectory() as directory:
+        traced = trace_cases(Path(directory))
+    lines = [line for case in CASES for line in found_differences(case, traced)]
+    lines = [line._replace(reason=_reason(line)) for line in lines]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Difference._fields)
+        writer.writerows(lines)
+    return sum(not line.reason for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(f"{write(KNOWN)} lines without a reason in {KNOWN}")

@@ -1,0 +1,72 @@
+"""Blocks are read back as they were written, and nothing else is read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.simulators.jobs import MOE, TINY, make_job
+from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.ir import Block, Convolution
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.virtual_cluster.traced.block_file import (
+    MalformedBlockError,
+    decode_block,
+    encode_block,
+)
+
+SHARD = Shard.of(make_job(TINY, tp=2, sp=True, cp=2))
+BLOCKS = [
+    *layer_blocks(SHARD, False, "none"),
+    *layer_blocks(Shard.of(make_job(MOE, ep=4)), True, "full"),
+    *embedding_blocks(SHARD),
+    *head_blocks(SHARD),
+    Block("image", (Convolution("conv", 8, 3, 64, (224, 224), (7, 7), "bf16"),)),
+]
+
+
+def through_text(block: Block) -> Any:
+    return json.loads(json.dumps(encode_block(block)))
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: str(block.name))
+def test_what_is_written_is_read_back(block: Block) -> None:
+    again = decode_block(through_text(block))
+    assert again == block
+    assert again.digest == block.digest
+
+
+def _without(key: str) -> Any:
+    given = through_text(BLOCKS[0])
+    del given[key]
+    return given
+
+
+def _with_op(op: Any) -> Any:
+    return {**through_text(BLOCKS[0]), "ops": [op]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        [],
+        _without("ops"),
+        {**through_text(BLOCKS[0]), "more": 1},
+        {**through_text(BLOCKS[0]), "peak_bytes": -1},
+        {**through_text(BLOCKS[0]), "forward_ops": True},
+        _with_op([]),
+        _with_op(["Block", "name"]),
+        _with_op(["Alloc", "tag"]),
+        _with_op(["Alloc", "tag", "8"]),
+        _with_op(["Alloc", "tag", True]),
+        _with_op(["Alloc", 3, 8]),
+        _with_op({"Alloc": 1}),
+    ],
+)
+def test_anything_else_is_refused(given: Any) -> None:
+    with pytest.raises(MalformedBlockError):
+        decode_block(given)

@@ -1,0 +1,115 @@
+"""Layers of the built-in source and of traced Megatron-Core, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("megatron.core")
+
+from tests.simulators.jobs import GPT175B
+from tests.simulators.virtual_cluster.traced.layer_cases import (
+    CASES,
+    KNOWN,
+    REASONS,
+    found_differences,
+    known_differences,
+    trace_cases,
+)
+from trainscout.simulators.predictor.workload.ir import Alloc, Gemm, GroupedGemm
+from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer
+from trainscout.simulators.virtual_cluster.traced.layer_spec import (
+    LAYER,
+    LayerSpec,
+    transformer_layer,
+)
+
+Traced = Mapping[LayerSpec, TracedLayer]
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    """All cases' pieces, traced together."""
+    return trace_cases(tmp_path_factory.mktemp("pieces"))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_sources_differ_exactly_as_listed(case: str, traced: Traced) -> None:
+    known = [line._replace(reason="") for line in known_differences() if line.case == case]
+    assert found_differences(case, traced) == known
+
+
+def test_every_listed_difference_has_a_reason_and_a_case() -> None:
+    lines = known_differences()
+    assert all(line.reason for line in lines), f"{KNOWN} has lines without a reason"
+    assert {line.case for line in lines} <= CASES.keys()
+    # No product differs, whatever the case.
+    assert not [line for line in lines if "gemm" in line.what]
+
+
+def formula_bytes(job: Any) -> float:
+    """Activations of a layer by Korthikanti et al. 2022, table 2, for 16 bits and dropout."""
+    recipe, model = job.recipe, job.model
+    s, b, h = job.sequence_length, recipe.micro_batch, model.hidden_size
+    a, t = model.num_heads, recipe.tp
+    if recipe.recompute == "full":
+        return 2 * s * b * h / (t if recipe.sp else 1)
+    scores = 0 if recipe.recompute == "selective" else 5 * a * s / h / t
+    rest = 34 / t if recipe.sp else 10 + 24 / t
+    return s * b * h * (rest + scores)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name.endswith("unfused")])
+def test_activations_are_those_of_the_published_formulas(case: str, traced: Traced) -> None:
+    job = CASES[case]
+    piece = transformer_layer(job, is_moe=False, recompute=job.recipe.recompute)
+    assert traced[piece].forward.saved_bytes == pytest.approx(formula_bytes(job), rel=0.005)
+
+
+def test_what_is_kept_is_given_back(traced: Traced) -> None:
+    for piece, each in traced.items():
+        assert each.forward.saved_bytes == -each.backward.saved_bytes, piece
+        assert each.forward.peak_bytes >= each.forward.saved_bytes, piece
+
+
+def test_recomputed_layers_run_their_products_again(traced: Traced) -> None:
+    def products(piece: LayerSpec) -> list[int]:
+        found = traced[piece]
+        return [
+            sum(isinstance(op, Gemm | GroupedGemm) for op in block.ops)
+            for block in (found.forward, found.backward)
+        ]
+
+    whole = CASES["gpt tp8 sp full"], CASES["gpt tp8 sp none"]
+    again, once = (
+        products(transformer_layer(job, is_moe=False, recompute=job.recipe.recompute))
+        for job in whole
+    )
+    assert again == [once[0], once[0] + once[1]]
+
+
+def test_who_issues_what(traced: Traced) -> None:
+    for piece, each in traced.items():
+        if piece.kind != LAYER:
+            continue
+        device = [op for op in each.forward.ops if not isinstance(op, Alloc)]
+        assert each.forward.forward_ops == len(device), piece
+        repeats = piece.recompute != "none" and "norm" not in piece.modules
+        assert (each.backward.forward_ops > 0) == repeats, piece
+
+
+def test_parameters_are_the_models(traced: Traced) -> None:
+    job = CASES["gpt tp1 none"]
+    layer = traced[transformer_layer(job, is_moe=False, recompute="none")].parameters
+    h = GPT175B.hidden_size
+    # 12 h^2 weights, 13 h biases and norms (Narayanan et al. 2021, section 2.1).
+    assert (layer.dense, layer.expert) == (12 * h * h + 13 * h, 0)
+
+
+def test_the_documentation_lists_every_reason() -> None:
+    text = (KNOWN.parents[4] / "docs" / "traced.md").read_text()
+    assert [reason for *_, reason in REASONS if reason not in text] == []
+    assert f"{len(CASES)} cases" in text

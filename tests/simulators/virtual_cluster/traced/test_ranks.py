@@ -1,0 +1,179 @@
+"""Whole ranks of Megatron-Core against the built-in workload, and what verifying makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("megatron.core")
+
+from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
+from trainscout.reports.terminal import as_text
+from trainscout.reports.verification import verification_json, verification_report
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.workload.data_parallel import Transfer, gather_parameters
+from trainscout.simulators.predictor.workload.ir import Collective
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.virtual_cluster.execution import replay_ranks
+from trainscout.simulators.virtual_cluster.traced.compare import Shape
+from trainscout.simulators.virtual_cluster.traced.figures import Work, builtin_work, traced_work
+from trainscout.simulators.virtual_cluster.traced.verification import Verification
+from trainscout.simulators.virtual_cluster.traced.verify import (
+    TracedRank,
+    ask_for_ranks,
+    compared,
+    rank_questions,
+    verify,
+)
+
+GPT = replace(
+    GPT175B,
+    name="small",
+    num_layers=4,
+    hidden_size=1024,
+    num_heads=8,
+    ffn_hidden_size=4096,
+    vocab_size=8000,
+    sequence_length=512,
+    source="made up",
+)
+MOE = replace(
+    MIXTRAL_8X7B,
+    num_layers=2,
+    hidden_size=512,
+    num_heads=8,
+    num_query_groups=4,
+    ffn_hidden_size=1024,
+    vocab_size=8000,
+    sequence_length=256,
+    moe=replace(MIXTRAL_8X7B.moe, ffn_hidden_size=1024),  # type: ignore[type-var]
+)
+CASES = {
+    "1f1b": make_job(GPT, tp=2, pp=2, sp=True, batch=8),
+    "1f1b, whole optimizer": make_job(GPT, tp=2, pp=2, sp=True, batch=8, zero_stage=0),
+    "interleaved": make_job(
+        GPT,
+        tp=2,
+        pp=2,
+        vpp=2,
+        sp=True,
+        batch=8,
+        overlap_grad_reduce=True,
+        overlap_param_gather=True,
+    ),
+    "one stage, recomputed": make_job(GPT, tp=4, batch=4, recompute="full"),
+    "experts": make_job(MOE, tp=2, ep=4, sp=True, batch=8, zero_stage=1),
+}
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[TracedRank]]:
+    """One rank of every stage of every case, traced in one process."""
+    questions = []
+    for name, job in CASES.items():
+        questions += rank_questions(job, tmp_path_factory.mktemp(name.replace(" ", "-")))
+    answers = iter(ask_for_ranks(CASES["1f1b"], questions))
+    return {name: [next(answers) for _ in range(job.recipe.pp)] for name, job in CASES.items()}
+
+
+def works(name: str, traced: dict[str, list[TracedRank]], stage: int) -> tuple[Work, Work]:
+    job, each = CASES[name], traced[name][stage]
+    return builtin_work(job, build_workload(job), stage), traced_work(
+        each.trace, each.parameter_bytes
+    )
+
+
+STAGES = [(name, stage) for name, job in CASES.items() for stage in range(job.recipe.pp)]
+
+
+@pytest.mark.parametrize(("name", "stage"), STAGES)
+def test_parameters_and_products_are_equal(
+    name: str, stage: int, traced: dict[str, list[TracedRank]]
+) -> None:
+    ours, theirs = works(name, traced, stage)
+    assert theirs.parameter_bytes == ours.parameter_bytes
+    assert theirs.gemm_flops == ours.gemm_flops
+    assert _only(theirs, "gemm", "grouped", "attention") == _only(
+        ours, "gemm", "grouped", "attention"
+    )
+
+
+def _only(work: Work, *kinds: str) -> Counter[Shape]:
+    return Counter(
+        {shape: n for shape, n in work.shapes.items() if str(shape[0]).startswith(kinds)}
+    )
+
+
+@pytest.mark.parametrize(("name", "stage"), STAGES)
+def test_communicated_bytes(name: str, stage: int, traced: dict[str, list[TracedRank]]) -> None:
+    job = CASES[name]
+    ours, theirs = works(name, traced, stage)
+    more = {
+        key: theirs.communicated_bytes.get(key, 0) - ours.communicated_bytes.get(key, 0)
+        for key in ours.communicated_bytes.keys() | theirs.communicated_bytes.keys()
+    }
+    assert {key: value for key, value in more.items() if value} == expected_more(job, stage)
+
+
+def expected_more(job: Job, stage: int) -> dict[str, int]:
+    """Bytes that Megatron-Core communicates beyond the built-in source, and why."""
+    recipe, model = job.recipe, job.model
+    more: dict[str, int] = {}
+    if recipe.zero_stage:
+        # A sharded optimizer's gradient norm is one sum over all ranks, not one over a replica
+        # and one over its shards.
+        more = {"world": 4, "model": -4, "dp": -4}
+    if recipe.sp and stage == recipe.pp - 1:
+        # The final norm is among what sequence parallelism sums over its ranks.
+        vectors = 1 if model.normalization == "rmsnorm" else 2
+        more["tp"] = vectors * model.hidden_size * 4
+    if model.moe is not None:
+        # So are routers. Their loss counts tokens of each expert, forward alone.
+        experts = model.moe.num_experts
+        more["tp"] += model.num_layers * model.hidden_size * experts * 4
+        more["tp_cp"] = model.num_layers * job.num_micro_batches * experts * 8
+        # Experts have an optimizer of their own, and either one has all parameters gathered.
+        stages = build_workload(job).stages
+        gathered = gather_parameters(stages[stage].parameters, Transfer.of(job)).ops
+        more["dp"] += sum(
+            op.bytes for op in gathered if isinstance(op, Collective) and op.communicator == "dp"
+        )
+    return more
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_traced_ranks_are_replayed_beside_the_prediction(
+    name: str, traced: dict[str, list[TracedRank]]
+) -> None:
+    job, ranks = CASES[name], traced[name]
+    traces = [each.trace for each in ranks]
+    step = replay_ranks(traces, job.gpu, job.cluster, job.framework, host="declared")
+    empty = Verification(job.recipe, job.num_micro_batches, job.num_micro_batches)
+    check = compared(empty, job, ranks, step)
+    assert check.problem is None
+    assert check.builtin_step_s is not None
+    assert check.traced_step_s is not None
+    # Small layers wait for the host, and Megatron-Core launches more small kernels than priced.
+    assert check.builtin_step_s < check.traced_step_s < 2 * check.builtin_step_s
+    assert [each.stage for each in check.ranks] == list(range(job.recipe.pp))
+    for each in check.ranks:
+        assert each.traced.parameter_bytes == each.builtin.parameter_bytes
+        assert each.traced.gemm_flops == each.builtin.gemm_flops
+        assert each.traced.peak_reserved_bytes >= each.traced.peak_allocated_bytes > 0
+    assert json.loads(verification_json([check]))[0]["micro_batches"] == job.num_micro_batches
+    text = as_text(verification_report([check], lambda recipe: replace(job, recipe=recipe)))
+    assert "parameters" in text
+    assert "matrix products" in text
+    assert "equal" in text
+
+
+def test_what_cannot_be_traced_is_a_problem_not_an_error() -> None:
+    check = verify(make_job(GPT, zero_stage=3))
+    assert check.problem is not None
+    assert "zero_stage" in check.problem
+    text = as_text(verification_report([check], lambda recipe: make_job(GPT)))
+    assert "not verified" in text

@@ -1,0 +1,163 @@
+"""``simulator=traced`` on blocks that somebody else traced: the built-in ones, so no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MOE, TINY, make_job
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.parameters import (
+    embedding_parameters,
+    head_parameters,
+    layer_parameters,
+)
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.registry import (
+    check_simulator,
+    get_simulator,
+    prepare_simulator,
+    simulator_names,
+)
+from trainscout.simulators.virtual_cluster.traced import cache as cache_module
+from trainscout.simulators.virtual_cluster.traced import tracer
+from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, TracedLayerCache
+from trainscout.simulators.virtual_cluster.traced.layer_spec import (
+    EMBEDDING,
+    HEAD,
+    MOE_LAYER,
+    LayerSpec,
+    layer_specs_of,
+)
+from trainscout.simulators.virtual_cluster.traced.simulator import TracedSimulator
+
+VERSIONS = {"torch": "2.13.0", "megatron-core": "0.16.1"}
+JOBS = {
+    "plain": make_job(TINY, tp=2, pp=2, sp=True),
+    "interleaved": make_job(TINY, pp=2, vpp=3, zero_stage=0, recompute="full", recompute_layers=1),
+    "tied on one stage": make_job(TINY, tp=2, recompute="selective"),
+    "untied": make_job(LLAMA, tp=4, sp=True, micro_batch=2),
+    "experts": make_job(MOE, ep=4, tp=2, sp=True),
+    "dense and experts": make_job(MLA_MOE, ep=2, pp=2),
+    "large": make_job(GPT175B, tp=8, pp=4, sp=True, nodes=4, training={"attention": "unfused"}),
+    "userbuffers": make_job(TINY, tp=4, sp=True, tp_comm_overlap=True),
+}
+
+
+def built(piece: LayerSpec, job: Job) -> TracedLayer:
+    """What a trace would give if Megatron-Core did exactly what the built-in source says."""
+    shard = replace(Shard.of(job), tp_comm_overlap=False)
+    if piece.kind == EMBEDDING:
+        blocks, parameters = embedding_blocks(shard), embedding_parameters(shard)
+    elif piece.kind == HEAD:
+        blocks, parameters = head_blocks(shard), head_parameters(shard, owns_weight=True)
+    else:
+        is_moe = piece.kind == MOE_LAYER
+        modules = piece.modules or "core_attn"
+        blocks = layer_blocks(shard, is_moe, piece.recompute, modules)
+        parameters = layer_parameters(shard, is_moe)
+    return TracedLayer(*blocks, parameters, VERSIONS)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TracedLayerCache:
+    monkeypatch.setattr(cache_module, "installed_versions", lambda: VERSIONS)
+    monkeypatch.setenv("TRAINSCOUT_CACHE", str(tmp_path))
+    return TracedLayerCache()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_equal_blocks_predict_the_same(name: str, cache: TracedLayerCache) -> None:
+    job = JOBS[name]
+    for piece in layer_specs_of(job):
+        cache.write(piece, built(piece, job))
+    traced = TracedSimulator(cache=cache).without_error_bar(job)
+    plain = ReplaySimulator().without_error_bar(job)
+    assert traced.step_time_s == pytest.approx(plain.step_time_s, rel=1e-9)
+    assert traced.memory == plain.memory
+    said = set(traced.assumptions) - set(plain.assumptions)
+    assert len(said) == 1
+    assert "Megatron-Core 0.16.1" in said.pop()
+
+
+def test_nothing_is_traced_for_what_is_cached(
+    cache: TracedLayerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = JOBS["plain"]
+    for piece in layer_specs_of(job):
+        cache.write(piece, built(piece, job))
+    monkeypatch.setattr(tracer, "ask", lambda *_: pytest.fail("a process was started"))
+    assert TracedSimulator().simulate(job).step_time_s > 0
+
+
+def test_jobs_of_a_batch_are_traced_together(
+    cache: TracedLayerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [make_job(TINY, tp=2, micro_batch=size) for size in (1, 2, 4)]
+    refused = make_job(TINY, zero_stage=3)
+    asked: list[list[Any]] = []
+
+    def ask(module: str, about: Any, questions: list[Any]) -> list[Any]:
+        asked.append(questions)
+        found = [LayerSpec.from_json(question) for question in questions]
+        by_size = {job.recipe.micro_batch: job for job in jobs}
+        return [{"traced": built(p, by_size[p.micro_batch]).to_json()} for p in found]
+
+    monkeypatch.setattr(tracer, "ask", ask)
+    monkeypatch.setattr(tracer, "check_installed", lambda: None)
+    prepare_simulator("traced", [*jobs, refused])
+    assert len(asked) == 1
+    assert len(asked[0]) == 9
+    for job in jobs:
+        assert get_simulator("traced").simulate(job).step_time_s > 0
+    assert len(asked) == 1
+
+
+def test_what_megatron_refuses_costs_only_the_jobs_that_need_it(
+    cache: TracedLayerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = make_job(TINY, tp=2), make_job(TINY, tp=4)
+
+    def ask(module: str, about: Any, questions: list[Any]) -> list[Any]:
+        found = [LayerSpec.from_json(question) for question in questions]
+        return [
+            {"failed": "ValueError: no"} if p.tp == 4 else {"traced": built(p, good).to_json()}
+            for p in found
+        ]
+
+    monkeypatch.setattr(tracer, "ask", ask)
+    monkeypatch.setattr(tracer, "check_installed", lambda: None)
+    simulator = TracedSimulator()
+    simulator.prepare([good, bad])
+    assert simulator.simulate(good).step_time_s > 0
+    with pytest.raises(InputError, match="ValueError: no"):
+        simulator.simulate(bad)
+
+
+def test_without_the_extra_the_door_says_what_to_install(
+    cache: TracedLayerCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = JOBS["plain"]
+    monkeypatch.setattr(tracer, "_is_installed", lambda module: False)
+    with pytest.raises(InputError, match=r"pip install '\.\[trace\]'"):
+        check_simulator("traced", job.gpu)
+    for piece in layer_specs_of(job)[1:]:
+        cache.write(piece, built(piece, job))
+    # Something may be cached: only what is asked tells whether that is enough.
+    check_simulator("traced", job.gpu)
+    with pytest.raises(InputError, match="torch is not installed"):
+        get_simulator("traced").simulate(job)
+    first = layer_specs_of(job)[0]
+    cache.write(first, built(first, job))
+    assert get_simulator("traced").simulate(job).step_time_s > 0
+
+
+def test_it_is_a_choice() -> None:
+    assert "traced" in simulator_names()

@@ -1,0 +1,38 @@
+"""What only lives inside a fused region takes no memory."""
+
+from __future__ import annotations
+
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Alloc,
+    Begin,
+    Collective,
+    End,
+    Event,
+    Free,
+    Op,
+    TensorSpec,
+)
+from trainscout.simulators.virtual_cluster.traces.fused import storages_within_fusions
+
+FUSED, CLOSED = Begin("fused", "gelu"), End("fused")
+
+
+def test_storages_must_come_and_go_within_one_region() -> None:
+    events: list[Event] = [
+        *(Alloc(1, 8, 0), FUSED, Alloc(2, 8, 0), Alloc(3, 8, 0), Free(1), Free(2), CLOSED),
+        *(FUSED, Free(3), Alloc(4, 8, 0), FUSED, Alloc(5, 8, 0), CLOSED, Free(5), CLOSED),
+        *(Free(4), Begin("user", "step"), Alloc(6, 8, 0), Free(6), End("user")),
+    ]
+    assert storages_within_fusions(events) == {2, 5}
+
+
+def test_what_a_kernel_of_its_own_touches_is_in_memory() -> None:
+    tensors = {number: TensorSpec("float32", (2,), number) for number in (1, 2, 3, 4)}
+    gathered = Collective("all_gather", "0", 0, 8, 8, "float32", 0, 0, inputs=(4,), outputs=())
+    events: list[Event] = [
+        *(FUSED, Alloc(1, 8, 0), Alloc(2, 8, 0), Alloc(3, 8, 0), Alloc(4, 8, 0)),
+        Op("aten.mul.Tensor", (tensors[1], 2.0), (tensors[2],), 0),
+        Op("aten.mm.default", ((tensors[2],), tensors[2]), (tensors[3],), 0),
+        *(gathered, Free(1), Free(2), Free(3), Free(4), CLOSED),
+    ]
+    assert storages_within_fusions(events) == {1}

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from trainscout.simulators.virtual_cluster.traces.events import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    Alloc,
+    Collective,
+    Event,
+    Free,
+    Group,
+    Header,
+    Op,
+    Parameters,
+    Phase,
+    Resize,
+    Site,
+    Synchronise,
+    TensorSpec,
+    Trace,
+    ValueRead,
+    Violation,
+    WorkWait,
+)
+from trainscout.simulators.virtual_cluster.traces.invariants import (
+    LOOP_LENGTH,
+    Expected,
+    check_together,
+    check_trace,
+)
+
+WEIGHTS, ACTIVATION, GRADIENT = 1, 2, 3
+PARAMETERS = Parameters(elements=1000, bytes=4000, storages=(WEIGHTS,))
+
+
+def op(name: str) -> Op:
+    return Op(name, (), (TensorSpec("float32", (10,), ACTIVATION),), 0)
+
+
+def reduction(sequence: int, kind: str = "all_reduce") -> Collective:
+    return Collective(kind, "dp", sequence, 4000, 4000, "float32", 0, work=sequence, site=0)
+
+
+def step(number: int, optimizer: Sequence[Event] = ()) -> list[Event]:
+    return [
+        Phase(FORWARD, number),
+        Alloc(ACTIVATION, 40, 0),
+        op("aten.mm.default"),
+        Phase(BACKWARD, number),
+        op("aten.mm.default"),
+        reduction(number),
+        WorkWait(number, 0),
+        Free(ACTIVATION),
+        *([PARAMETERS] if number == 0 else []),
+        Phase(OPTIMIZER, number),
+        *(optimizer or [op("aten._fused_adam_.default")]),
+        Phase(OTHER, number),
+    ]
+
+
+def trace(*events: Event, rank: int = 0) -> Trace:
+    header = Header(2, rank, 8, "h800", 80 << 30, ("train.py",), {})
+    start = (Site(0, "train.py", 7, "main"), Group("dp", "data", (0, 1)), Alloc(WEIGHTS, 4096, 0))
+    return Trace(header, (*start, *events))
+
+
+HEALTHY = trace(*step(0), *step(1), *step(2), *step(3))
+
+
+def invariants(found: Sequence[object]) -> list[str]:
+    return [finding.invariant for finding in found]  # type: ignore[attr-defined]
+
+
+def test_a_healthy_trace_has_no_findings() -> None:
+    assert check_trace(HEALTHY, Expected(1000, 4000, steps=4)) == ()
+    assert check_together([HEALTHY, trace(*HEALTHY.events[3:], rank=1)]) == ()
+
+
+def test_training_that_was_skipped_is_found_with_the_value_that_did_it() -> None:
+    read = ValueRead("item", False, "invented", 0, site=0)
+    found = check_trace(trace(read))
+    assert invariants(found) == ["iterations", "iterations", "optimizer step"]
+    assert "item=False at train.py:7 in main" in str(found[-1])
+
+
+def test_an_optimizer_that_launches_nothing_did_not_step() -> None:
+    events = [event for event in step(0) if not (isinstance(event, Op) and "adam" in event.name)]
+    assert invariants(check_trace(trace(*events))) == ["optimizer step"]
+
+
+def test_fewer_steps_than_asked_are_found() -> None:
+    (finding,) = check_trace(HEALTHY, Expected(steps=5))
+    assert "4 optimizer steps ran, 5 were expected" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("expected", "problem"),
+    [
+        (Expected(parameters=999), "1000 elements of parameters, the model has 999"),
+        (Expected(parameter_bytes=2000), "4000 bytes of parameters, the model has 2000"),
+    ],
+)
+def test_parameters_that_are_not_the_models_are_found(expected: Expected, problem: str) -> None:
+    (finding,) = check_trace(HEALTHY, expected)
+    assert problem in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [(Free(WEIGHTS), "1 of 1 storages"), (Resize(WEIGHTS, 0), "held in 0 bytes")],
+)
+def test_parameters_that_are_not_in_memory_are_found(event: Event, problem: str) -> None:
+    (finding,) = check_trace(trace(event, *step(0)))
+    assert problem in finding.problem
+
+
+def test_parameters_that_were_asked_for_and_never_recorded_are_found() -> None:
+    events = [event for event in step(0) if not isinstance(event, Parameters)]
+    assert check_trace(trace(*events)) == ()
+    assert invariants(check_trace(trace(*events), Expected(parameters=1))) == ["parameters"]
+
+
+def test_memory_that_grows_from_the_second_step_on_is_found() -> None:
+    grown = [Alloc(GRADIENT + n, 8 << 20, 0) for n in range(3)]
+    first = trace(*step(0), grown[0], *step(1), *step(2))
+    assert check_trace(first) == ()
+    (finding,) = check_trace(trace(*step(0), *step(1), grown[1], *step(2)))
+    assert finding.invariant == "memory returns"
+    assert finding.where == "end of step 2"
+    assert str(8 << 20) in finding.problem
+
+
+def test_a_loop_over_parameters_is_found_and_foreach_is_not() -> None:
+    loop = [op("aten.addcdiv_.default")] * LOOP_LENGTH
+    (finding,) = check_trace(trace(*step(0, loop), *step(1, loop)))
+    assert finding.invariant == "foreach kernels"
+    assert "aten.addcdiv_.default was launched 100 times" in finding.problem
+    assert check_trace(trace(*step(0, loop[1:]))) == ()
+    assert check_trace(trace(*step(0, [op("aten._foreach_addcdiv_.Scalar")] * 200))) == ()
+
+
+def test_loops_elsewhere_are_the_models_and_the_frameworks_own() -> None:
+    events = step(0)
+    events[4:4] = [op("aten.mul.Tensor")] * LOOP_LENGTH
+    norms = [op("aten.linalg_vector_norm.default")] * LOOP_LENGTH
+    assert check_trace(trace(*events, *norms)) == ()
+
+
+def test_communication_that_nobody_waits_for_is_found() -> None:
+    events = [event for event in step(0) if not isinstance(event, WorkWait)]
+    (finding,) = check_trace(trace(*events))
+    assert finding.invariant == "works end"
+    assert finding.where == "train.py:7 in main"
+    assert check_trace(trace(*events, Synchronise("device"))) == ()
+
+
+def test_calls_that_are_lost_or_of_strangers_are_found() -> None:
+    (finding,) = check_trace(trace(*step(0), *step(2)))
+    assert "call 2 of group dp follows call 0" in finding.problem
+    strange = dataclasses.replace(reduction(1), group="tp")
+    (finding,) = check_trace(trace(*step(0), strange, WorkWait(1, 0)))
+    assert "which the rank is not in" in finding.problem
+
+
+def test_violations_are_findings() -> None:
+    (finding,) = check_trace(trace(*step(0), Violation("wrong stream", "read too early", 0)))
+    assert str(finding) == (
+        "wrong stream: rank 0, train.py:7 in main: read too early; "
+        "on a GPU this is a race or an error"
+    )
+
+
+def test_ranks_that_do_not_meet_are_found() -> None:
+    other = [
+        reduction(event.sequence, "reduce_scatter") if isinstance(event, Collective) else event
+        for event in step(0)
+    ]
+    (finding,) = check_together([trace(*step(0)), trace(*other, rank=1)])
+    assert finding.invariant == "collectives match"
+    assert "all_reduce" in finding.problem
+    assert "reduce_scatter" in finding.problem

@@ -1,0 +1,61 @@
+"""Studies as declared: those that ship, and every command that the documentation shows."""
+
+from __future__ import annotations
+
+import pytest
+from hydra import compose, initialize_config_module
+
+from trainscout.commands.capacity_plan import build_capacity
+from trainscout.commands.schemas import register_commands
+from trainscout.planning.study import Target, WhatIf
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hydra():
+    register_commands()
+    with initialize_config_module("conf", version_base="1.3"):
+        yield
+
+
+def plan(*overrides: str):
+    return build_capacity(compose("plan", list(overrides)))
+
+
+def test_the_large_study_is_72_searches():
+    cells = plan("sweep=gpu_types").cells
+    assert len(cells) == 72
+    assert len({cell.declared.gpu.name for cell in cells}) == 4
+    assert {cell.declared.cluster.name for cell in cells if cell.declared.gpu.name == "h200"} == {
+        "h100_512"
+    }
+
+
+def test_targets_and_what_ifs_are_typed():
+    study = plan("sweep=llama3_8b", "sweep.targets.late.days=400").study
+    assert study.targets["late"] == Target(days=400.0)
+    assert study.what_ifs["next_gpu"] == WhatIf(cluster="b200_8")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("sweep.targets.month.dys=3", "did you mean 'days'"),
+        ("sweep.what_ifs.more.cluster=h100_63", "h100_63: is not a known choice"),
+        ("sweep.training.tokens=lots", "sweep.training.tokens=lots"),
+        ("search.storage=x.journal", "means nothing here"),
+        ("n_jobs=0", "n_jobs=0: is out of range"),
+        ("webhook=ftp://example.org", "is no address"),
+        ("sweep.prices_usd_per_hour.a40=1", "is of a GPU that no cluster has"),
+        ("sweep.num_gpus=[12]", "is no number of whole nodes"),
+        ("goodput.gpu_mtbf_hours=-1", "goodput.gpu_mtbf_hours=-1.0: is out of range"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong, message):
+    from trainscout.conf.build import explain_hydra_error
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        plan(wrong)
+    explained = explain_hydra_error(caught.value)
+    assert isinstance(explained, InputError)
+    assert message in str(explained)

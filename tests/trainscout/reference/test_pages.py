@@ -1,0 +1,88 @@
+"""The committed reference is what the code says, and leaves nothing out."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.parameter_count import count_parameters
+from trainscout.commands.schemas import COMMANDS
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.reference.__main__ import main
+from trainscout.reference.choices_page import CONF, NOT_CHOSEN, parameters
+from trainscout.reference.pages import reference_pages
+from trainscout.simulators.predictor.question.job import Recipe
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module", name="pages")
+def generated() -> dict[str, str]:
+    return reference_pages()
+
+
+@pytest.mark.parametrize("name", ["reference.md", "choices.md"])
+def test_the_committed_page_is_the_generated_one(pages, name):
+    committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert committed == pages[name], "run: python -m trainscout.reference"
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """Cells of the tables' rows that begin with a name in backticks."""
+    found = {}
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            found[cells[0].strip("`")] = cells[1:]
+    return found
+
+
+def test_every_setting_of_every_command_is_listed_and_explained(pages):
+    listed = rows(pages["reference.md"])
+    for schema, groups in COMMANDS.values():
+        for prefix, cls in groups.items():
+            for field in dataclasses.fields(cls):
+                nested = f"## `{prefix}.{field.name}`" in pages["reference.md"]
+                assert f"{prefix}.{field.name}" in listed or nested, (schema, prefix, field.name)
+    unexplained = [name for name, cells in listed.items() if not cells[-1]]
+    # What they are is what they are called.
+    assert unexplained == []
+
+
+def test_what_is_allowed_is_what_the_checks_allow(pages):
+    listed = rows(pages["reference.md"])
+    assert listed["recipe.recompute"][0] == "`none`, `selective`, `full`"
+    assert listed["recipe.tp"][0] == "whole number >= 1"
+    assert listed["recipe.zero_stage"][0] == "`0`, `1`, `2`, `3`"
+    assert listed["search.batch_size"][0] == "whole number > 0"
+    assert listed["cluster.oversubscription"][:2] == ["number > 0", "`1`"]
+    assert "`hopper`" in listed["gpu.architecture"][0]
+    assert listed["recipe.tp"][1] == f"`{Recipe().tp}`"
+
+
+def test_every_file_of_conf_is_a_choice(pages):
+    listed = rows(pages["choices.md"])
+    for path in CONF.glob("*/*.yaml"):
+        if path.parent.name not in NOT_CHOSEN:
+            assert path.stem in listed, path
+    for name in NOT_CHOSEN:
+        assert any((CONF / name).glob("*.yaml"))
+
+
+def test_parameters_are_those_counted_matrix_by_matrix():
+    catalogue = load_catalogue()
+    for name, model in catalogue.models.items():
+        counted = count_parameters(model).total
+        # The page's are padded to a multiple of 128 rows.
+        assert parameters(model, catalogue) == pytest.approx(counted, rel=1e-5), name
+
+
+def test_the_command_writes_both_pages(pages, tmp_path):
+    assert main(["--docs", str(tmp_path)]) == 0
+    assert {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()} == pages
+
+
+def test_a_folder_that_is_not_there_is_bad_input(tmp_path, capsys):
+    assert main(["--docs", str(tmp_path / "nowhere")]) == 2
+    assert "--docs" in capsys.readouterr().err

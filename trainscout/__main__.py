@@ -1,0 +1,8 @@
+"""``python -m trainscout``."""
+
+import sys
+
+from trainscout.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""From a composed configuration to everything one capacity study needs, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+from urllib.parse import urlsplit
+
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf
+
+from trainscout.commands.output_choice import OutputChoice, output_choice
+from trainscout.commands.schemas import refuse_unknown
+from trainscout.commands.simulator_choice import build_simulator
+from trainscout.conf.build import build_question, build_value
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import prepare_search
+from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.planning.cells import OBJECTIVE, Cell, Declarations, SearchSettings, study_cells
+from trainscout.planning.goodput import Reliability, goodput
+from trainscout.planning.schedule import check_schedule
+from trainscout.planning.study import Study
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model
+
+
+@dataclass(frozen=True)
+class CapacityPlan:
+    """One study as declared; ``cells`` are its searches, those of what-ifs excepted."""
+
+    study: Study
+    declarations: Declarations
+    settings: SearchSettings
+    reliability: Reliability
+    tracking: TrackingSettings
+    cells: tuple[Cell, ...]
+    n_jobs: int
+    change_threshold: float
+    fail_on_change: bool
+    webhook: str | None
+    wait_s: float
+    schedule: str | None
+    output: OutputChoice
+
+
+def build_capacity(config: DictConfig) -> CapacityPlan:
+    """Read a composed ``plan.yaml``; under Hydra, which finds the declarations a study names.
+
+    Raises:
+        InputError: for the first setting that cannot be used.
+    """
+    refuse_unknown(config, "capacity_schema")
+    study = build_value(Study, "sweep", config.sweep)
+    study.check()
+    space: Any = OmegaConf.to_container(config.space, resolve=True)
+    options = build_value(SearchOptions, "search", config.search)
+    if options.storage is not None:
+        problem = "means nothing here: cells are kept beside the study's runs"
+        raise InputError("search.storage", options.storage, problem, "null")
+    reliability = build_value(Reliability, "goodput", config.goodput)
+    reliability.check()
+    tracking = build_value(TrackingSettings, "tracking", config.tracking)
+    tracking.check()
+    declarations = _declarations(study, build_value(Framework, "framework", config.framework))
+    plan = CapacityPlan(
+        study=study,
+        declarations=declarations,
+        settings=SearchSettings(space, options, build_simulator(config), config.seed),
+        reliability=reliability,
+        tracking=tracking,
+        cells=study_cells(study, declarations),
+        n_jobs=config.n_jobs,
+        change_threshold=config.change_threshold,
+        fail_on_change=config.fail_on_change,
+        webhook=config.webhook,
+        wait_s=config.wait_s,
+        schedule=config.schedule,
+        output=output_choice(config),
+    )
+    _check_settings(plan)
+    return plan
+
+
+def check_capacity(plan: CapacityPlan) -> None:
+    """Refuse a study none of whose cells could be searched; writes nothing.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    for cell in plan.cells:
+        cluster = cell.declared.cluster
+        goodput(plan.reliability, cluster.num_gpus, cluster.num_nodes)
+    refusal = None
+    for cell in plan.cells:
+        try:
+            _check_search(cell, plan.settings)
+            return
+        except InputError as error:  # of this cell, perhaps: a precision that a GPU lacks
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
+
+
+def _check_search(cell: Cell, settings: SearchSettings) -> None:
+    prepare_search(
+        cell.declared,
+        settings.space,
+        OBJECTIVE,
+        settings.options,
+        simulator=settings.simulator,
+        executor=ExecutorOptions("serial"),
+        seed=settings.seed,
+    )
+
+
+def _check_settings(plan: CapacityPlan) -> None:
+    if plan.n_jobs != -1:
+        require_positive("n_jobs", plan.n_jobs)
+    require_positive("change_threshold", plan.change_threshold, allow_zero=True)
+    require_positive("wait_s", plan.wait_s, allow_zero=True)
+    if plan.schedule is not None:
+        check_schedule(plan.schedule)
+    if plan.webhook is not None:
+        address = urlsplit(plan.webhook)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise InputError("webhook", plan.webhook, "is no address", "https://...")
+    used = {cell.declared.gpu.name for cell in plan.cells}
+    for path, prices in plan.study.price_lists():
+        for gpu, price in prices.items():
+            if gpu not in used:
+                raise InputError(f"{path}.{gpu}", price, "is of a GPU that no cluster has", used)
+
+
+def _declarations(study: Study, framework: Framework) -> Declarations:
+    """What the study names, from ``conf/`` and the user's own directory."""
+    others = (what_if.cluster for what_if in study.what_ifs.values())
+    names = dict.fromkeys([*study.clusters, *(name for name in others if name is not None)])
+    models: dict[str, Model] = {}
+    clusters: dict[str, tuple[Cluster, Gpu]] = {}
+    # Composing takes a while: one model and one cluster each time.
+    for model, name in zip_longest(study.models, names):
+        gpu, _, cluster = (name or "").rpartition("@")
+        chosen = {"model": model, "cluster": cluster, "gpu": gpu}
+        config = compose("simulate", [f"{key}={value}" for key, value in chosen.items() if value])
+        declared = build_question(config)
+        if model is not None:
+            models[model] = declared.model
+        if name is not None:
+            clusters[name] = declared.cluster, declared.gpu
+    return Declarations(models, clusters, framework)

@@ -1,0 +1,102 @@
+"""The way in and out of a command: where it runs, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from trainscout.commands.schemas import register_commands
+from trainscout.conf.failures import INTERRUPTED, OK, explain
+
+STORE = "trials.journal"
+"""File of a run's directory that holds what was simulated, for ``resume=true``."""
+
+
+def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
+    """Run ``command`` under Hydra, once or for each job of a multirun.
+
+    ``command`` returns the exit code of its job; the first that is not 0 ends the process. An
+    interrupted job ends a multirun. One message on stderr for what went wrong; a traceback only
+    with ``debug=true``.
+    """
+    register_commands()
+    _share_schemas()
+    _interrupt_once_a_second()
+    # An old code page, as Windows gives a file, must not end the program over a name.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+    # Makes Hydra raise what it would otherwise print in its own way.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    codes: list[int] = []
+
+    @wraps(command)
+    def job(config: DictConfig) -> None:
+        # An exception that passes through Hydra is announced by it, and ends the other jobs.
+        try:
+            codes.append(command(config))
+        except Exception as error:
+            codes.append(explain(error, debug=config.debug))
+        if codes[-1] == INTERRUPTED:
+            raise KeyboardInterrupt
+
+    try:
+        hydra.main(
+            version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
+        )(job)()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Hydra's own printing (--help | head); Python flushes stdout once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        return explain(error, debug="debug=true" in sys.argv)
+    return next((code for code in codes if code != OK), OK)
+
+
+def _share_schemas() -> None:
+    """Keep Hydra from copying its store of schemas for each group it looks at: more than a
+    hundred times and two seconds for one --help. It only reads the store, and copies what it
+    takes out of it."""
+    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
+
+
+def _interrupt_once_a_second() -> None:
+    """Count Ctrl-C pressed twice as one: a second one in the middle of handling the first would
+    end the process with a traceback and without its results."""
+    last_s = -math.inf
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal last_s
+        now_s = time.monotonic()
+        if now_s - last_s > 1.0:
+            last_s = now_s
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+
+
+def run_directory(parent: str, stamp: str, resume: bool, storage: str | None) -> str:
+    """Where a search puts its files: ``parent/stamp``, or to resume the directory in ``parent``
+    whose search was last written to, when there is one. With a ``storage`` of its own, a search
+    is not kept in its directory, and gets a new one; a number tells those of one second apart."""
+    stores = Path(parent).glob(f"*/{STORE}") if resume and storage is None else ()
+    latest = max(stores, key=lambda store: store.stat().st_mtime, default=None)
+    if latest is not None:
+        return str(latest.parent)
+    names = itertools.chain([stamp], (f"{stamp}-{number}" for number in itertools.count(2)))
+    return next(str(path) for name in names if not (path := Path(parent, name)).exists())

@@ -1,0 +1,88 @@
+"""Where each second of a recipe goes, beside another: ``python explain.py --help``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from rich.console import Group
+
+from trainscout.commands.entry_point import run_command
+from trainscout.commands.explanation_plan import Compared, ExplanationPlan, build_explanation
+from trainscout.commands.output_choice import output_choice
+from trainscout.conf.failures import NOTHING_FITS, OK
+from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.comparison.record import comparison_csv, comparison_record
+from trainscout.reports.comparison.report import answer_line, comparison_report
+from trainscout.reports.given.report import given_record, given_report
+from trainscout.reports.terminal import show
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.registry import get_simulator
+
+
+def explain(config: DictConfig) -> int:
+    output = output_choice(config)
+    plan = build_explanation(config, HydraConfig.get().overrides.task)
+    other, code = plan.other, OK
+    if plan.search_best:
+        other = best_of_space(plan)
+        if other is None:
+            print("nothing to compare with: no recipe of the space fits", file=sys.stderr)
+            code = NOTHING_FITS
+    predictions = Predictions(plan.declared, get_simulator(plan.simulator))
+    first = plan.first
+    comparison = compare(
+        (first.name, first.origin, first.recipe),
+        None if other is None else (other.name, other.origin, other.recipe),
+        plan.space,
+        predictions,
+    )
+    if output.format == "json":
+        record = comparison_record(comparison)
+        if plan.given is not None:
+            record["given"] = given_record(plan.given)
+        show_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        return code
+    if output.format == "csv":
+        show_text(comparison_csv(comparison))
+        return code
+    if output.verbosity == "quiet":
+        show(answer_line(comparison))
+        return code
+    everything = output.verbosity == "verbose"
+    parts = [] if plan.given is None else [given_report(plan.given, everything=everything)]
+    parts.append(
+        comparison_report(comparison, stored_step_s=plan.stored_step_s, everything=everything)
+    )
+    show(Group(*parts))
+    return code
+
+
+def best_of_space(plan: ExplanationPlan) -> Compared | None:
+    """The recipe of the shortest step in the space; None when none fits."""
+    from trainscout.optimizer.objective import Objective
+    from trainscout.optimizer.options import ExecutorOptions
+    from trainscout.optimizer.study import run_search
+
+    result = run_search(
+        plan.declared,
+        plan.space_spec,
+        Objective(("step_time",)),
+        plan.options,
+        simulator=plan.simulator,
+        executor=ExecutorOptions(name="serial"),
+    )
+    if not result.best:
+        return None
+    return Compared("best", f"best of space {plan.space.name}", result.best[0].recipe)
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    return run_command("explain", explain)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""From a composed configuration to the recipes that ``explain.py`` compares, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from trainscout.commands.schemas import refuse_unknown
+from trainscout.commands.simulator_choice import build_simulator
+from trainscout.conf.build import build_question, build_value
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.space import Space, compile_space
+from trainscout.optimizer.warm_start import read_recipes
+from trainscout.reports.given import TORCHTITAN, Given, read_given
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Model, Recipe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.registry import SimulatorSpec, check_simulator
+
+BEST = "best"
+"""``against=best``: the best recipe of ``space=``, searched for now."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One recipe of a comparison: what it is called, and where it comes from."""
+
+    name: str
+    origin: str
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class ExplanationPlan:
+    """What is to be explained.
+
+    ``first`` beside ``other`` (None: alone, unless ``search_best``). ``given`` is what launch
+    arguments said (None: there were none); ``stored_step_s`` the step that an earlier search
+    predicted for ``other``.
+    """
+
+    declared: Question
+    space_spec: Mapping[str, Any]
+    space: Space
+    options: SearchOptions
+    simulator: SimulatorSpec
+    first: Compared
+    other: Compared | None
+    search_best: bool
+    given: Given | None
+    stored_step_s: float | None
+
+
+def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> ExplanationPlan:
+    """Read a composed configuration; ``overrides`` are the command line's.
+
+    Raises:
+        InputError: for the first setting that cannot be used.
+    """
+    refuse_unknown(config, "explanation_schema")
+    declared, given = build_question(config), None
+    said = {override.partition("=")[0].lstrip("+~") for override in overrides}
+    if config.given is not None:
+        given = read_given(config.given, declared, said, _declared_model, _declared_framework)
+        declared = given.declared
+        declared.check()
+    a, b = (_fields(config[name]) for name in ("a", "b"))
+    base = Recipe() if given is None else given.recipe
+    first = _recipe("a", a, base)
+    _check(declared, "a" if given is None else "given", first, config.given)
+    name, origin = ("a", "a.*") if given is None else ("yours", given.origin)
+    if given is not None and a:
+        origin += " with a.*"
+    other, stored_step_s = None, None
+    if b and config.against is not None:
+        allowed = "b.* or against="
+        raise InputError("against", config.against, "is given beside b.*", allowed)
+    if b:
+        other = Compared("b", f"{name} with b.*", _recipe("b", b, first))
+    elif config.against not in (None, BEST):
+        other, stored_step_s = _best_of(Path(config.against))
+    if other is not None:
+        _check(declared, "b" if b else "against", other.recipe, config.against)
+    space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
+    if given is not None and given.framework == TORCHTITAN and "space" not in said:
+        space_spec = _file("space", "torchtitan")
+    spec = build_simulator(config)
+    check_simulator(spec, declared.gpu, declared.cluster)
+    return ExplanationPlan(
+        declared=declared,
+        space_spec=space_spec,
+        space=compile_space(space_spec, declared),
+        options=build_value(SearchOptions, "search", config.search),
+        simulator=spec,
+        first=Compared(name, origin, first),
+        other=other,
+        search_best=config.against == BEST,
+        given=given,
+        stored_step_s=stored_step_s,
+    )
+
+
+def _fields(group: Any) -> dict[str, Any]:
+    plain: Any = OmegaConf.to_container(group, resolve=True)
+    return dict(plain)
+
+
+def _recipe(name: str, fields: Mapping[str, Any], base: Recipe) -> Recipe:
+    """``base`` with the fields that were said."""
+    return build_value(Recipe, name, {**dataclasses.asdict(base), **fields})
+
+
+def _check(declared: Question, name: str, recipe: Recipe, value: object) -> None:
+    """Refuse a recipe that cannot be launched, under the name that the user gave it by."""
+    broken = why_invalid(declared.job(recipe))
+    if broken is None:
+        return
+    if name in ("a", "b"):
+        given = getattr(recipe, broken.field, None)
+        raise InputError(f"{name}.{broken.field}", given, broken.reason)
+    problem = f"cannot be launched on {declared.cluster.name}: {broken.reason}"
+    advice = f"a.{broken.field}= or cluster.num_nodes= to change it" if name == "given" else None
+    raise InputError(name, value, problem, advice)
+
+
+def _best_of(path: Path) -> tuple[Compared, float | None]:
+    """The best recipe of an earlier search, and the step it was predicted to take."""
+    recipes = read_recipes("against", path)
+    if not recipes:
+        raise InputError("against", str(path), "holds no recipe: nothing fitted there")
+    step_s = None
+    file = path / "top_recipes.json" if path.is_dir() else path
+    if file.suffix == ".json":
+        entries = json.loads(file.read_text("utf-8"))
+        entry = entries[0] if isinstance(entries, list) else entries
+        step_s = entry.get("prediction", {}).get("step_time_s")
+    return Compared("best", f"best of {path}", recipes[0]), step_s
+
+
+_DIRECTORY = Path(__file__).parents[1] / "conf"
+
+
+def _declared_model(name: str) -> Model:
+    return build_value(Model, "model", _file("model", name))
+
+
+def _declared_framework(name: str) -> Framework:
+    return build_value(Framework, "framework", _file("framework", name))
+
+
+def _file(group: str, name: str) -> Any:
+    return yaml.safe_load((_DIRECTORY / group / f"{name}.yaml").read_text("utf-8"))

@@ -1,0 +1,200 @@
+"""Search for the best training recipe: ``python optimize.py --help``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from rich.console import RenderableType
+
+from trainscout.commands.entry_point import STORE, run_command
+from trainscout.commands.search_plan import SearchPlan, build_plan
+from trainscout.conf.failures import INTERRUPTED, NOTHING_FITS, OK
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.tracking import TrackingError, make_tracker
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.files import LAUNCH, save_search
+from trainscout.reports.for_programs import search_csv, search_json
+from trainscout.reports.launch import launch_note, launches, write_launches
+from trainscout.reports.nothing_found import (
+    closest_miss,
+    format_relief,
+    memory_stood_in_the_way,
+    why_nothing_fits,
+)
+from trainscout.reports.progress import progress_view
+from trainscout.reports.record import search_record
+from trainscout.reports.search_page import Searched, asked_now, launch_texts, write_search_page
+from trainscout.reports.tables import search_report, shown_trials
+from trainscout.reports.terminal import as_text, console_for, show
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.virtual_cluster.traced.verification import Verification
+
+
+def optimize(config: DictConfig) -> int:
+    plan = build_plan(config)
+    declared, top_k, output = plan.declared, plan.options.top_k, plan.output
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    tracker = make_tracker(plan.tracking)
+    with progress_view(console_for(sys.stderr), declared.job, output.verbosity) as view:
+        result = run_search(
+            declared,
+            plan.space,
+            plan.objective,
+            plan.options,
+            simulator=plan.simulator,
+            executor=plan.executor,
+            storage=plan.options.storage or str(directory / STORE),
+            resume=plan.resume,
+            join=plan.join,
+            seed=plan.seed,
+            on_progress=view.show,
+        )
+    shown = shown_trials(result, top_k)
+    quiet = output.verbosity == "quiet"
+    checks = verify_recipes(declared, shown[: plan.verified], quiet=quiet)
+    relief = look_for_relief(plan, result)
+    best = declared.job(shown[0].recipe) if shown and plan.launch.directory else None
+    found = () if best is None else launches(best, plan.launch.framework)
+
+    def report(verbosity: str) -> RenderableType:
+        verbose = verbosity == "verbose"
+        note = launch_note(found, f"{plan.launch.directory}/", whole=verbose) if found else None
+        return search_report(
+            result,
+            declared.job,
+            top_k,
+            directory,
+            checks,
+            verbosity=verbosity,
+            relief=relief,
+            launch_files=note,
+        )
+
+    files = save_search(directory, result, shown, declared.job, as_text(report("verbose")), checks)
+    launching = [path for path in files if path.name == LAUNCH]
+    if best is not None and plan.launch.directory is not None:
+        written = write_launches(directory / plan.launch.directory, best, found)
+        inside = [path for path in written if path.is_relative_to(directory)]
+        launching += inside
+        files += inside
+    if output.format == "table":
+        show(report(output.verbosity))
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    searched = Searched(
+        result,
+        declared,
+        plan.simulator,
+        shown,
+        asked_now(_arguments(), settings, plan.seed, result),
+        launch_texts(directory, launching),
+        checks,
+        relief,
+    )
+    files.append(write_search_page(directory, searched))
+    record = search_record(
+        result,
+        declared,
+        settings=settings,
+        top_k=top_k,
+        group=_group(),
+        directory=directory,
+        files=files,
+        checks=checks,
+    )
+    tracked = None
+    try:
+        tracked = tracker.record(record)
+    except TrackingError as error:
+        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+    if output.format == "json":
+        show_text(
+            search_json(
+                result,
+                shown,
+                declared.job,
+                directory=directory,
+                files=files,
+                tracked=tracked,
+                relief=relief,
+            )
+        )
+    elif output.format == "csv":
+        show_text(search_csv(result, shown, declared.job))
+        if not shown:
+            print(why_nothing_fits(result, declared.job), *relief, sep="\n", file=sys.stderr)
+    elif tracked is not None and not quiet:
+        show_text(f"Tracked: {tracked}\n")
+    if result.stopped == "interrupted":
+        return INTERRUPTED
+    return OK if result.best else NOTHING_FITS
+
+
+def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:
+    """Where memory left nothing: the nearest changes that make a recipe fit, in words."""
+    if result.best or result.stopped == "interrupted" or not memory_stood_in_the_way(result):
+        return []
+    from trainscout.optimizer.would_fit import would_fit
+
+    missed = closest_miss(result)
+    if plan.output.verbosity != "quiet":
+        print("nothing fits: looking for the nearest change that does", file=sys.stderr)
+    try:
+        closest = None if missed is None else missed.recipe
+        return format_relief(would_fit(plan.declared, plan.space, plan.simulator, closest))
+    except KeyboardInterrupt:
+        # The search's results are shown all the same.
+        print("not looked for further: interrupted", file=sys.stderr)
+        return []
+
+
+def verify_recipes(
+    declared: Question, trials: Sequence[Trial], *, quiet: bool
+) -> list[Verification]:
+    """Trace and replay whole ranks of each trial's recipe, best first."""
+    if not trials:
+        return []
+    from trainscout.simulators.virtual_cluster.traced.verify import verify
+
+    checks = []
+    for number, trial in enumerate(trials, start=1):
+        if not quiet:
+            print(f"tracing the ranks of #{number} of {len(trials)}", file=sys.stderr)
+        try:
+            checks.append(verify(declared.job(trial.recipe)))
+        except KeyboardInterrupt:
+            # The search's results are shown all the same.
+            print("not verified further: interrupted", file=sys.stderr)
+            break
+    return checks
+
+
+def _arguments() -> list[str]:
+    """What this search alone would be asked for with on the command line."""
+    hydra: HydraConf = HydraConfig.get()
+    own = [each.path for each in hydra.runtime.config_sources if each.provider == "command-line"]
+    return [word for path in own for word in ("--config-dir", path)] + list(hydra.overrides.task)
+
+
+def _group() -> str:
+    """The searches of one multirun share its directory, and its name."""
+    hydra: HydraConf = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN:
+        return Path(hydra.sweep.dir).name
+    return Path(hydra.runtime.output_dir).name
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    return run_command("config", optimize)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Plan capacity, once or on a schedule: ``python plan.py --help``."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+from rich.console import RenderableType
+
+from trainscout.commands.capacity_plan import CapacityPlan, build_capacity
+from trainscout.commands.entry_point import run_command
+from trainscout.conf.failures import CHANGED, INTERRUPTED, NOTHING_FITS, OK
+from trainscout.optimizer.tracking import RunTree, Tracker, TrackingError, make_tracker
+from trainscout.planning.answer import answer_cell
+from trainscout.planning.changes import Change, changes
+from trainscout.planning.lock import only_run
+from trainscout.planning.outcome import StudyOutcome, run_study
+from trainscout.planning.schedule import keep
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.webhook import post
+from trainscout.reports.capacity.files import study_texts
+from trainscout.reports.capacity.progress import study_view
+from trainscout.reports.capacity.record import study_csv, study_json, study_record
+from trainscout.reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
+from trainscout.reports.capacity.tables import format_answer, study_report
+from trainscout.reports.capacity.tracked import study_runs
+from trainscout.reports.capacity.why import why_no_recipe
+from trainscout.reports.record import git_commit
+from trainscout.reports.terminal import as_text, console_for, show
+from trainscout.simulators.predictor.io.output import show_text
+
+# Groups that optimize.py has too, so that a cell can be searched alone.
+_SEARCH_GROUPS = ("framework", "space", "search", "simulator", "network", "topology")
+
+
+def plan(config: DictConfig) -> int:
+    capacity = build_capacity(config)
+    if capacity.schedule is not None:
+        keep(capacity.schedule, run_once, announce)
+        return INTERRUPTED
+    directory = Path(HydraConfig.get().runtime.output_dir)
+    with only_run(directory, capacity.wait_s):
+        return run(capacity, directory, config)
+
+
+def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> int:
+    """One run of the study, whose directory is this process's alone."""
+    started = datetime.now().astimezone()
+    tracker = make_tracker(capacity.tracking)
+    outcome = answer_study(capacity, study_directory)
+    choices = HydraConfig.get().runtime.choices
+    record = study_record(
+        outcome,
+        started=started.isoformat(timespec="seconds"),
+        commit=git_commit(Path(__file__).parent),
+        groups={group: choices[group] for group in _SEARCH_GROUPS},
+    )
+    before = last_record(study_directory, capacity.study.name)
+    found = None if before is None else changes(before, record, capacity.change_threshold)
+    directory = new_directory(study_directory, started)
+
+    def report(verbosity: str) -> RenderableType:
+        return study_report(outcome, capacity.reliability, found, directory, verbosity=verbosity)
+
+    texts = study_texts(
+        outcome,
+        record,
+        capacity.reliability,
+        found,
+        report=as_text(report("verbose")),
+        settings=OmegaConf.to_yaml(config, resolve=True),
+    )
+    save_run(directory, record, texts)
+    output = capacity.output
+    if output.format == "table":
+        show(report(output.verbosity))
+    if capacity.webhook is not None:
+        tell(capacity.webhook, outcome, found, directory)
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    files = [*texts, STUDY]
+    tree = study_runs(
+        outcome, record, settings=settings, found=found, directory=directory, files=files
+    )
+    tracked = track(tracker, tree)
+    if output.format == "json":
+        show_text(study_json(outcome, record, found=found, directory=directory, tracked=tracked))
+    elif output.format == "csv":
+        show_text(study_csv(record))
+    elif tracked is not None and output.verbosity != "quiet":
+        show_text(f"Tracked: {tracked}\n")
+    if found and capacity.fail_on_change:
+        return CHANGED
+    return OK if all(model.meets_all for model in outcome.models) else NOTHING_FITS
+
+
+def answer_study(capacity: CapacityPlan, study_directory: Path) -> StudyOutcome:
+    """Search or read back every cell, and show how far that is."""
+    search, cells = capacity.settings, study_directory / CELLS
+    with study_view(console_for(sys.stderr), capacity.output.verbosity) as view:
+        try:
+            return run_study(
+                capacity.study,
+                capacity.declarations,
+                capacity.reliability,
+                AnswerStore(cells, search),
+                functools.partial(answer_cell, settings=search, why_nothing=why_no_recipe),
+                n_jobs=capacity.n_jobs,
+                on_progress=view.show,
+            )
+        except KeyboardInterrupt:
+            kept = f"interrupted: answered cells are kept in {cells}"
+            print(f"{kept}, and the same command goes on", file=sys.stderr)
+            raise
+
+
+def track(tracker: Tracker, tree: RunTree) -> str | None:
+    """Keep the run with its cells, and say where; a failure is a warning."""
+    try:
+        return tracker.record(tree)
+    except TrackingError as error:
+        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+        return None
+
+
+def tell(
+    address: str, outcome: StudyOutcome, found: Sequence[Change] | None, directory: Path
+) -> None:
+    """Send the run's summary; a failure is a warning."""
+    content: dict[str, Any] = {
+        "study": outcome.study.name,
+        "changed": bool(found),
+        "changes": [change.to_json() for change in found or ()],
+        "answers": [format_answer(model, outcome) for model in outcome.models],
+        "record": str((directory / STUDY).absolute()),
+    }
+    problem = post(address, content)
+    if problem is not None:
+        print(f"warning: the webhook was not told ({problem})", file=sys.stderr)
+
+
+def run_once() -> bool:
+    """One scheduled run, in a process of its own: it starts from today's declarations, prices and
+    code. Returns whether to go on."""
+    ended = subprocess.run([sys.executable, *once(sys.argv)]).returncode
+    print(f"The run ended with exit code {ended}.", file=sys.stderr)
+    return ended != INTERRUPTED
+
+
+def once(arguments: Sequence[str]) -> list[str]:
+    """This command without its schedule, wherever that comes from."""
+    kept = [given for given in arguments if not re.match(r"\+{0,2}schedule=", given)]
+    settings = (number for number, given in enumerate(kept) if re.match(r"[^-].*=", given))
+    # Hydra wants all settings side by side.
+    at = next(settings, len(kept))
+    return [*kept[:at], "schedule=null", *kept[at:]]
+
+
+def announce(due: datetime) -> None:
+    print(f"Next run: {due:%Y-%m-%d %H:%M %Z}", file=sys.stderr)
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    return run_command("plan", plan)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

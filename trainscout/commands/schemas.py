@@ -1,0 +1,218 @@
+"""What each command may be told, typed: the top level of ``config.yaml``, ``simulate.yaml``,
+``explain.yaml`` and ``plan.yaml``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, OmegaConf, StringNode
+
+from trainscout.conf.schema import structured
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.planning.goodput import Reliability
+from trainscout.simulators.predictor.network.choice import NetworkChoice
+from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
+from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
+
+
+@dataclass(frozen=True)
+class SimulatorChoice:
+    """Which simulator predicts.
+
+    ``name``: the built-in workload (``replay``), or layers traced from Megatron-Core (``traced``).
+    ``calibration``: a file that ``trainscout calibrate`` wrote; None: as it comes.
+    ``measured_kernels``: a CSV file of your own measured kernels, or a folder of them.
+    """
+
+    name: str = "replay"
+    calibration: str | None = None
+    measured_kernels: str | None = None
+
+
+@dataclass(frozen=True)
+class HeatMapChoice:
+    """The heat map of the network's links; ``file``: where to write it (None: nowhere)."""
+
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class LaunchChoice:
+    """Launch files. ``directory``: where to write them, of a search below its own (None: nowhere).
+
+    ``framework``: for which, ``megatron_lm``, ``megatron_bridge``, ``torchtitan``, ``deepspeed``
+    or ``all``.
+    """
+
+    directory: str | None = None
+    framework: str = "all"
+
+
+@dataclass(frozen=True)
+class VerifyChoice:
+    """``name``: the other way to check the best recipes, if any; ``top_k``: how many of them."""
+
+    name: str = "none"
+    top_k: int = 3
+
+
+@dataclass(frozen=True)
+class ObjectiveChoice:
+    """``names``: the measure to optimise, or several for their Pareto front."""
+
+    names: tuple[str, ...] = ("cost",)
+
+
+_QUESTION = {
+    "model": Model,
+    "gpu": Gpu,
+    "cluster": Cluster,
+    "training": Training,
+    "framework": Framework,
+}
+
+_SEARCH = {
+    **_QUESTION,
+    "search": SearchOptions,
+    "objective": ObjectiveChoice,
+    "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+    "executor": ExecutorOptions,
+    "tracking": TrackingSettings,
+    "verify": VerifyChoice,
+    "launch": LaunchChoice,
+}
+_SIMULATION = {
+    **_QUESTION,
+    "recipe": Recipe,
+    "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+    "heat_map": HeatMapChoice,
+    "timeline": TimelineChoice,
+    "launch": LaunchChoice,
+}
+_EXPLANATION = {
+    **_QUESTION,
+    "search": SearchOptions,
+    "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+}
+_CAPACITY = {
+    "framework": Framework,
+    "search": SearchOptions,
+    "simulator": SimulatorChoice,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+    "goodput": Reliability,
+    "tracking": TrackingSettings,
+}
+
+COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
+    "optimize.py": ("search_schema", _SEARCH),
+    "simulate.py": ("simulation_schema", _SIMULATION),
+    "explain.py": ("explanation_schema", _EXPLANATION),
+    "plan.py": ("capacity_schema", _CAPACITY),
+}
+"""Each command's schema, and the dataclasses of its groups: what the reference page lists."""
+
+PLAIN_SETTINGS = {
+    "against": "What to compare with: `best`, searched for now, or an earlier search's directory.",
+    "change_threshold": "Days or dollars that moved by more than this share count as a change.",
+    "debug": "Show tracebacks.",
+    "fail_on_change": "Exit code 3 when something changed since the study's last run.",
+    "format": "`table`: a report for people; `json`, `csv`: data for programs, alone on stdout.",
+    "given": "Your launch script, configuration file or arguments; `null`: `a` says the recipe.",
+    "join": "Work on a search that other processes also work on; needs `search.storage`.",
+    "n_jobs": "Processes that search cells at the same time; -1 means one per core.",
+    "resume": "Go on with the latest search of this model on this cluster.",
+    "schedule": "Keep running, at the times of this cron expression; `null`: once, now.",
+    "seed": "Of everything random: the same seed and question give the same answer.",
+    "verbosity": "`quiet`: only the answer; `normal`; `verbose`: all there is to say.",
+    "wait_s": "Seconds to wait for another run of the same study before giving up (exit code 2).",
+    "webhook": "URL that the report and the changes of each run are posted to; `null`: none.",
+}
+"""What the settings outside any group do."""
+
+
+def register_commands() -> None:
+    """Make the schema of every command known to Hydra."""
+    search: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _SEARCH.items()},
+        # Open, so that choices can be given to a knob that its file computes; what a space may
+        # say is checked when it is compiled.
+        "space": OmegaConf.create({}, flags={"struct": False}),
+        "seed": IntegerNode(0, is_optional=False),
+        "resume": BooleanNode(False, is_optional=False),
+        "join": BooleanNode(False, is_optional=False),
+        **_output(),
+    }
+    simulation: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _SIMULATION.items()},
+        **_output(),
+    }
+    explanation: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _EXPLANATION.items()},
+        # Open: what a recipe leaves unsaid comes from the launch arguments, or from the other one.
+        "a": OmegaConf.create({}, flags={"struct": False}),
+        "b": OmegaConf.create({}, flags={"struct": False}),
+        "given": StringNode(None),
+        "against": StringNode(None),
+        "space": OmegaConf.create({}, flags={"struct": False}),
+        **_output(),
+    }
+    capacity: dict[str, Any] = {
+        # Open, so that targets and prices can be given names on the command line; typed when it
+        # is read (trainscout.planning.study.Study).
+        "sweep": OmegaConf.create({}, flags={"struct": False}),
+        **{group: structured(cls) for group, cls in _CAPACITY.items()},
+        "space": OmegaConf.create({}, flags={"struct": False}),
+        "seed": IntegerNode(0, is_optional=False),
+        "n_jobs": IntegerNode(-1, is_optional=False),
+        "change_threshold": FloatNode(0.01, is_optional=False),
+        "fail_on_change": BooleanNode(False, is_optional=False),
+        "webhook": StringNode(None),
+        "wait_s": FloatNode(0.0, is_optional=False),
+        "schedule": StringNode(None),
+        **_output(),
+    }
+    store = ConfigStore.instance()
+    store.store(name="search_schema", node=OmegaConf.create(search))
+    store.store(name="simulation_schema", node=OmegaConf.create(simulation))
+    store.store(name="explanation_schema", node=OmegaConf.create(explanation))
+    store.store(name="capacity_schema", node=OmegaConf.create(capacity))
+
+
+def _output() -> dict[str, Any]:
+    """What every command is told about its output; ``commands.output_choice`` has the choices."""
+    return {
+        "format": StringNode("table", is_optional=False),
+        "verbosity": StringNode("normal", is_optional=False),
+        "debug": BooleanNode(False, is_optional=False),
+    }
+
+
+def refuse_unknown(config: DictConfig, schema: str) -> None:
+    """Refuse top-level names that a command would ignore (Hydra lets ``+name=value`` add any).
+
+    Raises:
+        InputError: with the nearest known name.
+    """
+    known = [str(name) for name in ConfigStore.instance().load(f"{schema}.yaml").node]
+    for name in config:
+        if name != "hydra" and name not in known:
+            raise InputError(
+                str(name),
+                config[name],
+                "is not a known name",
+                known,
+                nearest_name(str(name), known),
+            )

@@ -1,0 +1,121 @@
+"""From a composed configuration to everything one search needs, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from trainscout.commands.output_choice import OutputChoice, output_choice
+from trainscout.commands.schemas import LaunchChoice, ObjectiveChoice, VerifyChoice, refuse_unknown
+from trainscout.commands.simulator_choice import build_simulator
+from trainscout.conf.build import build_question, build_value
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import identity, prepare_search
+from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.reports.launch import check_framework
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.registry import SimulatorSpec
+
+if TYPE_CHECKING:
+    from trainscout.optimizer.storage.trials import Mode
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """One search as declared.
+
+    ``space`` is a space file's content; the best ``verified`` recipes are traced afterwards.
+    """
+
+    declared: Question
+    space: Mapping[str, Any]
+    objective: Objective
+    options: SearchOptions
+    simulator: SimulatorSpec
+    executor: ExecutorOptions
+    tracking: TrackingSettings
+    launch: LaunchChoice
+    verified: int
+    seed: int
+    resume: bool
+    join: bool
+    output: OutputChoice
+
+
+def build_plan(config: DictConfig) -> SearchPlan:
+    """Read a composed search configuration; ``check_plan`` says whether it can be searched.
+
+    Raises:
+        InputError: for the first setting that cannot be used.
+    """
+    refuse_unknown(config, "search_schema")
+    space: Any = OmegaConf.to_container(config.space, resolve=True)
+    plan = SearchPlan(
+        declared=build_question(config),
+        space=space,
+        objective=Objective(
+            tuple(build_value(ObjectiveChoice, "objective", config.objective).names)
+        ),
+        options=build_value(SearchOptions, "search", config.search),
+        simulator=build_simulator(config),
+        executor=build_value(ExecutorOptions, "executor", config.executor),
+        tracking=build_value(TrackingSettings, "tracking", config.tracking),
+        launch=build_value(LaunchChoice, "launch", config.launch),
+        verified=_verified(build_value(VerifyChoice, "verify", config.verify)),
+        seed=config.seed,
+        resume=config.resume,
+        join=config.join,
+        output=output_choice(config),
+    )
+    plan.tracking.check()
+    check_framework(plan.launch.framework)
+    if plan.join and plan.options.storage is None:
+        problem = "needs a storage that every process of the search can reach"
+        raise InputError("join", True, problem, "search.storage=<a path, or a database's URL>")
+    return plan
+
+
+def _verified(choice: VerifyChoice) -> int:
+    """How many recipes to trace."""
+    require_choice("verify.name", choice.name, ("none", "traced"))
+    if choice.name == "none":
+        return 0
+    require_positive("verify.top_k", choice.top_k)
+    from trainscout.simulators.virtual_cluster.traced.tracer import check_installed
+
+    check_installed("verify.name")
+    return choice.top_k
+
+
+def check_plan(plan: SearchPlan, storage: str | None) -> None:
+    """Refuse a search that could not start, or not go on with ``storage``; writes nothing.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    prepare_search(
+        plan.declared,
+        plan.space,
+        plan.objective,
+        plan.options,
+        simulator=plan.simulator,
+        executor=plan.executor,
+        seed=plan.seed,
+    )
+    if storage is not None:
+        from trainscout.optimizer.storage.trials import check_storage
+
+        question = identity(
+            plan.declared, plan.space, plan.objective, plan.options, plan.simulator, plan.seed
+        )
+        mode: Mode = "join" if plan.join else "resume" if plan.resume else "new"
+        check_storage(storage, question, mode)

@@ -1,0 +1,63 @@
+"""From the groups ``simulator``, ``network`` and ``topology`` to a simulator's specification."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig
+
+from trainscout.commands.schemas import SimulatorChoice
+from trainscout.conf.build import build_value
+from trainscout.simulators.predictor.network.choice import (
+    WHITEBOX,
+    CongestedNetwork,
+    NetworkChoice,
+)
+from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
+from trainscout.simulators.registry import MeasuredKernels, SimulatorSpec
+
+
+def build_simulator(config: DictConfig) -> SimulatorSpec:
+    """The specification that a composed configuration asks for; files are read here.
+
+    Raises:
+        InputError: for a mistyped field, or a file that cannot be used.
+    """
+    choice = build_value(SimulatorChoice, "simulator", config.simulator)
+    calibration = None
+    if choice.calibration is not None:
+        calibration = read_calibration(Path(choice.calibration))
+    measured = None
+    if choice.measured_kernels is not None:
+        measured = _measured(Path(choice.measured_kernels))
+    return SimulatorSpec(choice.name, calibration, measured, _network(config))
+
+
+def _network(config: DictConfig) -> CongestedNetwork | None:
+    """What congests; None: nothing, as the white-box model has it."""
+    choice = build_value(NetworkChoice, "network", config.network)
+    choice.check()
+    fabric = build_value(SwitchFabric, "topology", config.topology)
+    fabric.check()
+    if choice.engine != WHITEBOX:
+        return CongestedNetwork(choice, fabric)
+    if fabric != _declared_fabric():
+        problem = "is not looked at with network=whitebox"
+        raise InputError("topology", fabric.name, problem, "network=flow, packet or hybrid")
+    return None
+
+
+def _declared_fabric() -> SwitchFabric:
+    """What commands take where no topology is asked for."""
+    file = Path(__file__).parents[1] / "conf" / "topology" / "leaf_spine.yaml"
+    return build_value(SwitchFabric, "topology", yaml.safe_load(file.read_text("utf-8")))
+
+
+def _measured(path: Path) -> MeasuredKernels:
+    from trainscout.simulators.predictor.kernels.measured import load_measured
+
+    # Workers may run elsewhere in the file system.
+    return MeasuredKernels(str(path.absolute()), load_measured(path).digest)

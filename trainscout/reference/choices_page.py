@@ -1,0 +1,259 @@
+"""The page ``docs/choices.md``: every choice of every group of ``conf/``, with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose
+
+import trainscout.conf
+from trainscout.conf.build import build_value
+from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.reference.settings import as_written
+from trainscout.reference.tables import markdown_table
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Recipe, Training
+from trainscout.simulators.predictor.workload.megatron import build_workload
+
+CONF = Path(trainscout.conf.__file__).parent
+
+_INTRODUCTION = """\
+# What ships
+
+Every choice of every group, generated from the files in `conf/` by
+`python -m trainscout.reference`. Choose with `group=choice`, change a field with
+`group.field=value` ([Settings](reference.md)); declarations of
+[your own](howto/own-declarations.md) are files like these.
+"""
+
+_GENERIC = {
+    "training": "Training",
+    "space": "Spaces",
+    "search": "Searches",
+    "objective": "Objectives",
+    "simulator": "Simulators",
+    "network": "Networks",
+    "topology": "Topologies",
+    "executor": "Executors",
+    "tracking": "Tracking",
+    "verify": "Verification",
+    "sweep": "Capacity studies",
+    "goodput": "Failures and checkpoints",
+}
+# Files of fitted coefficients that nobody chooses by name.
+NOT_CHOSEN = ("transport",)
+
+
+def choices_page() -> str:
+    """The whole page, in Markdown. Needs Hydra to be initialised on ``conf``."""
+    catalogue = load_catalogue()
+    specific = {
+        "model": _models(catalogue),
+        "gpu": _gpus(catalogue),
+        "cluster": _clusters(),
+        "framework": _frameworks(catalogue),
+    }
+    generic = {group: _files(group, title) for group, title in _titles(specific).items()}
+    return "\n".join([_INTRODUCTION, *specific.values(), *generic.values()])
+
+
+def _titles(specific: Iterable[str]) -> dict[str, str]:
+    """Groups that have no table of their own; a new one is titled by its name."""
+    groups = sorted(path.name for path in CONF.iterdir() if any(path.glob("*.yaml")))
+    left = [name for name in groups if name not in (*specific, *NOT_CHOSEN)]
+    ordered = [name for name in _GENERIC if name in left]
+    ordered += [name for name in left if name not in _GENERIC]
+    return {name: _GENERIC.get(name, name.capitalize()) for name in ordered}
+
+
+def _models(catalogue: Catalogue) -> str:
+    rows = [
+        (
+            f"`{name}`",
+            f"{parameters(model, catalogue) / 1e9:,.1f}",
+            str(model.num_layers),
+            f"{model.hidden_size:,}",
+            "MLA" if model.mla else f"{model.num_heads} / {model.kv_heads}",
+            f"{model.ffn_hidden_size:,}",
+            _experts(model),
+            f"{model.vocab_size:,}",
+            f"{model.sequence_length:,}",
+        )
+        for name, model in catalogue.models.items()
+    ]
+    heads = (
+        "model",
+        "parameters, B",
+        "layers",
+        "hidden",
+        "heads / KV",
+        "MLP",
+        "experts",
+        "vocabulary",
+        "tokens a sequence",
+    )
+    sources = {name: model.source for name, model in catalogue.models.items()}
+    return _titled("Models", "model", markdown_table(heads, rows) + _sources("models", sources))
+
+
+def parameters(model: Model, catalogue: Catalogue) -> int:
+    """Parameters of one replica as the workload on a single GPU has them, vocabulary padded."""
+    one = Cluster("one", 1, 1, 0, 0.0, "none", "")
+    training = Training(global_batch_size=1, tokens=1.0)
+    job = Job(model, catalogue.gpus["h100"], one, training, Recipe())
+    (stage,) = build_workload(job).stages
+    return stage.parameters.total
+
+
+def _experts(model: Model) -> str:
+    if model.moe is None:
+        return ""
+    moe = model.moe
+    shared = f" + {moe.shared_ffn_hidden_size:,} shared" if moe.shared_ffn_hidden_size else ""
+    return f"{moe.top_k} of {moe.num_experts} x {moe.ffn_hidden_size:,}{shared}"
+
+
+def _gpus(catalogue: Catalogue) -> str:
+    rows = [
+        (
+            f"`{name}`",
+            gpu.architecture,
+            _tera(gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])),
+            _tera(gpu.peak_flops["fp8"]) if "fp8" in gpu.peak_flops else "",
+            f"{gpu.memory_bytes / 2**30:.1f}",
+            f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.2f}",
+            f"{gpu.nvlink_bytes_per_s / 1e9:g}",
+            f"{gpu.price_usd_per_hour:g}",
+        )
+        for name, gpu in catalogue.gpus.items()
+    ]
+    heads = (
+        "gpu",
+        "architecture",
+        "16-bit, dense TFLOP/s",
+        "8-bit",
+        "memory, GiB",
+        "DRAM, TB/s",
+        "NVLink, GB/s each way",
+        "$ an hour, assumed",
+    )
+    sources = (_gpu_sources(name, gpu) for name, gpu in catalogue.gpus.items())
+    return _titled("GPUs", "gpu", markdown_table(heads, rows)) + "".join(sources)
+
+
+def _gpu_sources(name: str, gpu: Gpu) -> str:
+    """Where each figure was published; fields with one source share a line."""
+    by_source: dict[str, list[str]] = {}
+    for field, source in gpu.sources.items():
+        by_source.setdefault(source, []).append(field)
+    return _sources(name, {"`, `".join(named): source for source, named in by_source.items()})
+
+
+def _sources(of: str, sources: Mapping[str, str]) -> str:
+    """A list that opens on a click, on the site as on a code host."""
+    lines = (f"- `{name}`: {' '.join(source.split())}" for name, source in sources.items())
+    summary = f"<summary>Sources of {of}</summary>"
+    return f'\n<details markdown="1">{summary}\n\n' + "\n".join(lines) + "\n\n</details>\n"
+
+
+def _tera(rate: float) -> str:
+    return f"{rate / 1e12:,.0f}"
+
+
+def _clusters() -> str:
+    rows, sources = [], {}
+    for name in _names("cluster"):
+        config = compose("config", [f"cluster={name}"])
+        cluster = build_value(Cluster, "cluster", config.cluster)
+        rows.append(
+            (
+                f"`{name}`",
+                f"{cluster.num_gpus:,} = {cluster.num_nodes:,} x {cluster.gpus_per_node}",
+                f"`{config.gpu.name}`",
+                f"{cluster.nics_per_node} x {cluster.nic_gbps:g}" if cluster.nics_per_node else "",
+                cluster.fabric,
+                str(cluster.domain),
+                cluster.nccl_version,
+            )
+        )
+        sources[name] = cluster.source
+    heads = (
+        "cluster",
+        "GPUs = nodes x each",
+        "gpu",
+        "NICs a node, Gb/s",
+        "fabric",
+        "GPUs joined by NVLink",
+        "NCCL",
+    )
+    table = markdown_table(heads, rows) + _sources("clusters", sources)
+    return _titled("Clusters", "cluster", table)
+
+
+def _frameworks(catalogue: Catalogue) -> str:
+    rows = [
+        (f"`{name}`", _comment("framework", name), _differences(framework), framework.source)
+        for name, framework in catalogue.frameworks.items()
+    ]
+    heads = ("framework", "what it is", "settings other than the defaults", "source")
+    return _titled("Frameworks", "framework", markdown_table(heads, rows))
+
+
+def _differences(framework: Framework) -> str:
+    changed = (
+        f"{field.name}={as_written(getattr(framework, field.name))}"
+        for field in fields(Framework)
+        if field.name not in ("name", "source")
+        and getattr(framework, field.name) != getattr(UNDECLARED, field.name)
+    )
+    return ", ".join(f"`{setting}`" for setting in changed)
+
+
+def _files(group: str, title: str) -> str:
+    """Any group: the comment at the top of each file, or its source, and what it sets."""
+    rows = []
+    for name in _names(group):
+        content: dict[str, Any] = yaml.safe_load(_text(group, name)) or {}
+        about = [_comment(group, name), str(content.pop("source", ""))]
+        content.pop("name", None)
+        content.pop("defaults", None)
+        sets = "<br>".join(f"`{key}: {value}`" for key, value in _flat(content).items())
+        rows.append((f"`{name}`", " ".join(part for part in about if part), sets))
+    return _titled(title, group, markdown_table((group, "what it is", "what it sets"), rows))
+
+
+def _flat(content: dict[str, Any]) -> dict[str, str]:
+    """Values by name, with what is inside a group named after it."""
+    flat: dict[str, str] = {}
+    for key, value in content.items():
+        inside = value.items() if isinstance(value, dict) else ()
+        flat |= {f"{key}.{name}": as_written(part) for name, part in inside}
+        if not inside:
+            flat[key] = as_written(value)
+    return flat
+
+
+def _titled(title: str, group: str, body: str) -> str:
+    return f"## {title}\n\n`{group}=`\n\n{body}"
+
+
+def _names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _text(group: str, name: str) -> str:
+    return (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _comment(group: str, name: str) -> str:
+    """The comment that a file begins with, as one paragraph."""
+    said = []
+    for line in _text(group, name).splitlines():
+        if not line.startswith("#"):
+            break
+        said.append(line.lstrip("# "))
+    return " ".join(said)

@@ -1,0 +1,110 @@
+"""The groups of settings: each has a valid value to vary, and checks that know what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra import compose
+
+from trainscout.commands.schemas import COMMANDS
+from trainscout.conf.build import build_question, build_value
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.optimizer.objective import Objective
+from trainscout.planning.study import Study, Target, WhatIf
+from trainscout.reference.settings import Check
+from trainscout.reports.launch import check_framework
+from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
+from trainscout.simulators.predictor.network.packet.settings import PacketSettings
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.registry import check_simulator
+
+VERIFICATIONS = ("none", "traced")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings that share a prefix. ``commands`` have them; ``value`` is a valid one to vary."""
+
+    prefix: str
+    commands: tuple[str, ...]
+    value: Any
+    check: Check
+
+
+def all_groups() -> list[Group]:
+    """Every group of every command, with the groups inside them, as a reader meets them.
+
+    Needs Hydra to be initialised on ``conf``.
+    """
+    declared = build_question(compose("config"))
+    groups: list[Group] = []
+    for prefix, cls in _classes().items():
+        commands = tuple(name for name, (_, classes) in COMMANDS.items() if prefix in classes)
+        value = getattr(declared, prefix, None) or _default(prefix, cls, commands)
+        groups.append(Group(prefix, commands, value, _check(prefix, declared.job)))
+        groups += _inside(prefix, commands)
+    plan = ("plan.py",)
+    study = build_value(Study, "sweep", compose("plan").sweep)
+    groups += [
+        Group("sweep", plan, study, Study.check),
+        Group("sweep.targets.<name>", plan, Target(), lambda target: target.check("target")),
+        Group("sweep.what_ifs.<name>", plan, WhatIf(), lambda what_if: what_if.check("what_if")),
+    ]
+    return groups
+
+
+def _classes() -> dict[str, type]:
+    return {prefix: cls for _, classes in COMMANDS.values() for prefix, cls in classes.items()}
+
+
+def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
+    config = "config" if commands[0] == "optimize.py" else commands[0].removesuffix(".py")
+    return build_value(cls, prefix, compose(config)[prefix])
+
+
+def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
+    """Groups inside a group: fields that are dataclasses, or go to one as they are."""
+    if prefix == "model":
+        model = load_catalogue().models["deepseek_v3"]
+        return [
+            Group(f"model.{name}", commands, getattr(model, name), lambda value: value.check())
+            for name in ("moe", "mla")
+        ]
+    if prefix == "network":
+        packet = PacketSettings()
+        return [
+            Group("network.packet", commands, packet, PacketSettings.check),
+            Group("network.packet.dcqcn", commands, packet.dcqcn, _unchecked),
+            Group("network.hybrid", commands, HybridSettings(), HybridSettings.check),
+        ]
+    return []
+
+
+def _check(prefix: str, job_of: Callable[[Recipe], Job]) -> Check:
+    checks: dict[str, Check] = {
+        "recipe": lambda recipe: _check_recipe(job_of(recipe)),
+        "launch": lambda choice: check_framework(choice.framework),
+        "objective": lambda choice: Objective(choice.names),
+        "simulator": lambda choice: check_simulator(choice.name, job_of(Recipe()).gpu),
+        "verify": lambda choice: require_choice("verify.name", choice.name, VERIFICATIONS),
+    }
+    return checks.get(prefix, lambda value: getattr(value, "check", _unchecked)())
+
+
+def _unchecked(*value: object) -> None:
+    """Paths and counts that only the place or the step they are for can refuse."""
+
+
+def _check_recipe(job: Job) -> None:
+    broken = why_invalid(job)
+    if broken is None:
+        return
+    # Rules say what would be right in the words they are shown with.
+    allowed = re.search(r"(?:is not one of|must be) (.+?)(?:, or left out)?$", broken.reason)
+    value = getattr(job.recipe, broken.field)
+    raise InputError(f"recipe.{broken.field}", value, broken.reason, allowed and allowed[1])
