@@ -164,8 +164,8 @@ def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | No
         words.append(f"{LAUNCH} starts it with Megatron-LM")
     if launch_files is not None:
         words.append(launch_files)
-    elif launch.lacking:
-        words.append("Megatron-LM cannot express: " + "; ".join(launch.lacking))
+    elif launch.unsupported:
+        words.append("Megatron-LM cannot express: " + "; ".join(launch.unsupported))
     return [("Launch #1", ". ".join(words))] if words else []
 
 

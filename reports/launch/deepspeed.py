@@ -28,15 +28,15 @@ _FILL_IN = (
 
 def launch(job: Job) -> Launch:
     """The files that launch a valid job under DeepSpeed."""
-    lacking = _lacking(job)
+    unsupported = _unsupported(job)
     impossible = _impossible(job)
     if impossible:
-        return Launch("deepspeed", TITLE, {}, lacking, _FILL_IN, impossible)
+        return Launch("deepspeed", TITLE, {}, unsupported, _FILL_IN, impossible)
     header = [
         *title_lines(job),
         "Runs deepspeed_train.py with deepspeed.json beside it (DeepSpeed 0.19, Transformers 5).",
         "Fill in: " + "; ".join(_FILL_IN),
-        *not_expressible(TITLE, lacking),
+        *not_expressible(TITLE, unsupported),
     ]
     program = [('"$here/deepspeed_train.py"',), ('"$@"',)]
     files = {
@@ -44,7 +44,7 @@ def launch(job: Job) -> Launch:
         "deepspeed.json": json.dumps(settings(job), indent=2) + "\n",
         "deepspeed_train.py": _script(job),
     }
-    return Launch("deepspeed", TITLE, files, lacking, _FILL_IN)
+    return Launch("deepspeed", TITLE, files, unsupported, _FILL_IN)
 
 
 def settings(job: Job) -> dict[str, object]:
@@ -103,24 +103,26 @@ def _impossible(job: Job) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _lacking(job: Job) -> tuple[str, ...]:
+def _unsupported(job: Job) -> tuple[str, ...]:
     recipe = job.recipe
-    lacks = []
+    missing = []
     if recipe.recompute == "selective":
-        lacks.append("recompute=selective (its models recompute whole layers or nothing: nothing)")
+        missing.append(
+            "recompute=selective (its models recompute whole layers or nothing: nothing)"
+        )
     if recipe.recompute_layers is not None:
-        lacks.append("recompute_layers (every layer is recomputed)")
+        missing.append("recompute_layers (every layer is recomputed)")
     if recipe.zero_stage and job.dp > 1 and recipe.overlap_param_gather and recipe.zero_stage < 3:
-        lacks.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
+        missing.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
     if job.framework.accumulate_grads_fp32 and not recipe.zero_stage and _is_half(job):
-        lacks.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
+        missing.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
     if job.training.optimizer == "adam_bf16":
-        lacks.append("optimizer=adam_bf16 (moments stay fp32)")
+        missing.append("optimizer=adam_bf16 (moments stay fp32)")
     if job.precision == "tf32":
-        lacks.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")
+        missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")
     if job.framework.cuda_graphs:
-        lacks.append("CUDA graphs, which framework.cuda_graphs assumes")
-    return tuple(lacks)
+        missing.append("CUDA graphs, which framework.cuda_graphs assumes")
+    return tuple(missing)
 
 
 def _hugging_face(model: Model) -> tuple[str, dict[str, object]] | None:

@@ -85,19 +85,19 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
 
 
 def format_launch(found: Sequence[Launch]) -> list[str]:
-    """One line per framework: its script and what it lacks, or why there is none."""
+    """One line per framework: its script and what it runs without, or why there is none."""
     lines = []
     for launch in found:
         if launch.impossible:
             lines.append(f"no {launch.title}: {'; '.join(launch.impossible)}")
         else:
-            lacks = f", without {'; '.join(launch.lacking)}" if launch.lacking else ""
-            lines.append(f"{launch.title}: {launch.script}{lacks}")
+            missing = f", without {'; '.join(launch.unsupported)}" if launch.unsupported else ""
+            lines.append(f"{launch.title}: {launch.script}{missing}")
     return lines
 
 
 def launch_note(found: Sequence[Launch], directory: str, *, whole: bool = True) -> str:
-    """The same in one paragraph: what ``directory`` has files for, what they lack, and who
+    """The same in one paragraph: what ``directory`` has files for, what they run without, and who
     cannot; why the latter cannot only when ``whole``."""
     able = [launch.title for launch in found if launch.script is not None]
     sentences = [f"{directory} has files for {', '.join([*able, 'Slurm'])}"] if able else []
@@ -109,19 +109,19 @@ def launch_note(found: Sequence[Launch], directory: str, *, whole: bool = True) 
         names = ", ".join(launch.title for launch in unable)
         sentences.append(f"{names} cannot run it ({directory}README.md says why)")
     for launch in found:
-        if launch.lacking and not launch.impossible:
-            sentences.append(f"{launch.title} runs it without {'; '.join(launch.lacking)}")
+        if launch.unsupported and not launch.impossible:
+            sentences.append(f"{launch.title} runs it without {'; '.join(launch.unsupported)}")
     return ". ".join(sentences)
 
 
 def launch_record(found: Sequence[Launch]) -> dict[str, object]:
-    """The same for programs: by framework, ``script`` (None: it cannot), ``files``, ``lacking``
-    and ``impossible``."""
+    """The same for programs: by framework, ``script`` (None: it cannot), ``files``,
+    ``unsupported`` and ``impossible``."""
     return {
         launch.framework: {
             "script": launch.script,
             "files": list(launch.files),
-            "lacking": list(launch.lacking),
+            "unsupported": list(launch.unsupported),
             "impossible": list(launch.impossible),
         }
         for launch in found
@@ -139,9 +139,9 @@ def _about(job: Job, found: Sequence[Launch]) -> str:
             f"Run `bash {launch.script}` on every node, or `sbatch {SLURM} {launch.script}`."
         ]
         lines += ["", "To fill in:", "", *_listed(launch.fill_in), ""]
-        if launch.lacking:
+        if launch.unsupported:
             lines += ["What the recipe asks for and it does otherwise:", ""]
-            lines += [*_listed(launch.lacking), ""]
+            lines += [*_listed(launch.unsupported), ""]
     return "\n".join(lines)
 
 

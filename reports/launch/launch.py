@@ -12,14 +12,14 @@ class Launch:
 
     ``framework`` is the name to choose it by, ``title`` the one people use. ``files`` maps names
     to texts, the shell script that starts them first; there are none when the framework cannot
-    run the job, and ``impossible`` says why. ``lacking`` says in words what the recipe asks for
-    that the files do not do: the job runs without it. ``fill_in`` names what no recipe knows.
+    run the job, and ``impossible`` says why. ``unsupported`` says in words what the recipe asks
+    for that the files do not do: the job runs without it. ``fill_in`` names what no recipe knows.
     """
 
     framework: str
     title: str
     files: Mapping[str, str]
-    lacking: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
     fill_in: tuple[str, ...] = ()
     impossible: tuple[str, ...] = ()
 

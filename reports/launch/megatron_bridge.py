@@ -37,15 +37,15 @@ _POSITION = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
 def launch(job: Job) -> Launch:
     """The files that launch a valid job under Megatron-Bridge."""
     impossible = megatron_core.impossible(job)
-    lacking = megatron_core.lacking(job) + _lacking(job)
+    unsupported = megatron_core.unsupported(job) + _unsupported(job)
     if impossible:
-        return Launch("megatron_bridge", TITLE, {}, lacking, _FILL_IN, impossible)
+        return Launch("megatron_bridge", TITLE, {}, unsupported, _FILL_IN, impossible)
     header = [
         *title_lines(job),
         "Runs megatron_bridge.py beside it, with Megatron-Bridge 0.3, the training loop of NeMo.",
         "Arguments override its configuration: train.train_iters=10",
         "Fill in: " + "; ".join(_FILL_IN),
-        *not_expressible(TITLE, lacking),
+        *not_expressible(TITLE, unsupported),
     ]
     environment = megatron_core.environment(job) | shared_environment(job)
     program = [('"$here/megatron_bridge.py"',), ('"$@"',)]
@@ -53,10 +53,10 @@ def launch(job: Job) -> Launch:
         "megatron_bridge.sh": shell_script(header, environment, [HERE], job, program),
         "megatron_bridge.py": _module(job),
     }
-    return Launch("megatron_bridge", TITLE, files, lacking, _FILL_IN)
+    return Launch("megatron_bridge", TITLE, files, unsupported, _FILL_IN)
 
 
-def _lacking(job: Job) -> tuple[str, ...]:
+def _unsupported(job: Job) -> tuple[str, ...]:
     """What Megatron-Bridge changes that Megatron-Core does not."""
     if job.recipe.zero_stage >= 2 and job.framework.fused_wgrad:
         return ("framework.fused_wgrad (it turns it off under Megatron-FSDP)",)

@@ -132,31 +132,31 @@ def layout(job: Job) -> str:
     return "|".join(parts)
 
 
-def lacking(job: Job) -> tuple[str, ...]:
+def unsupported(job: Job) -> tuple[str, ...]:
     """What the recipe asks for and Megatron-Core does otherwise, in words."""
     recipe = job.recipe
-    lacks = []
+    missing = []
     if recipe.schedule == "gpipe" and recipe.pp > 1:
-        lacks.append("schedule=gpipe (Megatron runs 1F1B)")
+        missing.append("schedule=gpipe (Megatron runs 1F1B)")
     if recipe.recompute_taper:
-        lacks.append("recompute_taper (Megatron recomputes as many layers on every stage)")
+        missing.append("recompute_taper (Megatron recomputes as many layers on every stage)")
     if recipe.recompute == "selective":
         named = (recipe.recompute_modules or "core_attn").split("+")
         unnamed = [module for module in named if not _can_recompute(job, module)]
         if unnamed:
-            lacks.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
+            missing.append(f"recompute_modules={'+'.join(sorted(unnamed))}")
     if job.precision == "tf32":
-        lacks.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
+        missing.append("precision=tf32 (set torch.backends.cuda.matmul.allow_tf32 in the script)")
     if job.attention != "unfused" and job.precision in ("fp32", "tf32"):
-        lacks.append(
+        missing.append(
             f"attention=flash in {job.precision} (FlashAttention 2 needs bf16 or fp16; "
             "framework.attention=unfused runs everywhere)"
         )
     if job.model.moe is not None and not grouped_gemm(job):
-        lacks.append(f"grouped GEMM in {job.precision} (Megatron has it for bf16 models)")
+        missing.append(f"grouped GEMM in {job.precision} (Megatron has it for bf16 models)")
     if job.framework.cuda_graphs:
-        lacks.append("CUDA graphs, which framework.cuda_graphs assumes (see --cuda-graph-impl)")
-    return tuple(lacks)
+        missing.append("CUDA graphs, which framework.cuda_graphs assumes (see --cuda-graph-impl)")
+    return tuple(missing)
 
 
 def impossible(job: Job) -> tuple[str, ...]:

@@ -38,13 +38,13 @@ _DISPATCHER: dict[str, Arguments] = {
 
 @dataclass(frozen=True)
 class MegatronCommand:
-    """``arguments`` are groups of one option with its values; ``lacking`` says in words what
+    """``arguments`` are groups of one option with its values; ``unsupported`` says in words what
     the recipe asks for that Megatron-LM cannot express, ``impossible`` why it would not start."""
 
     job: Job
     environment: dict[str, str]
     arguments: tuple[tuple[str, ...], ...]
-    lacking: tuple[str, ...]
+    unsupported: tuple[str, ...]
     impossible: tuple[str, ...]
 
     def script(self) -> str:
@@ -53,7 +53,7 @@ class MegatronCommand:
             *title_lines(self.job),
             "Runs in a checkout of Megatron-LM (core 0.13 or later).",
             "Fill in: " + "; ".join(_FILL_IN),
-            *not_expressible(TITLE, self.lacking),
+            *not_expressible(TITLE, self.unsupported),
             *(f"Megatron-LM refuses this: {reason}" for reason in self.impossible),
         ]
         checkpoints = (
@@ -80,7 +80,7 @@ def megatron_launch(job: Job) -> MegatronCommand:
         job,
         megatron_core.environment(job) | shared_environment(job),
         tuple(arguments),
-        megatron_core.lacking(job),
+        megatron_core.unsupported(job),
         megatron_core.impossible(job) + _refused(job),
     )
 
@@ -89,7 +89,7 @@ def launch(job: Job) -> Launch:
     """The files that launch a valid job under Megatron-LM."""
     command = megatron_launch(job)
     files = {} if command.impossible else {"megatron_lm.sh": command.script()}
-    return Launch("megatron_lm", TITLE, files, command.lacking, _FILL_IN, command.impossible)
+    return Launch("megatron_lm", TITLE, files, command.unsupported, _FILL_IN, command.impossible)
 
 
 def _refused(job: Job) -> tuple[str, ...]:

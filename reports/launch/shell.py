@@ -38,8 +38,8 @@ def comment(lines: Iterable[str]) -> list[str]:
     return wrapped
 
 
-def not_expressible(title: str, lacking: Sequence[str]) -> list[str]:
-    return [f"Not expressible in {title}: {lack}" for lack in lacking]
+def not_expressible(title: str, unsupported: Sequence[str]) -> list[str]:
+    return [f"Not expressible in {title}: {each}" for each in unsupported]
 
 
 def shell_script(

@@ -32,13 +32,13 @@ def launch(job: Job) -> Launch:
     """The files that launch a valid job under TorchTitan."""
     impossible = cannot_build(job.model) + _impossible(job)
     if impossible:
-        return Launch("torchtitan", TITLE, {}, _lacking(job), _FILL_IN, impossible)
-    lacking = _lacking(job)
+        return Launch("torchtitan", TITLE, {}, _unsupported(job), _FILL_IN, impossible)
+    unsupported = _unsupported(job)
     header = [
         *title_lines(job),
         f"Runs TorchTitan 0.3 with {MODULE}.py beside it; arguments override both.",
         "Fill in: " + "; ".join(_FILL_IN),
-        *not_expressible(TITLE, lacking),
+        *not_expressible(TITLE, unsupported),
     ]
     saved = (
         '--checkpoint.enable --checkpoint.folder "$CHECKPOINTS" '
@@ -64,7 +64,7 @@ def launch(job: Job) -> Launch:
         "torchtitan.sh": shell_script(header, shared_environment(job), preparation, job, program),
         f"{MODULE}.py": module_source(job),
     }
-    return Launch("torchtitan", TITLE, files, lacking, _FILL_IN)
+    return Launch("torchtitan", TITLE, files, unsupported, _FILL_IN)
 
 
 def arguments(job: Job) -> Arguments:
@@ -165,30 +165,30 @@ def _impossible(job: Job) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _lacking(job: Job) -> tuple[str, ...]:
+def _unsupported(job: Job) -> tuple[str, ...]:
     recipe, moe = job.recipe, job.model.moe
     modules = recipe.recompute_modules or "core_attn"
-    lacks = []
+    missing = []
     if recipe.recompute == "selective" and modules != "operations":
-        lacks.append(f"recompute_modules={modules} (it recomputes by operation: operations)")
+        missing.append(f"recompute_modules={modules} (it recomputes by operation: operations)")
     if recipe.recompute_layers is not None or recipe.recompute_taper:
-        lacks.append("recompute_layers, recompute_taper (it recomputes every layer)")
+        missing.append("recompute_layers, recompute_taper (it recomputes every layer)")
     if recipe.zero_stage == 1 and recipe.pp == 1:
-        lacks.append("zero_stage=1 (FSDP2 shards gradients too, every micro-batch)")
+        missing.append("zero_stage=1 (FSDP2 shards gradients too, every micro-batch)")
     if recipe.zero_stage == 0 and recipe.cp > 1:
-        lacks.append("zero_stage=0 with cp > 1 (it shards over context-parallel ranks)")
+        missing.append("zero_stage=0 with cp > 1 (it shards over context-parallel ranks)")
     if recipe.zero_stage == 1 and job.dp > 1 and not recipe.overlap_grad_reduce:
-        lacks.append("overlap_grad_reduce=false (FSDP2 always overlaps)")
+        missing.append("overlap_grad_reduce=false (FSDP2 always overlaps)")
     if recipe.use_tp_pp_dp_mapping and recipe.pp > 1:
-        lacks.append("use_tp_pp_dp_mapping (stages of a pipeline lie apart)")
+        missing.append("use_tp_pp_dp_mapping (stages of a pipeline lie apart)")
     if recipe.overlap_moe_expert_parallel_comm:
-        lacks.append("overlap_moe_expert_parallel_comm")
+        missing.append("overlap_moe_expert_parallel_comm")
     if moe is not None and moe.capacity_factor is not None:
-        lacks.append("moe.capacity_factor (it drops no token)")
+        missing.append("moe.capacity_factor (it drops no token)")
     if moe is not None and moe.dispatcher == "allgather":
-        lacks.append("moe.dispatcher=allgather (alltoall takes its place)")
+        missing.append("moe.dispatcher=allgather (alltoall takes its place)")
     if job.precision == "tf32":
-        lacks.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
+        missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
     if job.framework.cuda_graphs and not _cuda_graphs(job):
-        lacks.append("CUDA graphs under pipelines or experts")
-    return tuple(lacks)
+        missing.append("CUDA graphs under pipelines or experts")
+    return tuple(missing)

@@ -16,7 +16,7 @@ from trainscout.conf.failures import NOTHING_FITS, OK
 from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.comparison.record import comparison_csv, comparison_record
 from trainscout.reports.comparison.report import answer_line, comparison_report
-from trainscout.reports.given.report import given_record, given_report
+from trainscout.reports.launch_import.report import imported_record, imported_report
 from trainscout.reports.terminal import show
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.registry import get_simulator
@@ -42,7 +42,7 @@ def explain(config: DictConfig) -> int:
     if output.format == "json":
         record = comparison_record(comparison)
         if plan.given is not None:
-            record["given"] = given_record(plan.given)
+            record["given"] = imported_record(plan.given)
         show_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
         return code
     if output.format == "csv":
@@ -52,7 +52,7 @@ def explain(config: DictConfig) -> int:
         show(answer_line(comparison))
         return code
     everything = output.verbosity == "verbose"
-    parts = [] if plan.given is None else [given_report(plan.given, everything=everything)]
+    parts = [] if plan.given is None else [imported_report(plan.given, everything=everything)]
     parts.append(
         comparison_report(comparison, stored_step_s=plan.stored_step_s, everything=everything)
     )

@@ -18,7 +18,7 @@ from trainscout.conf.build import build_question, build_value
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space, compile_space
 from trainscout.optimizer.warm_start import read_recipes
-from trainscout.reports.given import TORCHTITAN, Given, read_given
+from trainscout.reports.launch_import import TORCHTITAN, ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Model, Recipe
@@ -56,7 +56,7 @@ class ExplanationPlan:
     first: Compared
     other: Compared | None
     search_best: bool
-    given: Given | None
+    given: ImportedLaunch | None
     stored_step_s: float | None
 
 
@@ -70,7 +70,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     declared, given = build_question(config), None
     said = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if config.given is not None:
-        given = read_given(config.given, declared, said, _declared_model, _declared_framework)
+        given = read_launch(config.given, declared, said, _declared_model, _declared_framework)
         declared = given.declared
         declared.check()
     a, b = (_fields(config[name]) for name in ("a", "b"))

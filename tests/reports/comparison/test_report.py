@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.reports.comparison.samples import predictions, space
-from tests.reports.given.samples import CONF
+from tests.reports.launch_import.samples import CONF
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
 from trainscout.reports.comparison import Predictions, compare

@@ -159,9 +159,9 @@ def test_fp8_runs_beside_bf16():
 
 def test_what_megatron_lacks_is_said():
     launch = megatron_launch(job_of(Recipe(pp=2, schedule="gpipe")))
-    assert any("gpipe" in lack for lack in launch.lacking)
+    assert any("gpipe" in lack for lack in launch.unsupported)
     assert "# Not expressible in Megatron-LM: schedule=gpipe" in launch.script()
-    assert megatron_launch(job_of(Recipe(pp=2))).lacking == ()
+    assert megatron_launch(job_of(Recipe(pp=2))).unsupported == ()
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_flash_attention_needs_halves(precision, compute_capability, attention, 
         framework=Framework(attention=attention),
     )
     launch = megatron_launch(job)
-    assert any("attention=flash" in lack for lack in launch.lacking) == lacks
+    assert any("attention=flash" in lack for lack in launch.unsupported) == lacks
     flash = attention == "flash" and compute_capability >= 8
     assert f"--attention-backend {'flash' if flash else 'unfused'}" in launch.script()
 

@@ -149,10 +149,10 @@ def test_sharding(stage, reshard, lacks):
     job = dense_job(Recipe(zero_stage=stage, overlap_grad_reduce=True))
     words = words_of(job)
     assert words[words.index("--parallelism.fsdp-reshard-after-forward") + 1] == reshard
-    assert any("zero_stage" in lack for lack in launch(job).lacking) == lacks
+    assert any("zero_stage" in lack for lack in launch(job).unsupported) == lacks
     # What is sharded is predicted beside computation without being asked for.
     unasked = replace(job, recipe=Recipe(zero_stage=stage))
-    assert any("overlap" in lack for lack in launch(unasked).lacking) == lacks
+    assert any("overlap" in lack for lack in launch(unasked).unsupported) == lacks
 
 
 def test_replicas_that_share_nothing():

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from trainscout.reports.given.given import Reading
-from trainscout.reports.given.megatron_model import ModelArguments
-from trainscout.reports.given.options import Options
-from trainscout.reports.given.pipeline_split import pipeline_split
+from trainscout.reports.launch_import.imported import Reading
+from trainscout.reports.launch_import.megatron_model import ModelArguments
+from trainscout.reports.launch_import.options import Options
+from trainscout.reports.launch_import.pipeline_split import pipeline_split
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Model, Recipe, Training

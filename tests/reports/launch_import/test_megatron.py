@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reports.given.samples import read
+from tests.reports.launch_import.samples import read
 from tests.samples import CLUSTER, MODEL, TRAINING
-from trainscout.reports.given.megatron import MegatronArguments
-from trainscout.reports.given.options import Options
+from trainscout.reports.launch_import.megatron import MegatronArguments
+from trainscout.reports.launch_import.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Mla, Recipe
 

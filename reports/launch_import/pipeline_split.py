@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from trainscout.reports.given.options import Options
+from trainscout.reports.launch_import.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Model
 from trainscout.simulators.predictor.question.layout import split_layers

@@ -10,7 +10,7 @@ import yaml
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
-from trainscout.reports.given import Given, read_given
+from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Model
 from trainscout.simulators.predictor.question.question import Question
@@ -28,8 +28,8 @@ def framework(name: str) -> Framework:
     return build_value(Framework, "framework", _file("framework", name))
 
 
-def read(given: str, said: tuple[str, ...] = (), **declared: Any) -> Given:
-    return read_given(given, replace(BASE, **declared), said, model, framework)
+def read(given: str, said: tuple[str, ...] = (), **declared: Any) -> ImportedLaunch:
+    return read_launch(given, replace(BASE, **declared), said, model, framework)
 
 
 def _file(group: str, name: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 
-from trainscout.reports.given.given import Unknown
-from trainscout.reports.given.shell_values import is_known, shown
+from trainscout.reports.launch_import.imported import Unknown
+from trainscout.reports.launch_import.shell_values import is_known, shown
 from trainscout.simulators.predictor.question.errors import InputError
 
 # Names of launch arguments share most of their words: only nearly equal ones are mistyped.

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from trainscout.reports.given.given import Reading
-from trainscout.reports.given.options import Options
-from trainscout.reports.given.torchtitan_presets import CONFIGURATIONS, FLAVORS
+from trainscout.reports.launch_import.imported import Reading
+from trainscout.reports.launch_import.options import Options
+from trainscout.reports.launch_import.torchtitan_presets import CONFIGURATIONS, FLAVORS
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Model, Recipe, Training

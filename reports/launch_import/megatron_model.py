@@ -1,4 +1,4 @@
-"""The model that Megatron-LM arguments describe; see ``reports.given.megatron``."""
+"""The model that Megatron-LM arguments describe; see ``reports.launch_import.megatron``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 from typing import Any
 
-from trainscout.reports.given.options import Options
+from trainscout.reports.launch_import.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Model
 from trainscout.simulators.predictor.question.model import MOST_LAYERS, Mla, Moe

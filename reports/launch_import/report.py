@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.reports.given.given import Given
+from trainscout.reports.launch_import.imported import ImportedLaunch
 
 
-def given_report(given: Given, *, everything: bool = False) -> RenderableType:
+def imported_report(given: ImportedLaunch, *, everything: bool = False) -> RenderableType:
     """What was read, and every argument that was not; those without effect are only counted
     unless ``everything`` is asked for."""
     reading = given.reading
@@ -40,7 +40,7 @@ def given_report(given: Given, *, everything: bool = False) -> RenderableType:
     return Group(grid, Text())
 
 
-def given_record(given: Given) -> dict[str, Any]:
+def imported_record(given: ImportedLaunch) -> dict[str, Any]:
     """JSON-ready: the declarations and the recipe that were read, and what was not understood."""
     declared = given.declared
     return {

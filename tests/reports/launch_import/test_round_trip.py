@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tests.reports.given.samples import BASE, framework, model
+from tests.reports.launch_import.samples import BASE, framework, model
 from tests.samples import GPU
 from trainscout.pruning.equivalence import plainest
-from trainscout.reports.given import read_given
 from trainscout.reports.launch import megatron_launch, torchtitan
+from trainscout.reports.launch_import import read_launch
 from trainscout.simulators.predictor.question.job import Cluster, Job, Recipe, Training
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -98,10 +98,10 @@ def test_megatron_scripts_say_their_job(tmp_path_factory, name, recipe):
     assume(why_invalid(job) is None)
     command = megatron_launch(job)
     assume(not command.impossible)
-    assume(not command.lacking)
+    assume(not command.unsupported)
     script = tmp_path_factory.mktemp("launch") / "run.sh"
     script.write_text(command.script())
-    read = read_given(str(script), replace(BASE, framework=CORE), (), model, framework)
+    read = read_launch(str(script), replace(BASE, framework=CORE), (), model, framework)
     assert read.reading.unknown == ()
     assert read.declared.cluster.num_gpus == CLUSTER.num_gpus
     found = read.declared.model
@@ -143,7 +143,7 @@ def test_torchtitan_scripts_say_their_recipe(tmp_path, name, recipe):
     files = torchtitan.launch(job).files
     script = tmp_path / "torchtitan.sh"
     script.write_text(files["torchtitan.sh"])
-    read = read_given(str(script), replace(BASE, model=shape), (), model, framework)
+    read = read_launch(str(script), replace(BASE, model=shape), (), model, framework)
     assert read.reading.unknown == ()
     assert read.declared.training.global_batch_size == TRAINING.global_batch_size
     again = read.declared.job(read.recipe)

@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.given.given import Given
-from trainscout.reports.given.launcher import GpuCount, gpu_count
-from trainscout.reports.given.megatron import TITLE, MegatronArguments
-from trainscout.reports.given.options import Options
-from trainscout.reports.given.shell import Command, Script, read_script
-from trainscout.reports.given.shell_values import is_known, shown
-from trainscout.reports.given.shell_words import MOST_BYTES
-from trainscout.reports.given.torchtitan import TITLE as TORCHTITAN
-from trainscout.reports.given.torchtitan import TorchTitanArguments, words_of_table
+from trainscout.reports.launch_import.imported import ImportedLaunch
+from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
+from trainscout.reports.launch_import.megatron import TITLE, MegatronArguments
+from trainscout.reports.launch_import.options import Options
+from trainscout.reports.launch_import.shell import Command, Script, read_script
+from trainscout.reports.launch_import.shell_values import is_known, shown
+from trainscout.reports.launch_import.shell_words import MOST_BYTES
+from trainscout.reports.launch_import.torchtitan import TITLE as TORCHTITAN
+from trainscout.reports.launch_import.torchtitan import TorchTitanArguments, words_of_table
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Cluster, Model
@@ -33,13 +33,13 @@ _ALLOWED = (
 _TYPED = "the command line"
 
 
-def read_given(
+def read_launch(
     given: str,
     base: Question,
     said: Collection[str],
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
-) -> Given:
+) -> ImportedLaunch:
     """The job that ``given`` (a path, or arguments) describes.
 
     Args:
@@ -76,7 +76,7 @@ def read_given(
     return _noting(_megatron(arguments, exported, origin, base, said, count), script)
 
 
-def _noting(given: Given, script: Script) -> Given:
+def _noting(given: ImportedLaunch, script: Script) -> ImportedLaunch:
     """With what the script does that was not followed."""
     passed = tuple(f"not followed: {what}" for what in script.not_followed)
     reading = replace(given.reading, notes=(*given.reading.notes, *passed))
@@ -196,7 +196,7 @@ def _megatron(
     base: Question,
     said: Collection[str],
     count: GpuCount,
-) -> Given:
+) -> ImportedLaunch:
     arguments = MegatronArguments(Options(words), environment)
     model = _model(arguments.model.fields(base.model), base.model, origin, said)
     recipe = arguments.recipe(model)
@@ -214,7 +214,7 @@ def _megatron(
         said,
     )
     declared = Question(model, base.gpu, cluster, training, framework)
-    return Given(TITLE, origin, declared, recipe, arguments.reading())
+    return ImportedLaunch(TITLE, origin, declared, recipe, arguments.reading())
 
 
 def _model(fields: dict[str, Any], base: Model, origin: str, said: Collection[str]) -> Model:
@@ -278,7 +278,7 @@ def _torchtitan(
     model_named: Callable[[str], Model],
     framework_named: Callable[[str], Framework],
     count: GpuCount,
-) -> Given:
+) -> ImportedLaunch:
     arguments = TorchTitanArguments(words)
     model = base.model
     if arguments.model_name is not None:
@@ -296,4 +296,4 @@ def _torchtitan(
     framework = arguments.framework(framework, model, recipe)
     framework = _kept("framework", framework, base.framework, said)
     declared = Question(model, base.gpu, cluster, training, framework)
-    return Given(TORCHTITAN, origin, declared, recipe, arguments.reading())
+    return ImportedLaunch(TORCHTITAN, origin, declared, recipe, arguments.reading())

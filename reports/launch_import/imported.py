@@ -33,7 +33,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Given:
+class ImportedLaunch:
     """A job as launch arguments describe it.
 
     ``framework`` names the software whose arguments they are, ``origin`` the file (or

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainscout.reports.given.shell_values import Variables, is_known, shown
-from trainscout.reports.given.shell_words import Array, Operator, Token, Word, tokens_of
+from trainscout.reports.launch_import.shell_values import Variables, is_known, shown
+from trainscout.reports.launch_import.shell_words import Array, Operator, Token, Word, tokens_of
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
