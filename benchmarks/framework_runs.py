@@ -17,12 +17,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.score import summarise
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
-from trainscout.simulators.virtual_cluster.execution.declarations import (
-    load_cluster,
-    load_framework,
-)
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 DATA = Path(__file__).parent / "data"
@@ -59,8 +56,8 @@ def predicted_s(row: pd.Series, folder: Path) -> float:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
     subprocess.run(command, cwd=folder, check=True, capture_output=True, env=environment)
-    cluster, gpu = load_cluster(row["cluster"], row["gpu"])
-    framework = load_framework(row["framework"])
+    cluster, gpu = load_catalogue().machines(row["cluster"], row["gpu"])
+    framework = load_catalogue().frameworks[row["framework"]]
     traces = read_directory(folder / "traces")
     return replay_ranks(traces, gpu, cluster, framework, host="declared").step_time_s
 

@@ -20,8 +20,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
-from trainscout.simulators.virtual_cluster.execution.declarations import load_cluster
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--size", default="small")
     given = parser.parse_args()
     few, many = given.steps, 2 * given.steps
-    cluster, gpu = load_cluster("h800_96")
+    cluster, gpu = load_catalogue().machines("h800_96")
     with tempfile.TemporaryDirectory() as folder:
         one = ["--rank", "0", "--no-check", "--output", str(Path(folder) / "run")]
         traced = [run("run", one, steps, given.size) for steps in (few, many)]

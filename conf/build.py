@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trainscout.conf.histograms import with_histogram
 from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
-from trainscout.conf.schema import structured
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
@@ -76,35 +73,25 @@ def build_value(cls: type[T], field: str, given: object) -> T:
     """An instance of dataclass ``cls`` from a mapping, typed as its schema says.
 
     Args:
-        cls: a frozen dataclass of numbers, text, dictionaries of them and further dataclasses.
-        field: the dotted name of the value, for error messages (``model``).
-        given: what the user declared, as a mapping or a ``DictConfig``.
+        cls, field: see ``typed_value``.
+        given: what the user declared, as a mapping or a ``DictConfig``, whose interpolations
+            are resolved.
 
     Raises:
         InputError: for a missing, unknown, mistyped or non-finite field.
     """
-    twin = structured(cls)
-    # Through plain values, because a DictConfig that got unknown keys by "+" keeps them.
-    plain = OmegaConf.to_container(given) if isinstance(given, DictConfig) else given
-    if not isinstance(plain, Mapping):
-        names = ", ".join(entry.name for entry in dataclasses.fields(twin))
-        raise InputError(field, plain, "is not a group of fields", f"the fields {names}")
-    try:
-        if isinstance(given, DictConfig):
-            plain = typing.cast(dict[str, Any], OmegaConf.to_container(given, resolve=True))
-        schema = OmegaConf.create({field: twin})
-        merged = OmegaConf.merge(schema, {field: dict(plain)})
-        values = OmegaConf.to_container(merged, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        # OmegaConf names the key from the root of the tree it was working on.
-        key = str(error.full_key or "").removeprefix(f"{field}.")
-        raise explain_omegaconf_error(error, f"{field}.{key}", _value_at(plain, key)) from error
-    typed = typing.cast(dict[str, Any], values)[field]
-    _require_finite(field, typed)
-    return _frozen(cls, typed)
+    if isinstance(given, DictConfig):
+        try:
+            given = OmegaConf.to_container(given, resolve=True)
+        except OmegaConfBaseException as error:
+            plain = OmegaConf.to_container(given)
+            # OmegaConf names the key from the root of the tree it was working on.
+            key = str(error.full_key or "").removeprefix(f"{field}.")
+            raise explain_omegaconf_error(error, f"{field}.{key}", _at(plain, key)) from error
+    return typed_value(cls, field, given)
 
 
-def _value_at(plain: object, key: str) -> object:
+def _at(plain: object, key: str) -> object:
     for name in key.split("."):
         plain = plain.get(name) if isinstance(plain, Mapping) else None
     return plain
@@ -114,36 +101,3 @@ def _group(cfg: DictConfig | Mapping[str, Any], group: str) -> object:
     if group not in cfg:
         raise InputError(group, "???", "is missing")
     return cfg[group]
-
-
-def _require_finite(field: str, value: object) -> None:
-    """Refuse NaN and infinities wherever they are; check() does not look at every field."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _require_finite(f"{field}.{key}", item)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InputError(field, value, "is out of range", "a finite number")
-
-
-def _frozen(cls: type[T], values: Mapping[str, Any]) -> T:
-    hints = typing.get_type_hints(cls)
-    arguments = {}
-    for name, value in values.items():
-        inner = _dataclass_in(hints[name])
-        if inner is None or value is None:
-            # OmegaConf makes lists of tuples, which could not be hashed.
-            arguments[name] = tuple(value) if isinstance(value, list) else value
-        elif typing.get_origin(hints[name]) is dict:
-            arguments[name] = {key: _frozen(inner, item) for key, item in value.items()}
-        else:
-            arguments[name] = _frozen(inner, value)
-    return cls(**arguments)
-
-
-def _dataclass_in(hint: Any) -> type[Any] | None:
-    nested = isinstance(hint, types.UnionType) or typing.get_origin(hint) is dict
-    parts = typing.get_args(hint) if nested else (hint,)
-    for part in parts:
-        if isinstance(part, type) and dataclasses.is_dataclass(part):
-            return part
-    return None

@@ -1,51 +1,167 @@
-"""The declarations that ship in ``conf/``, as values, for commands that look names up."""
+"""What ``conf`` and a user's own folders declare, for commands, API and laboratory alike.
+
+A declaration is one YAML file of its group's folder, and its name the file's. Nothing is read
+before it is asked for, and Hydra is not needed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import yaml
-
-from trainscout.conf.build import build_value
+from trainscout.conf.histograms import with_histogram
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Gpu, Model
+from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Training
 
-_DIRECTORY = Path(__file__).parent
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.network.topology import SwitchFabric
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+class Group(Mapping[str, T], Generic[T]):
+    """The declarations of one group by name, each read and checked when first asked for.
+
+    Folders that stand first hide what later ones declare under the same name.
+    """
+
+    def __init__(self, group: str, cls: type[T], folders: tuple[Path, ...]) -> None:
+        self.group = group
+        self._cls = cls
+        self._folders = folders
+        self._read: dict[str, T] = {}
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._read:
+            self._read[name] = self._load(self.file(name))
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({file.stem for each in self._folders for file in each.glob("*.yaml")}))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return any((folder / f"{name}.yaml").is_file() for folder in self._folders)
+
+    def file(self, name: str) -> Path:
+        """Where a declaration stands.
+
+        Raises:
+            KeyError: for a name that is not declared.
+        """
+        for folder in self._folders:
+            if (folder / f"{name}.yaml").is_file():
+                return folder / f"{name}.yaml"
+        raise KeyError(name)
+
+    def chosen(self, field: str, name: str) -> T:
+        """The declaration of a name, or of a YAML file anywhere by its path.
+
+        Raises:
+            InputError: naming the field, for a name that is not declared, and for a file that is
+                no declaration of this group.
+        """
+        if name.endswith(".yaml") and Path(name).is_file():
+            return self._load(Path(name))
+        if name not in self:
+            raise InputError(field, name, "is not declared", self)
+        return self[name]
+
+    def _load(self, file: Path) -> T:
+        content = read_yaml(file, self.group)
+        if isinstance(content, dict):
+            content.pop("defaults", None)  # what Hydra composes it with
+        try:
+            value: Any = typed_value(self._cls, self.group, content)
+            value.check()
+            return with_histogram(value) if isinstance(value, Model) else value
+        except InputError as error:
+            where = f"{file.name}: {error.field}"
+            raise InputError(
+                where, error.value, error.problem, error.allowed, error.nearest
+            ) from error
+
+
 class Catalogue:
-    """Question GPUs, models and frameworks by the name of their file."""
+    """The groups that a question is put together from."""
 
-    gpus: dict[str, Gpu]
-    models: dict[str, Model]
-    frameworks: dict[str, Framework]
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self._folders = folders
+        self.models = self._group("model", Model)
+        self.gpus = self._group("gpu", Gpu)
+        self.clusters = self._group("cluster", Cluster)
+        self.trainings = self._group("training", Training)
+        self.frameworks = self._group("framework", Framework)
+
+    @functools.cached_property
+    def topologies(self) -> Group[SwitchFabric]:
+        # Not every question has switches, and networks take long to import.
+        from trainscout.simulators.predictor.network.topology import SwitchFabric
+
+        return self._group("topology", SwitchFabric)
+
+    def _group(self, name: str, cls: type[T]) -> Group[T]:
+        return Group(name, cls, tuple(folder / name for folder in self._folders))
+
+    def machines(
+        self, cluster: str, gpu: str | None = None, *, prefix: str = ""
+    ) -> tuple[Cluster, Gpu]:
+        """A cluster by name or file, and its GPUs, or others in their place.
+
+        Args:
+            prefix: what stands before the names of the two options in messages (``--``).
+
+        Raises:
+            InputError: for what is not declared, or a cluster that does not say its GPUs.
+        """
+        declared = self.clusters.chosen(f"{prefix}cluster", cluster)
+        file = self.clusters.file(cluster) if cluster in self.clusters else Path(cluster)
+        name = gpu or _own_gpu(read_yaml(file))
+        if name is None:
+            problem = "does not say which GPU it has"
+            raise InputError(f"{prefix}cluster", cluster, problem, f"{prefix}gpu")
+        return declared, self.gpus.chosen(f"{prefix}gpu", name)
 
 
-def load_catalogue() -> Catalogue:
-    """Every file of the groups ``gpu``, ``model`` and ``framework``, checked.
+def _own_gpu(content: Mapping[str, Any]) -> str | None:
+    """The GPU that a cluster's defaults list, as Hydra composes them, chooses."""
+    for each in content.get("defaults", ()):
+        if isinstance(each, dict):
+            for group, name in each.items():
+                if str(group).endswith("gpu@_global_.gpu"):
+                    return str(name)
+    return None
+
+
+def load_catalogue(*folders: Path) -> Catalogue:
+    """What these folders declare (each with folders ``gpu``, ``model``, ...), and what ships.
+
+    Without folders it is the same catalogue throughout a process.
+    """
+    return Catalogue((*folders, DECLARATIONS)) if folders else _shipped()
+
+
+@functools.cache
+def _shipped() -> Catalogue:
+    return Catalogue((DECLARATIONS,))
+
+
+def declared_gpus(folder: Path | None) -> Mapping[str, Gpu]:
+    """The GPUs of one folder (``--gpus``), or those that ship.
 
     Raises:
-        InputError: for a declaration that cannot be used.
+        InputError: when the folder holds none, or a file is no such declaration.
     """
-    catalogue = Catalogue(
-        gpus=_load("gpu", Gpu),
-        models=_load("model", Model),
-        frameworks=_load("framework", Framework),
-    )
-    for group in (catalogue.gpus, catalogue.models, catalogue.frameworks):
-        for declared in group.values():
-            declared.check()
-    return catalogue
-
-
-def _load(group: str, cls: type[T]) -> dict[str, T]:
-    files = sorted((_DIRECTORY / group).glob("*.yaml"))
-    return {
-        file.stem: build_value(cls, group, yaml.safe_load(file.read_text(encoding="utf-8")))
-        for file in files
-    }
+    if folder is None:
+        return load_catalogue().gpus
+    gpus = dict(Group("gpu", Gpu, (folder,)))
+    if not gpus:
+        raise InputError("--gpus", folder, "holds no GPU declaration", "a folder like conf/gpu")
+    return gpus

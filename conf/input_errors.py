@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import traceback
 from collections.abc import Iterator
@@ -24,9 +23,8 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from trainscout.simulators.predictor.question.errors import InputError, nearest_name
-
-_KIND = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+from trainscout.simulators.predictor.io.values import MISSING, expected, unknown_name
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 def explain_hydra_error(error: BaseException) -> InputError | None:
@@ -62,16 +60,17 @@ def explain_omegaconf_error(
     """What is wrong with value ``given`` of the dotted name ``field``."""
     unknown = isinstance(error, ConfigKeyError | ConfigAttributeError)
     if unknown and isinstance(error.parent_node, DictConfig):
-        if (told := _told_otherwise(field)) is not None:
-            return InputError(field, given, *told)
-        names = sorted(str(key) for key in error.parent_node if key != "hydra")
-        nearest = nearest_name(str(error.key), names)
-        return InputError(field, given, "is not a known name", names, nearest)
-    expected = _expected(error.child_node)
+        if field == "recipe":
+            problem = "a search chooses the recipe"
+            allowed = "space.knobs.tp=8 to hold a knob; or simulate.py"
+            return InputError(field, given, problem, allowed)
+        names = (str(key) for key in error.parent_node if key != "hydra")
+        return unknown_name(field, given, names)
+    allowed = _expected(error.child_node)
     if isinstance(error, MissingMandatoryValue):
-        return InputError(field, "???", "is missing", expected)
-    if isinstance(error, ValidationError) and expected is not None:
-        return InputError(field, given, "has the wrong type", expected)
+        return InputError(field, MISSING, "is missing", allowed)
+    if isinstance(error, ValidationError) and allowed is not None:
+        return InputError(field, given, "has the wrong type", allowed)
     return InputError(field, given, _first_sentence(error))
 
 
@@ -103,16 +102,6 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
             "another declaration, or a YAML file that fills the group",
         )
     return InputError(name, given, _first_sentence(error))
-
-
-def _told_otherwise(field: str) -> tuple[str, str] | None:
-    """What is wrong and what would be right, for names that people expect but that are not."""
-    match field.split("."):
-        case ["recipe"]:
-            return "a search chooses the recipe", "space.knobs.tp=8 to hold a knob; or simulate.py"
-        case ["recipe", "dp"]:
-            return "follows from the other degrees", "GPUs / (tp x pp x cp)"
-    return None
 
 
 def _override_at_fault(error: BaseException) -> Override | None:
@@ -154,13 +143,7 @@ def _expected(node: Node | None) -> str | None:
     if node is None:
         return None
     kind: Any = node._metadata.ref_type
-    if dataclasses.is_dataclass(kind):
-        text = "the fields " + ", ".join(field.name for field in dataclasses.fields(kind))
-    elif kind in _KIND:
-        text = _KIND[kind]
-    else:
-        return None
-    return f"{text}, or null" if node._metadata.optional else text
+    return expected(kind | None if node._metadata.optional else kind)
 
 
 def _first_sentence(error: BaseException) -> str:

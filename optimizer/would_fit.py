@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job, Recipe
 from trainscout.simulators.predictor.question.question import Question
@@ -144,7 +144,7 @@ def _larger_gpus(
     declared: Question, simulator: SimulatorSpec, closest: Recipe
 ) -> Iterator[WouldFit]:
     """Shipped GPUs with more memory, the least first."""
-    gpus = sorted(declared_gpus().items(), key=lambda item: item[1].memory_bytes)
+    gpus = sorted(load_catalogue().gpus.items(), key=lambda item: item[1].memory_bytes)
     for name, gpu in gpus:
         if gpu.memory_bytes > declared.gpu.memory_bytes:
             job = dataclasses.replace(declared, gpu=gpu).job(closest)

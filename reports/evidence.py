@@ -6,14 +6,12 @@ allocator's figures are known to be worth, money by time and price together.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.wording import format_percent, format_usd
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.declared import GPUS, load_gpu
-from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Gpu, Job
 
 
@@ -116,11 +114,7 @@ def _is_assumed(gpu: Gpu) -> bool:
     return _shipped_price(gpu.name) in (None, gpu.price_usd_per_hour)
 
 
-@functools.cache
 def _shipped_price(name: str) -> float | None:
     """US dollars per hour that the project declares for a GPU; None for one it does not know."""
-    path = GPUS / f"{name}.yaml"
-    try:
-        return load_gpu(path).price_usd_per_hour if path.is_file() else None
-    except InputError:
-        return None
+    gpus = load_catalogue().gpus
+    return gpus[name].price_usd_per_hour if name in gpus else None

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.commands import ROOT
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.emulation import launcher as emulation
 from trainscout.simulators.virtual_cluster.execution import __main__ as ranks
-from trainscout.simulators.virtual_cluster.execution.declarations import load_cluster
 from trainscout.simulators.virtual_cluster.live import launcher as live
 
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md")))]
@@ -40,9 +39,9 @@ COMMANDS = documented()
 def test_a_documented_command_is_accepted(page, program, arguments):
     given = PROGRAMS[program]().parse_args(arguments)
     if getattr(given, "cluster", None):
-        load_cluster(given.cluster, given.gpu)
+        load_catalogue().machines(given.cluster, given.gpu)
     if getattr(given, "gpu", None):
-        assert given.gpu in declared_gpus()
+        assert given.gpu in load_catalogue().gpus
 
 
 EXAMPLES = [

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import CLUSTER, MODEL, TRAINING
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.would_fit import would_fit
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -13,7 +13,7 @@ from trainscout.simulators.registry import SimulatorSpec, get_simulator
 # 24 layers of 8,192: 19 B parameters.
 LARGE = replace(MODEL, num_layers=24, hidden_size=8192, num_heads=64, ffn_hidden_size=32768)
 ONE_NODE = replace(CLUSTER, num_nodes=1)
-DECLARED = Question(LARGE, declared_gpus()["h100"], ONE_NODE, TRAINING)
+DECLARED = Question(LARGE, load_catalogue().gpus["h100"], ONE_NODE, TRAINING)
 SPACE = {"name": "flat", "knobs": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "sp": [False]}}
 SPEC = SimulatorSpec()
 
@@ -44,7 +44,7 @@ def test_settings_say_what_was_changed():
         (setting,) = each.settings
         name, value = setting.split("=")
         if name == "gpu":
-            assert each.job.gpu == declared_gpus()[value]
+            assert each.job.gpu == load_catalogue().gpus[value]
             assert each.job.recipe == closest
         else:
             assert (name, int(value)) == ("cluster.num_nodes", each.job.cluster.num_nodes)

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import job_of, prediction
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.evidence import Grade, evidence_of
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.job import Recipe
 
 
@@ -36,7 +36,7 @@ def test_the_reason_names_the_shares():
 
 
 def test_a_shipped_price_is_assumed_until_another_is_given():
-    gpu = declared_gpus()["h100"]
+    gpu = load_catalogue().gpus["h100"]
     shares = {"measured": 1.0}
     assert graded(shares, gpu).price.grade is Grade.ASSUMED
     given = graded(shares, replace(gpu, price_usd_per_hour=gpu.price_usd_per_hour * 1.5))
@@ -46,12 +46,12 @@ def test_a_shipped_price_is_assumed_until_another_is_given():
 
 
 def test_every_shipped_price_admits_to_be_assumed():
-    for gpu in declared_gpus().values():
+    for gpu in load_catalogue().gpus.values():
         assert graded({"fitted": 1.0}, gpu).cost.grade is Grade.ASSUMED
 
 
 def test_cost_is_no_better_than_time_and_price():
-    own = replace(declared_gpus()["h100"], sources={})
+    own = replace(load_catalogue().gpus["h100"], sources={})
     assert graded({"estimated": 1.0}, own).cost.grade is Grade.ESTIMATED
     assert graded({"fitted": 1.0}, own).cost.grade is Grade.FITTED
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig
 
 from trainscout.commands.schemas import SimulatorChoice
 from trainscout.conf.build import build_value
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.choice import (
     WHITEBOX,
     CongestedNetwork,
@@ -44,16 +44,11 @@ def _network(config: DictConfig) -> CongestedNetwork | None:
     fabric.check()
     if choice.engine != WHITEBOX:
         return CongestedNetwork(choice, fabric)
-    if fabric != _declared_fabric():
+    # What commands take where no topology is asked for.
+    if fabric != load_catalogue().topologies["leaf_spine"]:
         problem = "is not looked at with network=whitebox"
         raise InputError("topology", fabric.name, problem, "network=flow, packet or hybrid")
     return None
-
-
-def _declared_fabric() -> SwitchFabric:
-    """What commands take where no topology is asked for."""
-    file = Path(__file__).parents[1] / "conf" / "topology" / "leaf_spine.yaml"
-    return build_value(SwitchFabric, "topology", yaml.safe_load(file.read_text("utf-8")))
 
 
 def _measured(path: Path) -> MeasuredKernels:

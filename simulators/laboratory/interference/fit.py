@@ -29,6 +29,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.predictor.interference.features import KERNEL_CLASSES, Floats
 from trainscout.simulators.predictor.interference.learned import (
     KNOWN,
@@ -38,7 +39,6 @@ from trainscout.simulators.predictor.interference.learned import (
 )
 from trainscout.simulators.predictor.interference.table import MEMORY_BOUND, Samples, read_samples
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 
 SEED = 42

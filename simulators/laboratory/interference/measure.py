@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
 from trainscout.simulators.laboratory.device.results import ResultFile
 from trainscout.simulators.laboratory.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
@@ -28,7 +29,6 @@ from trainscout.simulators.laboratory.device.torch_kernels import (
     operand_bytes,
 )
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -308,7 +308,7 @@ def main(arguments: list[str] | None = None, device: OverlapDevice | None = None
     parser.add_argument("--budget-s", type=float, default=600.0, help="stop after this (600)")
     given = parser.parse_args(arguments)
     try:
-        gpus = declared_gpus()
+        gpus = load_catalogue().gpus
         require_choice("--gpu", given.gpu, gpus)
         require_positive("--budget-s", given.budget_s, allow_zero=True)
         device = device or TorchOverlapDevice()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.laboratory.kernels.fit_attention import fit_attention
 from trainscout.simulators.laboratory.kernels.fit_gemm import LONGEST_BURST_FLOPS, fit_gemm
 from trainscout.simulators.laboratory.kernels.fit_grouped import fit_grouped
@@ -45,7 +46,6 @@ from trainscout.simulators.predictor.kernels.tables import (
     sustained,
     unusable,
 )
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Gpu
 

@@ -17,10 +17,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import yaml
-
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.results import ResultFile
 from trainscout.simulators.laboratory.device.timing import burst_s, open_torch, sustained_s
 from trainscout.simulators.laboratory.device.torch_kernels import (
@@ -29,7 +28,6 @@ from trainscout.simulators.laboratory.device.torch_kernels import (
     operand_bytes,
 )
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -39,9 +37,7 @@ from trainscout.simulators.predictor.question.job import (
     Cluster,
     Gpu,
     Job,
-    Mla,
     Model,
-    Moe,
     Recipe,
     Training,
 )
@@ -55,7 +51,6 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
-MODELS = Path(__file__).parents[3] / "conf" / "model"
 CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 TENSOR_PARALLEL = (1, 2, 4, 8)
 EXPERT_PARALLEL = (1, 8)
@@ -115,30 +110,6 @@ class TorchDevice:
 
     def sustained_s(self, built: Built, once_s: float) -> float:
         return sustained_s(self._clock, built.call, once_s)
-
-
-def load_models(folder: Path, names: Sequence[str]) -> list[Model]:
-    """Built-in models by name; all of them when ``names`` is empty.
-
-    Raises:
-        InputError: for an unknown name or a file that is no model.
-    """
-    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    models = []
-    for name in names or known:
-        require_choice("--models", name, known)
-        content: dict[str, Any] = yaml.safe_load(known[name].read_text("utf-8"))
-        parts = {"moe": Moe, "mla": Mla}
-        try:
-            values = {
-                key: parts[key](**value) if key in parts and value else value
-                for key, value in content.items()
-            }
-            models.append(Model(**values))
-        except TypeError as error:
-            raise InputError("--models", known[name], f"is not a model ({error})") from error
-        models[-1].check()
-    return models
 
 
 def training_kernels(
@@ -287,15 +258,15 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
     given = parser.parse_args(arguments)
     try:
-        gpus = declared_gpus()
-        require_choice("--gpu", given.gpu, gpus)
-        gpu = gpus[given.gpu]
+        catalogue = load_catalogue()
+        gpu = catalogue.gpus.chosen("--gpu", given.gpu)
         require_positive("--budget-s", given.budget_s, allow_zero=True)
         classes = _listed(given.classes)
         for name in classes:
             require_choice("--classes", name, CLASSES)
         sizes = [_positive("--micro-batches", each) for each in _listed(given.micro_batches)]
-        models = load_models(MODELS, _listed(given.models))
+        names = _listed(given.models) or catalogue.models
+        models = [catalogue.models.chosen("--models", name) for name in names]
         kernels = training_kernels(models, gpu, given.precision, sizes)
         measured = CPU if given.device == CPU else given.gpu
         _refuse_mixture(given.output, measured)

@@ -19,6 +19,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.laboratory.score import summarise
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
 from trainscout.simulators.predictor.io.output import (
@@ -29,7 +30,6 @@ from trainscout.simulators.predictor.io.output import (
 )
 from trainscout.simulators.predictor.kernels.row_prices import PricedGroup, price_rows
 from trainscout.simulators.predictor.kernels.tables import read_table
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 
 GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")

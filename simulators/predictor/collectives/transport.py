@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 # A checkout and an installation both keep ``conf`` beside ``simulators``.
 DIRECTORY = Path(__file__).parents[3] / "conf" / "transport"
@@ -66,7 +66,7 @@ class Transport:
 
 def load(name: str) -> dict[str, Any]:
     """The document of one transport."""
-    document: dict[str, Any] = shipped_yaml(DIRECTORY / f"{name}.yaml")
+    document: dict[str, Any] = read_yaml(DIRECTORY / f"{name}.yaml")
     return document
 
 

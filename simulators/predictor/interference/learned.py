@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.interference.features import KERNEL_CLASSES, Floats
-from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Gpu
 
@@ -69,7 +69,7 @@ def parse_fitted(content: Mapping[str, Any], where: str) -> Fitted:
 def fitted() -> Fitted:
     """What the package ships."""
     file = _folder() / "overlap.yaml"
-    return parse_fitted(shipped_yaml(file), file.name)
+    return parse_fitted(read_yaml(file), file.name)
 
 
 def _folder() -> Traversable:

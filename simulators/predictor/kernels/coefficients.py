@@ -20,7 +20,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Gpu
 
@@ -243,7 +243,7 @@ def fitted_gpus() -> tuple[FittedGpu, ...]:
     """Every fitted GPU shipped with the package, by file name."""
     folder = resources.files("trainscout.simulators.predictor.kernels") / "fitted"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".yaml")), key=lambda f: f.name)
-    return tuple(fitted_gpu_from_dict(shipped_yaml(file), file.name) for file in files)
+    return tuple(fitted_gpu_from_dict(read_yaml(file), file.name) for file in files)
 
 
 def cast_dram_efficiency(fit: FittedGpu) -> float:
@@ -255,7 +255,7 @@ def cast_dram_efficiency(fit: FittedGpu) -> float:
 def stated_sustained_fractions() -> Mapping[str, float]:
     """Sustained share of peak of GPUs without a long run of their own, by name."""
     file = resources.files("trainscout.simulators.predictor.kernels") / "power.yaml"
-    content = shipped_yaml(file)
+    content = read_yaml(file)
     return {name: float(entry["value"]) for name, entry in content.items()}
 
 

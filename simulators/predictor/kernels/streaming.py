@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import StreamingCoefficients, fitted_gpus
 from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.question.errors import require_choice
@@ -38,7 +38,7 @@ SAME_MEMORY_TOLERANCE = 0.03
 def _architecture_classes(architecture: str) -> Mapping[str, StreamingCoefficients]:
     """The classes of an architecture, by name."""
     file = resources.files("trainscout.simulators.predictor.kernels") / "streaming.yaml"
-    content = shipped_yaml(file)
+    content = read_yaml(file)
     require_choice("gpu.architecture", architecture, content)
     return {
         kind: StreamingCoefficients(float(entry["value"]), LAUNCH_FLOOR_S, bool(entry["measured"]))

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.io.shipped_yaml import shipped_yaml
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import (
     FittedGpu,
     choose_attention,
@@ -48,7 +48,7 @@ def _residuals() -> Mapping[tuple[str, str, str, str], float]:
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if not file.name.endswith(".yaml"):
             continue
-        content: dict[str, Any] = shipped_yaml(file)
+        content: dict[str, Any] = read_yaml(file)
         name = content["gpu"]["name"]
         for section in ("gemm", "attention", "attention_flash2", "grouped"):
             for precision, part in content.get(section, {}).items():

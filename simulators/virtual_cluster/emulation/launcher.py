@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -198,7 +198,7 @@ def _options(given: argparse.Namespace, rank: int) -> RankOptions:
 def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
     for one in options:
         check_ranks(one.world_size, one.rank, one.local_world_size)
-    require_choice("--gpu", given.gpu, declared_gpus())
+    require_choice("--gpu", given.gpu, load_catalogue().gpus)
     if given.memory_gib is not None:
         require_positive("--memory-gib", given.memory_gib)
     require_positive("--jobs", given.jobs)

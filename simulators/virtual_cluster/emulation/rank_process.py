@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
@@ -82,7 +82,7 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
     """
     from trainscout.simulators.virtual_cluster.emulation.native import load
 
-    gpu = declared_gpus()[options.gpu]
+    gpu = load_catalogue().gpus[options.gpu]
     load()
     from trainscout.simulators.virtual_cluster.emulation.values import Imbalance, Payloads, Values
     from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
@@ -138,7 +138,7 @@ def main(arguments: list[str]) -> int:
     options = RankOptions.from_json(arguments[0])
     began_s, cpu_s = time.perf_counter(), time.process_time()
     try:
-        gpu = declared_gpus()[options.gpu]
+        gpu = load_catalogue().gpus[options.gpu]
         header = Header(
             world_size=options.world_size,
             rank=options.rank,

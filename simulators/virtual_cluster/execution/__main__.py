@@ -8,14 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import exit_code
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED
-from trainscout.simulators.virtual_cluster.execution.declarations import (
-    load_cluster,
-    load_framework,
-)
 from trainscout.simulators.virtual_cluster.execution.step import HOSTS
 
 _EXAMPLES = """\
@@ -65,8 +62,11 @@ def run(given: argparse.Namespace) -> str:
     check_output("--perfetto", given.perfetto, [given.json])
     if given.model_flops is not None:
         require_positive("--model-flops", given.model_flops)
-    cluster, gpu = load_cluster(given.cluster, given.gpu)
-    framework = load_framework(given.framework) if given.framework else UNDECLARED
+    catalogue = load_catalogue()
+    cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
+    framework = UNDECLARED
+    if given.framework:
+        framework = catalogue.frameworks.chosen("--framework", given.framework)
     traces = read_directory(given.traces)
     step = replay_ranks(
         traces,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -18,10 +19,6 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Cluster, Gpu
-from trainscout.simulators.virtual_cluster.execution.declarations import (
-    load_cluster,
-    load_framework,
-)
 from trainscout.simulators.virtual_cluster.live.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 
@@ -135,8 +132,11 @@ def main(arguments: Sequence[str]) -> int:
 def _live(given: argparse.Namespace) -> int:
     script = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
     _check(given, script)
-    cluster, gpu = load_cluster(given.cluster, given.gpu)
-    framework = UNDECLARED if given.framework is None else load_framework(given.framework)
+    catalogue = load_catalogue()
+    cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
+    framework = UNDECLARED
+    if given.framework is not None:
+        framework = catalogue.frameworks.chosen("--framework", given.framework)
     who = Representation.by_neighbours(given.world_size, _ranks(given))
     options = _options(given, script, who, (cluster, gpu), framework)
 
@@ -190,10 +190,10 @@ def _network(
     if given.network == "whitebox":
         return ClusterPrices(gpu, cluster, framework), WhiteBoxNetwork()
     from trainscout.simulators.predictor.network.topology import build_network
-    from trainscout.simulators.virtual_cluster.live.declarations import load_fabric
     from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
 
-    network = FlowNetwork(build_network(cluster, gpu, load_fabric(given.topology)), who)
+    switches = load_catalogue().topologies.chosen("--topology", given.topology)
+    network = FlowNetwork(build_network(cluster, gpu, switches), who)
     return ClusterPrices(gpu, cluster, framework, alone=True), network
 
 

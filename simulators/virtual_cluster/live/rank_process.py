@@ -201,11 +201,11 @@ def _connect(address: str, hello: Hello) -> socket.socket:
 def _trace_writer(options: RankOptions, rank: int) -> Any:
     if options.traces is None:
         return None
-    from trainscout.simulators.predictor.question.declared import declared_gpus
+    from trainscout.conf.catalogue import load_catalogue
     from trainscout.simulators.virtual_cluster.traces.events import Header
     from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, trace_path
 
-    memory_bytes = options.memory_bytes or declared_gpus()[options.gpu].memory_bytes
+    memory_bytes = options.memory_bytes or load_catalogue().gpus[options.gpu].memory_bytes
     header = Header(
         world_size=options.world_size,
         rank=rank,

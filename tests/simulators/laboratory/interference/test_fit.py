@@ -12,6 +12,7 @@ import yaml
 
 from tests.simulators.predictor.collectives.machines import A100, H100
 from tests.simulators.predictor.interference.tables import write_table
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.interference import fit
 from trainscout.simulators.predictor.interference import (
     KERNEL_CLASSES,
@@ -21,11 +22,10 @@ from trainscout.simulators.predictor.interference import (
 from trainscout.simulators.predictor.interference.learned import RANGED, parse_fitted
 from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
 from trainscout.simulators.predictor.interference.table import read_samples
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 
 pytest.importorskip("xgboost")
-GPUS = declared_gpus()
+GPUS = load_catalogue().gpus
 GEMM, STREAMING = KERNEL_CLASSES.index("gemm"), KERNEL_CLASSES.index("streaming")
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import Traffic
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference.measure import Together, main, probes, traffics
 from trainscout.simulators.predictor.interference.table import read_samples
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Kernel
 
-ALL = declared_gpus()
+ALL = load_catalogue().gpus
 H200 = ALL["h200"]
 POINTS = len(probes(H200)) * len(list(traffics(H200)))
 

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.kernels.measure import (
     CLASSES,
-    MODELS,
-    load_models,
     main,
     row_of,
     training_kernels,
 )
 from trainscout.simulators.predictor.kernels.tables import match_gpu, read_table, sustained
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -27,7 +25,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Streaming,
 )
 
-GPU = declared_gpus()["h200"]
+GPU, MODELS = load_catalogue().gpus["h200"], load_catalogue().models
 SECONDS = {Gemm: 2e-4, GroupedGemm: 3e-4, Attention: 4e-4, Streaming: 5e-5}
 
 
@@ -57,7 +55,7 @@ def command(output: Path, *more: str) -> list[str]:
 
 def test_gpt175b_shards_are_the_published_shapes() -> None:
     # 12288 wide, 96 heads: QKV and the two MLP products of every tensor-parallel degree.
-    kernels = training_kernels(load_models(MODELS, ["gpt175b"]), GPU, "bf16")
+    kernels = training_kernels([MODELS["gpt175b"]], GPU, "bf16")
     forward = {
         (op.n, op.k) for op in kernels["gemm"] if isinstance(op, Gemm) and op.layout == "TN"
     }
@@ -71,14 +69,14 @@ def test_gpt175b_shards_are_the_published_shapes() -> None:
 
 
 def test_every_kernel_is_asked_once() -> None:
-    kernels = training_kernels(load_models(MODELS, ["llama2_7b", "mixtral_8x7b"]), GPU, "bf16")
+    kernels = training_kernels([MODELS["llama2_7b"], MODELS["mixtral_8x7b"]], GPU, "bf16")
     for name in CLASSES:
         assert len(set(kernels[name])) == len(kernels[name]) > 0
     kinds = {op.kind for op in kernels["streaming"] if isinstance(op, Streaming)}
     assert {"elementwise", "norm_fwd", "norm_bwd", "optimizer", "permute"} <= kinds
     # Both are 4096 wide over 4096 tokens: the output projection is asked once.
     alone = sum(
-        len(training_kernels(load_models(MODELS, [model]), GPU, "bf16")["gemm"])
+        len(training_kernels([MODELS[model]], GPU, "bf16")["gemm"])
         for model in ("llama2_7b", "mixtral_8x7b")
     )
     assert len(kernels["gemm"]) < alone
@@ -90,7 +88,7 @@ def test_tables_are_read_by_the_fit(tmp_path: Path) -> None:
         kind, rows = read_table(tmp_path / f"{name}.csv")
         assert kind == name
         assert (rows["time_us"] > 0).all()
-        assert {match_gpu(gpu, declared_gpus())[0] for gpu in rows["gpu"]} == {"h200"}
+        assert {match_gpu(gpu, load_catalogue().gpus)[0] for gpu in rows["gpu"]} == {"h200"}
     _, gemms = read_table(tmp_path / "gemm.csv")
     hot = sustained(gemms)
     assert set(gemms["time_us"][~hot]) == {200.0}
@@ -160,7 +158,7 @@ def test_a_cpu_is_not_passed_off_as_a_gpu(
     on_cpu += ["--device", "cpu"]
     assert main(on_cpu, FakeDevice()) == main(on_gpu, FakeDevice()) == 0
     assert set(read_table(tmp_path / "cpu" / "gemm.csv")[1]["gpu"]) == {"cpu"}
-    assert match_gpu("cpu", declared_gpus()) == ("", "")
+    assert match_gpu("cpu", load_catalogue().gpus) == ("", "")
     capsys.readouterr()
     for folder, device in (("gpu", "cpu"), ("cpu", "cuda")):
         before = {path: path.read_text() for path in (tmp_path / folder).iterdir()}

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 from tests.simulators.predictor.kernels.gpus import GPUS
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.kernels.validate import main
 from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.kernels.attention import price_attention
 from trainscout.simulators.predictor.kernels.gemm import price_gemms
 from trainscout.simulators.predictor.kernels.tables import attention_kernel, match_gpu
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import GroupedGemm
 
@@ -260,7 +260,7 @@ def test_all_classes(tmp_path: Path) -> None:
     ],
 )
 def test_gpu_names(name: str, declared: str) -> None:
-    assert match_gpu(name, declared_gpus())[0] == declared
+    assert match_gpu(name, load_catalogue().gpus)[0] == declared
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.interference.features import (
     COLLECTIVES,
     FEATURES,
     KERNEL_CLASSES,
 )
 from trainscout.simulators.predictor.interference.table import declared_gpu, read_samples
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.errors import InputError
 
-GPUS = declared_gpus()
+GPUS = load_catalogue().gpus
 COLUMNS = (
     "gpu,compute_class,compute_detail,comm_kind,message_size,n_gpus,slowdown,level,source,note"
 )

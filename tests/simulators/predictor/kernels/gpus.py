@@ -1,10 +1,10 @@
 """Every declared GPU, read the way a fit reads it, and the operations the tests share."""
 
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.job import Gpu
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm
 
-GPUS: dict[str, Gpu] = declared_gpus()
+GPUS: dict[str, Gpu] = load_catalogue().gpus
 
 
 def gemm(m: int, n: int, k: int, dtype: str = "bf16", **rest: object) -> Gemm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, Op
 
@@ -13,7 +13,7 @@ from trainscout.simulators.virtual_cluster.traces.events import Collective, Grou
 def main() -> None:
     """Be rank 3 of 8, then rank 13 of 32, then rank 3 of 8 again."""
     sink = ListSink()
-    virtual = emulate(sink, world_size=8, rank=3, gpu=declared_gpus()["h100"])
+    virtual = emulate(sink, world_size=8, rank=3, gpu=load_catalogue().gpus["h100"])
     seen = [_pass(virtual, sink)]
     for world_size, rank in ((32, 13), (8, 3)):
         sink = ListSink()

@@ -10,10 +10,6 @@ import pytest
 
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from trainscout.simulators.virtual_cluster.execution.__main__ import main
-from trainscout.simulators.virtual_cluster.execution.declarations import (
-    load_cluster,
-    load_framework,
-)
 from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
 
 LAYOUT = Layout(tp=2, dp=2, pp=2, micro_batches=4, layers=2)
@@ -90,33 +86,3 @@ def test_a_folder_without_traces_is_refused(
 ) -> None:
     assert main([str(tmp_path), "--cluster", "h800_96"]) == 2
     assert str(tmp_path) in capsys.readouterr().err
-
-
-def test_declarations_are_those_of_the_configuration() -> None:
-    cluster, gpu = load_cluster("h800_96")
-    assert (cluster.num_nodes, cluster.gpus_per_node, gpu.name) == (12, 8, "h800")
-    assert load_cluster("h800_96", "h100")[1].name == "h100"
-    assert load_framework("megatron_core").host_launch_s == 80e-6
-    assert load_framework("torchtitan").expandable_segments
-
-
-def test_clusters_may_be_files(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    text = (
-        "name: mine\nsource: me\nnum_nodes: 1\ngpus_per_node: 4\nnics_per_node: 0\n"
-        "nic_gbps: 0\nfabric: infiniband\n"
-    )
-    path.write_text(text)
-    cluster, gpu = load_cluster(str(path), "a100_80")
-    assert (cluster.num_gpus, gpu.name) == (4, "a100_80")
-    with pytest.raises(ValueError, match="does not say which GPU"):
-        load_cluster(str(path))
-    path.write_text(text + "nodes: 3\n")
-    with pytest.raises(ValueError, match="nodes: is not a known field"):
-        load_cluster(str(path), "a100_80")
-    path.write_text("- 1\n")
-    with pytest.raises(ValueError, match="is not a declaration"):
-        load_cluster(str(path), "a100_80")
-    path.write_text("name: mine\n")
-    with pytest.raises(ValueError, match="is not complete"):
-        load_cluster(str(path), "a100_80")

@@ -17,8 +17,8 @@ from tests.simulators.virtual_cluster.live.scripts import (
     send,
 )
 from tests.simulators.virtual_cluster.live.test_interleaving import jobs, outcome
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.topology import SwitchFabric, build_network
-from trainscout.simulators.predictor.question.declared import declared_gpus
 from trainscout.simulators.predictor.question.job import Cluster
 from trainscout.simulators.virtual_cluster.live.flow_network import FlowNetwork
 from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice
@@ -34,7 +34,7 @@ def network(*ranks: int) -> FlowNetwork:
     """Two GPUs a node and one NIC for both, under one switch; ``ranks`` run, by default all."""
     cluster = Cluster("small", NODES, GPUS, 1, 100, "infiniband", "test")
     fabric = SwitchFabric("one", "test", tiers=1, nics_per_leaf=NODES, hop_latency_s=0.0)
-    wired = build_network(cluster, declared_gpus()["h800"], fabric)
+    wired = build_network(cluster, load_catalogue().gpus["h800"], fabric)
     world = NODES * GPUS
     return FlowNetwork(wired, Representation.by_neighbours(world, ranks or range(world)))
 

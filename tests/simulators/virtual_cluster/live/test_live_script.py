@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
-from trainscout.simulators.virtual_cluster.execution.declarations import load_cluster
 from trainscout.simulators.virtual_cluster.live.launcher import main
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
@@ -135,7 +135,7 @@ def test_small_broadcasts_arrive(ran):
 
 def test_the_times_are_those_of_the_replayed_traces(ran, folder):
     """Question host times and the same prices: the same step to a hundredth of a per cent."""
-    cluster, gpu = load_cluster("h800_96")
+    cluster, gpu = load_catalogue().machines("h800_96")
     traces = read_directory(folder / "traces")
     assert [trace.header.rank for trace in traces] == list(range(RANKS))
     replayed = replay_ranks(traces, gpu, cluster, host="declared")

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
 from trainscout.simulators.virtual_cluster.traces.events import Header, Trace
@@ -158,7 +158,7 @@ def trace_case(
 def main(directory: Path) -> None:
     """Trace every case."""
     os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
-    gpu = declared_gpus()["h800"]
+    gpu = load_catalogue().gpus["h800"]
     virtual = emulate(ListSink(), world_size=8, rank=0, gpu=gpu)
     install_vendor()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.question.declared import declared_gpus
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation import ListSink, VirtualRank, emulate
 from trainscout.simulators.virtual_cluster.emulation.vendor import install_vendor
@@ -199,7 +199,7 @@ def optimizer_lists() -> dict[str, Any]:
 
 def main(directory: Path) -> None:
     """Trace every case."""
-    gpu = declared_gpus()["a100_80"]
+    gpu = load_catalogue().gpus["a100_80"]
     virtual = emulate(ListSink(), world_size=1, rank=0, gpu=gpu)
     install_vendor()
     for name, make in cases().items():

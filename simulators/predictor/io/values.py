@@ -1,0 +1,179 @@
+"""Frozen dataclasses from plain values: every name known, every value of its declared type."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+
+T = TypeVar("T")
+
+KINDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
+# What Hydra and OmegaConf write where a value has yet to be given.
+MISSING = "???"
+_TRUE = ("yes", "y", "on", "true")
+_FALSE = ("no", "n", "off", "false")
+
+
+def typed_value(cls: type[T], field: str, given: object) -> T:
+    """An instance of a dataclass from a mapping of plain values.
+
+    Numbers may be text, as on a command line; fields left out keep their default.
+
+    Args:
+        cls: a frozen dataclass of numbers, text, tuples and mappings of them, and further
+            dataclasses.
+        field: the dotted name of the value, for error messages (``model``).
+
+    Raises:
+        InputError: for a missing, unknown, mistyped or non-finite field.
+    """
+    declared = _fields(cls)
+    if not isinstance(given, Mapping):
+        raise InputError(field, given, "is not a group of fields", expected(cls))
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in declared:
+            raise unknown_name(f"{field}.{name}", value, declared)
+        if not _is_missing(value):
+            values[name] = _converted(declared[name][0], f"{field}.{name}", value)
+    for name, (hint, required) in declared.items():
+        if name not in values and (required or name in given):
+            raise InputError(f"{field}.{name}", MISSING, "is missing", expected(hint))
+    return cls(**values)
+
+
+def unknown_name(field: str, value: object, names: typing.Iterable[str]) -> InputError:
+    """The refusal of a dotted name whose last part is none of ``names``."""
+    name = field.rpartition(".")[2]
+    if field == "recipe.dp":
+        problem, allowed = "follows from the other degrees", "GPUs / (tp x pp x cp)"
+        return InputError(field, value, problem, allowed)
+    names = sorted(names)
+    return InputError(field, value, "is not a known name", names, nearest_name(name, names))
+
+
+def expected(hint: Any) -> str | None:
+    """In words, what a field of this type accepts; None where any value does."""
+    options = _options(hint)
+    parts = [part for part in options if part is not types.NoneType]
+    if len(parts) != 1:
+        return None
+    (part,) = parts
+    origin = typing.get_origin(part)
+    if dataclasses.is_dataclass(part):
+        text = "the fields " + ", ".join(entry.name for entry in dataclasses.fields(part))
+    elif origin in (tuple, list):
+        text = "a list"
+    elif origin is dict:
+        text = "names and values"
+    elif part in KINDS:
+        text = KINDS[part]
+    else:
+        return None
+    return f"{text}, or null" if len(options) > 1 else text
+
+
+@functools.cache
+def _fields(cls: type[Any]) -> dict[str, tuple[Any, bool]]:
+    """Type of each field of a dataclass, and whether it has to be given."""
+    hints = typing.get_type_hints(cls)
+    unset = dataclasses.MISSING
+    return {
+        entry.name: (hints[entry.name], entry.default is unset and entry.default_factory is unset)
+        for entry in dataclasses.fields(cls)
+    }
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if is_union else (hint,)
+
+
+def _is_missing(value: object) -> bool:
+    return isinstance(value, str) and value == MISSING
+
+
+def _converted(hint: Any, field: str, value: Any) -> Any:
+    options = _options(hint)
+    if value is None and (types.NoneType in options or hint is Any):
+        return None
+    (kind,) = (part for part in options if part is not types.NoneType)
+    if kind is Any:
+        _require_finite(field, value)
+        return tuple(value) if isinstance(value, list) else value
+    if dataclasses.is_dataclass(kind):
+        if value is None:
+            raise InputError(field, value, "has the wrong type", expected(hint))
+        return typed_value(typing.cast(type, kind), field, value)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is dict and isinstance(value, Mapping):
+        if inner[1] is Any:
+            _require_finite(field, value)
+            return dict(value)
+        return {
+            str(name): _converted(inner[1], f"{field}.{name}", item)
+            for name, item in value.items()
+        }
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_converted(inner[0], f"{field}.{i}", item) for i, item in enumerate(value))
+    try:
+        found = _PRIMITIVES[kind](value)
+    except (KeyError, ValueError):
+        raise InputError(field, value, "has the wrong type", expected(hint)) from None
+    _require_finite(field, found)
+    return found
+
+
+def _require_finite(field: str, value: object) -> None:
+    """Refuse NaN and infinities wherever they are; ``check()`` does not look at every field."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            _require_finite(f"{field}.{name}", item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InputError(field, value, "is out of range", "a finite number")
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str) or type(value) is int:
+        return int(value)
+    raise ValueError
+
+
+def _number(value: object) -> float:
+    if isinstance(value, str | float) or type(value) is int:
+        return float(value)
+    raise ValueError
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, int):
+        return value != 0
+    if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+        return value.lower() in _TRUE
+    raise ValueError
+
+
+def _text(value: object) -> str:
+    if value is None or isinstance(value, Mapping | list | tuple | bytes):
+        raise ValueError
+    return str(value)
+
+
+_PRIMITIVES: dict[Any, typing.Callable[[object], Any]] = {
+    int: _whole,
+    float: _number,
+    bool: _truth,
+    str: _text,
+}

@@ -1,0 +1,75 @@
+"""YAML, read in one way: what the package ships and what users hand in."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainscout.simulators.predictor.question.errors import InputError
+
+# What the project declares; a checkout and an installation both keep ``conf`` beside
+# ``simulators``.
+DECLARATIONS = Path(__file__).parents[3] / "conf"
+# The largest file that is shipped has a quarter of this; parsing takes about 1 s per 10 MB.
+LARGEST_BYTES = 4 << 20
+
+
+# LibYAML's parser, which PyYAML is mostly built with, takes a tenth of the time.
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """As Hydra reads: ``1e12`` is a number, a date is text, a name stands once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            where = node.start_mark
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} stands twice", where)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def read_yaml(
+    file: Traversable | Path, field: str = "file", *, largest_bytes: int = LARGEST_BYTES
+) -> Any:
+    """The content of a file, plain values; ``field`` is what a user wrote the file's name under.
+
+    Raises:
+        InputError: for a file that cannot be read, is too large or is no YAML.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(largest_bytes + 1)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(field, file, f"cannot be read ({reason})") from error
+    if len(content) > largest_bytes:
+        problem = "is too large for a file of settings"
+        raise InputError(field, file, problem, f"at most {largest_bytes >> 20} MiB")
+    return parse_yaml(content, field, file)
+
+
+def parse_yaml(content: str | bytes, field: str, file: object) -> Any:
+    """The values that text or UTF-8 bytes hold.
+
+    Raises:
+        InputError: for what is no YAML, naming the field and the file it stands in.
+    """
+    try:
+        return yaml.load(content, _Loader)
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise InputError(field, file, f"cannot be read ({error})") from error

@@ -1,0 +1,105 @@
+"""The catalogue: every declaration is read, nothing else passes for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainscout.conf.catalogue import declared_gpus, load_catalogue
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
+from trainscout.simulators.predictor.question.errors import InputError
+
+GROUPS = ("models", "gpus", "clusters", "trainings", "frameworks", "topologies")
+CLUSTER = (
+    "name: mine\nsource: me\nnum_nodes: 1\ngpus_per_node: 4\nnics_per_node: 0\n"
+    "nic_gbps: 0\nfabric: infiniband\n"
+)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_declaration_can_be_used(name: str) -> None:
+    group = getattr(load_catalogue(), name)
+    folder = DECLARATIONS / group.group
+    assert dict(group).keys() == {file.stem for file in folder.glob("*.yaml")}
+    assert len(group) == len(dict(group))
+
+
+def test_results_call_gpus_and_clusters_what_their_files_are_called() -> None:
+    catalogue = load_catalogue()
+    for group in (catalogue.gpus, catalogue.clusters, catalogue.models):
+        assert all(value.name == name for name, value in group.items())  # type: ignore[attr-defined]
+
+
+def test_a_cluster_brings_its_gpus() -> None:
+    cluster, gpu = load_catalogue().machines("h800_96")
+    assert (cluster.num_nodes, cluster.gpus_per_node, gpu.name) == (12, 8, "h800")
+    assert load_catalogue().machines("h800_96", "h100")[1].name == "h100"
+
+
+def test_a_cluster_may_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(CLUSTER)
+    cluster, gpu = load_catalogue().machines(str(path), "a100_80")
+    assert (cluster.num_gpus, gpu.name) == (4, "a100_80")
+    with pytest.raises(InputError, match="does not say which GPU"):
+        load_catalogue().machines(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CLUSTER + "nodes: 3\n", r"mine.yaml: cluster.nodes=3: is not a known name"),
+        (CLUSTER + "name: again\n", "name stands twice"),
+        (CLUSTER.replace("gpus_per_node: 4", "gpus_per_node: few"), "gpus_per_node=few"),
+        (CLUSTER.replace("gpus_per_node: 4", "gpus_per_node: 0"), "gpus_per_node=0"),
+        ("- 1\n", "is not a group of fields"),
+        ("", "is not a group of fields"),
+        ("a: [\n", "cannot be read"),
+        ("name: mine\n", "is missing"),
+    ],
+)
+def test_a_file_that_declares_no_cluster_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError, match=said):
+        load_catalogue().machines(str(tmp_path / "mine.yaml"), "a100_80")
+
+
+def test_names_that_are_not_declared_are_refused_with_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"--cluster=h800_69.*'h800_96'"):
+        load_catalogue().machines("h800_69", prefix="--")
+    with pytest.raises(InputError, match=r"gpu=h80: .*'h800'"):
+        load_catalogue().gpus.chosen("gpu", "h80")
+    with pytest.raises(KeyError):
+        load_catalogue().gpus["h80"]
+
+
+def test_own_folders_stand_first(tmp_path: Path) -> None:
+    shipped = load_catalogue()
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(CLUSTER)
+    (tmp_path / "cluster" / "h800_96.yaml").write_text(CLUSTER)
+    own = load_catalogue(tmp_path)
+    assert set(own.clusters) == {*shipped.clusters, "mine"}
+    assert own.clusters["h800_96"].num_gpus == 4
+    assert own.gpus["h100"] == shipped.gpus["h100"]
+    assert "mine" not in load_catalogue().clusters
+
+
+def test_a_folder_without_gpus_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no GPU declaration"):
+        declared_gpus(tmp_path)
+    assert declared_gpus(None) is load_catalogue().gpus
+
+
+def test_it_needs_neither_hydra_nor_networks() -> None:
+    """Every emulated rank is a process that asks it for a GPU."""
+    program = (
+        "import sys; from trainscout.conf.catalogue import load_catalogue; "
+        "load_catalogue().gpus['h100']; "
+        "print({'hydra', 'omegaconf', 'numba'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
