@@ -2,7 +2,7 @@
 
 import sys
 
-from trainscout.commands.explain import main
+from trainscout.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["explain", *sys.argv[1:]]))

@@ -2,7 +2,7 @@
 
 import sys
 
-from trainscout.commands.optimize import main
+from trainscout.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["optimize", *sys.argv[1:]]))

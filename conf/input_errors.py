@@ -54,6 +54,15 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
     return None
 
 
+def in_words(error: Exception) -> Exception:
+    """``explain_hydra_error`` where it says something, with ``error`` as its cause."""
+    wrong = explain_hydra_error(error)
+    if wrong is None or wrong is error:
+        return error
+    wrong.__cause__ = error
+    return wrong
+
+
 def explain_omegaconf_error(
     error: OmegaConfBaseException, field: str, given: object
 ) -> InputError:

@@ -1,53 +1,175 @@
-"""``trainscout``: one command in front of all others."""
+"""The command ``trainscout``: a table of what there is, and the way to it.
+
+Nothing is loaded before it is known what is asked for: ``trainscout --help`` needs neither Hydra
+nor NumPy.
+"""
 
 from __future__ import annotations
 
-import runpy
+import importlib
 import sys
 from collections.abc import Sequence
 
-_LABORATORY = "trainscout.simulators.laboratory"
-_VIRTUAL_CLUSTER = "trainscout.simulators.virtual_cluster"
+_LABORATORY, _CLUSTER = "simulators.laboratory", "simulators.virtual_cluster"
 
-COMMANDS = {
-    ("optimize",): "trainscout.commands.optimize",
-    ("simulate",): "trainscout.commands.simulate",
-    ("explain",): "trainscout.commands.explain",
-    ("plan",): "trainscout.commands.plan",
-    ("validate",): f"{_LABORATORY}.validate",
-    ("calibrate",): f"{_LABORATORY}.calibrate",
-    ("residuals",): f"{_LABORATORY}.residuals",
-    ("accuracy",): f"{_LABORATORY}.accuracy",
-    ("kernels", "fit"): f"{_LABORATORY}.kernels.fit",
-    ("kernels", "measure"): f"{_LABORATORY}.kernels.measure",
-    ("kernels", "validate"): f"{_LABORATORY}.kernels.validate",
-    ("collectives", "fit"): f"{_LABORATORY}.collectives.fit",
-    ("collectives", "validate"): f"{_LABORATORY}.collectives.validate",
-    ("interference", "fit"): f"{_LABORATORY}.interference.fit",
-    ("interference", "measure"): f"{_LABORATORY}.interference.measure",
-    ("network", "train"): f"{_LABORATORY}.network.train",
-    ("moe",): "trainscout.simulators.predictor.moe",
-    ("trace", "replay"): f"{_VIRTUAL_CLUSTER}.execution",
-    ("trace",): f"{_VIRTUAL_CLUSTER}.traces",
-    ("tracking",): "trainscout.optimizer.tracking",
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "recipes": {
+        "optimize": ("commands.optimize", "search for the best recipe of a model on a cluster"),
+        "simulate": (
+            "commands.simulate",
+            "predict one recipe: step time, memory, cost, and why",
+        ),
+        "explain": ("commands.explain", "compare two recipes; read your launch script as one"),
+        "plan": ("commands.plan", "plan capacity: which GPUs, how many, how long, for how much"),
+    },
+    "scripts": {
+        "run": (f"{_CLUSTER}.emulation.launcher", "run your script on virtual GPUs; write traces"),
+        "live": (f"{_CLUSTER}.live.launcher", "run your script on a simulated cluster's clock"),
+        "trace": (f"{_CLUSTER}.traces.__main__", "show, collate, replay and export traces"),
+        "trace replay": (f"{_CLUSTER}.execution.__main__", "what a traced job's step takes"),
+    },
+    "measured": {
+        "validate": (f"{_LABORATORY}.validate", "hold predictions against measured runs"),
+        "calibrate": (f"{_LABORATORY}.calibrate", "fit corrections to runs of your own machines"),
+        "kernels": ("", "times of kernels: measure, fit, validate"),
+        "kernels measure": (f"{_LABORATORY}.kernels.measure", "time kernels of training here"),
+        "kernels fit": (f"{_LABORATORY}.kernels.fit", "fit a GPU's coefficients to such tables"),
+        "kernels validate": (f"{_LABORATORY}.kernels.validate", "hold predictions against them"),
+        "collectives": ("", "times of NCCL: fit, validate"),
+        "collectives fit": (f"{_LABORATORY}.collectives.fit", "fit transports to nccl-tests"),
+        "collectives validate": (f"{_LABORATORY}.collectives.validate", "compare with nccl-tests"),
+        "interference": ("", "how kernels and communication slow each other: measure, fit"),
+        "interference measure": (f"{_LABORATORY}.interference.measure", "measure slowdowns here"),
+        "interference fit": (f"{_LABORATORY}.interference.fit", "train on measured slowdowns"),
+        "residuals": (f"{_LABORATORY}.residuals", "redo the table that error bars come from"),
+        "accuracy": (f"{_LABORATORY}.accuracy", "redo the documentation's page of accuracy"),
+    },
+    "parts": {
+        "network": ("", "engines of the network: train what predicts queues"),
+        "network train": (f"{_LABORATORY}.network.train", "train the predictor of queues"),
+        "moe": ("simulators.predictor.moe.__main__", "route tokens to experts; time the exchange"),
+    },
+    "around": {
+        "tracking": ("optimizer.tracking.__main__", "log what waits for MLflow; best of the rest"),
+    },
 }
-"""The words of each command, and the module that runs it."""
+"""Full names of commands, by what they are about: ``module`` or ``module:function`` below
+``trainscout`` (a function takes the arguments and returns the exit code; ``main`` if not named),
+and one line. Without a module, another name follows."""
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+_HELP = """\
+usage: trainscout COMMAND ...
+
+Which training recipe to run: this model, this cluster, what it costs, how sure that is.
+
+{commands}
+
+examples:
+  trainscout optimize model=gpt175b cluster=h800_96
+  trainscout simulate --help        (what a command does, its options, examples, exit codes)
+  trainscout --version
+"""
+_FAMILY_HELP = """\
+usage: trainscout {name} COMMAND ...
+
+{summary}
+
+{commands}
+
+examples:
+{examples}
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command as ``python -m`` runs its module."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] in (["run"], ["live"]):
-        module, taken = f"{_VIRTUAL_CLUSTER}.emulation", 0
-    else:
-        found = next((key for key in COMMANDS if tuple(words[: len(key)]) == key), None)
-        if found is None:
-            print(f"error: no such command: {' '.join(words[:2])}", file=sys.stderr)
-            return 2
-        module, taken = COMMANDS[found], len(found)
-    sys.argv = ["trainscout", *words[taken:]]
+    """Run a command to its end; the exit code. ``arguments`` are by default the process's."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows "--" is for the script that a command runs.
+    if "--version" in given[: given.index("--") if "--" in given else None]:
+        print(f"trainscout {version()}")
+        return 0
+    if _asks_for_help(given):
+        print(help_text(), end="")
+        return 0 if given else 2
+    from trainscout.simulators.predictor.io.command_line import exit_code
+
+    return exit_code(_dispatch, given)
+
+
+def _dispatch(given: Sequence[str]) -> int | None:
+    """Run what the first words name with the words after them.
+
+    Raises:
+        InputError: for a name that is none, with the nearest.
+    """
+    name, rest = _named("", given[0]), list(given[1:])
+    if nested(name):
+        if not COMMANDS[name][0] and _asks_for_help(rest):
+            print(family_help(name), end="")
+            return 0 if rest else 2
+        if not COMMANDS[name][0] or f"{name} {rest[0] if rest else ''}" in COMMANDS:
+            name, rest = _named(f"{name} ", rest[0]), rest[1:]
+    module, _, function = COMMANDS[name][0].partition(":")
+    run = getattr(importlib.import_module(f"trainscout.{module}"), function or "main")
+    code: int | None = run(rest)
+    return code
+
+
+def _asks_for_help(given: Sequence[str]) -> bool:
+    return not given or given[0] in ("-h", "--help")
+
+
+def _named(before: str, given: str) -> str:
+    if f"{before}{given}" in COMMANDS and " " not in given:
+        return f"{before}{given}"
+    from trainscout.simulators.predictor.question.errors import InputError
+
+    known = nested(before.strip()) if before else top_level()
+    raise InputError(f"trainscout {before}".strip(), given, "is no command", known)
+
+
+def top_level() -> list[str]:
+    """The first words of commands."""
+    return [name for name in COMMANDS if " " not in name]
+
+
+def nested(name: str) -> list[str]:
+    """The second words of the commands that begin with ``name``."""
+    return [other.split()[1] for other in COMMANDS if other.startswith(f"{name} ")]
+
+
+def help_text() -> str:
+    """All commands by what they are about, on one screen."""
+    lines = []
+    for section, commands in SECTIONS.items():
+        for name, (_, summary) in commands.items():
+            if " " not in name:
+                lines.append(f"{section:9} {name:13} {summary}")
+                section = ""
+    return _HELP.format(commands="\n".join(lines))
+
+
+def family_help(name: str) -> str:
+    """The commands below ``name``."""
+    names = nested(name)
+    return _FAMILY_HELP.format(
+        name=name,
+        summary=COMMANDS[name][1],
+        commands="\n".join(f"{each:9} {COMMANDS[f'{name} {each}'][1]}" for each in names),
+        examples="\n".join(f"  trainscout {name} {each} --help" for each in names),
+    )
+
+
+def version() -> str:
+    """As installed; of a clone that is not, as it declares itself."""
+    from importlib import metadata
+
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=False)
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
+        return metadata.version("trainscout")
+    except metadata.PackageNotFoundError:
+        import tomllib
+        from pathlib import Path
+
+        declared = Path(__file__).parents[1] / "pyproject.toml"
+        return str(tomllib.loads(declared.read_text("utf-8"))["project"]["version"])

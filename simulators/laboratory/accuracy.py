@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.conf.failures import INTERRUPTED, OK, explain
 from trainscout.simulators.laboratory.published.page import (
     ERROR_PLOT,
     MEMORY_PLOT,
@@ -30,7 +29,7 @@ from trainscout.simulators.laboratory.published.summaries import (
     stored_summary,
 )
 from trainscout.simulators.laboratory.validate import predict
-from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain, help_ending
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 

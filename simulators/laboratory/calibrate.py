@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.failures import FAILURE, INTERRUPTED, OK, explain
 from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_seconds
 from trainscout.simulators.laboratory.calibration.fit import Fit, fit_corrections
@@ -23,7 +22,13 @@ from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.validate import replay_with_progress
-from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.command_line import (
+    FAILURE,
+    INTERRUPTED,
+    OK,
+    explain,
+    help_ending,
+)
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.uncertainty import features_of

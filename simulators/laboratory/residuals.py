@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.failures import INTERRUPTED, OK, explain
 from trainscout.simulators.laboratory.published.groups import source_group
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.layouts import sweep_of
@@ -24,7 +23,7 @@ from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.uncertainty.coverage import Coverage, calibrate
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain, help_ending
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.failures import FAILURE, INTERRUPTED, OK, explain
 from trainscout.reports.terminal import show
 from trainscout.simulators.laboratory.published.html import validation_html
 from trainscout.simulators.laboratory.published.jobs import Declarations
@@ -25,7 +24,13 @@ from trainscout.simulators.laboratory.published.replay import Result, replay_row
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
 from trainscout.simulators.laboratory.published.tables import validation_tables
-from trainscout.simulators.predictor.io.command_line import help_ending
+from trainscout.simulators.predictor.io.command_line import (
+    FAILURE,
+    INTERRUPTED,
+    OK,
+    explain,
+    help_ending,
+)
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.registry import Simulator, get_simulator

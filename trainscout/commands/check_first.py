@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from trainscout.commands.entry_point import STORE
 from trainscout.commands.search_plan import build_plan, check_plan
-from trainscout.conf.failures import explain
+from trainscout.conf.input_errors import in_words
+from trainscout.simulators.predictor.io.command_line import explain
 from trainscout.simulators.predictor.question.errors import InputError
 
 
@@ -54,7 +55,7 @@ def refusing(config: DictConfig) -> Iterator[None]:
         yield
     except Exception as error:
         # Hydra turns an Exception of a callback into a warning and goes on.
-        raise SystemExit(explain(error, debug=config.debug)) from None
+        raise SystemExit(explain(in_words(error), debug=config.debug)) from None
 
 
 def _check_directory(directory: Path, *, resume: bool) -> None:

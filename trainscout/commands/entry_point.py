@@ -1,15 +1,15 @@
-"""The way in and out of a command: where it runs, and with which exit code it ends."""
+"""How a command of Hydra's kind runs: its settings composed, its jobs, its directory."""
 
 from __future__ import annotations
 
-import io
+import contextlib
 import itertools
 import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from types import FrameType
@@ -19,25 +19,26 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from trainscout.commands.schemas import register_commands
-from trainscout.conf.failures import INTERRUPTED, OK, explain
+from trainscout.conf.input_errors import in_words
+from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
 
 STORE = "trials.journal"
 """File of a run's directory that holds what was simulated, for ``resume=true``."""
 
 
-def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
+def run_command(
+    config_name: str, command: Callable[[DictConfig], int], arguments: Sequence[str]
+) -> int:
     """Run ``command`` under Hydra, once or for each job of a multirun.
 
     ``command`` returns the exit code of its job; the first that is not 0 ends the process. An
-    interrupted job ends a multirun. One message on stderr for what went wrong; a traceback only
-    with ``debug=true``.
+    interrupted job ends a multirun.
+
+    Raises:
+        InputError: for what Hydra refuses.
     """
     register_commands()
     _share_schemas()
-    _interrupt_once_a_second()
-    # An old code page, as Windows gives a file, must not end the program over a name.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     # Makes Hydra raise what it would otherwise print in its own way.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -49,23 +50,29 @@ def run_command(config_name: str, command: Callable[[DictConfig], int]) -> int:
         try:
             codes.append(command(config))
         except Exception as error:
-            codes.append(explain(error, debug=config.debug))
+            codes.append(explain(in_words(error), debug=config.debug))
         if codes[-1] == INTERRUPTED:
             raise KeyboardInterrupt
 
-    try:
-        hydra.main(
-            version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
-        )(job)()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # Hydra's own printing (--help | head); Python flushes stdout once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except Exception as error:
-        return explain(error, debug="debug=true" in sys.argv)
+    program = f"trainscout {command.__name__}"
+    with _interrupts_once_a_second(), _arguments([program, *arguments]):
+        try:
+            hydra.main(
+                version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
+            )(job)()
+        except Exception as error:
+            raise in_words(error) from error
     return next((code for code in codes if code != OK), OK)
+
+
+@contextlib.contextmanager
+def _arguments(words: list[str]) -> Iterator[None]:
+    """Hydra looks for a command's arguments where a process has them."""
+    before, sys.argv = sys.argv, words
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 def _share_schemas() -> None:
@@ -75,7 +82,8 @@ def _share_schemas() -> None:
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
 
 
-def _interrupt_once_a_second() -> None:
+@contextlib.contextmanager
+def _interrupts_once_a_second() -> Iterator[None]:
     """Count Ctrl-C pressed twice as one: a second one in the middle of handling the first would
     end the process with a traceback and without its results."""
     last_s = -math.inf
@@ -87,7 +95,11 @@ def _interrupt_once_a_second() -> None:
             last_s = now_s
             raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupt)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_directory(parent: str, stamp: str, resume: bool, storage: str | None) -> str:

@@ -1,9 +1,10 @@
-"""Where each second of a recipe goes, beside another: ``python explain.py --help``."""
+"""Where each second of a recipe goes, beside another: ``trainscout explain --help``."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
@@ -12,12 +13,12 @@ from rich.console import Group
 from trainscout.commands.entry_point import run_command
 from trainscout.commands.explanation_plan import Compared, ExplanationPlan, build_explanation
 from trainscout.commands.output_choice import output_choice
-from trainscout.conf.failures import NOTHING_FITS, OK
 from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.comparison.record import comparison_csv, comparison_record
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.launch_import.report import imported_record, imported_report
 from trainscout.reports.terminal import show
+from trainscout.simulators.predictor.io.command_line import NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.registry import get_simulator
 
@@ -79,10 +80,6 @@ def best_of_space(plan: ExplanationPlan) -> Compared | None:
     return Compared("best", f"best of space {plan.space.name}", result.best[0].recipe)
 
 
-def main() -> int:
-    """Run the command; returns its exit code."""
-    return run_command("explain", explain)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    return run_command("explain", explain, arguments)

@@ -1,4 +1,4 @@
-"""Search for the best training recipe: ``python optimize.py --help``."""
+"""Search for the best training recipe: ``trainscout optimize --help``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rich.console import RenderableType
 
 from trainscout.commands.entry_point import STORE, run_command
 from trainscout.commands.search_plan import SearchPlan, build_plan
-from trainscout.conf.failures import INTERRUPTED, NOTHING_FITS, OK
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.tracking import TrackingError, make_tracker
 from trainscout.optimizer.trial import SearchResult, Trial
@@ -33,6 +32,7 @@ from trainscout.reports.record import search_record
 from trainscout.reports.search_page import Searched, asked_now, launch_texts, write_search_page
 from trainscout.reports.tables import search_report, shown_trials
 from trainscout.reports.terminal import as_text, console_for, show
+from trainscout.simulators.predictor.io.command_line import INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
@@ -191,10 +191,6 @@ def _group() -> str:
     return Path(hydra.runtime.output_dir).name
 
 
-def main() -> int:
-    """Run the command; returns its exit code."""
-    return run_command("config", optimize)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    return run_command("config", optimize, arguments)

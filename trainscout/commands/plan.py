@@ -1,4 +1,4 @@
-"""Plan capacity, once or on a schedule: ``python plan.py --help``."""
+"""Plan capacity, once or on a schedule: ``trainscout plan --help``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rich.console import RenderableType
 
 from trainscout.commands.capacity_plan import CapacityPlan, build_capacity
 from trainscout.commands.entry_point import run_command
-from trainscout.conf.failures import CHANGED, INTERRUPTED, NOTHING_FITS, OK
 from trainscout.optimizer.tracking import RunTree, Tracker, TrackingError, make_tracker
 from trainscout.planning.answer import answer_cell
 from trainscout.planning.changes import Change, changes
@@ -35,6 +34,7 @@ from trainscout.reports.capacity.tracked import study_runs
 from trainscout.reports.capacity.why import why_no_recipe
 from trainscout.reports.record import git_commit
 from trainscout.reports.terminal import as_text, console_for, show
+from trainscout.simulators.predictor.io.command_line import CHANGED, INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 
 # Groups that optimize.py has too, so that a cell can be searched alone.
@@ -149,7 +149,9 @@ def tell(
 def run_once() -> bool:
     """One scheduled run, in a process of its own: it starts from today's declarations, prices and
     code. Returns whether to go on."""
-    ended = subprocess.run([sys.executable, *once(sys.argv)]).returncode
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainscout", "plan", *once(sys.argv[1:])]
+    ).returncode
     print(f"The run ended with exit code {ended}.", file=sys.stderr)
     return ended != INTERRUPTED
 
@@ -167,10 +169,6 @@ def announce(due: datetime) -> None:
     print(f"Next run: {due:%Y-%m-%d %H:%M %Z}", file=sys.stderr)
 
 
-def main() -> int:
-    """Run the command; returns its exit code."""
-    return run_command("plan", plan)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    return run_command("plan", plan, arguments)

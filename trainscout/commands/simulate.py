@@ -1,8 +1,8 @@
-"""Predict one training recipe: ``python simulate.py --help``."""
+"""Predict one training recipe: ``trainscout simulate --help``."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from trainscout.commands.output_choice import output_choice
 from trainscout.commands.schemas import HeatMapChoice, LaunchChoice, refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_question, build_recipe, build_value
-from trainscout.conf.failures import OK
 from trainscout.reports.experts import expert_record, expert_report
 from trainscout.reports.for_programs import prediction_csv, prediction_json
 from trainscout.reports.heat_map import heat_map
@@ -31,6 +30,7 @@ from trainscout.reports.network import network_record, network_report
 from trainscout.reports.tables import prediction_report
 from trainscout.reports.terminal import show
 from trainscout.reports.timeline.files import write_timeline_files
+from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import check_job
@@ -96,10 +96,6 @@ def simulate(config: DictConfig) -> int:
     return OK
 
 
-def main() -> int:
-    """Run the command; returns its exit code."""
-    return run_command("simulate", simulate)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    return run_command("simulate", simulate, arguments)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainscout.conf.failures import OK, explain
 from trainscout.reference.pages import reference_pages
+from trainscout.simulators.predictor.io.command_line import OK, explain
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 

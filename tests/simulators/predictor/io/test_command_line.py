@@ -33,9 +33,22 @@ def test_wrong_input_is_one_line(capsys):
     assert len(said.splitlines()) == 1
 
 
-def test_failures_are_not_hidden():
-    with pytest.raises(ZeroDivisionError):
-        ending_with(ZeroDivisionError())
+def test_a_failure_is_named_and_shown_on_request(capsys):
+    assert ending_with(ZeroDivisionError("of 3")) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("internal failure: ZeroDivisionError: of 3\n")
+    assert "Traceback" not in said
+
+    def failing(arguments):
+        raise ZeroDivisionError
+
+    assert exit_code(failing, ["--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("leaving", "code"), [(SystemExit(), 0), (SystemExit(2), 2)])
+def test_what_parsers_leave_with_is_the_exit_code(leaving, code):
+    assert ending_with(leaving) == code
 
 
 def test_a_reader_may_leave():
