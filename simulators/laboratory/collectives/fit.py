@@ -259,8 +259,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(given: argparse.Namespace) -> str:
     # Where a table lies says nothing to a reader; its name does.
     words = [
-        "python",
-        "-m",
         "trainscout",
         "collectives",
         "fit",
