@@ -6,6 +6,7 @@ before it is asked for, and Hydra is not needed.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class UnknownNameError(InputError, KeyError):
+    """A name that a group does not have, for whoever looks for wrong input or for a mapping's."""
+
+    __str__ = InputError.__str__
+
+
 class Group(Mapping[str, T], Generic[T]):
     """The declarations of one group by name, each read and checked when first asked for.
 
@@ -37,6 +44,8 @@ class Group(Mapping[str, T], Generic[T]):
         self._read: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
+        if name not in self:
+            raise UnknownNameError(self.group, name, "is not a known choice", self)
         if name not in self._read:
             self._read[name] = self._load(self.file(name))
         return self._read[name]
@@ -54,12 +63,12 @@ class Group(Mapping[str, T], Generic[T]):
         """Where a declaration stands.
 
         Raises:
-            KeyError: for a name that is not declared.
+            UnknownNameError: for a name that is not declared, with the nearest.
         """
         for folder in self._folders:
             if (folder / f"{name}.yaml").is_file():
                 return folder / f"{name}.yaml"
-        raise KeyError(name)
+        raise UnknownNameError(self.group, name, "is not a known choice", self)
 
     def chosen(self, field: str, name: str) -> T:
         """The declaration of a name, or of a YAML file anywhere by its path.
@@ -71,13 +80,33 @@ class Group(Mapping[str, T], Generic[T]):
         if name.endswith(".yaml") and Path(name).is_file():
             return self._load(Path(name))
         if name not in self:
-            raise InputError(field, name, "is not declared", self)
+            raise InputError(field, name, "is not a known choice", self)
         return self[name]
 
-    def _load(self, file: Path) -> T:
+    def content(self, file: Path) -> Any:
+        """What a file says, with what it takes over from other declarations of its group.
+
+        Raises:
+            InputError: for a file that cannot be read, or that takes over what is not declared.
+        """
         content = read_yaml(file, self.group)
-        if isinstance(content, dict):
-            content.pop("defaults", None)  # what Hydra composes it with
+        if not isinstance(content, dict):
+            return content
+        # What Hydra composes it with: names of this group, the file's own fields last unless the
+        # list has them elsewhere, and the GPU of a cluster (``_own_gpu``).
+        names = [each for each in content.pop("defaults", ()) if isinstance(each, str)]
+        if "_self_" not in names:
+            names.append("_self_")
+        merged: dict[str, Any] = {}
+        for name in names:
+            _merge(merged, content if name == "_self_" else self.content(self.file(name)))
+        return merged
+
+    def __repr__(self) -> str:
+        return f"<{self.group}: {', '.join(self)}>"
+
+    def _load(self, file: Path) -> T:
+        content = self.content(file)
         try:
             value: Any = typed_value(self._cls, self.group, content)
             value.check()
@@ -87,6 +116,28 @@ class Group(Mapping[str, T], Generic[T]):
             raise InputError(
                 where, error.value, error.problem, error.allowed, error.nearest
             ) from error
+
+
+class Contents(Group[dict[str, Any]]):
+    """The declarations of one group by name, as the plain fields that their files have."""
+
+    def __init__(self, group: str, folders: tuple[Path, ...]) -> None:
+        super().__init__(group, dict, folders)
+
+    def _load(self, file: Path) -> dict[str, Any]:
+        content = self.content(file)
+        if not isinstance(content, dict):
+            raise InputError(self.group, file, "is not a group of fields")
+        return content
+
+
+def _merge(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add fields to others in place; of mappings, field by field."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(fields.get(name), dict):
+            _merge(fields[name], value)
+        else:
+            fields[name] = copy.deepcopy(value)
 
 
 class Catalogue:
@@ -106,6 +157,15 @@ class Catalogue:
         from trainscout.simulators.predictor.network.topology import SwitchFabric
 
         return self._group("topology", SwitchFabric)
+
+    @functools.cached_property
+    def spaces(self) -> Contents:
+        """As ``optimizer.space`` takes them."""
+        return self.contents("space")
+
+    def contents(self, group: str) -> Contents:
+        """Any group's declarations as plain fields."""
+        return Contents(group, tuple(folder / group for folder in self._folders))
 
     def _group(self, name: str, cls: type[T]) -> Group[T]:
         return Group(name, cls, tuple(folder / name for folder in self._folders))
@@ -151,6 +211,19 @@ def load_catalogue(*folders: Path) -> Catalogue:
 @functools.cache
 def _shipped() -> Catalogue:
     return Catalogue((DECLARATIONS,))
+
+
+@functools.cache
+def command_defaults(command: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    """What a command goes by where nothing is said: its own settings, and what it chooses of each
+    group.
+
+    Args:
+        command: its file in ``conf/``: ``config`` (searches), ``simulate``, ``explain``, ``plan``.
+    """
+    own = read_yaml(DECLARATIONS / f"{command}.yaml")
+    chosen = [each for each in own.pop("defaults") if isinstance(each, dict)]
+    return own, {group: name for each in chosen for group, name in each.items()}
 
 
 def declared_gpus(folder: Path | None) -> Mapping[str, Gpu]:

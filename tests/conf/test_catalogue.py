@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
 
-from trainscout.conf.catalogue import declared_gpus, load_catalogue
+from trainscout.commands.schemas import register_commands
+from trainscout.conf.build import build_question
+from trainscout.conf.catalogue import command_defaults, declared_gpus, load_catalogue
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -103,3 +106,33 @@ def test_it_needs_neither_hydra_nor_networks() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_miss_is_wrong_input_and_a_missing_key() -> None:
+    with pytest.raises(InputError, match="did you mean 'llama3_8b'"):
+        load_catalogue().models["lama3_8b"]
+    assert load_catalogue().models.get("lama3_8b") is None
+
+
+def test_a_declaration_may_take_over_another(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "ours.yaml").write_text("defaults: [h100_64]\nnum_nodes: 3\n")
+    assert load_catalogue(tmp_path).clusters["ours"].num_gpus == 24
+    (tmp_path / "cluster" / "ours.yaml").write_text("defaults: [h100_65]\n")
+    with pytest.raises(InputError, match="did you mean 'h100_64'"):
+        load_catalogue(tmp_path).clusters["ours"]
+
+
+def test_names_mean_what_they_mean_to_commands() -> None:
+    register_commands()
+    with initialize_config_module("trainscout.conf", version_base="1.3"):
+        for name, space in load_catalogue().spaces.items():
+            assert space == compose("explain", [f"space={name}"]).space
+        for name in load_catalogue().clusters:
+            composed = build_question(compose("simulate", [f"cluster={name}"]))
+            assert load_catalogue().machines(name) == (composed.cluster, composed.gpu)
+
+
+def test_commands_start_from_what_their_files_say() -> None:
+    settings, chosen = command_defaults("explain")
+    assert (settings["search"]["top_k"], chosen["search"]) == (1, "exact")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
-from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from trainscout.commands.output_choice import OutputChoice, output_choice
-from trainscout.commands.schemas import refuse_unknown
+from trainscout.commands.schemas import command_catalogue, refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
-from trainscout.conf.build import build_question, build_value
+from trainscout.conf.build import build_value
+from trainscout.conf.catalogue import Catalogue
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import prepare_search
 from trainscout.optimizer.tracking import TrackingSettings
@@ -23,7 +23,7 @@ from trainscout.planning.schedule import check_schedule
 from trainscout.planning.study import Study
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model
+from trainscout.simulators.predictor.question.job import Cluster, Gpu
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
     reliability.check()
     tracking = build_value(TrackingSettings, "tracking", config.tracking)
     tracking.check()
-    declarations = _declarations(study, build_value(Framework, "framework", config.framework))
+    framework = build_value(Framework, "framework", config.framework)
+    declarations = named_declarations(study, framework, command_catalogue())
     plan = CapacityPlan(
         study=study,
         declarations=declarations,
@@ -80,22 +81,36 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
         output=output_choice(config),
     )
     _check_settings(plan)
+    check_prices(study, plan.cells)
     return plan
 
 
-def check_capacity(plan: CapacityPlan) -> None:
+def check_prices(study: Study, cells: Sequence[Cell]) -> None:
+    """Refuse prices of GPUs that no cluster of the study has.
+
+    Raises:
+        InputError: naming the price.
+    """
+    used = {cell.declared.gpu.name for cell in cells}
+    for path, prices in study.price_lists():
+        for gpu, price in prices.items():
+            if gpu not in used:
+                raise InputError(f"{path}.{gpu}", price, "is of a GPU that no cluster has", used)
+
+
+def check_cells(cells: Sequence[Cell], reliability: Reliability, settings: SearchSettings) -> None:
     """Refuse a study none of whose cells could be searched; writes nothing.
 
     Raises:
         InputError: naming the setting.
     """
-    for cell in plan.cells:
+    for cell in cells:
         cluster = cell.declared.cluster
-        goodput(plan.reliability, cluster.num_gpus, cluster.num_nodes)
+        goodput(reliability, cluster.num_gpus, cluster.num_nodes)
     refusal = None
-    for cell in plan.cells:
+    for cell in cells:
         try:
-            _check_search(cell, plan.settings)
+            _check_search(cell, settings)
             return
         except InputError as error:  # of this cell, perhaps: a precision that a GPU lacks
             refusal = refusal or error
@@ -126,27 +141,19 @@ def _check_settings(plan: CapacityPlan) -> None:
         address = urlsplit(plan.webhook)
         if address.scheme not in ("http", "https") or not address.hostname:
             raise InputError("webhook", plan.webhook, "is no address", "https://...")
-    used = {cell.declared.gpu.name for cell in plan.cells}
-    for path, prices in plan.study.price_lists():
-        for gpu, price in prices.items():
-            if gpu not in used:
-                raise InputError(f"{path}.{gpu}", price, "is of a GPU that no cluster has", used)
 
 
-def _declarations(study: Study, framework: Framework) -> Declarations:
-    """What the study names, from ``conf/`` and the user's own directory."""
+def named_declarations(study: Study, framework: Framework, catalogue: Catalogue) -> Declarations:
+    """What the study names: models, and clusters with their GPUs.
+
+    Raises:
+        InputError: for an unknown name, or a declaration that cannot be used.
+    """
     others = (what_if.cluster for what_if in study.what_ifs.values())
     names = dict.fromkeys([*study.clusters, *(name for name in others if name is not None)])
-    models: dict[str, Model] = {}
+    models = {name: catalogue.models[name] for name in study.models}
     clusters: dict[str, tuple[Cluster, Gpu]] = {}
-    # Composing takes a while: one model and one cluster each time.
-    for model, name in zip_longest(study.models, names):
-        gpu, _, cluster = (name or "").rpartition("@")
-        chosen = {"model": model, "cluster": cluster, "gpu": gpu}
-        config = compose("simulate", [f"{key}={value}" for key, value in chosen.items() if value])
-        declared = build_question(config)
-        if model is not None:
-            models[model] = declared.model
-        if name is not None:
-            clusters[name] = declared.cluster, declared.gpu
+    for name in names:
+        gpu, _, cluster = name.rpartition("@")
+        clusters[name] = catalogue.machines(cluster, gpu or None)
     return Declarations(models, clusters, framework)

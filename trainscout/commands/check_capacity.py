@@ -8,7 +8,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from trainscout.commands.capacity_plan import build_capacity, check_capacity
+from trainscout.commands.capacity_plan import build_capacity, check_cells
 from trainscout.commands.check_first import check_writable, refusing
 from trainscout.planning.lock import check_free
 from trainscout.simulators.predictor.question.errors import InputError
@@ -22,7 +22,7 @@ class CheckCapacity(Callback):
             directory = Path(config.hydra.run.dir)
             check_writable("hydra.run.dir", directory)
             plan = build_capacity(config)
-            check_capacity(plan)
+            check_cells(plan.cells, plan.reliability, plan.settings)
             if plan.wait_s == 0:
                 check_free(directory)
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from trainscout.commands.schemas import refuse_unknown
+from trainscout.commands.schemas import command_catalogue, refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_question, build_value
 from trainscout.optimizer.options import SearchOptions
@@ -20,8 +19,7 @@ from trainscout.optimizer.space import Space, compile_space
 from trainscout.optimizer.warm_start import read_recipes
 from trainscout.reports.launch_import import TORCHTITAN, ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Model, Recipe
+from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import SimulatorSpec, check_simulator
@@ -68,9 +66,16 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     """
     refuse_unknown(config, "explanation_schema")
     declared, given = build_question(config), None
+    catalogue = command_catalogue()
     said = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if config.given is not None:
-        given = read_launch(config.given, declared, said, _declared_model, _declared_framework)
+        given = read_launch(
+            config.given,
+            declared,
+            said,
+            catalogue.models.__getitem__,
+            catalogue.frameworks.__getitem__,
+        )
         declared = given.declared
         declared.check()
     a, b = (_fields(config[name]) for name in ("a", "b"))
@@ -92,7 +97,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
         _check(declared, "b" if b else "against", other.recipe, config.against)
     space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
     if given is not None and given.framework == TORCHTITAN and "space" not in said:
-        space_spec = _file("space", "torchtitan")
+        space_spec = catalogue.spaces["torchtitan"]
     spec = build_simulator(config)
     check_simulator(spec, declared.gpu, declared.cluster)
     return ExplanationPlan(
@@ -144,18 +149,3 @@ def _best_of(path: Path) -> tuple[Compared, float | None]:
         entry = entries[0] if isinstance(entries, list) else entries
         step_s = entry.get("prediction", {}).get("step_time_s")
     return Compared("best", f"best of {path}", recipes[0]), step_s
-
-
-_DIRECTORY = Path(__file__).parents[1] / "conf"
-
-
-def _declared_model(name: str) -> Model:
-    return build_value(Model, "model", _file("model", name))
-
-
-def _declared_framework(name: str) -> Framework:
-    return build_value(Framework, "framework", _file("framework", name))
-
-
-def _file(group: str, name: str) -> Any:
-    return yaml.safe_load((_DIRECTORY / group / f"{name}.yaml").read_text("utf-8"))
