@@ -11,22 +11,18 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.table import Table
 
-import trainscout.conf
 from benchmarks.question import declared
-from trainscout.conf.build import build_value
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.network.flow import FlowEngine, max_min_rates
 from trainscout.simulators.predictor.network.topology import (
     Network,
     Routes,
-    SwitchFabric,
     build_network,
     find_routes,
 )
@@ -36,8 +32,7 @@ T = TypeVar("T")
 
 def network(cluster: str, fabric: str = "leaf_spine", **changes: object) -> Network:
     """A declared cluster wired as a declared topology."""
-    file = Path(trainscout.conf.__file__).parent / "topology" / f"{fabric}.yaml"
-    switches = build_value(SwitchFabric, "topology", yaml.safe_load(file.read_text("utf-8")))
+    switches = load_catalogue().topologies[fabric]
     question = declared(f"cluster={cluster}")
     changed = dataclasses.replace(switches, **changes)  # type: ignore[arg-type]
     return build_network(question.cluster, question.gpu, changed)

@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.network_engines import LOW, MB, PATTERNS, Fabric, errors, run
+from trainscout.simulators.laboratory.network.queue_histories import Windows, queue_trace, windows
 from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
 from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS
-from trainscout.simulators.predictor.network.hybrid.traces import Windows, queue_trace, windows
 from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
 
 SAMPLE_S = HybridSettings().sample_s

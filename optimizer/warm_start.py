@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import RECIPE_DEFAULTS
 from trainscout.optimizer.survey import Survey
 from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Recipe
 
@@ -44,12 +44,7 @@ def read_recipes(field: str, path: Path) -> tuple[Recipe, ...]:
         InputError: naming ``field``, for what cannot be read or is no recipe.
     """
     path = path / _TOP_RECIPES if path.is_dir() else path
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(field, str(path), "is larger than 64 MiB", "a file of recipes")
-        given = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(field, str(path), f"cannot be read: {error}") from error
+    given = read_yaml(path, field, largest_bytes=_MOST_BYTES)
     entries = given if isinstance(given, list) else [given]
     return tuple(dict.fromkeys(_recipe(field, path, entry) for entry in entries))
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose
 
-import trainscout.conf
 from trainscout.conf.build import build_value
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.reference.settings import as_written
 from trainscout.reference.tables import markdown_table
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Recipe, Training
 from trainscout.simulators.predictor.workload.megatron import build_workload
-
-CONF = Path(trainscout.conf.__file__).parent
 
 _INTRODUCTION = """\
 # What ships
@@ -63,7 +59,7 @@ def choices_page() -> str:
 
 def _titles(specific: Iterable[str]) -> dict[str, str]:
     """Groups that have no table of their own; a new one is titled by its name."""
-    groups = sorted(path.name for path in CONF.iterdir() if any(path.glob("*.yaml")))
+    groups = sorted(path.name for path in DECLARATIONS.iterdir() if any(path.glob("*.yaml")))
     left = [name for name in groups if name not in (*specific, *NOT_CHOSEN)]
     ordered = [name for name in _GENERIC if name in left]
     ordered += [name for name in left if name not in _GENERIC]
@@ -217,7 +213,7 @@ def _files(group: str, title: str) -> str:
     """Any group: the comment at the top of each file, or its source, and what it sets."""
     rows = []
     for name in _names(group):
-        content: dict[str, Any] = yaml.safe_load(_text(group, name)) or {}
+        content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{name}.yaml") or {}
         about = [_comment(group, name), str(content.pop("source", ""))]
         content.pop("name", None)
         content.pop("defaults", None)
@@ -242,11 +238,11 @@ def _titled(title: str, group: str, body: str) -> str:
 
 
 def _names(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    return sorted(path.stem for path in (DECLARATIONS / group).glob("*.yaml"))
 
 
 def _text(group: str, name: str) -> str:
-    return (CONF / group / f"{name}.yaml").read_text(encoding="utf-8")
+    return (DECLARATIONS / group / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _comment(group: str, name: str) -> str:

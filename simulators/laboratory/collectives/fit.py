@@ -2,9 +2,9 @@
 
     trainscout collectives fit results.csv
     trainscout collectives fit results.csv --output conf/transport \\
-        --errors simulators/predictor/collectives/fit_errors.yaml
+        --errors simulators/laboratory/collectives/fit_errors.yaml
 
-``results.csv`` is a table as ``describe.py`` reads it; ``machines.yaml`` says which of its
+``results.csv`` is a table as ``measurements.py`` reads it; ``machines.yaml`` says which of its
 clusters are fitted to (``train``) and which first judge the fit (``validation``). The first
 command shows what the second writes. In the folder, the ``fitted`` part of every transport:
 
@@ -36,7 +36,7 @@ from trainscout.simulators.laboratory.collectives.least_squares import (
     predict_us,
     rows_of,
 )
-from trainscout.simulators.predictor.collectives.describe import Measurement, read_table
+from trainscout.simulators.laboratory.collectives.measurements import Measurement, read_table
 from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES, size_band
 from trainscout.simulators.predictor.collectives.transport import FABRICS, load
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending

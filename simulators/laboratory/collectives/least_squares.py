@@ -19,12 +19,11 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-import yaml
 from scipy.optimize import nnls
 
+from trainscout.simulators.laboratory.collectives.measurements import Measurement
 from trainscout.simulators.predictor.collectives import execution, p2p, tuning_tables
 from trainscout.simulators.predictor.collectives.cost import choose
-from trainscout.simulators.predictor.collectives.describe import Measurement
 from trainscout.simulators.predictor.collectives.graph import wiring_of
 from trainscout.simulators.predictor.collectives.size_bands import size_band
 from trainscout.simulators.predictor.collectives.transport import (
@@ -32,6 +31,7 @@ from trainscout.simulators.predictor.collectives.transport import (
     INSIDE_ALGORITHM,
     PROTOCOLS,
 )
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 # Weight of the prior on one coefficient, as a share of one measurement that misses by 100 %.
 PRIOR_WEIGHT = 0.003
@@ -144,8 +144,7 @@ def row_of(measurement: Measurement, usable: bool = True) -> Row:
 @functools.cache
 def split() -> dict[str, dict[str, Any]]:
     """Clusters to fit to and to judge by, with what restricts each."""
-    text = resources.files(__package__).joinpath("machines.yaml").read_text(encoding="utf-8")
-    document: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    document: dict[str, dict[str, Any]] = read_yaml(resources.files(__package__) / "machines.yaml")
     return document
 
 

@@ -2,7 +2,7 @@
 
     trainscout collectives validate TABLE.csv --json OUT.json
 
-Every usable row of an nccl-tests table (columns in ``describe.py``) is predicted from what the
+Every usable row of an nccl-tests table (columns in ``measurements.py``) is predicted from what the
 row says about its machine. The same rows are given to NCCL's own cost model, which prices
 neither all-to-all nor point-to-point. Errors are fractions of the measured time.
 """
@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from trainscout.simulators.laboratory.collectives.measurements import Measurement, read_table
 from trainscout.simulators.laboratory.score import as_dicts, summarise, summarise_by
 from trainscout.simulators.predictor.collectives.cost import choose
-from trainscout.simulators.predictor.collectives.describe import Measurement, read_table
 from trainscout.simulators.predictor.collectives.graph import wiring_of
 from trainscout.simulators.predictor.collectives.price import (
     CollectivePrice,

@@ -32,6 +32,7 @@ from trainscout.simulators.laboratory.kernels.fit_grouped import fit_grouped
 from trainscout.simulators.laboratory.kernels.fit_streaming import fit_streaming
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
 from trainscout.simulators.predictor.io.output import write_output
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
@@ -248,7 +249,7 @@ def _existing(output: Path | None, name: str) -> dict[str, Any]:
     path = output / f"{name}.yaml" if output else None
     if path is None or not path.exists():
         return {}
-    return yaml.safe_load(path.read_text("utf-8")) or {}
+    return read_yaml(path, "--output") or {}
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from trainscout.simulators.laboratory.network.queue_histories import queue_trace, windows
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.network.hybrid import transformer
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
-from trainscout.simulators.predictor.network.hybrid.traces import queue_trace, windows
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 
 

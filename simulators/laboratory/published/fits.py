@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-import yaml
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 
 BURST, SUSTAINED = "bursts", "at the power limit"
 GEMM_BOUND, ATTENTION_BOUND = 0.06, 0.08
@@ -62,7 +62,7 @@ def kernel_fits() -> list[KernelFit]:
     for file in sorted(folder.iterdir(), key=lambda each: each.name):
         if not file.name.endswith(".yaml"):
             continue
-        content: dict[str, Any] = yaml.safe_load(file.read_text("utf-8"))
+        content: dict[str, Any] = read_yaml(file)
         gpu = content["gpu"]["name"]
         for section, parts in content.items():
             for name, part in parts.items():
@@ -111,7 +111,7 @@ def _fit(
 def collective_fit_errors() -> dict[str, dict[str, Any]]:
     """Of each fit in and out of sample: ``clusters``, ``by_size_band`` and ``all``."""
     errors: dict[str, dict[str, Any]] = _load(
-        "trainscout.simulators.predictor.collectives", "fit_errors.yaml"
+        "trainscout.simulators.laboratory.collectives", "fit_errors.yaml"
     )["errors"]
     return errors
 
@@ -132,6 +132,5 @@ def overlap_in_use() -> dict[str, str]:
 
 
 def _load(package: str, path: str) -> dict[str, Any]:
-    text = (resources.files(package) / path).read_text("utf-8")
-    content: dict[str, Any] = yaml.safe_load(text)
+    content: dict[str, Any] = read_yaml(resources.files(package) / path)
     return content

@@ -7,8 +7,7 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 DATA = Path(__file__).parents[1] / "data"
@@ -33,7 +32,7 @@ def stored_coverage(path: Path = RESIDUALS) -> dict[str, float]:
     """How often error bars held runs that were left out, from the header of their table."""
     with path.open(encoding="utf-8") as file:
         header = "".join(line[1:] for line in itertools.takewhile(_is_comment, file))
-    coverage: dict[str, float] = yaml.safe_load(header)["coverage"]
+    coverage: dict[str, float] = parse_yaml(header, "residuals", path)["coverage"]
     return coverage
 
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 
-# A checkout and an installation both keep ``conf`` beside ``simulators``.
-DIRECTORY = Path(__file__).parents[3] / "conf" / "transport"
+DIRECTORY = DECLARATIONS / "transport"
 # Generations without measurements of their own inside a node borrow the nearest that have some.
 _BORROWED_GENERATION = {"volta": "ampere"}
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.job import Gpu
 from trainscout.simulators.predictor.uncertainty.features import Features
 
 CORRECTIONS = ("compute_time", "network_time", "host_time")
 LARGEST_FACTOR = 10.0
-MAX_BYTES = 2**20
 _FIELD = "simulator.calibration"
 
 
@@ -94,14 +94,7 @@ def read_calibration(path: Path) -> Calibration:
     Raises:
         InputError: for a file that cannot be read or is no calibration.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(_FIELD, path, "is too large", f"at most {MAX_BYTES} bytes")
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(_FIELD, path, f"cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(_FIELD, path, "is not a YAML file") from error
+    given = read_yaml(path, _FIELD)
     try:
         calibration = _calibration(given)
     except (KeyError, TypeError, ValueError) as error:

@@ -19,6 +19,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.uncertainty.features import (
     KINDS,
@@ -165,7 +166,7 @@ def read_table(text: str) -> ResidualTable:
     """
     lines = text.splitlines(keepends=True)
     header = [line[1:] for line in lines if line.startswith("#")]
-    tuning = Tuning(**yaml.safe_load("".join(header))["tuning"])
+    tuning = Tuning(**parse_yaml("".join(header), "residuals", "header")["tuning"])
     body = csv.DictReader(line for line in lines if not line.startswith("#"))
     return ResidualTable([_residual(cells) for cells in body], tuning)
 

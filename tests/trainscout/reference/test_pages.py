@@ -10,8 +10,9 @@ from tests.parameter_count import count_parameters
 from trainscout.commands.schemas import COMMANDS
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reference.__main__ import main
-from trainscout.reference.choices_page import CONF, NOT_CHOSEN, parameters
+from trainscout.reference.choices_page import NOT_CHOSEN, parameters
 from trainscout.reference.pages import reference_pages
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.job import Recipe
 
 ROOT = Path(__file__).parents[3]
@@ -63,11 +64,11 @@ def test_what_is_allowed_is_what_the_checks_allow(pages):
 
 def test_every_file_of_conf_is_a_choice(pages):
     listed = rows(pages["choices.md"])
-    for path in CONF.glob("*/*.yaml"):
+    for path in DECLARATIONS.glob("*/*.yaml"):
         if path.parent.name not in NOT_CHOSEN:
             assert path.stem in listed, path
     for name in NOT_CHOSEN:
-        assert any((CONF / name).glob("*.yaml"))
+        assert any((DECLARATIONS / name).glob("*.yaml"))
 
 
 def test_parameters_are_those_counted_matrix_by_matrix():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.simulators.laboratory.collectives.test_measurements import row
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import MIB, cluster, group
-from tests.simulators.predictor.collectives.test_describe import row
 from trainscout.simulators.laboratory.collectives import fit as command
 from trainscout.simulators.laboratory.collectives import least_squares as fit
 from trainscout.simulators.predictor.collectives.cost import options_of

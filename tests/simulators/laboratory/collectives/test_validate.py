@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulators.laboratory.collectives.test_measurements import row
 from tests.simulators.predictor.collectives.machines import KIB, MIB
-from tests.simulators.predictor.collectives.test_describe import row
 from trainscout.simulators.laboratory.collectives import validate
-from trainscout.simulators.predictor.collectives.describe import Skipped, describe
+from trainscout.simulators.laboratory.collectives.measurements import Skipped, describe
 from trainscout.simulators.predictor.collectives.size_bands import size_band
 
 SIX = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}

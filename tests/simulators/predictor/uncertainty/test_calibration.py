@@ -43,7 +43,7 @@ def test_a_calibration_comes_back_from_its_file(tmp_path):
         ("gpu: h100\ncompute_time: 1\nnetwork_time: 99\nhost_time: 1\nruns: []", "0.1 to 10"),
         ("gpu: h100\ncompute_time: .nan\nnetwork_time: 1\nhost_time: 1\nruns: []", "finite"),
         ("gpu: h100\ncompute_time: 1\nnetwork_time: 1\nhost_time: 1\nruns: [{}]", "not a calib"),
-        ("gpu: [", "is not a YAML file"),
+        ("gpu: [", "cannot be read"),
     ],
 )
 def test_a_file_that_is_no_calibration_is_refused(tmp_path, text, said):

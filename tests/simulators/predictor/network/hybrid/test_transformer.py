@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trainscout.simulators.laboratory.network import train
+from trainscout.simulators.laboratory.network.queue_histories import queue_trace, windows
 from trainscout.simulators.predictor.network.hybrid import HybridEngine, HybridSettings
-from trainscout.simulators.predictor.network.hybrid.traces import queue_trace, windows
 from trainscout.simulators.predictor.network.packet import PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainscout.simulators.predictor.collectives.describe import (
+from trainscout.simulators.laboratory.collectives.measurements import (
     UnusableRowError,
     describe,
     read_table,

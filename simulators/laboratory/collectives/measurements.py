@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.collectives.tuning_tables import NEWEST, OLDEST, parse_version
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Cluster, Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
@@ -336,8 +337,5 @@ def _platforms() -> list[dict[str, Any]]:
 
 
 def _load(name: str) -> list[dict[str, Any]]:
-    import yaml
-
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    document: list[dict[str, Any]] = yaml.safe_load(text)
+    document: list[dict[str, Any]] = read_yaml(resources.files(__package__) / name)
     return document
