@@ -1,16 +1,13 @@
 """Tasks of the engine, grown from the events of several ranks.
 
-Every rank has a host stream, its device streams, and a stream for each communicator. What the
-host launches on the device cannot begin before it is launched; what is launched on a stream runs
-in order; ``EventWait`` and ``WorkWait`` add dependencies to what follows on a stream. A *lane*
-remembers what the next task of a stream must wait for besides its predecessor.
+Every rank has a host stream, its device streams, and a stream for each communicator, which run
+what is put on them in order; what else a task waits for are edges.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,19 +17,6 @@ from trainscout.simulators.virtual_cluster.execution.contents import Priced
 
 NO_CONTENT = -1
 HOST, DEVICE, WIRE, MARK = range(4)
-
-
-@dataclass
-class Lane:
-    """One stream: its number, its last task (-1: none), and tasks to wait for next."""
-
-    stream: int
-    tail: int = -1
-    waits: list[int] = field(default_factory=list)
-
-    def state(self) -> list[int]:
-        """Tasks after which everything issued on this stream so far has run."""
-        return [self.tail, *self.waits] if self.tail >= 0 else list(self.waits)
 
 
 class Program:
@@ -53,11 +37,11 @@ class Program:
         self.orders: list[list[int]] = []
         self.stream_rank: list[int] = []
 
-    def lane(self, rank: int) -> Lane:
+    def stream(self, rank: int) -> int:
         """A new stream of a rank (by its place among the played ones)."""
         self.orders.append([])
         self.stream_rank.append(rank)
-        return Lane(len(self.orders) - 1)
+        return len(self.orders) - 1
 
     def task(self, role: int, part: int, content: int = NO_CONTENT, fixed_s: float = 0.0) -> int:
         """A new task, on no stream yet."""
@@ -68,15 +52,10 @@ class Program:
         self.streams.append([])
         return len(self.role) - 1
 
-    def append(self, lane: Lane, task: int) -> None:
-        """Put a task at the end of a stream; it waits for what the stream had to wait for."""
-        stream = lane.stream
+    def append(self, stream: int, task: int) -> None:
+        """Put a task at the end of a stream."""
         self.orders[stream].append(task)
         self.streams[task].append(stream)
-        if lane.waits:
-            self.edges(lane.waits, task)
-            lane.waits = []
-        lane.tail = task
 
     def edges(self, before: Iterable[int], after: int) -> None:
         for task in before:

@@ -16,20 +16,21 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Cluster, Gpu
 from trainscout.simulators.predictor.replay.engine import run
-from trainscout.simulators.predictor.replay.prices import Pricer, host_launch_s
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
 from trainscout.simulators.virtual_cluster.execution.answer import TracedStep, answer
 from trainscout.simulators.virtual_cluster.execution.breakdown import Played
 from trainscout.simulators.virtual_cluster.execution.contents import Contents
-from trainscout.simulators.virtual_cluster.execution.issue import HostSpeed, Issued, RankIssue
+from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue
 from trainscout.simulators.virtual_cluster.execution.program import Program
-from trainscout.simulators.virtual_cluster.execution.rendezvous import Meetings
+from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
 from trainscout.simulators.virtual_cluster.execution.shares import Replay
 from trainscout.simulators.virtual_cluster.execution.window import windows
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate
 from trainscout.simulators.virtual_cluster.traces.events import HostGap, Trace
 from trainscout.simulators.virtual_cluster.traces.lowering import lower_events
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
@@ -75,19 +76,20 @@ def replay_ranks(
     job = collate(traces)
     cluster = used_part(cluster, job.world_size)
     windowed = windows(job.traces)
-    speed = host_speed(job.traces.values(), framework, host, calibration)
+    cpu = host == "traced" and _has_gaps(job.traces.values())
+    cost = HostCost.of(framework, cpu=cpu, calibration=calibration)
     program, contents = Program(), Contents()
-    meetings = Meetings(job, cluster, program, contents)
+    rendezvous = JobRendezvous(job, cluster, program, contents)
     issued: dict[int, Issued] = {}
     for place, (rank, trace) in enumerate(job.traces.items()):
         window = windowed[rank]
         lowered = lower_events(trace.events, window.start, window.stop)
-        issue = RankIssue(rank, place, program, meetings, contents, speed)
+        issue = RankIssue(rank, place, program, rendezvous, contents, cost)
         issued[rank] = issue.play(trace.events, lowered, window)
-    meetings.set_contents()
+    rendezvous.price_collectives()
     if not contents.items:
         raise InputError("traces.steps", "the last", "runs nothing on the device")
-    pricer = Pricer(gpu, cluster, framework, meetings.communicators, calibration, measured)
+    pricer = Pricer(gpu, cluster, framework, rendezvous.communicators, calibration, measured)
     priced = contents.price(pricer)
     tasks = program.freeze(priced)
     try:
@@ -100,11 +102,11 @@ def replay_ranks(
     replay = Replay(job, gpu, cluster, issued, played, priced, contents, pricer.excess)
     return answer(
         replay,
-        groups_of=meetings.groups_of,
+        groups_of=rendezvous.groups_of,
         allocator=allocator
         or AllocatorSettings(expandable_segments=framework.expandable_segments),
         model_flops=model_flops,
-        assumptions=_assumptions(job, gpu, framework, speed, meetings),
+        assumptions=_assumptions(job, gpu, framework, cost, rendezvous),
     )
 
 
@@ -122,43 +124,31 @@ def used_part(cluster: Cluster, world_size: int) -> Cluster:
     return dataclasses.replace(cluster, num_nodes=-(-world_size // cluster.gpus_per_node))
 
 
-def host_speed(
-    traces: Iterable[Trace],
-    framework: Framework,
-    host: str,
-    calibration: Calibration | None = None,
-) -> HostSpeed:
-    """What the host takes: CPU seconds of the script as traced, or the framework's declaration.
-
-    Question figures are those of a framework's Python and of the driver together, so they are
-    never added to traced gaps: what launches cost beside those is the driver's own.
-    """
-    factor = 1.0 if calibration is None else calibration.factors[2]
-    gaps = any(isinstance(event, HostGap) for trace in traces for event in trace.events)
-    if host == "traced" and gaps:
-        launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
-        return HostSpeed(launch_s * factor, 0.0, factor)
-    forward_s = 0.0 if framework.cuda_graphs else framework.host_forward_s
-    return HostSpeed(host_launch_s(framework) * factor, forward_s * factor, 0.0)
+def _has_gaps(traces: Iterable[Trace]) -> bool:
+    return any(isinstance(event, HostGap) for trace in traces for event in trace.events)
 
 
 def _assumptions(
-    job: Collated, gpu: Gpu, framework: Framework, speed: HostSpeed, meetings: Meetings
+    job: Collated,
+    gpu: Gpu,
+    framework: Framework,
+    cost: HostCost,
+    rendezvous: JobRendezvous,
 ) -> tuple[str, ...]:
     """What is taken for granted beyond prices, in words."""
-    said = []
+    assumed = []
     traced_on = sorted({trace.header.gpu for trace in job.traces.values()} - {gpu.name})
     if traced_on:
-        said.append(f"traced on {', '.join(traced_on)}: what the code asked of that GPU stays")
-    if speed.gap_factor:
-        launch_us = speed.launch_s * 1e6
-        said.append(f"host: CPU seconds as traced, and {launch_us:g} us a launch")
+        assumed.append(f"traced on {', '.join(traced_on)}: what the code asked of that GPU stays")
+    launch_us = cost.launch_s * 1e6
+    if cost.gap_factor:
+        assumed.append(f"host: CPU seconds as traced, and {launch_us:g} us a launch")
     else:
-        said.append(f"host: {speed.launch_s * 1e6:g} us a launch as declared for {framework.name}")
+        assumed.append(f"host: {launch_us:g} us a launch as declared for {framework.name}")
     stood_for = job.world_size - len(job.traces)
     if stood_for:
-        said.append(f"{len(job.traces)} ranks stand for {stood_for} others that do the same")
-    if meetings.lonely_transfers:
-        count = meetings.lonely_transfers
-        said.append(f"{count} sends or receives have no other side and wait for nobody")
-    return tuple(said)
+        assumed.append(f"{len(job.traces)} ranks stand for {stood_for} others that do the same")
+    if rendezvous.unmatched_transfers:
+        count = rendezvous.unmatched_transfers
+        assumed.append(f"{count} sends or receives have no other side and wait for nobody")
+    return tuple(assumed)

@@ -10,16 +10,16 @@ from trainscout.simulators.predictor.interference import overlap_slowdowns
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Cluster, Gpu
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.workload.ir import Block, Collective, Communicator, SendRecv
+from trainscout.simulators.predictor.workload.ir import Block, Communicator
 from trainscout.simulators.virtual_cluster.execution.contents import SHARED_GPU, mix_of, on_gpu
-from trainscout.simulators.virtual_cluster.execution.groups import communicator_of, crosses_domains
 from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
-from trainscout.simulators.virtual_cluster.traces.lowering.block import wire_dtype
-
-# NCCL has no such calls; PyTorch makes them of sends and receives, in which the root's link moves
-# what everybody's does when all gather.
-_PRICED_AS = {"gather": "all_gather", "scatter": "all_gather"}
+from trainscout.simulators.virtual_cluster.walk.communicators import (
+    communicator_of,
+    crosses_domains,
+    inside,
+)
+from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,23 +75,16 @@ class ClusterPrices:
         return known[1]
 
     def communication(
-        self,
-        kind: str,
-        size_bytes: int,
-        group: tuple[int, ...],
-        dtype: str,
-        ends: tuple[int, int] | None = None,
+        self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
     ) -> CommunicationPrice:
         crosses = ends is not None and crosses_domains(*ends, self._cluster)
-        key = (kind, size_bytes, group, dtype, ends is not None, crosses)
+        key = (call, group, ends is not None, crosses)
         price = self._communications.get(key)
         if price is None:
-            name = self._communicator(group, inside=ends is not None and not crosses)
-            seconds = self._price(kind, size_bytes, name, dtype)
-            smallest = self._price(kind, 1, name, dtype)
-            price = self._communications[key] = replace(
-                seconds, latency_s=min(smallest.seconds, seconds.seconds)
-            )
+            name = self._communicator(group, within=ends is not None and not crosses)
+            whole, smallest = self._price(call, name), self._price(replace(call, bytes=1), name)
+            latency_s = min(smallest.seconds, whole.seconds)
+            price = self._communications[key] = replace(whole, latency_s=latency_s)
         return price
 
     def slowdowns(
@@ -122,15 +115,8 @@ class ClusterPrices:
         seconds = sum(each.seconds for each in priced) + crossing_s
         return _ClusterKernel(seconds, mix_of(priced).tobytes() if priced else b"")
 
-    def _price(
-        self, kind: str, size_bytes: int, communicator: str, dtype: str
-    ) -> _ClusterCommunication:
-        op: Collective | SendRecv
-        if kind == "send_recv":
-            op = SendRecv(kind, size_bytes, communicator)
-        else:
-            kind = _PRICED_AS.get(kind, kind)
-            op = Collective(kind, kind, size_bytes, communicator, wire_dtype(dtype))
+    def _price(self, call: Call, communicator: str) -> _ClusterCommunication:
+        op = call.operation(communicator)
         (priced,) = self._pricer.operations(Block("communication", (op,)))
         price = priced.communication
         assert price is not None
@@ -138,16 +124,13 @@ class ClusterPrices:
             price.seconds, 0.0, float(price.channels), price.wire_bytes_per_s
         )
 
-    def _communicator(self, group: tuple[int, ...], *, inside: bool) -> str:
-        """The name a group has for the pricer; ``inside``: as if in one NVLink domain."""
+    def _communicator(self, group: tuple[int, ...], *, within: bool) -> str:
+        """The name a group has for the pricer; ``within``: as if in one NVLink domain."""
         name = self._names.setdefault(group, f"group {len(self._names)}")
-        if inside:
-            name += " inside"
-        if name not in self._groups:
-            known = communicator_of(name, group, self._cluster)
-            if inside:
-                known = Communicator(name, len(group), len(group), 1)
-            elif self._alone:
-                known = replace(known, siblings=1)
-            self._groups[name] = known
-        return name
+        known = communicator_of(name, group, self._cluster)
+        if within:
+            known = inside(known)
+        elif self._alone:
+            known = replace(known, siblings=1)
+        self._groups.setdefault(known.name, known)
+        return known.name

@@ -105,13 +105,13 @@ class FlowNetwork:
 
     def _announce(self, transfer: Transfer, stream_s: float, start_s: float) -> None:
         flying = self._flying[transfer] = _Flying()
-        pattern = self._pattern(transfer.kind, transfer.ranks)
+        pattern = self._pattern(transfer.call.kind, transfer.ranks)
         size = stream_s / pattern.alone_s
         for flow in self._engine.add(pattern.routes, size * pattern.shares, start_s):
             flying.arrivals_ps[int(flow)] = 0
             self._of_flow[int(flow)] = transfer
         for ranks in self._copies_of(transfer.ranks):
-            copy = self._pattern(transfer.kind, ranks)
+            copy = self._pattern(transfer.call.kind, ranks)
             self._engine.add(copy.routes, size * copy.shares, start_s)
 
     def _copies_of(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=600.0,
         metavar="S",
-        help="end when no rank has said a word for so long, in wall seconds (default 600)",
+        help="end when no message has come from a rank for so long, in wall seconds (default 600)",
     )
     add("--perfetto", type=Path, metavar="FILE", help="write the timeline for Perfetto")
     add("--traces", type=Path, metavar="DIR", help="write each rank's trace")
@@ -142,11 +142,11 @@ def _live(given: argparse.Namespace) -> int:
 
     # These load numba and what prices are made of.
     from trainscout.simulators.virtual_cluster.execution.step import used_part
-    from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
     from trainscout.simulators.virtual_cluster.live.processes import start_ranks
     from trainscout.simulators.virtual_cluster.live.report import show_report, write_timeline
     from trainscout.simulators.virtual_cluster.live.server import LiveError, LiveServer
     from trainscout.simulators.virtual_cluster.live.simulation import Simulation
+    from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
     cluster = used_part(cluster, given.world_size)
     prices, network = _network(given, (cluster, gpu), framework, who)
@@ -216,14 +216,10 @@ def _options(
     machine: tuple[Cluster, Gpu],
     framework: Framework,
 ) -> Callable[[str], RankOptions]:
-    from trainscout.simulators.virtual_cluster.execution.step import host_speed
-    from trainscout.simulators.virtual_cluster.traces.events import Header, HostGap, Trace
+    from trainscout.simulators.virtual_cluster.walk.host import HostCost
 
     cluster, gpu = machine
-    # The choice between traced and declared times is replay's; a trace with a gap stands for cpu.
-    header = Header(1, 0, 1, gpu.name, 1, (), {})
-    traced = [Trace(header, (HostGap(0.0),))] if given.host == "cpu" else []
-    speed = host_speed(traced, framework, "traced" if given.host == "cpu" else "declared")
+    cost = HostCost.of(framework, cpu=given.host == "cpu")
 
     def made(address: str) -> RankOptions:
         return RankOptions(
@@ -233,9 +229,7 @@ def _options(
             local_world_size=min(cluster.gpus_per_node, given.world_size),
             gpu=gpu.name,
             memory_bytes=None if given.memory_gib is None else int(given.memory_gib * 2**30),
-            launch_s=speed.launch_s,
-            forward_s=speed.forward_s,
-            cpu=given.host == "cpu",
+            cost=cost,
             traces=None if given.traces is None else str(given.traces),
             moe_imbalance=given.moe_imbalance,
             without=_names(given.without),

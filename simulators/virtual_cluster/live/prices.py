@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KernelPrice:
@@ -31,16 +33,11 @@ class Prices(Protocol):
     def kernels_beside(self) -> float: ...
 
     def kernel(self, content: object) -> KernelPrice:
-        """The price of a launch's content (``launches.Launch``)."""
+        """The price of a launch's content (``rank_walk.Launch``)."""
         ...
 
     def communication(
-        self,
-        kind: str,
-        size_bytes: int,
-        group: tuple[int, ...],
-        dtype: str,
-        ends: tuple[int, int] | None = None,
+        self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
     ) -> CommunicationPrice:
         """The price of a collective of ``group``, or a transfer between two ``ends`` of it."""
         ...

@@ -4,7 +4,7 @@
 
 The prepared process installs the emulation, imports what is asked for and forks, so that ranks
 share the memory of all that (copy on write) and nothing is imported twice. It then waits for them
-and tells, a line each, how they ended.
+and reports, a line each, how they ended.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock, HostCost
-from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.live.timekeeping import install_clocks, keep_time
 from trainscout.simulators.virtual_cluster.live.wire import (
     Figures,
     Hello,
     Invention,
-    question_frame,
+    message_frame,
 )
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
 PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
 _EXIT_INPUT = 2
@@ -41,7 +42,7 @@ _EXIT_INPUT = 2
 
 @dataclass(frozen=True)
 class RankOptions:
-    """What the prepared process is told.
+    """What the prepared process is started with.
 
     ``address`` of the simulator's socket; ``traces``: folder for trace files, or None;
     ``preload``: modules to import before forking.
@@ -53,9 +54,7 @@ class RankOptions:
     local_world_size: int
     gpu: str
     memory_bytes: int | None
-    launch_s: float
-    forward_s: float
-    cpu: bool
+    cost: HostCost
     traces: str | None
     moe_imbalance: str
     without: tuple[str, ...]
@@ -70,23 +69,20 @@ class RankOptions:
         fields = json.loads(text)
         for name in ("ranks", "without", "preload", "script"):
             fields[name] = tuple(fields[name])
+        fields["cost"] = HostCost(**fields["cost"])
         return cls(**fields)
-
-    @property
-    def cost(self) -> HostCost:
-        return HostCost(self.launch_s, self.forward_s, self.cpu)
 
 
 class _RankTime:
     """A rank's simulated time, with what its script has spent since its last event."""
 
-    def __init__(self, sink: LiveSink, recorder: Any, cpu: bool) -> None:
+    def __init__(self, sink: LiveSink, recorder: Any, gap_factor: float) -> None:
         self._sink = sink
         self._recorder = recorder
-        self._cpu = cpu
+        self._gap_factor = gap_factor
 
     def now_s(self) -> float:
-        spent_s = self._recorder.script_cpu_s() if self._cpu else 0.0
+        spent_s = self._gap_factor * self._recorder.script_cpu_s() if self._gap_factor else 0.0
         return self._sink.clock.now_s + float(spent_s)
 
     def busy_s(self) -> float:
@@ -111,12 +107,12 @@ class _LivePost:
 
         text = written(message, value) if _is_broadcast(message) else None
         if text is not None:
-            self._sink.tell(_key(message), text)
+            self._sink.publish(_key(message), text)
 
     def receive(self, message: Any) -> Any:
         from trainscout.simulators.virtual_cluster.emulation.values.payloads import read_line
 
-        text = self._sink.told(_key(message)) if _is_broadcast(message) else None
+        text = self._sink.receive(_key(message)) if _is_broadcast(message) else None
         return None if text is None else read_line(text)[1]
 
 
@@ -180,7 +176,7 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
     virtual.restart(sink, world_size=options.world_size, rank=rank)
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
-    keep_time(_RankTime(sink, recorder, options.cpu))
+    keep_time(_RankTime(sink, recorder, options.cost.gap_factor))
     code = run_script(options.script)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -194,7 +190,7 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
 def _connect(address: str, hello: Hello) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(address)
-    connection.sendall(question_frame(hello))
+    connection.sendall(message_frame(hello))
     return connection
 
 
@@ -252,7 +248,7 @@ def _memory_bytes() -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prepare, fork the ranks and tell how each ends: ``RANK CODE`` lines on standard output."""
+    """Prepare, fork the ranks and report how each ends: ``RANK CODE`` lines on standard output."""
     options = RankOptions.from_json(arguments[0])
     # Whatever modules print while they are imported goes elsewhere.
     report = os.dup(1)

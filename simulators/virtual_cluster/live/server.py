@@ -1,4 +1,4 @@
-"""The simulator's side: listens to ranks, plays what they say, decides who may run.
+"""The simulator's side: receives the ranks' messages, plays them, decides who may run.
 
 One process, one thread. A rank runs from one wait to the next; of those that may, as many run at
 the same time as there are cores, those with the earliest clocks first, so that CPU time is not
@@ -19,10 +19,14 @@ from pathlib import Path
 from typing import TextIO
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.live.host import UseError
+from trainscout.simulators.virtual_cluster.live.messages import (
+    Finish,
+    Message,
+    Publish,
+    Receive,
+    blocks,
+)
 from trainscout.simulators.virtual_cluster.live.processes import end_all
-from trainscout.simulators.virtual_cluster.live.rendezvous import MismatchError
-from trainscout.simulators.virtual_cluster.live.said import AwaitTold, Finish, Said, blocks
 from trainscout.simulators.virtual_cluster.live.simulation import (
     DeadlockError,
     Release,
@@ -30,16 +34,17 @@ from trainscout.simulators.virtual_cluster.live.simulation import (
 )
 from trainscout.simulators.virtual_cluster.live.wire import (
     EVENTS,
-    QUESTION,
+    MESSAGE,
     Figures,
     Frames,
     Hello,
-    Tell,
     read_events,
-    read_question,
+    read_message,
     release_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.codec import MalformedError
+from trainscout.simulators.virtual_cluster.walk.rank_walk import UseError
+from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
 
 _READ_BYTES = 1 << 18
 _NOTICE_S = 1.0
@@ -75,7 +80,7 @@ class _Rank:
 
     @property
     def ended(self) -> bool:
-        """Whether its process has, and all that it said and printed has come."""
+        """Whether its process has, and all that it sent and printed has come."""
         return self.exit_code is not None and not self.receivers
 
 
@@ -93,10 +98,10 @@ class LiveServer:
 
     Args:
         simulation: with a host for every rank of the options.
-        start: starts the ranks' processes, given the address to call; the one returned tells
+        start: starts the ranks' processes, given the address to call; the one returned reports
             how each has ended (``rank_process.main``).
         cores: how many ranks run at the same time.
-        timeout_s: longest wall time without a word from any rank that runs.
+        timeout_s: longest wall time without a message from any rank that runs.
         show: takes each line a rank prints.
     """
 
@@ -118,16 +123,16 @@ class LiveServer:
         self._turns: list[Release] = [Release(rank, 0) for rank in simulation.hosts]
         self._selector = selectors.DefaultSelector()
         # None: the ranks are still being prepared.
-        self._heard_s: float | None = None
+        self._received_s: float | None = None
         self._simulated_s = 0.0
-        self._told: dict[str, str] = {}
+        self._published: dict[str, str] = {}
 
     def run(self) -> Measured:
         """Start the processes and serve them to their end.
 
         Raises:
             LiveError: when ranks wait for each other for ever, one fails or falls silent, or
-                says what cannot be.
+                sends what cannot be.
         """
         began_s = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="trainscout-live-") as folder:
@@ -139,7 +144,7 @@ class LiveServer:
             process = self._start(address)
             try:
                 assert process.stdout is not None
-                self._selector.register(process.stdout, selectors.EVENT_READ, self._child_told)
+                self._selector.register(process.stdout, selectors.EVENT_READ, self._child_ended)
                 self._serve(process)
             finally:
                 end_all(process)
@@ -159,7 +164,7 @@ class LiveServer:
             self._give_turns()
             self._check_silence()
 
-    # Hearing
+    # Receiving
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -168,7 +173,7 @@ class LiveServer:
         def first(one: socket.socket) -> None:
             data = one.recv(_READ_BYTES)
             for kind, text in frames.take(data):
-                hello = read_question(text) if kind == QUESTION else None
+                hello = read_message(text) if kind == MESSAGE else None
                 if not isinstance(hello, Hello) or hello.rank not in self._ranks:
                     raise LiveError("somebody else called", 1)
                 self._selector.unregister(one)
@@ -182,13 +187,13 @@ class LiveServer:
 
     def _greet(self, hello: Hello, connection: socket.socket, rest: bytes) -> None:
         """Take on a connection; ``rest`` came right after its hello."""
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         rank = self._ranks[hello.rank]
         if hello.purpose == "output":
             rank.receivers[connection] = _Lines(rank.number, self._show).take
         else:
             rank.connection = connection
-            rank.receivers[connection] = lambda data: self._hear(rank, data)
+            rank.receivers[connection] = lambda data: self._feed(rank, data)
         if rest:
             rank.receivers[connection](rest)
         self._selector.register(
@@ -215,44 +220,45 @@ class LiveServer:
         connection.close()
         del rank.receivers[connection]
 
-    def _hear(self, rank: _Rank, data: bytes) -> None:
-        self._heard_s = time.monotonic()
+    def _feed(self, rank: _Rank, data: bytes) -> None:
+        self._received_s = time.monotonic()
         began_s = time.thread_time()
         try:
             for kind, text in rank.frames.take(data):
-                said = self._words(rank, kind, text)
-                if said is None:
+                messages = self._messages(rank, kind, text)
+                if messages is None:
                     return
-                rank.running = not any(blocks(each) or isinstance(each, Finish) for each in said)
-                self._simulation.hear(rank.number, said)
+                stops = any(blocks(each) or isinstance(each, Finish) for each in messages)
+                rank.running = not stops
+                self._simulation.feed(rank.number, messages)
         except (MalformedError, UseError, MismatchError) as error:
             raise LiveError(str(error), EXIT_DEADLOCK) from error
         except InputError as error:
             raise LiveError(str(error), EXIT_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
-    def _words(self, rank: _Rank, kind: bytes, text: str) -> list[Said] | None:
-        """What a frame of a rank says; None: that its script has failed."""
+    def _messages(self, rank: _Rank, kind: bytes, text: str) -> list[Message] | None:
+        """What a frame of a rank holds for the simulation; None: its script has failed."""
         if kind == EVENTS:
             return list(read_events(text))
-        word = read_question(text)
-        if isinstance(word, Hello):
+        message = read_message(text)
+        if isinstance(message, Hello):
             raise MalformedError("a second hello")
-        if isinstance(word, Tell):
-            self._told[word.key] = word.text
+        if isinstance(message, Publish):
+            self._published[message.key] = message.payload
             return []
-        if isinstance(word, AwaitTold):
-            rank.awaits = word.key
-        if not isinstance(word, Figures):
-            return [word]
-        rank.figures = word
-        if word.code:
-            # Others may wait for it: they are to hear why, not of a deadlock.
-            rank.exit_code = word.code
+        if isinstance(message, Receive):
+            rank.awaits = message.key
+        if not isinstance(message, Figures):
+            return [message]
+        rank.figures = message
+        if message.code:
+            # Others may wait for it: the run ends with the reason, not with a deadlock.
+            rank.exit_code = message.code
             return None
         return [Finish()]
 
-    def _child_told(self, stream: TextIO) -> None:
+    def _child_ended(self, stream: TextIO) -> None:
         line = stream.readline()
         if not line:
             self._selector.unregister(stream)
@@ -263,7 +269,7 @@ class LiveServer:
         rank.running = False
 
     def _check_ends(self) -> None:
-        """Take the last words of ranks that have ended.
+        """Take the last messages of ranks that have ended.
 
         A rank's own children may keep its connections open; all that it wrote has come by now.
         """
@@ -280,13 +286,13 @@ class LiveServer:
                 raise LiveError(message, rank.exit_code or 1)
 
     def _check_silence(self) -> None:
-        if self._heard_s is None:
+        if self._received_s is None:
             return
-        silent_s = time.monotonic() - self._heard_s
+        silent_s = time.monotonic() - self._received_s
         if silent_s > self._timeout_s:
             running = [str(rank.number) for rank in self._ranks.values() if rank.running]
             raise LiveError(
-                f"no word for {silent_s:.0f} s from ranks {', '.join(running)} (--timeout)",
+                f"no message for {silent_s:.0f} s from ranks {', '.join(running)} (--timeout)",
                 EXIT_TIMEOUT,
             )
 
@@ -311,12 +317,13 @@ class LiveServer:
             rank = self._ranks[release.rank]
             if free > 0 and rank.connection is not None:
                 rank.running = True
-                # One that has gone will be told as such.
+                # One that has gone is noticed when its process ends.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    told = None if rank.awaits is None else self._told.get(rank.awaits)
-                    rank.connection.sendall(release_frame(release, told))
+                    key = rank.awaits
+                    payload = None if key is None else self._published.get(key)
+                    rank.connection.sendall(release_frame(release, payload))
                 rank.awaits = None
-                self._heard_s = time.monotonic()
+                self._received_s = time.monotonic()
                 free -= 1
             else:
                 waiting.append(release)

@@ -3,8 +3,8 @@
 Events of ranks come in as their scripts run, in any interleaving. A host's clock may run ahead
 of the simulation as far as the script gets without waiting; the simulation never passes what
 the slowest host may still launch (its *horizon*). So whatever happens at one time is known when
-that time is played, everything a host is told is final, and all times are the same whatever
-order the ranks were heard in. When every host waits, time passes until one of them is released.
+that time is played, every answer to a host is final, and all times are the same whatever order
+their messages come in. When every host waits, time passes until one of them is released.
 
 What is not known in order is the network: a transfer that starts changes when those in flight
 end (``network``), and their announced ends move.
@@ -16,15 +16,16 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostCost, to_picoseconds
+from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, to_picoseconds
 from trainscout.simulators.virtual_cluster.live.host import Host
-from trainscout.simulators.virtual_cluster.live.launches import Launches
+from trainscout.simulators.virtual_cluster.live.messages import Message
 from trainscout.simulators.virtual_cluster.live.network import Ends, Network
 from trainscout.simulators.virtual_cluster.live.prices import Prices
-from trainscout.simulators.virtual_cluster.live.rendezvous import Meetings
 from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.said import Said
 from trainscout.simulators.virtual_cluster.live.tasks import Task, Transfer, Wait
+from trainscout.simulators.virtual_cluster.live.transfers import Transfers
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import Launches
 
 _READY, _TASK_ENDS, _TRANSFER_ENDS, _WAKE = range(4)
 _NEVER = 1 << 62
@@ -67,7 +68,7 @@ class _Device:
 
 
 class Simulation:
-    """Plays what ranks say; see the module for what it promises.
+    """Plays what ranks do; see the module for what it promises.
 
     Args:
         representation: which ranks are simulated, and for whom they stand.
@@ -91,9 +92,9 @@ class Simulation:
         self._prices = prices
         self._network = network
         self._least_launch_ps = to_picoseconds(cost.launch_s)
-        self._meetings = Meetings(representation, prices)
+        self._transfers = Transfers(representation, prices)
         self.hosts = {
-            rank: Host(rank, cost, prices, self._meetings, launches(), self._launch)
+            rank: Host(rank, cost, prices, self._transfers, launches(), self._launch)
             for rank in representation.simulated
         }
         self._devices = {rank: _Device({}, {}, {}) for rank in representation.simulated}
@@ -109,14 +110,14 @@ class Simulation:
         """The time up to which everything has been played."""
         return self._now_ps
 
-    def hear(self, rank: int, said: Iterable[Said]) -> None:
+    def feed(self, rank: int, messages: Iterable[Message]) -> None:
         """Take what a rank's script did next, in order.
 
         Raises:
             UseError, MismatchError: for events that cannot be.
         """
         host = self.hosts[rank]
-        host.inbox.extend(said)
+        host.inbox.extend(messages)
         self._walk(host)
 
     def advance(self) -> list[Release]:
@@ -141,7 +142,7 @@ class Simulation:
         return not self._heap and all(host.finished for host in self.hosts.values())
 
     def _horizon_ps(self) -> int:
-        """Before this nothing can be launched that has not been heard of."""
+        """Before this nothing can be launched that is not known."""
         clocks = [host.clock.now_ps for host in self.hosts.values() if host.running]
         return min(clocks, default=_NEVER) + self._least_launch_ps
 
@@ -149,12 +150,12 @@ class Simulation:
         hosts = self.hosts.values()
         if any(host.running for host in hosts):
             return
-        told = [host.describe_wait() for host in hosts if host.wait is not None]
-        told += self._meetings.unfinished
-        if told:
+        waits = [host.describe_wait() for host in hosts if host.wait is not None]
+        waits += self._transfers.unfinished
+        if waits:
             ended = [str(host.rank) for host in hosts if host.finished]
-            told += [f"ranks that have ended: {', '.join(ended)}"] if ended else []
-            raise DeadlockError("nothing can happen any more:\n  " + "\n  ".join(told))
+            waits += [f"ranks that have ended: {', '.join(ended)}"] if ended else []
+            raise DeadlockError("nothing can happen any more:\n  " + "\n  ".join(waits))
 
     # Hosts
 

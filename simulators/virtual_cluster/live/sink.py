@@ -1,4 +1,4 @@
-"""A rank's end of the line: its events go to the simulator, its clock comes from there."""
+"""A rank's end of the connection: its events go to the simulator, its clock comes from there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from collections.abc import Callable
 from time import perf_counter
 
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
-from trainscout.simulators.virtual_cluster.live.said import AskElapsed, AwaitTold, Sleep, blocks
+from trainscout.simulators.virtual_cluster.live.messages import (
+    AskElapsed,
+    Publish,
+    Receive,
+    Sleep,
+    blocks,
+)
 from trainscout.simulators.virtual_cluster.live.wire import (
     RELEASE,
     Figures,
-    Tell,
     events_frame,
-    question_frame,
+    message_frame,
     read_frame,
     read_release,
 )
@@ -46,7 +51,7 @@ class LiveSink:
         self._further = further
         self._events: list[Event] = []
         self._sent_s = perf_counter()
-        self._told: str | None = None
+        self._payload: str | None = None
         self._lock = threading.RLock()
 
     def emit(self, event: Event) -> None:
@@ -81,20 +86,20 @@ class LiveSink:
             self._ask(Sleep(seconds))
             self._wait()
 
-    def tell(self, key: str, text: str) -> None:
+    def publish(self, key: str, payload: str) -> None:
         """Give other ranks a small tensor that the last communication sends them.
 
-        It goes before the launch does: who receives it asks when the transfer has run.
+        It goes before the launch does: whoever receives it asks when the transfer has run.
         """
         with self._lock:
-            self._connection.sendall(question_frame(Tell(key, text)))
+            self._connection.sendall(message_frame(Publish(key, payload)))
 
-    def told(self, key: str) -> str | None:
-        """What the last communication brought, once it has run; None when nobody told it."""
+    def receive(self, key: str) -> str | None:
+        """What the last communication brought, once it has run; None when it was not published."""
         with self._lock:
-            self._ask(AwaitTold(key))
+            self._ask(Receive(key))
             self._wait()
-            return self._told
+            return self._payload
 
     def wait_for_turn(self) -> None:
         """Until the simulator lets this rank begin."""
@@ -105,16 +110,16 @@ class LiveSink:
         """The script has ended."""
         with self._lock:
             self._flush()
-            self._connection.sendall(question_frame(figures))
+            self._connection.sendall(message_frame(figures))
 
     def close(self) -> None:
         """Nothing more is to be sent than ``finish`` will."""
         with self._lock:
             self._flush()
 
-    def _ask(self, word: AskElapsed | AwaitTold | Sleep) -> None:
+    def _ask(self, message: AskElapsed | Receive | Sleep) -> None:
         self._flush()
-        self._connection.sendall(question_frame(word))
+        self._connection.sendall(message_frame(message))
 
     def _flush(self) -> None:
         if self._events:
@@ -126,6 +131,6 @@ class LiveSink:
         kind, text = read_frame(self._connection)
         if kind != RELEASE:
             raise MalformedError(f"a frame of kind {kind!r} where a release belongs")
-        now_ps, elapsed_ms, self._told = read_release(text)
+        now_ps, elapsed_ms, self._payload = read_release(text)
         self.clock.wait_until(now_ps)
         return elapsed_ms

@@ -1,8 +1,6 @@
-"""What the simulation moves: work of devices, transfers that ranks meet for, hosts that wait.
+"""What the simulation moves: work of devices, transfers that ranks come to, hosts that wait.
 
-A *stream* is no object here. Its order is a chain of dependencies: what it has been given last
-(and has been told to wait for) is its *frontier*, which the next task on it depends on. An event
-is a frontier that was written down.
+A *stream* is no object here: its order is a chain of dependencies, as the walk makes them.
 """
 
 from __future__ import annotations
@@ -10,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed
 from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
-from trainscout.simulators.virtual_cluster.live.said import AskElapsed
+from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +37,9 @@ class Task:
     """Work of one rank's device: a kernel, a rank's part of a transfer, or a mark in a stream.
 
     ``number`` counts the rank's tasks in host order; (rank, number) orders everything that
-    happens at one instant, so that nothing depends on who was heard first. ``issue_ps`` is when
-    the host had launched it, ``ready_ps`` the latest of that and what it waited for. ``left_ps``
-    of its time remain since ``since_ps``, at 1 / ``slowdown``.
+    happens at one instant, so that nothing depends on whose messages came first. ``issue_ps`` is
+    when the host had launched it, ``ready_ps`` the latest of that and what it waited for.
+    ``left_ps`` of its time remain since ``since_ps``, at 1 / ``slowdown``.
     """
 
     rank: int
@@ -72,13 +71,11 @@ class Task:
 class Transfer:
     """A collective, or a send with its receive: starts when every simulated member has arrived.
 
-    ``ranks`` are the real members that meet, ``kind`` and ``bytes`` as the price needs them,
+    ``ranks`` are its real members, ``call`` what it is priced by,
     ``expected`` how many of the simulated ranks have to arrive.
     """
 
-    kind: str
-    bytes: int
-    dtype: str
+    call: Call
     ranks: tuple[int, ...]
     expected: int
     price: CommunicationPrice
@@ -104,6 +101,3 @@ class Wait:
     until_ps: int = 0
     tasks: tuple[Task, ...] = ()
     asked: AskElapsed | None = None
-
-
-Frontier = tuple[Task, ...]

@@ -1,8 +1,8 @@
-"""What ranks and the simulator say to each other over a socket: frames of text, strictly read.
+"""Messages between ranks and the simulator over a socket: frames of text, strictly read.
 
 A frame is a letter, a length and as much UTF-8. ``E``: events, one line each as in trace files.
-``Q``: a rank's other words (sleep, elapsed, await, tell, hello, finish) as a JSON array. ``R``:
-the release of a rank that waits, ``[clock in ps, elapsed ms or null, what was told or null]``.
+``M``: a rank's other messages (sleep, elapsed, publish, receive, hello, finish) as a JSON array.
+``R``: the release of a rank that waits, ``[clock in ps, elapsed ms or null, payload or null]``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.live.said import AskElapsed, AwaitTold, Sleep
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Publish, Receive, Sleep
 from trainscout.simulators.virtual_cluster.live.simulation import Release
 from trainscout.simulators.virtual_cluster.traces.codec import (
     MalformedError,
@@ -24,7 +24,7 @@ from trainscout.simulators.virtual_cluster.traces.codec import (
 )
 from trainscout.simulators.virtual_cluster.traces.events import Event
 
-EVENTS, QUESTION, RELEASE = b"E", b"Q", b"R"
+EVENTS, MESSAGE, RELEASE = b"E", b"M", b"R"
 _HEAD = struct.Struct("<cI")
 # A batch of events is a few hundred lines; nothing honest comes near this.
 MOST_BYTES = 64 * 2**20
@@ -32,18 +32,10 @@ MOST_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Hello:
-    """The first word on a connection: whose it is, and whether for its events or its output."""
+    """The first message on a connection: whose it is, and whether for its events or its output."""
 
     rank: int
     purpose: str
-
-
-@dataclass(frozen=True)
-class Tell:
-    """A small tensor for other ranks, as text, and the ``key`` they will ask for it by."""
-
-    key: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class Invention:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a rank's process took and found, told when its script has ended."""
+    """What a rank's process took and found, sent when its script has ended."""
 
     code: int
     cpu_s: float
@@ -68,6 +60,9 @@ class Figures:
     own_bytes: int
     violations: int
     inventions: tuple[Invention, ...] = field(default=())
+
+
+Sent = Sleep | AskElapsed | Publish | Receive | Hello | Figures
 
 
 def frame(kind: bytes, text: str) -> bytes:
@@ -80,24 +75,24 @@ def events_frame(events: Sequence[Event]) -> bytes:
     return frame(EVENTS, "\n".join(map(encode_event, events)))
 
 
-def question_frame(word: Sleep | AskElapsed | AwaitTold | Tell | Hello | Figures) -> bytes:
-    if isinstance(word, Sleep):
-        content: list[Any] = ["sleep", word.seconds]
-    elif isinstance(word, AskElapsed):
-        content = ["elapsed", word.start, word.end]
-    elif isinstance(word, AwaitTold):
-        content = ["await", word.key]
-    elif isinstance(word, Tell):
-        content = ["tell", word.key, word.text]
-    elif isinstance(word, Hello):
-        content = ["hello", word.rank, word.purpose]
+def message_frame(message: Sent) -> bytes:
+    if isinstance(message, Sleep):
+        content: list[Any] = ["sleep", message.seconds]
+    elif isinstance(message, AskElapsed):
+        content = ["elapsed", message.start, message.end]
+    elif isinstance(message, Publish):
+        content = ["publish", message.key, message.payload]
+    elif isinstance(message, Receive):
+        content = ["receive", message.key]
+    elif isinstance(message, Hello):
+        content = ["hello", message.rank, message.purpose]
     else:
-        content = ["finish", asdict(word)]
-    return frame(QUESTION, json.dumps(content, allow_nan=False))
+        content = ["finish", asdict(message)]
+    return frame(MESSAGE, json.dumps(content, allow_nan=False))
 
 
-def release_frame(release: Release, told: str | None = None) -> bytes:
-    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms, told]))
+def release_frame(release: Release, payload: str | None = None) -> bytes:
+    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms, payload]))
 
 
 class Frames:
@@ -120,7 +115,7 @@ class Frames:
         self._bytes += data
         while len(self._bytes) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._bytes)
-            if kind not in (EVENTS, QUESTION, RELEASE) or length > MOST_BYTES:
+            if kind not in (EVENTS, MESSAGE, RELEASE) or length > MOST_BYTES:
                 raise MalformedError(f"a frame of kind {kind!r} and {length} bytes")
             end = _HEAD.size + length
             if len(self._bytes) < end:
@@ -150,15 +145,15 @@ def read_frame(connection: socket.socket) -> tuple[bytes, str]:
 
 
 def read_release(text: str) -> tuple[int, float | None, str | None]:
-    """Clock in ps, elapsed ms and what was told, of a release.
+    """Clock in ps, elapsed ms and payload of a release.
 
     Raises:
         MalformedError: for anything else.
     """
     content = _array(text)
     match content:
-        case [int(now_ps), None | float() as elapsed_ms, None | str() as told]:
-            return now_ps, elapsed_ms, told
+        case [int(now_ps), None | float() as elapsed_ms, None | str() as payload]:
+            return now_ps, elapsed_ms, payload
     raise MalformedError(f"no release: {text[:80]}")
 
 
@@ -171,8 +166,8 @@ def read_events(text: str) -> list[Event]:
     return [decode_event(line) for line in text.split("\n")]
 
 
-def read_question(text: str) -> Sleep | AskElapsed | AwaitTold | Tell | Hello | Figures:
-    """A word of a ``Q`` frame; ``Figures`` stand for the finish.
+def read_message(text: str) -> Sent:
+    """The message of an ``M`` frame; ``Figures`` stand for the finish.
 
     Raises:
         MalformedError: for anything else.
@@ -183,15 +178,15 @@ def read_question(text: str) -> Sleep | AskElapsed | AwaitTold | Tell | Hello | 
             return Sleep(float(seconds))
         case ["elapsed", int(start), int(end)]:
             return AskElapsed(start, end)
-        case ["await", str(key)]:
-            return AwaitTold(key)
-        case ["tell", str(key), str(told)]:
-            return Tell(key, told)
+        case ["publish", str(key), str(payload)]:
+            return Publish(key, payload)
+        case ["receive", str(key)]:
+            return Receive(key)
         case ["hello", int(rank), "events" | "output" as purpose]:
             return Hello(rank, purpose)
         case ["finish", dict(fields)]:
             return _figures(fields)
-    raise MalformedError(f"no word of a rank: {text[:80]}")
+    raise MalformedError(f"no message of a rank: {text[:80]}")
 
 
 def _figures(fields: dict[str, Any]) -> Figures:

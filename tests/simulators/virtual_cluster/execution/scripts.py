@@ -13,7 +13,6 @@ from trainscout.simulators.predictor.kernels import price_kernels
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.replay.stragglers import slowest_excess
 from trainscout.simulators.predictor.workload.ir import Gemm
-from trainscout.simulators.virtual_cluster.execution.groups import communicator_of, crosses_domains
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     Collective,
@@ -33,6 +32,10 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Trace,
     ValueRead,
     WorkWait,
+)
+from trainscout.simulators.virtual_cluster.walk.communicators import (
+    communicator_of,
+    crosses_domains,
 )
 
 # Two nodes of four GPUs, whose kernels take what they are priced at.

@@ -11,14 +11,13 @@ import sys
 import time
 
 from tests.simulators.virtual_cluster.live.scripts import LAUNCH_S
-from trainscout.simulators.virtual_cluster.live.clock import HostClock, HostCost
-from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
+from trainscout.simulators.virtual_cluster.live.clock import HostClock
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
 from trainscout.simulators.virtual_cluster.live.wire import (
     Figures,
     Hello,
     Invention,
-    question_frame,
+    message_frame,
 )
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
@@ -28,6 +27,8 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Synchronise,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
 ROUNDS = 3
 
@@ -35,10 +36,10 @@ ROUNDS = 3
 def run(address: str, behaviour: str, rank: int, ranks: int) -> int:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(address)
-    connection.sendall(question_frame(Hello(rank, "events")))
+    connection.sendall(message_frame(Hello(rank, "events")))
     output = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     output.connect(address)
-    output.sendall(question_frame(Hello(rank, "output")))
+    output.sendall(message_frame(Hello(rank, "output")))
     os.dup2(output.fileno(), 1)
     sink = LiveSink(connection, HostClock(HostCost(LAUNCH_S), LoweredLaunches()))
     sink.wait_for_turn()

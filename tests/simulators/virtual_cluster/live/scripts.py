@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from trainscout.simulators.virtual_cluster.live.clock import HostCost
-from trainscout.simulators.virtual_cluster.live.launches import Launch
+from trainscout.simulators.virtual_cluster.live.messages import Finish, Message
 from trainscout.simulators.virtual_cluster.live.network import Network, WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice, KernelPrice
 from trainscout.simulators.virtual_cluster.live.representation import Representation
-from trainscout.simulators.virtual_cluster.live.said import Finish, Said
 from trainscout.simulators.virtual_cluster.live.simulation import Release, Simulation
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
@@ -19,6 +17,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Op,
     PointToPoint,
 )
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
+from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 LAUNCH_S = 1e-6
 LATENCY_S = 1e-6
@@ -37,14 +38,9 @@ class ScriptedPrices:
         return self._kernels.setdefault(content, KernelPrice(content))
 
     def communication(
-        self,
-        kind: str,
-        size_bytes: int,
-        group: tuple[int, ...],
-        dtype: str,
-        ends: tuple[int, int] | None = None,
+        self, call: Call, group: tuple[int, ...], ends: tuple[int, int] | None = None
     ) -> CommunicationPrice:
-        return CommunicationPrice(LATENCY_S + size_bytes / BYTES_PER_S, LATENCY_S)
+        return CommunicationPrice(LATENCY_S + call.bytes / BYTES_PER_S, LATENCY_S)
 
     kernels_beside = 1.0
 
@@ -106,7 +102,7 @@ def in_turn(ranks: Sequence[int]) -> tuple[int, int]:
 
 
 def play(
-    scripts: Mapping[int, Sequence[Said]],
+    scripts: Mapping[int, Sequence[Message]],
     *,
     prices: ScriptedPrices | None = None,
     network: Network | None = None,
@@ -136,8 +132,8 @@ def play(
         speaking = [rank for rank in left if left[rank] and simulation.hosts[rank].wait is None]
         if speaking:
             rank, count = choose(speaking)
-            said, left[rank] = left[rank][:count], left[rank][count:]
-            simulation.hear(rank, said)
+            messages, left[rank] = left[rank][:count], left[rank][count:]
+            simulation.feed(rank, messages)
         new = simulation.advance()
         releases += new
         if after is not None:

@@ -25,6 +25,7 @@ from trainscout.simulators.virtual_cluster.live.prices import CommunicationPrice
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.tasks import Transfer
 from trainscout.simulators.virtual_cluster.traces.events import Synchronise, WorkWait
+from trainscout.simulators.virtual_cluster.walk.rendezvous import Call
 
 MS = 10**9
 NODES, GPUS = 4, 2
@@ -41,7 +42,7 @@ def network(*ranks: int) -> FlowNetwork:
 
 def transfer(source: int, destination: int, seconds: float, latency_s: float = 0.0) -> Transfer:
     price = CommunicationPrice(seconds, latency_s)
-    return Transfer("send_recv", 1, "float32", (source, destination), 2, price)
+    return Transfer(Call("send_recv", 1, "float32"), (source, destination), 2, price)
 
 
 def test_alone_a_transfer_takes_its_price():
@@ -49,7 +50,7 @@ def test_alone_a_transfer_takes_its_price():
     for ranks in ((0, 1), (0, 2), (0, 2, 4), (0, 1, 2, 3), (0, 1, 2)):
         for kind in kinds:
             price = CommunicationPrice(3e-3, 1e-3)
-            alone = Transfer(kind, 1, "float32", ranks, 1, price)
+            alone = Transfer(Call(kind, 1, "float32"), ranks, 1, price)
             ((_, end_ps),) = network().start([alone], 5 * MS)
             assert end_ps == pytest.approx(8 * MS, abs=10)
 

@@ -15,7 +15,7 @@ from tests.simulators.virtual_cluster.live.scripts import (
     receive,
     send,
 )
-from trainscout.simulators.virtual_cluster.live.said import AskElapsed, Sleep
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Sleep
 from trainscout.simulators.virtual_cluster.traces.events import (
     EventRecord,
     EventWait,
@@ -65,20 +65,20 @@ def jobs(draw):
             script.append(Phase("forward", number("step", rank)))
         elif what == "pair":
             pair, size, stream = draw(PAIR), draw(SIZES), draw(STREAMS)
-            meeting = number("pair", *pair)
+            sequence = number("pair", *pair)
             for me, transfer, peer in ((pair[0], send, pair[1]), (pair[1], receive, pair[0])):
                 work = number("work", me)
-                sent = transfer("world", peer, meeting, size, work=work, stream=stream)
+                sent = transfer("world", peer, sequence, size, work=work, stream=stream)
                 scripts[me] += [sent, WorkWait(work, stream, draw(st.booleans()))]
         else:
             members = draw(st.sets(st.integers(0, RANKS - 1), min_size=2))
             name, size = "-".join(map(str, sorted(members))), draw(SIZES)
-            meeting, stream = number("collective", name), draw(STREAMS)
+            sequence, stream = number("collective", name), draw(STREAMS)
             for me in members:
-                if meeting == 0:
+                if sequence == 0:
                     scripts[me].append(group(*sorted(members), name=name))
                 work = number("work", me)
-                launched = collective(name, meeting, size, stream=stream, work=work)
+                launched = collective(name, sequence, size, stream=stream, work=work)
                 scripts[me] += [launched, WorkWait(work, draw(STREAMS), draw(st.booleans()))]
     return scripts
 

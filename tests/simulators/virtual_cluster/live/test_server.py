@@ -12,8 +12,6 @@ import pytest
 
 from tests.simulators.virtual_cluster.live.fake_ranks import ROUNDS
 from tests.simulators.virtual_cluster.live.scripts import LATENCY_S, LAUNCH_S, ScriptedPrices
-from trainscout.simulators.virtual_cluster.live.clock import HostCost
-from trainscout.simulators.virtual_cluster.live.launches import LoweredLaunches
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.server import (
@@ -23,6 +21,8 @@ from trainscout.simulators.virtual_cluster.live.server import (
     LiveServer,
 )
 from trainscout.simulators.virtual_cluster.live.simulation import Simulation
+from trainscout.simulators.virtual_cluster.walk.host import HostCost
+from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
 ROOT = Path(__file__).parents[4]
 
@@ -123,7 +123,7 @@ def test_a_rank_that_fails_ends_all_with_its_code():
 
 def test_silence_ends_all():
     run = Run("hang", timeout_s=2.0)
-    with pytest.raises(LiveError, match=r"no word for \d+ s from ranks 1") as caught:
+    with pytest.raises(LiveError, match=r"no message for \d+ s from ranks 1") as caught:
         run.run()
     assert caught.value.code == EXIT_TIMEOUT
     assert run.nobody_is_left()

@@ -1,4 +1,4 @@
-"""Streams, meetings and waits against closed forms."""
+"""Streams, rendezvous and waits against closed forms."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from tests.simulators.virtual_cluster.live.scripts import (
     send,
 )
 from trainscout.simulators.virtual_cluster.live.host import FORGET_EVERY
-from trainscout.simulators.virtual_cluster.live.rendezvous import MismatchError
-from trainscout.simulators.virtual_cluster.live.said import AskElapsed, Sleep
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Sleep
 from trainscout.simulators.virtual_cluster.live.simulation import DeadlockError
 from trainscout.simulators.virtual_cluster.live.tasks import Task
 from trainscout.simulators.virtual_cluster.traces.events import (
@@ -33,6 +32,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     ValueRead,
     WorkWait,
 )
+from trainscout.simulators.virtual_cluster.walk.rendezvous import MismatchError
 
 DEVICE = Synchronise("device")
 

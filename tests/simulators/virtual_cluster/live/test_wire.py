@@ -6,23 +6,22 @@ import struct
 
 import pytest
 
-from trainscout.simulators.virtual_cluster.live.said import AskElapsed, AwaitTold, Sleep
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Publish, Receive, Sleep
 from trainscout.simulators.virtual_cluster.live.simulation import Release
 from trainscout.simulators.virtual_cluster.live.wire import (
     EVENTS,
+    MESSAGE,
     MOST_BYTES,
-    QUESTION,
     RELEASE,
     Figures,
     Frames,
     Hello,
     Invention,
-    Tell,
     events_frame,
     frame,
-    question_frame,
+    message_frame,
     read_events,
-    read_question,
+    read_message,
     read_release,
     release_frame,
 )
@@ -50,21 +49,21 @@ def frames_of(data: bytes, piece: int) -> list[tuple[bytes, str]]:
 def test_frames_survive_being_cut_anywhere(piece):
     tensor = TensorSpec("bfloat16", (2, 3), 7)
     events = [HostGap(1e-7), Op("aten.mm.default", (tensor, None, "é"), (tensor,), 0)]
-    data = events_frame(events) + question_frame(Sleep(0.5)) + release_frame(Release(0, 5, 1.5))
+    data = events_frame(events) + message_frame(Sleep(0.5)) + release_frame(Release(0, 5, 1.5))
     (_, first), (_, second), (_, third) = found = frames_of(data, piece)
-    assert [kind for kind, _ in found] == [EVENTS, QUESTION, RELEASE]
+    assert [kind for kind, _ in found] == [EVENTS, MESSAGE, RELEASE]
     assert read_events(first) == events
-    assert read_question(second) == Sleep(0.5)
+    assert read_message(second) == Sleep(0.5)
     assert read_release(third) == (5, 1.5, None)
 
 
 @pytest.mark.parametrize(
-    "word",
-    [Sleep(0.0), AskElapsed(3, 4), AwaitTold("k"), Tell("k", "{}"), Hello(2, "output"), FIGURES],
+    "message",
+    [Sleep(0.0), AskElapsed(3, 4), Receive("k"), Publish("k", "{}"), Hello(2, "output"), FIGURES],
 )
-def test_words_are_read_back(word):
-    ((_, text),) = frames_of(question_frame(word), 10**6)
-    assert read_question(text) == word
+def test_messages_are_read_back(message):
+    ((_, text),) = frames_of(message_frame(message), 10**6)
+    assert read_message(text) == message
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_what_is_no_frame_is_refused(data):
 
 def test_text_that_is_no_text_is_refused():
     with pytest.raises(MalformedError):
-        frames_of(b"Q" + struct.pack("<I", 1) + b"\xff", 10**6)
+        frames_of(b"M" + struct.pack("<I", 1) + b"\xff", 10**6)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +97,9 @@ def test_text_that_is_no_text_is_refused():
         '["exec", "ls"]',
     ],
 )
-def test_other_words_are_refused(text):
+def test_other_messages_are_refused(text):
     with pytest.raises(MalformedError):
-        read_question(text)
+        read_message(text)
 
 
 @pytest.mark.parametrize(
@@ -119,4 +118,4 @@ def test_lines_that_are_no_events_are_refused():
 
 
 def test_a_frame_says_how_long_it_is():
-    assert frame(QUESTION, "é") == b"Q\x02\x00\x00\x00" + "é".encode()
+    assert frame(MESSAGE, "é") == b"M\x02\x00\x00\x00" + "é".encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from trainscout.simulators.predictor.replay.prices import launches_of
@@ -16,18 +15,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered, lower, lower_events
 from trainscout.simulators.virtual_cluster.traces.vocabulary import tensors
+from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
 
 FUSED = "fused"
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """``count`` launches of one operation's kernels on ``stream``; equal content, one object."""
-
-    name: str
-    stream: int
-    count: int
-    content: object
 
 
 class Launches(Protocol):

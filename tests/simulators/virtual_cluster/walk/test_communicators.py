@@ -9,7 +9,7 @@ from tests.simulators.jobs import GPT175B, make_job
 from trainscout.simulators.predictor.replay.prices import PARTS
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ir import Communicator
-from trainscout.simulators.virtual_cluster.execution.groups import (
+from trainscout.simulators.virtual_cluster.walk.communicators import (
     communicator_of,
     crosses_domains,
     part_of,

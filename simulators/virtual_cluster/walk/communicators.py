@@ -47,5 +47,11 @@ def communicator_of(name: str, ranks: Sequence[int], cluster: Cluster) -> Commun
     return Communicator(name, len(ranks), per_domain, nodes, siblings)
 
 
+def inside(communicator: Communicator) -> Communicator:
+    """The same ranks for transfers between two of one NVLink domain."""
+    size = communicator.size
+    return Communicator(f"{communicator.name} inside", size, size, 1)
+
+
 def crosses_domains(first: int, second: int, cluster: Cluster) -> bool:
     return first // cluster.domain != second // cluster.domain

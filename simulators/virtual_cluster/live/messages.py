@@ -1,0 +1,58 @@
+"""What a rank's process sends the simulator: a trace's events, and what only live mode has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.virtual_cluster.traces.events import (
+    Event,
+    Synchronise,
+    ValueRead,
+    WorkWait,
+)
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """The script sleeps."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AskElapsed:
+    """The script wants to know the milliseconds between two recorded events."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Publish:
+    """A small tensor for other ranks, as text, and the ``key`` they will ask for it by."""
+
+    key: str
+    payload: str
+
+
+@dataclass(frozen=True)
+class Receive:
+    """The script is to receive a small tensor of its last communication, published as ``key``."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The script has ended."""
+
+
+# What the simulation is fed with; what is published only passes through the server.
+Message = Event | Sleep | AskElapsed | Receive | Finish
+
+
+def blocks(message: Message) -> bool:
+    """Whether the host stands still until the simulator lets it go on."""
+    if isinstance(message, WorkWait):
+        return message.blocks_host
+    return isinstance(message, Synchronise | ValueRead | Sleep | AskElapsed | Receive)

@@ -1,0 +1,70 @@
+"""What its work takes a rank's host: launches, and the CPU seconds of the script between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import require_positive
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.replay.prices import host_launch_s
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.virtual_cluster.traces.events import (
+    SETUP,
+    Collective,
+    Event,
+    Phase,
+    PointToPoint,
+    ValueRead,
+)
+from trainscout.simulators.virtual_cluster.walk.rank_walk import Launch
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """``launch_s`` for each launch, ``forward_s`` more for each call in a forward pass, and
+    ``gap_factor`` times the script's CPU seconds (0: they are left out)."""
+
+    launch_s: float
+    forward_s: float = 0.0
+    gap_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("launch_s", "forward_s", "gap_factor"):
+            require_positive(f"host.{name}", getattr(self, name), allow_zero=True)
+
+    @classmethod
+    def of(
+        cls, framework: Framework, *, cpu: bool, calibration: Calibration | None = None
+    ) -> HostCost:
+        """CPU seconds of the script where they are known (``cpu``), else as declared.
+
+        Declared figures are those of a framework's Python and of the driver together, so they are
+        never added to CPU seconds: what launches cost beside those is the driver's own.
+        """
+        factor = 1.0 if calibration is None else calibration.factors[2]
+        if cpu:
+            launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
+            return cls(launch_s * factor, 0.0, factor)
+        forward_s = 0.0 if framework.cuda_graphs else framework.host_forward_s
+        return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
+
+
+class HostCalls:
+    """Which of a rank's events are calls that launch something, and which ``phase`` it is in."""
+
+    def __init__(self) -> None:
+        self.phase = SETUP
+        self._batch: int | None = None
+
+    def take(self, event: Event, launches: Sequence[Launch]) -> list[int]:
+        """How many launches each call makes: one for a communication, one for all of a batch's
+        sends and receives, one for the copy that reads a value, and ``launches``."""
+        if isinstance(event, Phase):
+            self.phase = event.phase
+        elif isinstance(event, PointToPoint):
+            batch, self._batch = self._batch, event.batch
+            return [1] if event.batch is None or event.batch != batch else []
+        elif isinstance(event, Collective | ValueRead):
+            return [1]
+        return [launch.count for launch in launches]
