@@ -11,7 +11,7 @@ import csv
 from pathlib import Path
 
 from benchmarks.question import job
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 

@@ -23,7 +23,7 @@ from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.interference import overlap_slowdowns
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay import graph, prices
 from trainscout.simulators.registry import get_simulator
 

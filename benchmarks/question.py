@@ -6,7 +6,8 @@ from hydra import compose, initialize_config_module
 
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.build import Question, build_question
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def declared(*overrides: str) -> Question:

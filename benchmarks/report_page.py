@@ -25,8 +25,8 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.launch import megatron_launch
 from trainscout.reports.search_page import PAGE, Asked, Searched, write_search_page
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 

@@ -25,7 +25,7 @@ from trainscout.simulators.laboratory.device.results import ResultFile
 from trainscout.simulators.laboratory.device.timing import Clock, open_torch
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Row))
 WARM_UP_STEPS = 3

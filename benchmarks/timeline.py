@@ -15,7 +15,8 @@ from pathlib import Path
 from benchmarks.question import job
 from trainscout.reports.timeline.chakra import write_recipe_chakra
 from trainscout.reports.timeline.chrome import write_chrome
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.memory_timeline import memory_timeline
 from trainscout.simulators.predictor.replay.pass_timeline import passes_of
 from trainscout.simulators.predictor.replay.step_program import step_program

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 
 DROPOUT = 0.1
 ROPE_BASE = 10_000.0

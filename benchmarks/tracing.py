@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.question import job
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     LAYER,
     LayerSpec,

@@ -14,10 +14,14 @@ from omegaconf.errors import OmegaConfBaseException
 from trainscout.conf.histograms import with_histogram
 from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 __all__ = ["Question", "build_question", "build_recipe", "build_value", "explain_hydra_error"]
 

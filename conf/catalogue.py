@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from trainscout.conf.histograms import with_histogram
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.training import Training
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.network.topology import SwitchFabric

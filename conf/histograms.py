@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainscout.simulators.predictor.moe.popularity import read_histograms
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 
 
 def with_histogram(model: Model) -> Model:

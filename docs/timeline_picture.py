@@ -15,7 +15,7 @@ from tests.browser import chromium
 from tests.perfetto import open_trace, query
 from trainscout.reports.timeline.files import write_timeline_files
 from trainscout.simulators.predictor.io.output import replacing_bytes
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
 from trainscout.simulators.registry import SimulatorSpec

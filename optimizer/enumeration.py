@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from trainscout.optimizer.expressions import Expression, NotWholeError
 from trainscout.optimizer.space import Space
 from trainscout.pruning.launchable import Rejected
-from trainscout.pruning.recipe_table import FIELDS, Column, Mask, RecipeTable, Rows, distinct
+from trainscout.pruning.recipe_table import Column, Mask, RecipeTable, Rows, distinct
+from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS
 from trainscout.simulators.predictor.question.validity import Violation
 
 # Points worked on at once: enough to spread the cost of a call, few enough to fit in the memory.
@@ -126,7 +127,7 @@ class _Enumeration:
             name: Column((value,), np.zeros(size, dtype=np.int32))
             for name, value in self.space.constants.items()
         }
-        fields |= {name: c for name, c in points.columns.items() if name in FIELDS}
+        fields |= {name: c for name, c in points.columns.items() if name in RECIPE_DEFAULTS}
         broken = np.zeros(size, dtype=np.bool_)
         rejected: dict[str, Rejected] = {}
         if self.space.derived:
@@ -180,7 +181,7 @@ class _Enumeration:
                 reasons[row] = str(error)
                 continue
             codes[index] = known.setdefault((type(value), value), len(known) + 1)
-        column = Column((FIELDS[name], *(value for _, value in known)), codes[found.of])
+        column = Column((RECIPE_DEFAULTS[name], *(value for _, value in known)), codes[found.of])
         return column, reasons
 
 

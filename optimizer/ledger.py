@@ -14,7 +14,7 @@ from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.trial import STATUSES, Trial
 from trainscout.pruning import History, Known, Verdict
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 class Ledger:

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]

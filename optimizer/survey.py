@@ -24,7 +24,7 @@ from trainscout.pruning.equivalence import canonicalize
 from trainscout.pruning.launchable import Rejected, find_launchable
 from trainscout.pruning.recipe_table import RecipeTable, Rows, TableBuilder, recipe_keys
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 __all__ = ["Rejected", "Survey", "survey"]
 
@@ -177,22 +177,22 @@ def survey(space: Space) -> Survey:
         for name, entry in [*block.rejected.items(), *broken_rules.items()]:
             before = rejected.get(name, Rejected(0, entry.example))
             rejected[name] = Rejected(before.count + entry.count, before.example)
-        plain, changes = canonicalize(recipes.take(valid), job_of)
+        canonical, changes = canonicalize(recipes.take(valid), job_of)
         for name, number in changes.items():
             rewritten[name] = rewritten.get(name, 0) + number
-        builder.add(plain)
+        builder.add(canonical)
         kept.append(block.indices[with_values[valid]])
         invalid = np.ones(len(block.indices), dtype=np.bool_)
         invalid[with_values[valid]] = False
         refused.append(block.indices[invalid])
     if not builder.size:
         raise _nothing_launchable(space, rejected)
-    spelled = builder.table()
+    recipes = builder.table()
     points = np.concatenate(kept)
-    rows, first = _rows_by_first(spelled)
+    rows, first = _rows_by_first(recipes)
     return Survey(
         space=space,
-        recipes=spelled.take(first),
+        recipes=recipes.take(first),
         points=Points(points[first]),
         row_of=RowOf(space, points, rows),
         rejected=rejected,

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainscout.optimizer.certificate import Certificate
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 STATUSES = ("ok", "oom", "pruned", "invalid", "failed")
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.space import RECIPE_DEFAULTS
 from trainscout.optimizer.survey import Survey
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe
 
 _FIELD = "search.warm_start"
 _TOP_RECIPES = "top_recipes.json"

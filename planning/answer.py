@@ -11,8 +11,9 @@ from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import SearchResult
 from trainscout.planning.cells import OBJECTIVE, Cell, SearchSettings
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 WhyNothing = Callable[[SearchResult, Callable[[Recipe], Job]], str]
 """The words for why a search found nothing; importable, since worker processes call it."""

@@ -17,10 +17,13 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.study import identity
 from trainscout.planning.study import Study, WhatIf
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.registry import SimulatorSpec
 
 # Money and the length of a run follow from the step afterwards: a new price is no new search.

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.job import Training
+from trainscout.simulators.predictor.question.training import Training
 
 PREFERENCES = ("cheapest", "fastest", "smallest")
 

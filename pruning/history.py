@@ -6,7 +6,7 @@ import bisect
 from dataclasses import dataclass, field
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 @dataclass(frozen=True)

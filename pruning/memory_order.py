@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from trainscout.pruning.history import History
 from trainscout.pruning.tactic import Verdict
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 _MOST_RECOMPUTATION_FIRST = {"full": 0, "selective": 1, "none": 2}
 

@@ -8,7 +8,6 @@ and indexing spreads the answers over all rows.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, overload
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe
 
 Codes = NDArray[Any]  # small whole numbers >= 0, of any width
 Rows = NDArray[np.int64]
@@ -24,7 +23,6 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 T = TypeVar("T")
 
-FIELDS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Recipe)}
 # Beyond this many possible combinations they are sorted instead of looked up.
 _MOST_LOOKED_UP = 1 << 24
 
@@ -62,7 +60,7 @@ class RecipeTable(Sequence[Recipe]):
     @classmethod
     def of(cls, recipes: Sequence[Recipe]) -> RecipeTable:
         """The table of a few recipes."""
-        columns = {name: column([getattr(r, name) for r in recipes]) for name in FIELDS}
+        columns = {name: column([getattr(r, name) for r in recipes]) for name in RECIPE_DEFAULTS}
         return cls(columns, len(recipes))
 
     def __len__(self) -> int:
@@ -93,12 +91,12 @@ class RecipeTable(Sequence[Recipe]):
     def value(self, name: str, row: int) -> Any:
         """One field of one recipe."""
         found = self.columns.get(name)
-        return FIELDS[name] if found is None else found.values[found.codes[row]]
+        return RECIPE_DEFAULTS[name] if found is None else found.values[found.codes[row]]
 
     def numbers(self, name: str) -> NDArray[np.int64]:
         """A whole-number or true/false field of every recipe; None is -1."""
         found = self.columns.get(name)
-        values = (FIELDS[name],) if found is None else found.values
+        values = (RECIPE_DEFAULTS[name],) if found is None else found.values
         plain = np.array([-1 if v is None else int(v) for v in values], dtype=np.int64)
         if found is None:
             return np.full(self.size, plain[0])
@@ -171,12 +169,14 @@ class TableBuilder:
     """Puts blocks of recipes together, each field numbered as its values appear."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[tuple[type, Any], int]] = {name: {} for name in FIELDS}
-        self._codes: dict[str, list[NDArray[np.int16]]] = {name: [] for name in FIELDS}
+        self._known: dict[str, dict[tuple[type, Any], int]] = {
+            name: {} for name in RECIPE_DEFAULTS
+        }
+        self._codes: dict[str, list[NDArray[np.int16]]] = {name: [] for name in RECIPE_DEFAULTS}
         self.size = 0
 
     def add(self, table: RecipeTable) -> None:
-        for name, default in FIELDS.items():
+        for name, default in RECIPE_DEFAULTS.items():
             found = table.columns.get(name)
             if found is None:
                 found = Column((default,), np.zeros(len(table), dtype=np.int16))
@@ -208,7 +208,7 @@ def recipe_keys(table: RecipeTable, numbering: RecipeTable) -> NDArray[np.uint64
     keys = np.zeros(len(table), dtype=np.uint64)
     for name, found in table.columns.items():
         given = numbering.columns.get(name)
-        known = (FIELDS[name],) if given is None else given.values
+        known = (RECIPE_DEFAULTS[name],) if given is None else given.values
         number = {(type(value), value): index for index, value in enumerate(known)}
         # A value that the other table has not is given a number of its own.
         codes = [number.get((type(value), value), len(known)) for value in found.values]

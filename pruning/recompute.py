@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from trainscout.pruning.history import History
 from trainscout.pruning.tactic import Verdict
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 class RecomputeOutOfMemory:

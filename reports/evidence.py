@@ -12,7 +12,8 @@ from enum import StrEnum
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.wording import format_percent, format_usd
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Gpu, Job
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
 
 
 class Grade(StrEnum):

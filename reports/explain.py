@@ -8,7 +8,8 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.trials import layout, predicted
 from trainscout.reports.wording import format_part, format_recipe, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 JobOf = Callable[[Recipe], Job]
 

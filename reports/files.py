@@ -18,7 +18,7 @@ from trainscout.reports.launch import megatron_launch
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.output import write_whole
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 TOP_RECIPES = "top_recipes.json"

@@ -32,7 +32,8 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 # Columns that the whole names of the kinds of memory need.

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 
 if TYPE_CHECKING:

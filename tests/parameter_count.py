@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.job import Mla, Model
+from trainscout.simulators.predictor.question.model import Mla, Model
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,12 @@ from typing import Any
 
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
-from trainscout.simulators.predictor.question.job import (
-    Cluster,
-    Gpu,
-    Job,
-    Model,
-    Moe,
-    Recipe,
-    Training,
-)
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 GIB = 2**30
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.parameter_count import count_parameters
-from trainscout.simulators.predictor.question.job import Mla, Model, Moe
+from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 
 
 def gpt(**changes: object) -> Model:

@@ -21,8 +21,8 @@ from trainscout.optimizer.executors.free_memory import affordable_workers, free_
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.worker import Report, Task, work
 from trainscout.optimizer.options import ExecutorOptions
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, prepare_simulator
 
 # A task's worth of simulation: long beside the milliseconds it takes to send one.

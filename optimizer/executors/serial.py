@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.executors.worker import simulate_one
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, prepare_simulator
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from trainscout.optimizer.executors.base import Outcome
 from trainscout.optimizer.executors.cores import pin_to_a_core
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
 
 _ORPHAN_POLL_S = 1.0

@@ -11,7 +11,7 @@ from trainscout.optimizer.executors import Executor, Outcome
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.storage.claims import Claims
 from trainscout.optimizer.storage.trials import TrialStore, fingerprint
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 class StoredExecutor(Executor):

@@ -22,7 +22,7 @@ from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
 from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 Mode = Literal["new", "resume", "join"]
 """``new`` insists on a search that is not there yet, ``resume`` on one that is; ``join`` takes

@@ -19,22 +19,6 @@ from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkSh
 from trainscout.simulators.predictor.workload.program import Chunk, Run
 from trainscout.simulators.predictor.workload.shard import Shard
 
-# The recipe fields that enter prices of communication of any dimension.
-NETWORK_FIELDS = ("nccl_algo", "nccl_max_channels", "use_tp_pp_dp_mapping")
-# The recipe fields that enter a layer's blocks and their prices.
-SHARD_FIELDS = (
-    "micro_batch",
-    "cp",
-    "cp_comm_type",
-    "tp",
-    "ep",
-    "etp",
-    "sp",
-    "tp_comm_overlap",
-    "overlap_moe_expert_parallel_comm",
-    "precision",
-    *NETWORK_FIELDS,
-)
 EMBEDDING, DENSE_FULL, DENSE, EXPERTS_FULL, EXPERTS, HEAD = range(6)
 
 Floats = NDArray[np.float64]

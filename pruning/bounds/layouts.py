@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.pruning.launchable import LAYER_SPLIT
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import LAYOUT
+from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.replay.boundary import boundary_crosses_domain
 from trainscout.simulators.predictor.workload.megatron import layers_by_stage
 
 # The recipe fields that enter a layout.
-LAYOUT_FIELDS = (*LAYER_SPLIT, "recompute_taper")
+LAYOUT_FIELDS = knobs_entering(LAYOUT)
 # Stages whose memory and end of the step are bounded: more contents than these are rare.
 _MOST_STAGES = 4
 

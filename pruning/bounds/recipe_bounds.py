@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.pruning.bounds.blocks import (
-    NETWORK_FIELDS,
-    SHARD_FIELDS,
-    Passes,
-    Slots,
-    SlotTable,
-    slot_counts,
-)
+from trainscout.pruning.bounds.blocks import Passes, Slots, SlotTable, slot_counts
 from trainscout.pruning.bounds.in_flight import most_held
 from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from trainscout.pruning.bounds.paths import Paths, find_paths
@@ -25,7 +18,15 @@ from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd
 from trainscout.pruning.launchable import JobOf
 from trainscout.pruning.recipe_table import RecipeTable, distinct
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import (
+    BOUNDARY,
+    LAYER_BLOCKS,
+    LAYOUT,
+    MICRO_BATCHES,
+    PASSES,
+)
+from trainscout.simulators.predictor.question.recipe import Recipe, knobs_entering
 from trainscout.simulators.predictor.replay.boundary import (
     boundary_crosses_domain,
     boundary_seconds,
@@ -46,16 +47,10 @@ Ints = NDArray[np.int64]
 # The replay adds up the same seconds in another order, and whole periods that it found equal to
 # within 1e-9 (``replay.steady``).
 ROUNDING = 1e-8
-_WORLD = ("tp", "pp", "cp", "micro_batch")
-PASS_FIELDS = (
-    *SHARD_FIELDS,
-    "recompute",
-    "recompute_modules",
-    "recompute_layers",
-    "schedule",
-    *LAYOUT_FIELDS,
-)
-_BOUNDARY_FIELDS = ("tp", "pp", "cp", "micro_batch", "sp", "precision", *NETWORK_FIELDS)
+_BLOCK_FIELDS = knobs_entering(LAYER_BLOCKS)
+PASS_FIELDS = knobs_entering(LAYER_BLOCKS, PASSES, LAYOUT)
+_BOUNDARY_FIELDS = knobs_entering(BOUNDARY)
+_MICRO_BATCH_FIELDS = knobs_entering(MICRO_BATCHES)
 _MOST_STAGES = 4
 
 
@@ -182,15 +177,14 @@ class _Columns:
         return make(self.given.job(table[row]))
 
     def find_slots(self) -> tuple[Ints, list[Slots]]:
-        names = (*SHARD_FIELDS, "recompute", "recompute_modules")
         single = (self.unique.numbers("pp") == 1).astype(np.int64)
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
         extra = (single, some, self.copied[self.passes.first])
-        found = self.unique.distinct(names, extra)
+        found = self.unique.distinct(_BLOCK_FIELDS, extra)
         slots = []
         for row in map(int, found.first):
-            key = tuple(self.unique.value(name, row) for name in names)
+            key = tuple(self.unique.value(name, row) for name in _BLOCK_FIELDS)
             key += tuple(int(each[row]) for each in extra)
             slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
         return found.of, slots
@@ -223,7 +217,7 @@ class _Columns:
 
     def pass_times(self, links: Floats, boundary_bytes: Ints) -> _PassTimes:
         count_of, counts = self.once_each(
-            self.unique, "micro_batches", _WORLD, lambda job: job.num_micro_batches
+            self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
         )
         micro_batches = np.array(counts, dtype=np.int64)[count_of]
         shape = (len(self.unique), _MOST_STAGES)
@@ -233,11 +227,13 @@ class _Columns:
         kept = (
             boundary_bytes if self.framework.pipeline_buffers != "released" else 0 * micro_batches
         )
-        schedules = self.unique.distinct(("schedule",))
+        schedule_of, schedules = self.once_each(
+            self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
+        )
         groups = distinct(
             [
                 (len(self.layouts), self.layout_of),
-                (len(schedules.first), schedules.of),
+                (len(schedules), schedule_of),
                 (len(counts), count_of),
             ],
             len(self.unique),
@@ -247,7 +243,7 @@ class _Columns:
         for group, first in enumerate(map(int, groups.first)):
             rows = order[starts[group] : starts[group + 1]]
             layout = self.layouts[self.layout_of[first]]
-            schedule = self.unique.value("schedule", first)
+            schedule = schedules[schedule_of[first]]
             m = int(micro_batches[first])
             passes = [
                 Passes.of(

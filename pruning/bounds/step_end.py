@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainscout.pruning.bounds.blocks import NETWORK_FIELDS
-from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
+from trainscout.pruning.bounds.layouts import Layout
 from trainscout.simulators.predictor.memory.footprint import (
     WORKSPACE_BYTES,
     flattened_bytes,
@@ -16,6 +15,8 @@ from trainscout.simulators.predictor.memory.footprint import (
     static_bytes,
 )
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
+from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.replay.assemble import Sharing
 from trainscout.simulators.predictor.replay.prices import Pricer, launches_of
 from trainscout.simulators.predictor.replay.simulator import open_channels
@@ -38,12 +39,7 @@ from trainscout.simulators.predictor.workload.program import Chunk, Stage
 from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
 
 # The recipe fields that enter.
-END_FIELDS = (
-    *("tp", "cp", "ep", "etp", "sp", "precision", "zero_stage"),
-    *("overlap_grad_reduce", "overlap_param_gather"),
-    *LAYOUT_FIELDS,
-    *NETWORK_FIELDS,
-)
+END_FIELDS = knobs_entering(STEP_END, LAYOUT)
 
 
 @dataclass(frozen=True)

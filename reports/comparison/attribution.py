@@ -25,7 +25,7 @@ from typing import Any
 
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 # Simulating a recipe takes milliseconds: this many stay well below the time of starting Python.
 MOST_RECIPES = 128

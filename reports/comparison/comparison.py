@@ -10,7 +10,8 @@ from trainscout.reports.comparison.one_knob import Neighbour, one_knob, tie_limi
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.comparison.reasons import Reason, reasons
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 @dataclass(frozen=True)

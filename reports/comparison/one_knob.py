@@ -8,11 +8,11 @@ from typing import Any
 
 from trainscout.optimizer.expressions import NotWholeError
 from trainscout.optimizer.space import RECIPE_DEFAULTS, Knob, Space
-from trainscout.pruning.equivalence import plainest
+from trainscout.pruning.equivalence import canonical
 from trainscout.reports.comparison.attribution import Fields, changed_fields
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import features_of, tie_share
 
 # Partners are alternatives to each other: so many, the nearest values of as many knobs, are tried.
@@ -67,7 +67,7 @@ def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Nei
     """
     base = predictions.of(recipe)
     job = predictions.job(recipe)
-    plain = plainest(job)
+    plain = canonical(job)
     neighbours: dict[Recipe, Neighbour] = {}
     for knob in _knobs(space):
         for choice in knob.choices:
@@ -78,7 +78,7 @@ def one_knob(recipe: Recipe, space: Space, predictions: Predictions) -> list[Nei
             found = [
                 candidate
                 for candidate in candidates
-                if plainest(predictions.job(candidate)) != plain
+                if canonical(predictions.job(candidate)) != plain
             ]
             if not found:
                 continue

@@ -16,7 +16,8 @@ from trainscout.reports.launch.shell import (
     title_lines,
 )
 from trainscout.reports.launch.source import Code, call, python_module
-from trainscout.simulators.predictor.question.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 
 TITLE = "DeepSpeed"
 _FILL_IN = (

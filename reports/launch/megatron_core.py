@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 
-from trainscout.simulators.predictor.question.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
 FP8 = {

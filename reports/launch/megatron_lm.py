@@ -21,7 +21,8 @@ from trainscout.reports.launch.shell import (
     shell_script,
     title_lines,
 )
-from trainscout.simulators.predictor.question.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 
 TITLE = "Megatron-LM"
 _FILL_IN = (

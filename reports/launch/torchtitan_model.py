@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from trainscout.reports.launch.shell import title_lines
 from trainscout.reports.launch.source import Code, call, python_module
-from trainscout.simulators.predictor.question.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 
 
 @dataclass(frozen=True)

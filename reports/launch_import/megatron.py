@@ -19,7 +19,9 @@ from trainscout.reports.launch_import.options import Options
 from trainscout.reports.launch_import.pipeline_split import pipeline_split
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Model, Recipe, Training
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 TITLE = "Megatron-LM"
 _KNOWN = Path(__file__).parent / "megatron_arguments.yaml"

@@ -8,8 +8,7 @@ from typing import Any
 
 from trainscout.reports.launch_import.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Model
-from trainscout.simulators.predictor.question.model import MOST_LAYERS, Mla, Moe
+from trainscout.simulators.predictor.question.model import MOST_LAYERS, Mla, Model, Moe
 
 # Vocabularies that the name of a tokenizer implies.
 _VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}

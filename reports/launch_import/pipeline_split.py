@@ -7,9 +7,8 @@ from typing import Any
 
 from trainscout.reports.launch_import.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Model
 from trainscout.simulators.predictor.question.layout import split_layers
-from trainscout.simulators.predictor.question.model import MOST_LAYERS
+from trainscout.simulators.predictor.question.model import MOST_LAYERS, Model
 
 _LAYOUT = "--pipeline-model-parallel-layout"
 

@@ -20,9 +20,10 @@ from trainscout.reports.launch_import.shell_values import is_known, shown
 from trainscout.reports.launch_import.shell_words import MOST_BYTES
 from trainscout.reports.launch_import.torchtitan import TITLE as TORCHTITAN
 from trainscout.reports.launch_import.torchtitan import TorchTitanArguments, words_of_table
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 
 _ALLOWED = (

@@ -21,7 +21,9 @@ from trainscout.reports.launch_import.options import Options
 from trainscout.reports.launch_import.torchtitan_presets import CONFIGURATIONS, FLAVORS
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Model, Recipe, Training
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 TITLE = "TorchTitan"
 _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"

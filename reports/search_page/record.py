@@ -23,7 +23,7 @@ from trainscout.reports.search_page.trial_table import trial_table
 from trainscout.reports.search_page.waterfall import waterfall
 from trainscout.reports.trials import latest_trials, layout, predicted
 from trainscout.reports.wording import STOP_WORDS, format_part, format_question, format_tokens
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import LEVEL
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 

@@ -15,8 +15,8 @@ from trainscout.reports.search_page.recipes import SECONDS_A_DAY
 from trainscout.reports.trials import layout, predicted
 from trainscout.reports.wording import format_seconds, format_usd
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 

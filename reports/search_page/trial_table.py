@@ -10,7 +10,7 @@ from trainscout.optimizer.trial import Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_recipe
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 # A page of more would be larger than mail and browsers like; ``trials.csv`` always has all.
 MOST_TRIALS = 20_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.overlap_effect import without_interference
 from benchmarks.question import job
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
 

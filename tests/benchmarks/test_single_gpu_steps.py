@@ -13,7 +13,11 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.results import ResultFile
 from trainscout.simulators.laboratory.device.timing import Call
 from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.predictor.question.job import Cluster, Job, Model, Recipe, Training
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 CATALOGUE = load_catalogue()

@@ -12,8 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import trainscout.conf
 from trainscout.conf.schema import structured
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 DECLARATIONS = {
     "model": Model,

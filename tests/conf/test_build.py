@@ -18,7 +18,10 @@ from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.study import identity
 from trainscout.reports.evidence import Grade, evidence_of
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu, Mla, Model, Moe, Recipe, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 MODEL: dict[str, Any] = {
     "name": "tiny",

@@ -13,7 +13,9 @@ import trainscout.conf
 from tests.conf.conftest import Compose, names
 from tests.parameter_count import count_parameters
 from trainscout.conf.build import build_question, build_recipe, build_value
-from trainscout.simulators.predictor.question.job import Gpu, Job, Model
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 MODELS = [

@@ -8,7 +8,7 @@ from tests.docs.blocks import ROOT
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.options import SAMPLERS
 from trainscout.simulators.predictor.answer.flops import attention_core_flops, layer_flops
-from trainscout.simulators.predictor.question.job import Training
+from trainscout.simulators.predictor.question.training import Training
 
 PAGE = " ".join((ROOT / "docs" / "faq.md").read_text("utf-8").split())
 

@@ -8,8 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Training
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.training import Training
 
 FAKE = "tests.optimizer.fake_simulator:FakeSimulator"
 

@@ -9,8 +9,8 @@ from tests.optimizer.test_space import shipped
 from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
-from trainscout.pruning.equivalence import plainest
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.pruning.equivalence import canonical
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 TRICKY = {
     "knobs": {
@@ -45,7 +45,7 @@ def plain_twin(space):
             continue
         points[point] = None
         if candidate.violation is None:
-            recipes[point] = plainest(space.declared.job(candidate.recipe))
+            recipes[point] = canonical(space.declared.job(candidate.recipe))
         else:
             rule = candidate.violation.rule
             rejected[rule] = rejected.get(rule, 0) + 1

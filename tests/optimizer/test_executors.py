@@ -19,7 +19,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import EXECUTORS, ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.optimizer.fake_simulator import FakeSimulator, declared
 from trainscout.optimizer.objective import Objective, non_dominated
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def test_values_and_directions():

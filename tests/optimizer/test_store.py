@@ -9,7 +9,7 @@ from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.prediction_record import prediction_from_dict
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 pytestmark = pytest.mark.alone
 

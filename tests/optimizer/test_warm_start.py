@@ -10,7 +10,7 @@ from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 KNOWN = {"tp": 2, "pp": 2, "micro_batch": 2, "sp": True}
 

@@ -5,8 +5,8 @@ import pytest
 from tests.samples import CLUSTER, MODEL, TRAINING
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.would_fit import would_fit
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 

@@ -12,7 +12,8 @@ from trainscout.planning.goodput import Goodput
 from trainscout.planning.points import Point, make_point
 from trainscout.planning.study import Study
 from trainscout.simulators.predictor.question.framework import UNDECLARED
-from trainscout.simulators.predictor.question.job import Recipe, Training
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.registry import SimulatorSpec
 
 SETTINGS = SearchSettings(

@@ -1,4 +1,4 @@
-"""Recipes of one spelling are one question: the simulator answers them alike."""
+"""Recipes that mean the same are one question: the simulator answers them alike."""
 
 from dataclasses import replace
 
@@ -7,51 +7,67 @@ from hypothesis import given, settings
 
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import make_job
-from trainscout.pruning.equivalence import SPELLINGS, canonicalize, plainest
+from trainscout.pruning.equivalence import RULES, canonical, canonicalize
 from trainscout.pruning.recipe_table import RecipeTable
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+
+GRADIENTS = "overlap_grad_reduce"
 
 
 @settings(max_examples=80, deadline=None)
 @given(jobs())
-def test_the_plain_spelling_is_predicted_alike(job):
-    plain = plainest(job)
-    if plain == job.recipe:
+def test_the_canonical_recipe_is_predicted_alike(job):
+    found = canonical(job)
+    if found == job.recipe:
         return
-    assert why_invalid(replace(job, recipe=plain)) is None
+    assert why_invalid(replace(job, recipe=found)) is None
     simulator = ReplaySimulator()
-    given_, spelled = (
-        simulator.without_error_bar(replace(job, recipe=r)) for r in (job.recipe, plain)
+    given_, made = (
+        simulator.without_error_bar(replace(job, recipe=r)) for r in (job.recipe, found)
     )
-    assert spelled.step_time_s == pytest.approx(given_.step_time_s, rel=1e-9)
-    assert spelled.memory.headroom_bytes == given_.memory.headroom_bytes
+    assert made.step_time_s == pytest.approx(given_.step_time_s, rel=1e-9)
+    assert made.memory.headroom_bytes == given_.memory.headroom_bytes
 
 
 @settings(max_examples=100, deadline=None)
 @given(jobs())
-def test_spelling_is_idempotent_and_the_same_for_tables(job):
-    plain = plainest(job)
-    assert plainest(replace(job, recipe=plain)) == plain
+def test_it_is_its_own_and_the_same_for_tables(job):
+    found = canonical(job)
+    assert canonical(replace(job, recipe=found)) == found
     table, _ = canonicalize(
         RecipeTable.of([job.recipe]), lambda recipe: replace(job, recipe=recipe)
     )
-    assert list(table) == [plain]
+    assert list(table) == [found]
 
 
 @pytest.mark.parametrize(
-    ("given", "plain", "rule"),
+    ("given", "found", "rule"),
     [
         ({"tp": 2, "etp": 2, "sp": True}, {"tp": 2, "sp": True}, "etp"),
         ({"precision": "bf16"}, {}, "precision"),
         ({"cp_comm_type": "a2a"}, {}, "cp_comm_type"),
-        ({"tp": 8, "zero_stage": 0}, {"tp": 8}, "sharding"),
-        ({"tp": 8, "overlap_grad_reduce": True}, {"tp": 8}, "sharding"),
-        ({"zero_stage": 3, "overlap_grad_reduce": True}, {"zero_stage": 3}, "sharding"),
+        ({"tp": 8, "zero_stage": 0}, {"tp": 8}, "zero_stage"),
+        ({"tp": 8, "overlap_grad_reduce": True}, {"tp": 8}, "overlap_grad_reduce"),
+        *(
+            ({"zero_stage": stage, "overlap_grad_reduce": True}, {"zero_stage": stage}, GRADIENTS)
+            for stage in (2, 3)
+        ),
+        (
+            {"zero_stage": 3, "overlap_param_gather": True},
+            {"zero_stage": 3},
+            "overlap_param_gather",
+        ),
+        ({"schedule": "gpipe"}, {}, "schedule"),
+        ({"use_tp_pp_dp_mapping": True}, {}, "use_tp_pp_dp_mapping"),
         ({"recompute": "full", "recompute_layers": 12}, {"recompute": "full"}, "recompute_layers"),
         ({"pp": 4, "first_stage_layers": 3}, {"pp": 4}, "layer_split"),
-        ({"micro_batch": 8, "schedule": "gpipe"}, {"micro_batch": 8}, "schedule"),
+        (
+            {"micro_batch": 16, "pp": 2, "schedule": "gpipe"},
+            {"micro_batch": 16, "pp": 2},
+            "schedule",
+        ),
         (
             {"recompute": "selective", "recompute_modules": "mlp+core_attn"},
             {"recompute": "selective", "recompute_modules": "core_attn+mlp"},
@@ -59,11 +75,11 @@ def test_spelling_is_idempotent_and_the_same_for_tables(job):
         ),
     ],
 )
-def test_each_rule_rewrites_what_it_names(given, plain, rule):
+def test_each_rule_rewrites_what_it_names(given, found, rule):
     job = make_job(**given)
-    assert plainest(job) == Recipe(**plain)
+    assert canonical(job) == Recipe(**found)
     _, rewritten = canonicalize(
         RecipeTable.of([job.recipe, job.recipe]), lambda recipe: replace(job, recipe=recipe)
     )
     assert rewritten == {rule: 2}
-    assert len(SPELLINGS) == 8
+    assert rule in RULES

@@ -10,7 +10,7 @@ from tests.simulators.jobs import GPT175B, TINY, make_job
 from trainscout.pruning import TACTICS, History, Known
 from trainscout.pruning.memory_order import MEMORY_ORDER
 from trainscout.pruning.recompute import _more_recomputation
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 

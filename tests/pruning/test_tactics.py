@@ -17,7 +17,7 @@ from trainscout.pruning.micro_batches import QUANTISATION_GAIN
 from trainscout.simulators.predictor.answer.prediction import StageMemory
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 QUESTION = declared()
 PREDICTION = FakeSimulator().simulate(QUESTION.job(Recipe(zero_stage=0)))

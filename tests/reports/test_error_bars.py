@@ -9,7 +9,7 @@ from trainscout.reports.error_bars import (
     lead_share,
     tie_shares,
 )
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 BAR = (1.9, 2.1)
 

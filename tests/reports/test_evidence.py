@@ -5,7 +5,7 @@ import pytest
 from tests.samples import job_of, prediction
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.evidence import Grade, evidence_of
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def graded(shares, gpu=None):

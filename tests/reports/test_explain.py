@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.samples import job_of, prediction, search_result, trial
 from trainscout.reports.explain import format_behind, why_best
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def kept(*trials):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.samples import job_of, search_result
 from trainscout.reports.files import top_recipes_json, trials_csv
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def test_top_recipes_are_best_first_with_the_fixed_names():

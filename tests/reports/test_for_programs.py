@@ -10,7 +10,7 @@ from trainscout.reports.for_programs import (
     search_csv,
     search_json,
 )
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def searched(**changes):

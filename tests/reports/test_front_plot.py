@@ -8,7 +8,7 @@ from tests.samples import prediction, search_result, trial
 from trainscout.optimizer.objective import MEASURES
 from trainscout.reports.front_plot import _AXES, front_plot
 from trainscout.reports.terminal import as_text
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def searched(*steps_and_headrooms):

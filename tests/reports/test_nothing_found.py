@@ -10,7 +10,7 @@ from trainscout.reports.nothing_found import (
     memory_stood_in_the_way,
     why_nothing_fits,
 )
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def found_nothing(*trials, **changes):

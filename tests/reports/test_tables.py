@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.samples import job_of, prediction, search_result
 from trainscout.reports.tables import prediction_report, search_report
 from trainscout.reports.terminal import as_text
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def report(verbosity="normal", relief=(), **changes) -> str:

@@ -12,7 +12,7 @@ from trainscout.reports.record import search_record
 from trainscout.reports.tables import search_report
 from trainscout.reports.terminal import as_text
 from trainscout.reports.verification import verification_metrics, verification_report
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,
     RankFigures,

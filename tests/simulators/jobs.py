@@ -10,7 +10,10 @@ from typing import Any
 
 from tests.samples import CLUSTER, GPU
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Job, Mla, Model, Moe, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 NODE = replace(CLUSTER, name="test", num_nodes=1)
 GPT175B = Model(

@@ -21,9 +21,10 @@ from trainscout.planning.cells import OBJECTIVE, Cell, Declarations, SearchSetti
 from trainscout.planning.goodput import Reliability, goodput
 from trainscout.planning.schedule import check_schedule
 from trainscout.planning.study import Study
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from trainscout.optimizer.space import Space, compile_space
 from trainscout.optimizer.warm_start import read_recipes
 from trainscout.reports.launch_import import TORCHTITAN, ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import SimulatorSpec, check_simulator
 

@@ -18,9 +18,13 @@ from trainscout.optimizer.tracking import TrackingSettings
 from trainscout.planning.goodput import Reliability
 from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.topology import SwitchFabric
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Model, Recipe, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
 
 

@@ -13,8 +13,13 @@ from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.reference.settings import as_written
 from trainscout.reference.tables import markdown_table
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Recipe, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 _INTRODUCTION = """\

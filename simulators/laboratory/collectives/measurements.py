@@ -20,8 +20,9 @@ from typing import Any
 
 from trainscout.simulators.predictor.collectives.tuning_tables import NEWEST, OLDEST, parse_version
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 COLUMNS = ("collective", "gpu", "num_gpus", "num_nodes", "bytes", "time_us")

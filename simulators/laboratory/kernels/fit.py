@@ -48,7 +48,7 @@ from trainscout.simulators.predictor.kernels.tables import (
     unusable,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

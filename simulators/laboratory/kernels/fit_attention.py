@@ -21,7 +21,7 @@ from trainscout.simulators.laboratory.kernels.regression import (
 from trainscout.simulators.predictor.kernels.attention import BACKWARD_FLOPS, attention_seconds
 from trainscout.simulators.predictor.kernels.coefficients import AttentionCoefficients
 from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, LOOP_CEILING, Floats
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.kernels.gemm import (
 )
 from trainscout.simulators.predictor.kernels.tables import CAST_BYTES, CAST_LAUNCH_S
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

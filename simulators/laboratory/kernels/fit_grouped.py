@@ -21,7 +21,7 @@ from trainscout.simulators.laboratory.kernels.regression import (
 from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
 from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.kernels.grouped_rows import grouped_seconds
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

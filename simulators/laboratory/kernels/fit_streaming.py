@@ -20,7 +20,7 @@ from trainscout.simulators.laboratory.kernels.regression import (
 )
 from trainscout.simulators.predictor.kernels.streaming import MOVES_BYTES, streaming_seconds
 from trainscout.simulators.predictor.kernels.streaming_ops import streaming_bytes
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,19 +28,17 @@ from trainscout.simulators.laboratory.device.torch_kernels import (
     operand_bytes,
 )
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.job import (
-    Cluster,
-    Gpu,
-    Job,
-    Model,
-    Recipe,
-    Training,
-)
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.ir import (
     Attention,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.answer.flops import step_flops
-from trainscout.simulators.predictor.question.job import ACTIVATION_BYTES, Job
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 
 FLAT_EFFICIENCY = 0.5
 

@@ -7,7 +7,8 @@ import re
 from trainscout.simulators.laboratory.published.era import nccl_version, year_of
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 NVL72 = 72
 

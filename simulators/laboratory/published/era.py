@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 _MLPERF = {
     "3.0": 2023.4,

@@ -11,7 +11,7 @@ from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import is_bridge, moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
 # had it earlier.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # The first pattern that matches the label decides; spelling of separators does not matter.
 _NAMES = (

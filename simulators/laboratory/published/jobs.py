@@ -25,7 +25,9 @@ from trainscout.simulators.laboratory.published.recipes import (
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Gpu, Job, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
 
 

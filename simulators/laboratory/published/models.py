@@ -13,7 +13,7 @@ from trainscout.simulators.laboratory.published.families import (
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
-from trainscout.simulators.predictor.question.job import Mla, Model, Moe
+from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 
 _DEFAULT_VOCABULARY = 51200
 # Expert kernels under mildly uneven routing against balanced ones of the same shape, median of

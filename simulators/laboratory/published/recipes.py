@@ -10,7 +10,8 @@ from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Model, Recipe
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 _PRECISIONS = (
     ("nvfp4", None),

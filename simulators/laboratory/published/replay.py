@@ -18,7 +18,8 @@ from trainscout.simulators.laboratory.published.measured import (
 from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
-from trainscout.simulators.predictor.question.job import RECOMPUTE_MODES, Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES, Recipe
 from trainscout.simulators.registry import Simulator
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.job import DEFAULT_RECOMPUTE_MODULES, Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 
 
 @dataclass(frozen=True)

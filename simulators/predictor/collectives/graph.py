@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.collectives import tuning_tables as tables
 from trainscout.simulators.predictor.collectives.transport import transport
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 GIGA = 1e9

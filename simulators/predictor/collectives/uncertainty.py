@@ -5,7 +5,8 @@ from __future__ import annotations
 from trainscout.simulators.predictor.collectives.graph import wiring_of
 from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES, size_band
 from trainscout.simulators.predictor.collectives.transport import FABRICS, left_out_error
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trainscout.simulators.predictor.interference.features import KERNEL_CLASSES, Floats
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # What the replay knows of a block beside a communication.
 KNOWN = (

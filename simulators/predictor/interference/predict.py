@@ -9,7 +9,7 @@ from trainscout.simulators.predictor.interference.features import KERNEL_CLASSES
 from trainscout.simulators.predictor.interference.learned import learned_classes, learned_factors
 from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 
 def overlap_slowdowns(

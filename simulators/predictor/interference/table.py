@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.interference.features import (
 )
 from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

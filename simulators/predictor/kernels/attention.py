@@ -36,7 +36,7 @@ from trainscout.simulators.predictor.kernels.gemm import (
     Floats,
     join,
 )
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 BLOCK = 128
 HEAD_GRANULE = 32

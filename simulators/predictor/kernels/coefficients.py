@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
 # "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).

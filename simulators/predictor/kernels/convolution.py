@@ -31,7 +31,7 @@ import numpy as np
 from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, Floats, join, price_gemms
 from trainscout.simulators.predictor.kernels.streaming import price_streaming
 from trainscout.simulators.predictor.question.errors import require_choice
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Convolution
 
 PASSES = ("fwd", "dgrad", "wgrad")

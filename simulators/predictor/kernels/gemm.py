@@ -53,7 +53,7 @@ from trainscout.simulators.predictor.kernels.coefficients import (
     gpu_peak,
     sustained_flops_per_s,
 )
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 Floats = NDArray[np.float64]
 

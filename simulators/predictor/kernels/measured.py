@@ -35,7 +35,7 @@ from trainscout.simulators.predictor.kernels.tables import (
     sustained,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Convolution,

@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.kernels.convolution import price_convolutio
 from trainscout.simulators.predictor.kernels.gemm import price_gemms
 from trainscout.simulators.predictor.kernels.streaming import price_streaming, streaming_evidence
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Convolution,

@@ -46,7 +46,7 @@ from trainscout.simulators.predictor.kernels.tables import (
     without_size,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,7 @@ from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import StreamingCoefficients, fitted_gpus
 from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.question.errors import require_choice
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # The smallest graph-replayed kernels take 1.5-2.5 us (ai-dynamo/aiconfigurator tables).
 LAUNCH_FLOOR_S = 2e-6

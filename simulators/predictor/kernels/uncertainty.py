@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.kernels.coefficients import (
 )
 from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # Median difference between measurement campaigns on one GPU type, in and out of power limit:
 # A100 2-10 %, H100 and H200 2-12 %, B200 5-25 % (Transformer Engine against graph replays),

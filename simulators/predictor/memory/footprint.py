@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Memory, StageMemory
-from trainscout.simulators.predictor.question.job import ACTIVATION_BYTES, Cluster, Gpu, Job
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES
 from trainscout.simulators.predictor.workload.data_parallel import (
     gradient_bytes_per_parameter,
     parameter_bytes,
@@ -235,7 +238,7 @@ def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches:
     last = index == recipe.pp - 1
     # The result of each pass, where it is not released, stays besides what its blocks save.
     output = 0 if job.framework.pipeline_buffers == "released" or last else boundary
-    order = stage_order(recipe.schedule, index, recipe.pp, recipe.vpp, micro_batches)
+    order = stage_order(job.schedule, index, recipe.pp, recipe.vpp, micro_batches)
     direction, chunk, _ = order
     saved = np.array([each.saved_bytes for each in stage.chunks], dtype=np.int64) + output
     peaks = np.array(
@@ -255,7 +258,7 @@ def pass_bytes(job: Job, stage: Stage, index: int, boundary: int, micro_batches:
 def _enough_micro_batches(job: Job) -> int:
     """Micro-batches after which a stage's peak no longer grows."""
     recipe = job.recipe
-    if recipe.schedule == "gpipe":
+    if job.schedule == "gpipe":
         return job.num_micro_batches
     # Interleaved warm-up needs at most two rounds of stages per chunk.
     return min(job.num_micro_batches, 3 * recipe.pp)

@@ -6,8 +6,13 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu, Job, Model, Recipe, Training
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,26 +1,26 @@
 """The one place that says whether a recipe can be launched, and why not.
 
-Every rule is a small function from a job to a reason, or None when it holds. They run in
-order, so a later rule may rely on what an earlier one established (degrees divide the world
-before the batch is divided among replicas).
+What a knob can be whatever the job, its declaration says (``question.recipe``). What else must
+hold are rules: small functions from a job to a reason, or None when they hold. They run in order,
+so a later rule may rely on what an earlier one established (degrees divide the world before the
+batch is divided among replicas).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import (
-    CP_COMM_TYPES,
-    NCCL_ALGOS,
-    PRECISIONS,
-    RECOMPUTE_MODES,
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import LAYOUT
+from trainscout.simulators.predictor.question.recipe import (
+    KNOBS,
     RECOMPUTE_MODULES,
-    SCHEDULES,
-    TENSOR_CORE_TYPE,
-    Job,
+    knobs_entering,
 )
+from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
 
 
 @dataclass(frozen=True)
@@ -32,36 +32,26 @@ class Violation:
     reason: str
 
 
-Rule = Callable[[Job], tuple[str, str] | None]
+Broken = tuple[str, str] | None
 
 
-def _degrees_positive(job: Job) -> tuple[str, str] | None:
-    for name in ("tp", "pp", "cp", "ep", "vpp", "micro_batch"):
-        value = getattr(job.recipe, name)
-        if not isinstance(value, int) or value < 1:
-            return name, f"{name}={value} must be a whole number >= 1"
-    optional = ("etp", "recompute_layers", "first_stage_layers", "last_stage_layers")
-    for name in (*optional, "nccl_max_channels"):
-        value = getattr(job.recipe, name)
-        if value is not None and (not isinstance(value, int) or value < 1):
-            return name, f"{name}={value} must be a whole number >= 1, or left out"
-    return None
+@dataclass(frozen=True)
+class Rule:
+    """What must hold of a job."""
+
+    reads: tuple[str, ...]
+    """The fields of the recipe that ``broken`` may read."""
+    broken: Callable[[Job], Broken]
+    """The field to change and the reason, or None when the rule holds."""
 
 
-def _known_choices(job: Job) -> tuple[str, str] | None:
-    recipe = job.recipe
-    for name, value, choices in (
-        ("recompute", recipe.recompute, RECOMPUTE_MODES),
-        ("schedule", recipe.schedule, SCHEDULES),
-        ("cp_comm_type", recipe.cp_comm_type, CP_COMM_TYPES),
-        ("precision", job.precision, PRECISIONS),
-    ):
-        if value not in choices:
-            return name, f"{name}={value} is not one of {', '.join(choices)}"
-    if recipe.nccl_algo is not None and recipe.nccl_algo not in NCCL_ALGOS:
-        return "nccl_algo", f"nccl_algo={recipe.nccl_algo} is not one of {', '.join(NCCL_ALGOS)}"
-    if recipe.zero_stage not in (0, 1, 2, 3):
-        return "zero_stage", f"zero_stage={recipe.zero_stage} is not one of 0, 1, 2, 3"
+def _value(name: str, job: Job) -> Broken:
+    value = getattr(job.recipe, name)
+    reason = KNOBS[name].why_not(value)
+    return None if reason is None else (name, f"{name}={value} {reason}")
+
+
+def _precision(job: Job) -> Broken:
     if job.precision == "mxfp8" and job.gpu.architecture != "blackwell":
         return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
     if TENSOR_CORE_TYPE.get(job.precision, job.precision) not in job.gpu.peak_flops:
@@ -70,7 +60,7 @@ def _known_choices(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _degrees_divide_world(job: Job) -> tuple[str, str] | None:
+def _degrees_divide_world(job: Job) -> Broken:
     recipe = job.recipe
     product = recipe.tp * recipe.pp * recipe.cp
     if job.world_size % product:
@@ -83,7 +73,7 @@ def _degrees_divide_world(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _tensor_parallel_in_domain(job: Job) -> tuple[str, str] | None:
+def _tensor_parallel_in_domain(job: Job) -> Broken:
     # A launcher can express TP across nodes, but a group that straddles a node boundary
     # unevenly has no regular ring; whole multiples of a node are left to the price model.
     tp, domain = job.recipe.tp, job.cluster.domain
@@ -92,7 +82,7 @@ def _tensor_parallel_in_domain(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _tensor_parallel_divides_model(job: Job) -> tuple[str, str] | None:
+def _tensor_parallel_divides_model(job: Job) -> Broken:
     model, tp = job.model, job.recipe.tp
     if model.num_heads % tp:
         return "tp", f"tp={tp} does not divide the {model.num_heads} attention heads"
@@ -107,7 +97,7 @@ def _tensor_parallel_divides_model(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _pipeline_splits_layers(job: Job) -> tuple[str, str] | None:
+def _pipeline_splits_layers(job: Job) -> Broken:
     try:
         job.layers_per_chunk  # noqa: B018 - the split is the check
     except InputError as error:
@@ -115,7 +105,7 @@ def _pipeline_splits_layers(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _virtual_stages(job: Job) -> tuple[str, str] | None:
+def _virtual_stages(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.vpp == 1:
         return None
@@ -126,7 +116,7 @@ def _virtual_stages(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _sequence_parallel(job: Job) -> tuple[str, str] | None:
+def _sequence_parallel(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.sp and recipe.tp == 1:
         return "sp", "sequence parallelism shards over the tensor-parallel group: it needs tp > 1"
@@ -140,7 +130,7 @@ def _sequence_parallel(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _context_parallel(job: Job) -> tuple[str, str] | None:
+def _context_parallel(job: Job) -> Broken:
     cp = job.recipe.cp
     # Causal load balancing cuts the sequence into 2 x cp pieces.
     if cp > 1 and job.sequence_length % (2 * cp):
@@ -155,7 +145,7 @@ def _context_parallel(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _experts(job: Job) -> tuple[str, str] | None:
+def _experts(job: Job) -> Broken:
     recipe, moe = job.recipe, job.model.moe
     if moe is None:
         if recipe.ep > 1:
@@ -196,7 +186,7 @@ def _experts(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _batch_divides(job: Job) -> tuple[str, str] | None:
+def _batch_divides(job: Job) -> Broken:
     batch, per_round = job.training.global_batch_size, job.dp * job.recipe.micro_batch
     if batch % per_round:
         return "micro_batch", (
@@ -206,7 +196,7 @@ def _batch_divides(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _interleaving_batch(job: Job) -> tuple[str, str] | None:
+def _interleaving_batch(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.vpp > 1 and job.num_micro_batches % recipe.pp:
         return "vpp", (
@@ -221,7 +211,7 @@ def _too_old_for_it(job: Job) -> str:
     return "" if declared == job.attention else f"; {job.gpu.name} is too old for {declared}"
 
 
-def _recompute(job: Job) -> tuple[str, str] | None:
+def _recompute(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.recompute_modules is not None:
         if recipe.recompute != "selective":
@@ -236,8 +226,6 @@ def _recompute(job: Job) -> tuple[str, str] | None:
         if "operations" in modules and job.attention == "unfused":
             reason = f"operations keeps what flash attention made{_too_old_for_it(job)}"
             return "recompute_modules", reason
-    if recipe.recompute_taper < 0:
-        return "recompute_taper", f"recompute_taper={recipe.recompute_taper} must be 0 or more"
     if recipe.recompute_taper and (recipe.recompute != "full" or recipe.pp == 1):
         return "recompute_taper", "recompute_taper needs recompute=full and pipeline stages"
     if recipe.recompute_layers is None:
@@ -252,7 +240,7 @@ def _recompute(job: Job) -> tuple[str, str] | None:
     return None
 
 
-def _sharding(job: Job) -> tuple[str, str] | None:
+def _sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:
         return "zero_stage", (
@@ -266,28 +254,45 @@ def _sharding(job: Job) -> tuple[str, str] | None:
     return None
 
 
+_WORLD = ("tp", "pp", "cp")
+_LAYOUT = knobs_entering(LAYOUT)
+
 RULES: dict[str, Rule] = {
-    "degrees_positive": _degrees_positive,
-    "known_choices": _known_choices,
-    "degrees_divide_world": _degrees_divide_world,
-    "tensor_parallel_in_domain": _tensor_parallel_in_domain,
-    "tensor_parallel_divides_model": _tensor_parallel_divides_model,
-    "pipeline_splits_layers": _pipeline_splits_layers,
-    "virtual_stages": _virtual_stages,
-    "sequence_parallel": _sequence_parallel,
-    "context_parallel": _context_parallel,
-    "experts": _experts,
-    "batch_divides": _batch_divides,
-    "interleaving_batch": _interleaving_batch,
-    "recompute": _recompute,
-    "sharding": _sharding,
+    **{
+        f"{name}_value": Rule((name,), partial(_value, name))
+        for name, knob in KNOBS.items()
+        if knob.is_limited
+    },
+    "precision": Rule(("precision",), _precision),
+    "degrees_divide_world": Rule(_WORLD, _degrees_divide_world),
+    "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
+    "tensor_parallel_divides_model": Rule(("tp",), _tensor_parallel_divides_model),
+    "pipeline_splits_layers": Rule(_LAYOUT, _pipeline_splits_layers),
+    "virtual_stages": Rule(("pp", "vpp", "schedule"), _virtual_stages),
+    "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
+    "context_parallel": Rule(("tp", "cp", "cp_comm_type"), _context_parallel),
+    "experts": Rule(
+        (
+            *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),
+            *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping"),
+        ),
+        _experts,
+    ),
+    "batch_divides": Rule((*_WORLD, "micro_batch"), _batch_divides),
+    "interleaving_batch": Rule((*_WORLD, "vpp", "micro_batch"), _interleaving_batch),
+    "recompute": Rule(
+        ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
+    ),
+    "sharding": Rule(
+        ("zero_stage", "pp", "overlap_param_gather", "overlap_grad_reduce"), _sharding
+    ),
 }
 
 
 def why_invalid(job: Job) -> Violation | None:
     """The first rule the job's recipe breaks, or None when it can be launched."""
     for name, rule in RULES.items():
-        broken = rule(job)
+        broken = rule.broken(job)
         if broken is not None:
             return Violation(name, *broken)
     return None

@@ -81,8 +81,7 @@ class Sharing:
     @classmethod
     def of(cls, job: Job) -> Sharing:
         recipe = job.recipe
-        # With etp below tp, experts can have replicas where nothing else has.
-        replicated = max(job.dp * recipe.cp, job.expert_dp) > 1
+        replicated = job.is_replicated
         stage = recipe.zero_stage
         return cls(
             reduces=replicated,
@@ -226,9 +225,8 @@ class _Build:
     def stage_passes(self, stage: int) -> tuple[Ints, Floats, int | None]:
         """Add one stage's passes; returns pass starts, part seconds and the last reduction."""
         of, sharing, m = self.of, self.of.sharing, self.micro_batches
-        recipe = of.job.recipe
         chunks = of.workload.stages[stage].chunks
-        order = stage_order(recipe.schedule, stage, self.stages, self.chunks, m)
+        order = stage_order(of.job.schedule, stage, self.stages, self.chunks, m)
         direction, chunk, micro = order
         prices = [
             [of.pass_price(stage, each, d) for each in range(self.chunks)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.job import Job, Moe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Moe
 from trainscout.simulators.predictor.replay.stragglers import SPEED_SPREAD
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings

@@ -28,7 +28,8 @@ from trainscout.simulators.predictor.network.collectives import (
     Pattern,
     congestion_model,
 )
-from trainscout.simulators.predictor.question.job import Cluster, Job
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.moe import rank_loads

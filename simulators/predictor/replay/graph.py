@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trainscout.simulators.predictor.interference import overlap_slowdowns
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks
 
 NEUTRAL_KIND = 0

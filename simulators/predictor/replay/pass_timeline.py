@@ -111,7 +111,7 @@ def _compute_rows(step: StepProgram, times: Times, stage: int) -> Iterator[_Row]
     tasks = program.compute_tasks[stage]
     firsts = program.pass_start[stage]
     lasts = np.append(firsts[1:], program.pass_tasks[stage]) - 1
-    order = stage_order(recipe.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
+    order = stage_order(step.job.schedule, stage, recipe.pp, recipe.vpp, step.micro_batches)
     chunks = step.workload.stages[stage].chunks
     recomputed = [recompute_seconds(step.pricer, chunk) for chunk in chunks]
     for (direction, chunk, micro), first, last in zip(order.T, firsts, lasts, strict=True):

@@ -16,8 +16,9 @@ from trainscout.simulators.predictor.collectives import (
 )
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES, overlap_slowdowns
 from trainscout.simulators.predictor.kernels import price_kernels
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
 from trainscout.simulators.predictor.replay.stragglers import slowest_excess
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration

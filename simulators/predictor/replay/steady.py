@@ -61,8 +61,8 @@ def replay_step(job: Job, assemble: Callable[[int], Program], *, full: bool = Fa
     # Micro-batches after which the order of passes repeats.
     unit = stages if chunks > 1 else 1
     # At least the first and the last pass, which meet data-parallel communication.
-    warmup = max(1, warmup_passes(recipe.schedule, 0, stages, chunks, total))
-    if full or recipe.schedule == "gpipe":
+    warmup = max(1, warmup_passes(job.schedule, 0, stages, chunks, total))
+    if full or job.schedule == "gpipe":
         return _simulate(assemble, total)
     period = 2 * chunks * unit
     # Warm-up, cool-down and as much again for the start to settle; then the window to check

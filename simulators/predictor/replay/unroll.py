@@ -259,12 +259,13 @@ class _Unroll:
 
     def contents(self, stage: int) -> Iterator[_Task]:
         """A stage's compute tasks in order."""
-        recipe = self.step.job.recipe
+        job = self.step.job
         tasks = self.program.compute_tasks[stage]
         starts = self.program.pass_start[stage]
         passes = self.program.pass_tasks[stage]
         stops = np.append(starts[1:], passes)
-        order = stage_order(recipe.schedule, stage, recipe.pp, recipe.vpp, self.step.micro_batches)
+        stages, chunks = job.recipe.pp, job.recipe.vpp
+        order = stage_order(job.schedule, stage, stages, chunks, self.step.micro_batches)
         for column, start, stop in zip(order.T.tolist(), starts, stops, strict=True):
             direction, chunk, micro = column
             whole = self.step.workload.stages[stage].chunks[chunk]

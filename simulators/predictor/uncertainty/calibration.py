@@ -15,7 +15,7 @@ import yaml
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.uncertainty.features import Features
 
 CORRECTIONS = ("compute_time", "network_time", "host_time")

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.kernels import kernel_uncertainty
-from trainscout.simulators.predictor.question.job import TENSOR_CORE_TYPE, Gpu, Job
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
 
 _BITS = {"fp8": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
 _SHORTEST_LAYER_S = 1e-6

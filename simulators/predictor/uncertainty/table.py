@@ -20,7 +20,7 @@ import yaml
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.yaml_files import parse_yaml
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.features import (
     KINDS,
     Features,

@@ -32,10 +32,12 @@ def parameter_bytes(job: Job) -> int:
 def bucket_parameters(job: Job) -> int | None:
     """Parameters per communication bucket; None: everything at hand goes in one call.
 
-    FSDP (``zero_stage`` 3) has no buckets: a layer's flat parameter travels whole.
+    FSDP (``zero_stage`` 3) has no buckets: a layer's flat parameter travels whole. Gradients that
+    are sharded (2) always travel beside the backward pass.
     """
     recipe = job.recipe
-    if not recipe.overlap_grad_reduce or recipe.zero_stage == 3:
+    beside = recipe.overlap_grad_reduce or recipe.zero_stage == 2
+    if not beside or recipe.zero_stage == 3:
         return None
     return max(MEGATRON_BUCKET, MEGATRON_BUCKET_PER_REPLICA * job.dp * recipe.cp)
 

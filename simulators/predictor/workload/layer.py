@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from trainscout.simulators.predictor.question.job import DEFAULT_RECOMPUTE_MODULES
+from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.mlp import mlp_part

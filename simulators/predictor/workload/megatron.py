@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.predictor.question.job import DEFAULT_RECOMPUTE_MODULES, Job
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
 from trainscout.simulators.predictor.workload.ir import Streaming

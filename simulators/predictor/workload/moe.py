@@ -15,7 +15,7 @@ import math
 
 from trainscout.simulators.predictor.moe import Router, dropped_share, rank_imbalance
 from trainscout.simulators.predictor.moe import rank_loads as loads_of_ranks
-from trainscout.simulators.predictor.question.job import Model, Moe
+from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.workload.elementwise import activation_ops
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,

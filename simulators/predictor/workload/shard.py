@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.job import (
-    ACTIVATION_BYTES,
-    TENSOR_CORE_TYPE,
-    Job,
-    Model,
-)
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES, TENSOR_CORE_TYPE
 from trainscout.simulators.predictor.workload.communicators import place
 
 

@@ -7,7 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
 from trainscout.simulators.virtual_cluster.emulation.native import Shim
 from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder

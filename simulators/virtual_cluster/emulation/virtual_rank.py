@@ -8,7 +8,7 @@ from typing import Any
 
 from trainscout.simulators.predictor.memory.footprint import CONTEXT_BYTES
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
 from trainscout.simulators.virtual_cluster.emulation import native
 from trainscout.simulators.virtual_cluster.emulation.recorder import Recorder

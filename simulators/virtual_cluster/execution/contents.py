@@ -10,7 +10,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Ints
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
 from trainscout.simulators.predictor.replay.prices import (

@@ -10,7 +10,8 @@ import numpy as np
 
 from trainscout.simulators.predictor.collectives import price_collective
 from trainscout.simulators.predictor.memory.footprint import WORKSPACE_BYTES, process_bytes
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Times
 from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings, BlockState

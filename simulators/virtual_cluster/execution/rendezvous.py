@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from trainscout.simulators.predictor.question.job import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.replay.prices import PART_INDEX
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.execution.contents import Contents

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Ints
 from trainscout.simulators.predictor.replay.prices import EVIDENCE
 from trainscout.simulators.virtual_cluster.execution.breakdown import Played

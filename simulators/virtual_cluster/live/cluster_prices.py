@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainscout.simulators.predictor.interference import overlap_slowdowns
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block, Communicator
 from trainscout.simulators.virtual_cluster.execution.contents import SHARED_GPU, mix_of, on_gpu

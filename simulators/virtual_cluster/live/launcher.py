@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.output import check_output
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.live.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 

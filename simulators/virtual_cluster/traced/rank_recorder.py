@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.question.job import Gpu, Job
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
 from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
 from trainscout.simulators.virtual_cluster.traced.cache import installed_versions

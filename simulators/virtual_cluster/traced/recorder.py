@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation import emulate
 from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
 from trainscout.simulators.virtual_cluster.traced.cache import TracedLayer, installed_versions

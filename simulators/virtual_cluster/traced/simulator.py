@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu, Job
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.prices import HOST
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.traced.answers import ask
 from trainscout.simulators.virtual_cluster.traced.cache import (
     TracedLayer,

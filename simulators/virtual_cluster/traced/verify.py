@@ -80,10 +80,9 @@ def check_verifiable(job: Job) -> None:
         InputError: naming the field.
     """
     check_traceable(job)
-    recipe = job.recipe
-    if recipe.schedule != "1f1b":
+    if job.schedule != "1f1b":
         problem = "is not a schedule of Megatron-Core"
-        raise InputError("recipe.schedule", recipe.schedule, problem, "1f1b")
+        raise InputError("recipe.schedule", job.schedule, problem, "1f1b")
 
 
 def traced_micro_batches(job: Job) -> int:

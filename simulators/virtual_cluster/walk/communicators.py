@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from trainscout.simulators.predictor.question.job import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 # Words of a group's description, the first that occurs decides. Frameworks spell them out

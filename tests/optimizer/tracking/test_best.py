@@ -16,8 +16,8 @@ from trainscout.optimizer.tracking.runs import log_spooled, open_store
 from trainscout.optimizer.tracking.spool import spooled, write_spool
 from trainscout.reports.record import search_record
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 PAGE = "docs/mlflow.md"
 

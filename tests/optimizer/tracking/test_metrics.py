@@ -11,7 +11,7 @@ from trainscout.optimizer.tracking.metrics import (
     search_metrics,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def test_figures_of_a_prediction_have_their_units():

@@ -13,7 +13,8 @@ from trainscout.pruning.bounds import Bounds
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.pruning.bounds.recipe_bounds import PASS_FIELDS
 from trainscout.pruning.bounds.step_end import END_FIELDS
-from trainscout.pruning.recipe_table import FIELDS, RecipeTable
+from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 
@@ -93,4 +94,4 @@ def test_a_large_table_is_bounded_in_bulk():
 
 def test_every_field_of_a_recipe_enters_a_bound():
     """One that a bound does not know would be bounded like its neighbours."""
-    assert {*PASS_FIELDS, *END_FIELDS} == set(FIELDS)
+    assert {*PASS_FIELDS, *END_FIELDS} == set(KNOBS)

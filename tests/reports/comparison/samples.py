@@ -9,8 +9,9 @@ from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction
 from trainscout.optimizer.space import Space, compile_space
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.reports.comparison.samples import predictions
 from trainscout.reports.comparison import attribution
 from trainscout.reports.comparison.attribution import attribute, changed_fields
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 PLAIN = Recipe(tp=2, sp=True)
 

@@ -5,7 +5,7 @@ from tests.samples import MODEL
 from trainscout.optimizer.space import compile_space
 from trainscout.reports.comparison.one_knob import one_knob
 from trainscout.reports.comparison.predictions import Predictions
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 FIRST = Recipe(tp=2, sp=True)
 

@@ -16,8 +16,9 @@ from trainscout.reports.comparison.record import comparison_csv, comparison_reco
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.comparison.words import Unit, format_change, signed_seconds
 from trainscout.reports.terminal import as_text
-from trainscout.simulators.predictor.question.job import Model, Recipe
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import get_simulator
 
 FIRST = Recipe(tp=2, sp=True)

@@ -8,16 +8,13 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.samples import GPU, MODEL, MOE_MODEL
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import (
-    Cluster,
-    Gpu,
-    Job,
-    Mla,
-    Model,
-    Recipe,
-    Training,
-)
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Mla, Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 DENSE = replace(

@@ -12,7 +12,8 @@ from tests.reports.launch.jobs import DENSE, EXPERTS, jobs
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.reports.launch import deepspeed
 from trainscout.reports.launch.deepspeed import launch
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 GROUPED = replace(DENSE, num_query_groups=4)
 MODELS = (

@@ -18,7 +18,7 @@ from trainscout.reports.launch import (
     write_launches,
 )
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 ZERO = Recipe(zero_stage=3, overlap_grad_reduce=True)
 PARALLEL = Recipe(tp=2, sp=True)

@@ -7,7 +7,9 @@ import pytest
 from tests.samples import CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
 from trainscout.reports.launch import megatron_launch
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Job, Mla, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Mla
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def arguments(job: Job) -> dict[str, str]:

@@ -16,7 +16,8 @@ from tests.reports.launch.jobs import DENSE
 from tests.samples import CLUSTER, GPU, TRAINING
 from trainscout.reports.launch import launch_texts, launches
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 ROOT = Path(__file__).parents[3]
 SMALL = replace(DENSE, num_layers=2, num_query_groups=4, vocab_size=1024, sequence_length=256)

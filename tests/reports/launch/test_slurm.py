@@ -10,7 +10,7 @@ from tests.reports.launch.jobs import DENSE
 from tests.samples import CLUSTER, job_of
 from trainscout.reports.launch import launch_texts, launches
 from trainscout.reports.launch.slurm import NAME, slurm_script
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 # Every framework can run it.
 JOB = replace(

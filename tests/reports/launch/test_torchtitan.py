@@ -12,7 +12,8 @@ from tests.reports.launch.jobs import DENSE, EXPERTS, LATENT, jobs
 from tests.samples import CLUSTER, GPU, TRAINING, job_of
 from trainscout.reports.launch.torchtitan import MODULE, launch
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Job, Recipe
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 TITAN_MODELS = (DENSE, replace(DENSE, qk_norm=True, head_dim=128), *EXPERTS)
 FSDP = Recipe(zero_stage=3, overlap_grad_reduce=True)

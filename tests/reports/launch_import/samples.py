@@ -12,7 +12,7 @@ from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
 from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 
 CONF = Path(__file__).parents[3] / "conf"

@@ -9,7 +9,8 @@ from tests.samples import CLUSTER, MODEL, TRAINING
 from trainscout.reports.launch_import.megatron import MegatronArguments
 from trainscout.reports.launch_import.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Mla, Recipe
+from trainscout.simulators.predictor.question.model import Mla
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "
 SHAPE += "--max-position-embeddings 2048 --micro-batch-size 2 --global-batch-size 32 "

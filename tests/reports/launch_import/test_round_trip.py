@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from tests.reports.launch_import.samples import BASE, framework, model
 from tests.samples import GPU
-from trainscout.pruning.equivalence import plainest
+from trainscout.pruning.equivalence import canonical
 from trainscout.reports.launch import megatron_launch, torchtitan
 from trainscout.reports.launch_import import read_launch
-from trainscout.simulators.predictor.question.job import Cluster, Job, Recipe, Training
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 CORE = framework("megatron_core")
@@ -119,7 +122,7 @@ def test_megatron_scripts_say_their_job(tmp_path_factory, name, recipe):
     assert again.framework == CORE
     # A recipe's own precision is the training's of the command.
     assert again.training.precision == job.precision
-    assert plainest(again.job(read.recipe)) == plainest(
+    assert canonical(again.job(read.recipe)) == canonical(
         replace(job, training=again.training, recipe=replace(recipe, precision=None))
     )
 
@@ -148,7 +151,7 @@ def test_torchtitan_scripts_say_their_recipe(tmp_path, name, recipe):
     assert read.declared.training.global_batch_size == TRAINING.global_batch_size
     again = read.declared.job(read.recipe)
     assert again.world_size == job.world_size
-    assert plainest(again) == plainest(job)
+    assert canonical(again) == canonical(job)
     assert again.framework == replace(
         software, accumulate_grads_fp32=recipe.pp > 1, recompute_stops_early=False
     )

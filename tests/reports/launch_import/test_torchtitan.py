@@ -3,7 +3,7 @@ import pytest
 from tests.reports.launch_import.samples import framework, model, read
 from trainscout.reports.launch_import import TORCHTITAN
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 TOML = """
 [model]

@@ -11,8 +11,8 @@ from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.search_page import Asked, Searched
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.job import Recipe
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.samples import MOE_MODEL, job_of
 from trainscout.reports.search_page.sentence import recipe_sentence
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def test_says_what_a_recipe_does():

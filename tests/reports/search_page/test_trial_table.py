@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
 from trainscout.optimizer.trial import Trial
 from trainscout.reports.search_page.trial_table import trial_table
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def everything():

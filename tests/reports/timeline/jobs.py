@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
-from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.memory_timeline import MemoryTimeline, memory_timeline
 from trainscout.simulators.predictor.replay.pass_timeline import passes_of

@@ -13,7 +13,7 @@ from tests.perfetto import open_trace, query
 from tests.reports.timeline.jobs import RECIPES, SIMULATOR, SPEC, job_of, played
 from trainscout.reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
 from trainscout.reports.timeline.files import write_timeline_files
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
 from trainscout.simulators.predictor.workload.ranks import stage_rank
 

@@ -13,7 +13,7 @@ from trainscout.reference.__main__ import main
 from trainscout.reference.choices_page import NOT_CHOSEN, parameters
 from trainscout.reference.pages import reference_pages
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 ROOT = Path(__file__).parents[3]
 

@@ -24,7 +24,8 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
     transfers,
 )
 from trainscout.simulators.predictor.network.topology import Network, SwitchFabric, build_network
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 RING, TREE, HIERARCHICAL, PAIRS, NEIGHBOURS, ROUND = (
     *("ring", "tree", "hierarchical"),

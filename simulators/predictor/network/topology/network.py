@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

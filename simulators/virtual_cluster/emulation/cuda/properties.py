@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 # CUDA C++ Programming Guide, "Technical specifications per compute capability": threads, 32-bit
 # registers and shared memory of a multiprocessor, by major compute capability.

@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.collectives.transport import (
     net_coefficients,
     node_coefficients,
 )
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 TRUTH = {"launch": 9.0, "hop": 1.2, "stream": 1.1}
 PRIOR = {"launch": 6.6, "hop": 0.6, "stream": 1.0}

@@ -6,7 +6,7 @@ from tests.samples import job_of, prediction
 from trainscout.simulators.laboratory.published.coverage import coverage_of
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
 

@@ -5,7 +5,7 @@ import pytest
 from tests.simulators.laboratory.published.runs import EXPERTS, RUN, declarations, replayable
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def why_not(**changes):

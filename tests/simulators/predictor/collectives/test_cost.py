@@ -12,8 +12,9 @@ from trainscout.simulators.predictor.collectives.tuning_tables import (
     parse_version,
     tree_correction,
 )
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 EIGHT_H100 = cluster(1, 8)

@@ -7,7 +7,8 @@ import pytest
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import cluster, group
 from trainscout.simulators.predictor.collectives.graph import Graphs, graphs_of, wiring_of
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 

@@ -25,8 +25,9 @@ from trainscout.simulators.predictor.collectives.transport import (
     node_coefficients,
     weighted_us,
 )
+from trainscout.simulators.predictor.question.cluster import FABRICS, Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import FABRICS, Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
 
 ONE = cluster(1, 8)

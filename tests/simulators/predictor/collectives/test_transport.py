@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.collectives.transport import (
     load,
     transport,
 )
-from trainscout.simulators.predictor.question.job import FABRICS as JOB_FABRICS
+from trainscout.simulators.predictor.question.cluster import FABRICS as JOB_FABRICS
 
 
 def test_every_fabric_of_a_job_has_a_file() -> None:

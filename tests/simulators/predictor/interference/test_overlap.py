@@ -13,8 +13,9 @@ from tests.simulators.predictor.collectives.machines import A800, H100, H800, cl
 from trainscout.simulators.laboratory.kernels.measure import MODELS, load_models, training_kernels
 from trainscout.simulators.predictor.collectives import price_collective
 from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator, Gemm
 
 

@@ -1,7 +1,7 @@
 """Every declared GPU, read the way a fit reads it, and the operations the tests share."""
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm
 
 GPUS: dict[str, Gpu] = load_catalogue().gpus

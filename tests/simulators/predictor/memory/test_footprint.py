@@ -13,7 +13,8 @@ from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, ma
 from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.footprint import NCCL_CONNECTION_BYTES, static_bytes
-from trainscout.simulators.predictor.question.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Model, Moe
+from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid
 
 UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
@@ -21,19 +22,9 @@ PAIRED = "overlap_moe_expert_parallel_comm"
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
-    ("degrees_positive", "tp", TINY, {"tp": 0}),
-    ("degrees_positive", "pp", TINY, {"pp": -1}),
-    ("degrees_positive", "micro_batch", TINY, {"micro_batch": 0}),
-    ("degrees_positive", "vpp", TINY, {"vpp": 1.5}),
-    ("degrees_positive", "etp", MOE, {"etp": 0}),
-    ("degrees_positive", "recompute_layers", TINY, {"recompute_layers": 0, "recompute": "full"}),
-    ("known_choices", "recompute", TINY, {"recompute": "partial"}),
-    ("known_choices", "schedule", TINY, {"schedule": "zb"}),
-    ("known_choices", "precision", TINY, {"precision": "fp4"}),
-    ("known_choices", "precision", TINY, {"precision": "fp32"}),
-    ("known_choices", "precision", TINY, {"precision": "mxfp8"}),
-    ("known_choices", "zero_stage", TINY, {"zero_stage": 4}),
-    ("known_choices", "cp_comm_type", TINY, {"cp_comm_type": "ulysses"}),
+    ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
+    ("precision", "precision", TINY, {"precision": "fp32"}),
+    ("precision", "precision", TINY, {"precision": "mxfp8"}),
     ("degrees_divide_world", "pp", TINY, {"pp": 3}),
     ("degrees_divide_world", "tp", TINY, {"tp": 3, "pp": 2}),
     ("degrees_divide_world", "cp", TINY, {"tp": 2, "cp": 3}),
@@ -105,8 +96,19 @@ def test_a_precision_from_the_training_is_refused_there() -> None:
     assert "only bf16" in caught.value.problem
 
 
+@pytest.mark.parametrize("name", [name for name, knob in KNOBS.items() if knob.is_limited])
+def test_a_knob_is_one_of_its_values(name: str) -> None:
+    knob = KNOBS[name]
+    wrong = "?" if knob.kind is str else max(knob.choices) + 1 if knob.choices else knob.least - 1
+    violation = why_invalid(make_job(TINY, **{name: wrong}))
+    assert violation is not None
+    assert (violation.rule, violation.field) == (f"{name}_value", name)
+    assert knob.allowed in violation.reason
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {rule for rule, *_ in BROKEN} == set(RULES)
+    limits = {f"{name}_value" for name in KNOBS}
+    assert {rule for rule, *_ in BROKEN} - limits == set(RULES) - limits
 
 
 VALID: list[tuple[Model, dict[str, Any]]] = [

@@ -11,8 +11,9 @@ import pytest
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice
 from trainscout.simulators.predictor.kernels import KernelPrices
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay import boundary, graph, prices, simulator
 from trainscout.simulators.predictor.workload.ir import (
     Attention,

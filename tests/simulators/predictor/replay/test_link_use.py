@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL
-from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.link_use import LINKS, _sum_of_steps, link_use
 from trainscout.simulators.predictor.replay.step_program import step_program

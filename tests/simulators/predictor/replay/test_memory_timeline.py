@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.memory_timeline import (
     MEMORY_KINDS,

@@ -13,7 +13,7 @@ from tests.simulators.jobs import GPU, MLA_MOE, NODE, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.kernels import KernelPrices
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay import prices
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.passes import PassPricer, sum_blocks

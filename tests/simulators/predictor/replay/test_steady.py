@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MOE, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
-from trainscout.simulators.predictor.question.job import Job, Model
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.prices import Pricer

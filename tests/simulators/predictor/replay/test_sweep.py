@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.simulators.predictor.replay.programs import Program, play
 from tests.simulators.predictor.replay.test_timeline import wide_job
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.engine import NO_STREAM, Tasks, run
 from trainscout.simulators.predictor.replay.prices import Pricer

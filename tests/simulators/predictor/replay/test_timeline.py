@@ -11,7 +11,9 @@ from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
-from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.step_program import StepProgram, step_program

@@ -6,7 +6,9 @@ import pytest
 
 from tests.samples import CLUSTER, GPU, MODEL
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.replay.timeline_choice import shown_ranks
 
 JOB = Job(MODEL, GPU, CLUSTER, Training(64, 1e9), Recipe(tp=2, pp=4))

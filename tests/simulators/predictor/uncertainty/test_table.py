@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty.interval import log_interval
 from trainscout.simulators.predictor.uncertainty.table import (
     ResidualTable,

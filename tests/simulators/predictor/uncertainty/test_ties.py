@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.simulators.predictor.uncertainty.rows import FEATURES, residual
-from trainscout.simulators.predictor.question.job import Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import tie_share
 from trainscout.simulators.predictor.uncertainty.table import ResidualTable, Tuning
 from trainscout.simulators.predictor.uncertainty.ties import layout_pairs, layout_steps

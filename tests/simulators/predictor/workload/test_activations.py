@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Attention,

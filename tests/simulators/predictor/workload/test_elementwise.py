@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, TINY, make_job
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.elementwise import (
     activation_ops,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulators.jobs import LLAMA, TINY, make_job
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
 from trainscout.simulators.predictor.workload.ir import Block, Collective
 from trainscout.simulators.predictor.workload.shard import Shard

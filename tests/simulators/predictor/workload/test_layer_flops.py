@@ -13,7 +13,7 @@ from trainscout.simulators.predictor.answer.flops import (
     layer_flops,
     step_flops,
 )
-from trainscout.simulators.predictor.question.job import Model
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import (
     Attention,

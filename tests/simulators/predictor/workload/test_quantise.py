@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.question.job import Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Collective, GroupedGemm, Op, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.quantise import quantise

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Job, Recipe, Training
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.workload.communicators import communicators, spans
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of, stage_rank
 

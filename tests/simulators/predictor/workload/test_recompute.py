@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
-from trainscout.simulators.predictor.question.job import (
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import (
     DEFAULT_RECOMPUTE_MODULES,
     RECOMPUTE_MODULES,
-    Model,
 )
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free, Gemm

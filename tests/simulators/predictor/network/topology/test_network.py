@@ -17,8 +17,9 @@ from trainscout.simulators.predictor.network.topology import (
     build_network,
     find_routes,
 )
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.job import Cluster, Gpu
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 FABRICS = sorted(Path(trainscout.conf.__file__).parent.glob("topology/*.yaml"))
 NIC_RATE = 50e9

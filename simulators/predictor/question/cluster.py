@@ -1,0 +1,89 @@
+"""Nodes of equal GPUs and what joins them, as data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+
+NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree")
+FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes of equal GPUs and the fabric between them.
+
+    ``name`` is what results call it, ``source`` says where it was described; ``num_nodes``: how
+    many nodes; ``gpus_per_node``: GPUs in each; ``nics_per_node``: network cards in each;
+    ``fabric``: the network between nodes, which chooses the transport's fitted coefficients.
+    ``nvswitch``: NVLink goes through switches, so that every pair has its full rate; without,
+    GPUs are wired to each other directly. ``nccl_version``: whose tuning tables choose algorithm
+    and protocol. ``nvlink_domain`` is the number of GPUs joined by NVLink (72 across the trays of
+    an NVL72, 2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
+    ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the fraction
+    of GPU memory that a recipe must leave free to be called fitting. ``oversubscription`` divides
+    what leaves a node (1: a full fabric). ``nccl_algo`` and ``nccl_max_channels`` hold NCCL to
+    them where it can follow, as NCCL_ALGO and NCCL_MAX_NCHANNELS do (None: its own choice).
+    """
+
+    name: str
+    num_nodes: int
+    gpus_per_node: int
+    nics_per_node: int
+    nic_gbps: float
+    fabric: str
+    source: str
+    nvlink_domain: int | None = None
+    nvswitch: bool = True
+    oversubscription: float = 1.0
+    cpu: str = "intel"
+    nccl_version: str = "2.22"
+    nccl_algo: str | None = None
+    nccl_max_channels: int | None = None
+    memory_reserve: float = 0.05
+
+    def check(self) -> None:
+        for name in ("num_nodes", "gpus_per_node", "oversubscription"):
+            require_positive(f"cluster.{name}", getattr(self, name))
+        require_positive("cluster.nics_per_node", self.nics_per_node, allow_zero=True)
+        require_positive("cluster.nic_gbps", self.nic_gbps, allow_zero=True)
+        require_positive("cluster.memory_reserve", self.memory_reserve, allow_zero=True)
+        require_choice("cluster.fabric", self.fabric, FABRICS)
+        require_choice("cluster.cpu", self.cpu, ("intel", "amd", "arm"))
+        if not re.fullmatch(r"\d+\.\d+(\.\d+)?(-\d+)?", self.nccl_version):
+            field, given = "cluster.nccl_version", self.nccl_version
+            raise InputError(field, given, "is not a version", "major.minor[.patch]")
+        if self.nccl_algo is not None:
+            require_choice("cluster.nccl_algo", self.nccl_algo, NCCL_ALGOS)
+        if self.nccl_max_channels is not None:
+            require_positive("cluster.nccl_max_channels", self.nccl_max_channels)
+        if self.oversubscription < 1:
+            raise InputError(
+                "cluster.oversubscription", self.oversubscription, "is out of range", ">= 1"
+            )
+        if self.memory_reserve >= 1:
+            raise InputError(
+                "cluster.memory_reserve", self.memory_reserve, "is out of range", "0 <= x < 1"
+            )
+        if self.nvlink_domain is not None:
+            require_positive("cluster.nvlink_domain", self.nvlink_domain)
+        multi_domain = self.num_gpus > self.domain
+        if multi_domain and self.num_nodes > 1 and not self.nics_per_node * self.nic_gbps:
+            raise InputError(
+                "cluster.nics_per_node", self.nics_per_node, "leaves nodes unconnected", ">= 1"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def domain(self) -> int:
+        """GPUs joined by NVLink."""
+        return self.gpus_per_node if self.nvlink_domain is None else self.nvlink_domain

@@ -1,0 +1,46 @@
+"""How a model is trained, and in which precision, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+
+PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
+# Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
+# delayed scaling) or from the tensor itself (``fp8_current``), or one for 32 values (``mxfp8``).
+TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8"}
+ACTIVATION_BYTES = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 2,
+    "fp8_current": 2,
+    "mxfp8": 2,
+    "fp32": 4,
+    "tf32": 4,
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the model is trained; lengths in tokens.
+
+    ``global_batch_size``: sequences a step; ``tokens``: how many the whole run trains on, for its
+    days and cost; ``sequence_length`` None means the model's; ``precision``: of linear layers,
+    unless the recipe says another. ``optimizer`` is ``adam`` (two fp32 moments), ``sgd`` (one) or
+    ``adam_bf16`` (two bf16).
+    """
+
+    global_batch_size: int
+    tokens: float
+    sequence_length: int | None = None
+    precision: str = "bf16"
+    optimizer: str = "adam"
+
+    def check(self) -> None:
+        require_positive("training.global_batch_size", self.global_batch_size)
+        require_positive("training.tokens", self.tokens)
+        if self.sequence_length is not None:
+            require_positive("training.sequence_length", self.sequence_length)
+        require_choice("training.precision", self.precision, PRECISIONS)
+        require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
