@@ -27,36 +27,42 @@ EXECUTORS: dict[str, str | None] = {
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search and when to stop.
-
-    ``sampler`` proposes recipes; ``timeout_s``: the search ends after so long (None: never).
-    ``n_trials`` counts distinct launchable recipes, simulated or settled by a tactic; None means
-    no limit. The search also ends once the ``stable_top`` best have not changed for ``patience``
-    recipes that fit (None: never), but not before ``min_trials``. ``batch_size`` recipes are asked
-    at a time whatever the number of workers, so that the workers do not change the answer.
-    ``top_k`` is how many best recipes are kept and protected from pruning; ``pruning``: the
-    tactics in use; ``bounds``: recipes that their bounds rule out are not simulated, where the
-    simulator has bounds (``grid`` simulates all the same); ``options`` goes to the sampler as is.
-    ``warm_start``: a file of recipes to try first (or a search's directory: its best ones), moved
-    to the nearest that the space holds. ``promote_to``: a costlier simulator that looks at the
-    ``top_k`` best again and ranks them anew. ``storage`` is where simulated recipes are kept: a
-    journal file's path or a database URL (None: a journal file among the search's results).
-    """
+    """How to search and when to stop."""
 
     sampler: str = "tpe"
+    """What proposes recipes."""
     n_trials: int | None = 600
+    """How many distinct launchable recipes are simulated or settled by a tactic; None means no
+    limit."""
     patience: int | None = 100
+    """The search also ends once the ``stable_top`` best have not changed for so many recipes that
+    fit (None: never), but not before ``min_trials``."""
     min_trials: int = 500
+    """``patience`` ends no search before so many recipes."""
     stable_top: int = 5
+    """How many best recipes ``patience`` looks at."""
     batch_size: int = 32
+    """So many recipes are asked for at a time whatever the number of workers, so that the workers
+    do not change the answer."""
     timeout_s: float | None = None
+    """The search ends after so long (None: never)."""
     top_k: int = 10
+    """How many best recipes are kept and protected from pruning."""
     pruning: tuple[str, ...] = tuple(TACTICS)
+    """The tactics in use."""
     bounds: bool = True
+    """Recipes that their bounds rule out are not simulated, where the simulator has bounds
+    (``grid`` simulates all the same)."""
     options: dict[str, Any] = field(default_factory=dict)
+    """Goes to the sampler as it is."""
     warm_start: str | None = None
+    """A file of recipes to try first (or a search's directory: its best ones), moved to the
+    nearest that the space holds."""
     promote_to: str | None = None
+    """A costlier simulator that looks at the ``top_k`` best again and ranks them anew."""
     storage: str | None = None
+    """Where simulated recipes are kept: a journal file's path or a database URL (None: a journal
+    file among the search's results)."""
 
     def check(self) -> None:
         """Refuse settings that mean nothing.
@@ -80,22 +86,22 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """Who simulates, and when a recipe is given up.
-
-    ``name``: ``serial`` in this process, ``loky`` in processes of this machine, ``dask``,
-    ``ray`` or ``slurm`` on a cluster. ``n_jobs`` workers; -1 means one per core.
-    A recipe that takes longer than ``trial_timeout_s`` in a worker, or takes it down, runs once
-    more and then counts as failed (None: waits for ever). ``pin_cores`` keeps each worker on
-    a core of its own. ``address``: a running Dask or Ray cluster (None: one on this machine).
-    ``options`` go to submitit.
-    """
+    """Who simulates, and when a recipe is given up."""
 
     name: str = "loky"
+    """``serial`` in this process, ``loky`` in processes of this machine, ``dask``, ``ray`` or
+    ``slurm`` on a cluster."""
     n_jobs: int = -1
+    """Workers; -1 means one per core."""
     trial_timeout_s: float | None = 600.0
+    """A recipe that takes longer in a worker, or takes it down, runs once more and then counts as
+    failed (None: waits for ever)."""
     pin_cores: bool = False
+    """Each worker is kept on a core of its own."""
     address: str | None = None
+    """A running Dask or Ray cluster (None: one on this machine)."""
     options: dict[str, Any] = field(default_factory=dict)
+    """Goes to submitit."""
 
     def check(self) -> None:
         """Refuse settings that mean nothing, and executors whose package is missing.

@@ -20,23 +20,22 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 
 @dataclass(frozen=True)
 class Reliability:
-    """How often a run is interrupted, and what an interruption costs.
-
-    ``gpu_mtbf_hours``: mean time between failures of one GPU, with its share of all else;
-    ``node_mtbf_hours``: of one node, instead; with neither nothing fails. ``source`` says where
-    the figures come from. ``checkpoint_write_s`` is how long training stands still for a
-    checkpoint, ``detection_s`` and ``restart_s`` pass between a failure and the first step after
-    it; failed nodes are replaced. ``checkpoint_interval_s`` is between checkpoints, in seconds of
-    work (None: the optimal one).
-    """
+    """How often a run is interrupted, and what an interruption costs."""
 
     gpu_mtbf_hours: float | None = None
+    """Mean time between failures of one GPU, with its share of all else."""
     node_mtbf_hours: float | None = None
+    """Of one node, instead; with neither nothing fails."""
     checkpoint_write_s: float = 0.0
+    """How long training stands still for a checkpoint."""
     detection_s: float = 0.0
+    """Between a failure and its detection."""
     restart_s: float = 0.0
+    """Between its detection and the first step after it; failed nodes are replaced."""
     checkpoint_interval_s: float | None = None
+    """Between checkpoints, in seconds of work (None: the optimal one)."""
     source: str = ""
+    """Where the figures come from."""
 
     def check(self) -> None:
         """Refuse impossible figures.

@@ -19,14 +19,14 @@ PREFERENCES = ("cheapest", "fastest", "smallest")
 
 @dataclass(frozen=True)
 class Target:
-    """What a run has to keep to; None is no limit, so a target without any is "it fits".
-
-    ``days``: calendar days at most; ``usd``: dollars at most; ``gpus``: GPUs at most.
-    """
+    """What a run has to keep to; None is no limit, so a target without any is "it fits"."""
 
     days: float | None = None
+    """Calendar days at most."""
     usd: float | None = None
+    """Dollars at most."""
     gpus: int | None = None
+    """GPUs at most."""
 
     def check(self, field_name: str) -> None:
         """Refuse limits that mean nothing.
@@ -41,15 +41,14 @@ class Target:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A change to the cell that a model's answer names, searched anew.
-
-    ``cluster`` takes its place at the same number of GPUs; ``size`` multiplies the GPUs,
-    ``network`` the rate of every NIC.
-    """
+    """A change to the cell that a model's answer names, searched anew."""
 
     cluster: str | None = None
+    """Takes the cluster's place at the same number of GPUs."""
     size: float = 1.0
+    """Multiplies the GPUs."""
     network: float = 1.0
+    """Multiplies the rate of every NIC."""
 
     def check(self, field_name: str) -> None:
         """Refuse factors that mean nothing.
@@ -63,37 +62,40 @@ class WhatIf:
 
 @dataclass(frozen=True)
 class Study:
-    """Every model on every cluster, at every size and on every fabric.
-
-    ``name``: also the directory of its results; ``training``: batch, tokens, sequence length and
-    precision of all cells; ``targets``: limits by name, of which a cell of the answer meets all;
-    ``what_ifs``: changes to the answer's cell, by name. ``models`` and ``clusters`` are names of
-    declarations; ``gpu@cluster`` is a cluster with other GPUs in it. Sizes are ``num_gpus`` or
-    ``num_nodes``, one of both. An empty ``nic_gbps``, ``oversubscription`` or ``nics_per_node``
-    leaves the clusters' own. ``training.tokens`` is what a run trains on; the batch is
-    ``training.global_batch_size``, or ``sequences_per_gpu`` times the GPUs.
-    ``prices_usd_per_hour`` go by the GPU's name and replace declared ones; ``price_scenarios``
-    are more such lists, by names of their own: the answer at each is shown too. ``prefer`` says
-    which of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or
-    ``smallest``.
-    """
+    """Every model on every cluster, at every size and on every fabric."""
 
     name: str
+    """Also the directory of its results."""
     models: tuple[str, ...]
+    """Names of declarations."""
     clusters: tuple[str, ...]
+    """Names of declarations; ``gpu@cluster`` is a cluster with other GPUs in it."""
     training: Training
+    """Batch, tokens, sequence length and precision of all cells."""
     num_gpus: tuple[int, ...] = ()
+    """The sizes in GPUs; or give ``num_nodes``."""
     num_nodes: tuple[int, ...] = ()
+    """The sizes in nodes; or give ``num_gpus``."""
     sequences_per_gpu: int | None = None
+    """The batch is so many times the GPUs, instead of ``training.global_batch_size``."""
     nic_gbps: tuple[float, ...] = ()
+    """Rates of a NIC in Gb/s; empty leaves the clusters' own."""
     oversubscription: tuple[float, ...] = ()
+    """Empty leaves the clusters' own."""
     nics_per_node: tuple[int, ...] = ()
+    """Empty leaves the clusters' own."""
     prices_usd_per_hour: dict[str, float] = field(default_factory=dict)
+    """By the GPU's name, in place of declared ones."""
     # Prices by GPU; a dictionary of dictionaries of floats would refuse whole numbers.
     price_scenarios: dict[str, Any] = field(default_factory=dict)
+    """More such lists, by names of their own: the answer at each is shown too."""
     targets: dict[str, Target] = field(default_factory=dict)
+    """Limits by name, of which a cell of the answer meets all."""
     what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    """Changes to the answer's cell, by name."""
     prefer: str = "cheapest"
+    """Which of the cells that meet every target is the answer: ``cheapest``, ``fastest`` or
+    ``smallest``."""
 
     def check(self) -> None:
         """Refuse a study that asks nothing, or something impossible.

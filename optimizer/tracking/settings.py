@@ -16,13 +16,16 @@ URI_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "datab
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """``name``: mlflow or none. ``uri``: any MLflow tracking URI. ``experiment``: its name there.
-    ``timeout_s``: the longest the end of a search waits for the tracking store, in seconds."""
+    """Where searches are kept."""
 
     name: str = "mlflow"
+    """``mlflow`` or ``none``."""
     uri: str = "sqlite:///mlflow.db"
+    """Any MLflow tracking URI."""
     experiment: str = "trainscout"
+    """Its name in the tracking store."""
     timeout_s: float = 30.0
+    """The longest the end of a search waits for the tracking store, in seconds."""
 
     def check(self) -> None:
         """Refuse what can be known to be wrong without opening the store.

@@ -30,50 +30,51 @@ from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoic
 
 @dataclass(frozen=True)
 class SimulatorChoice:
-    """Which simulator predicts.
-
-    ``name``: the built-in workload (``replay``), or layers traced from Megatron-Core (``traced``).
-    ``calibration``: a file that ``trainscout calibrate`` wrote; None: as it comes.
-    ``measured_kernels``: a CSV file of your own measured kernels, or a folder of them.
-    """
+    """Which simulator predicts."""
 
     name: str = "replay"
+    """The built-in workload (``replay``), or layers traced from Megatron-Core (``traced``)."""
     calibration: str | None = None
+    """A file that ``trainscout calibrate`` wrote; None: as it comes."""
     measured_kernels: str | None = None
+    """A CSV file of your own measured kernels, or a folder of them."""
 
 
 @dataclass(frozen=True)
 class HeatMapChoice:
-    """The heat map of the network's links; ``file``: where to write it (None: nowhere)."""
+    """The heat map of the network's links."""
 
     file: str | None = None
+    """Where to write it (None: nowhere)."""
 
 
 @dataclass(frozen=True)
 class LaunchChoice:
-    """Launch files. ``directory``: where to write them, of a search below its own (None: nowhere).
-
-    ``framework``: for which, ``megatron_lm``, ``megatron_bridge``, ``torchtitan``, ``deepspeed``
-    or ``all``.
-    """
+    """Launch files."""
 
     directory: str | None = None
+    """Where to write them, of a search below its own (None: nowhere)."""
     framework: str = "all"
+    """For which: ``megatron_lm``, ``megatron_bridge``, ``torchtitan``, ``deepspeed`` or
+    ``all``."""
 
 
 @dataclass(frozen=True)
 class VerifyChoice:
-    """``name``: the other way to check the best recipes, if any; ``top_k``: how many of them."""
+    """Looking at the best recipes again."""
 
     name: str = "none"
+    """The other way to check the best recipes, if any."""
     top_k: int = 3
+    """How many of them."""
 
 
 @dataclass(frozen=True)
 class ObjectiveChoice:
-    """``names``: the measure to optimise, or several for their Pareto front."""
+    """What is best."""
 
     names: tuple[str, ...] = ("cost",)
+    """The measure to optimise, or several for their Pareto front."""
 
 
 _QUESTION = {

@@ -27,20 +27,20 @@ COMMUNICATORS = (*BETWEEN_NODES, "tp", "etp", "etp_ep")
 
 @dataclass(frozen=True)
 class NetworkChoice:
-    """What slows communication down beyond its own price.
-
-    ``engine``: ``whitebox`` (nothing does) or the engine that plays the communication of
-    ``communicators`` over the declared switches. No GPU sends more than ``most_bytes_per_gpu`` in
-    one play: congestion is a matter of shares, and longer messages would only take longer to
-    play. ``packet`` and ``hybrid`` override the fields of ``PacketSettings`` and
-    ``HybridSettings``.
-    """
+    """What slows communication down beyond its own price."""
 
     engine: str = WHITEBOX
+    """``whitebox`` (nothing slows communication down) or the engine that plays the communication
+    of ``communicators`` over the declared switches."""
     communicators: tuple[str, ...] = BETWEEN_NODES
+    """Those whose communication ``engine`` plays."""
     most_bytes_per_gpu: float = 64e6
+    """No GPU sends more in one play: congestion is a matter of shares, and longer messages would
+    only take longer to play."""
     packet: dict[str, Any] = field(default_factory=dict)
+    """Overrides fields of ``PacketSettings``."""
     hybrid: dict[str, Any] = field(default_factory=dict)
+    """Overrides fields of ``HybridSettings``."""
 
     def check(self) -> None:
         """Refuse what cannot be played.

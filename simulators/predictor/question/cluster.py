@@ -17,36 +17,41 @@ FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of equal GPUs and the fabric between them.
-
-    ``name`` is what results call it, ``source`` says where it was described; ``num_nodes``: how
-    many nodes; ``gpus_per_node``: GPUs in each; ``nics_per_node``: network cards in each;
-    ``fabric``: the network between nodes, which chooses the transport's fitted coefficients.
-    ``nvswitch``: NVLink goes through switches, so that every pair has its full rate; without,
-    GPUs are wired to each other directly. ``nccl_version``: whose tuning tables choose algorithm
-    and protocol. ``nvlink_domain`` is the number of GPUs joined by NVLink (72 across the trays of
-    an NVL72, 2 for bridged pairs); None means one node. ``nic_gbps`` is one NIC's rate in Gb/s.
-    ``cpu`` is the host CPU vendor that NCCL's tuning asks for. ``memory_reserve`` is the fraction
-    of GPU memory that a recipe must leave free to be called fitting. ``oversubscription`` divides
-    what leaves a node (1: a full fabric). ``nccl_algo`` and ``nccl_max_channels`` hold NCCL to
-    them where it can follow, as NCCL_ALGO and NCCL_MAX_NCHANNELS do (None: its own choice).
-    """
+    """Nodes of equal GPUs and the fabric between them."""
 
     name: str
+    """What results call it."""
     num_nodes: int
+    """How many nodes."""
     gpus_per_node: int
+    """GPUs in each."""
     nics_per_node: int
+    """Network cards in each."""
     nic_gbps: float
+    """One NIC's rate in Gb/s."""
     fabric: str
+    """The network between nodes, which chooses the transport's fitted coefficients."""
     source: str
+    """Where it was described."""
     nvlink_domain: int | None = None
+    """The number of GPUs joined by NVLink (72 across the trays of an NVL72, 2 for bridged pairs);
+    None means one node."""
     nvswitch: bool = True
+    """NVLink goes through switches, so that every pair has its full rate; without, GPUs are wired
+    to each other directly."""
     oversubscription: float = 1.0
+    """Divides what leaves a node (1: a full fabric)."""
     cpu: str = "intel"
+    """The host CPU vendor that NCCL's tuning asks for."""
     nccl_version: str = "2.22"
+    """Whose tuning tables choose algorithm and protocol."""
     nccl_algo: str | None = None
+    """What NCCL is held to where it can follow, as by NCCL_ALGO (None: its own choice)."""
     nccl_max_channels: int | None = None
+    """What NCCL is held to where it can follow, as by NCCL_MAX_NCHANNELS (None: its own
+    choice)."""
     memory_reserve: float = 0.05
+    """The fraction of GPU memory that a recipe must leave free to be called fitting."""
 
     def check(self) -> None:
         for name in ("num_nodes", "gpus_per_node", "oversubscription"):

@@ -22,94 +22,106 @@ class Framework:
 
     The defaults are hand-fused kernels as Megatron-Core has them, launched at the driver's own
     pace; what a framework's Python adds to that is declared, for Megatron-Core as for others.
-
-    ``name`` is what results call it, ``source`` says where its facts are documented.
-    ``attention``: ``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on
-    Ampere, cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any
-    GPU, ``flash1`` the first FlashAttention or its Triton version (2022 to mid 2023), ``unfused``
-    writes the scores to memory (everything before 2022, and what a GPU too old for the kernel
-    declared here runs: ``Job.attention``). ``fusion``: memory-bound operations run as hand-fused
-    kernels (``fused``), as what a compiler makes of each region (``compiled``), or one kernel per
-    written operation (``eager``). ``fused_norm``: norms are hand-made kernels; without, PyTorch's
-    LayerNorm, and RMSNorm as its compiler makes it or, eagerly, one kernel per operation.
-    ``complex_rope``: rotary positions are products of complex numbers, which no compiler fuses.
-    ``repeats_kv``: grouped keys and values are written out for every query head before attention,
-    and exchanged so under context parallelism. ``separate_projections``: queries, keys and values,
-    and the two halves of a gated MLP, have a linear layer each. ``batch_first``: the sequence is
-    not the outermost dimension of activations, so what tensor-parallel ranks gather or scatter of
-    it is copied into order (``torch.distributed._functional_collectives``). ``gathers_ring``:
-    context parallelism by ``p2p`` gathers all keys and values at once and merges pieces in fp32
-    (``torch.distributed``'s ``context_parallel``). ``recompute_stops_early``: a recomputed layer's
-    last product, which no gradient reads, is not made again (PyTorch's non-reentrant checkpoints
-    since 2.1, JAX). ``fused_wgrad``: weight gradients are added into the fp32 main gradient by the
-    GEMM itself. ``wgrad_placeholders``: autograd is then handed one 16-bit tensor per weight
-    shape, kept for the whole run (Transformer Engine 2). ``accumulate_grads_fp32`` keeps the fp32
-    gradient, ``keeps_16bit_grads`` the 16-bit one beside it where there are replicas (DDP's
-    buckets, DeepSpeed's BF16 optimizer). ``cross_entropy``: the loss overwrites its 16-bit logits
-    with their gradient (``in_place``), reads them and writes a gradient (``compiled``), keeps an
-    fp32 softmax made in place of the logits' fp32 copy (``fp32``), or beside that copy
-    (``copies``), or runs as PyTorch's loss on an fp32 copy, each step a tensor (``eager``).
-    ``host_launch_s`` is the host's time per kernel launch in seconds, ``host_forward_s`` what an
-    operation that modules issue in a forward pass takes beyond that; with ``cuda_graphs`` passes
-    are replayed and the host never lags. ``scatter_gather_p2p``: without sequence parallelism,
-    tensor-parallel ranks each send their share of a pipeline message and gather it on arrival
-    (Narayanan et al. 2021, section 4.1). ``overlap_p2p``: interleaved pipeline messages travel
-    beside compute; without it every message blocks, as plain 1F1B's do. ``overlap_tp_gradients``:
-    in the backward pass of a column-parallel layer the input is gathered again beside the input
-    gradient's GEMM, and the input gradient summed or scattered beside the weight gradient's
-    (Megatron-LM from 2022) instead of alone. ``fused_router``: an expert layer's softmax, top-k,
-    routing map and loss statistics are three kernels (``moe-router-fusion``) instead of one for
-    each step. ``fused_experts``: all experts of a rank run in one grouped kernel whose epilogue
-    applies the activation and quantises (cuDNN and CuTe DSL, 2026), instead of one product each.
-    ``reduce_grads_fp32``: 16-bit gradients travel in fp32. ``copies_gathered``: sharded parameters
-    are copied from the buffer they were gathered in to tensors of their own (FSDP2).
-    ``copies_shards``: under ZeRO 1 each rank's share of each tensor is copied out on its own after
-    it was gathered (nanotron's ``all_gather_coalesced``). ``balanced_split``: layers that do not
-    divide over the pipeline are dealt out, instead of refused as Megatron-LM does.
-    ``split_by_compute``: the stages of a plain pipeline end nearest to equal shares of the
-    compute, the head's included. ``expandable_segments``: PyTorch's allocator grows its segments
-    in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of taking new ones. ``pipeline_buffers``: a
-    stage gives up its output once it is sent (``released``), keeps it until its backward pass
-    (``outputs``), or besides has a buffer for every message of a step (``preallocated``:
-    ``torch.distributed.pipelining``). ``flattens_gradients``: they are copied into flat tensors to
-    be reduced and, when 16-bit, to be updated with (DeepSpeed).
     """
 
     name: str = "undeclared"
+    """What results call it."""
     source: str = ""
+    """Where its facts are documented."""
     attention: str = "flash"
+    """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
+    cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
+    ``flash1`` the first FlashAttention or its Triton version (2022 to mid 2023), ``unfused``
+    writes the scores to memory (everything before 2022, and what a GPU too old for the kernel
+    declared here runs: ``Job.attention``)."""
     fusion: str = "fused"
+    """Memory-bound operations run as hand-fused kernels (``fused``), as what a compiler makes of
+    each region (``compiled``), or one kernel per written operation (``eager``)."""
     fused_norm: bool = True
+    """Norms are hand-made kernels; without, PyTorch's LayerNorm, and RMSNorm as its compiler makes
+    it or, eagerly, one kernel per operation."""
     complex_rope: bool = False
+    """Rotary positions are products of complex numbers, which no compiler fuses."""
     repeats_kv: bool = False
+    """Grouped keys and values are written out for every query head before attention, and exchanged
+    so under context parallelism."""
     separate_projections: bool = False
+    """Queries, keys and values, and the two halves of a gated MLP, have a linear layer each."""
     batch_first: bool = False
+    """The sequence is not the outermost dimension of activations, so what tensor-parallel ranks
+    gather or scatter of it is copied into order
+    (``torch.distributed._functional_collectives``)."""
     gathers_ring: bool = False
+    """Context parallelism by ``p2p`` gathers all keys and values at once and merges pieces in fp32
+    (``torch.distributed``'s ``context_parallel``)."""
     recompute_stops_early: bool = False
+    """A recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
+    non-reentrant checkpoints since 2.1, JAX)."""
     fused_wgrad: bool = True
+    """Weight gradients are added into the fp32 main gradient by the GEMM itself."""
     wgrad_placeholders: bool = True
+    """Under ``fused_wgrad``, autograd is handed one 16-bit tensor per weight shape, kept for the
+    whole run (Transformer Engine 2)."""
     accumulate_grads_fp32: bool = True
+    """Gradients are kept in fp32."""
     keeps_16bit_grads: bool = False
+    """The 16-bit gradient is kept beside the fp32 one where there are replicas (DDP's buckets,
+    DeepSpeed's BF16 optimizer)."""
     cross_entropy: str = "fp32"
+    """The loss overwrites its 16-bit logits with their gradient (``in_place``), reads them and
+    writes a gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
+    (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on an fp32 copy, each
+    step a tensor (``eager``)."""
     # Estimated. The smallest host-launched products take 5.0 us end to end on H100 (openxla/xla,
     # ``matmul_interpolator_data.h``, 256 x 256 x 256), which bounds the driver's share; dispatch,
     # autograd and Python add a few more.
     host_launch_s: float = 7e-6
+    """The host's time per kernel launch in seconds."""
     host_forward_s: float = 0.0
+    """What an operation that modules issue in a forward pass takes beyond ``host_launch_s``, in
+    seconds."""
     cuda_graphs: bool = False
+    """Passes are replayed, and the host never lags."""
     scatter_gather_p2p: bool = False
+    """Without sequence parallelism, tensor-parallel ranks each send their share of a pipeline
+    message and gather it on arrival (Narayanan et al. 2021, section 4.1)."""
     overlap_p2p: bool = True
+    """Interleaved pipeline messages travel beside compute; without it every message blocks, as
+    plain 1F1B's do."""
     overlap_tp_gradients: bool = True
+    """In the backward pass of a column-parallel layer the input is gathered again beside the input
+    gradient's GEMM, and the input gradient summed or scattered beside the weight gradient's
+    (Megatron-LM from 2022) instead of alone."""
     fused_router: bool = False
+    """An expert layer's softmax, top-k, routing map and loss statistics are three kernels
+    (``moe-router-fusion``) instead of one for each step."""
     fused_experts: bool = False
+    """All experts of a rank run in one grouped kernel whose epilogue applies the activation and
+    quantises (cuDNN and CuTe DSL, 2026), instead of one product each."""
     reduce_grads_fp32: bool = False
+    """16-bit gradients travel in fp32."""
     copies_gathered: bool = False
+    """Sharded parameters are copied from the buffer they were gathered in to tensors of their own
+    (FSDP2)."""
     copies_shards: bool = False
+    """Under ZeRO 1 each rank's share of each tensor is copied out on its own after it was gathered
+    (nanotron's ``all_gather_coalesced``)."""
     balanced_split: bool = False
+    """Layers that do not divide over the pipeline are dealt out, instead of refused as Megatron-LM
+    does."""
     split_by_compute: bool = False
+    """The stages of a plain pipeline end nearest to equal shares of the compute, the head's
+    included."""
     expandable_segments: bool = False
+    """PyTorch's allocator grows its segments in place (``PYTORCH_CUDA_ALLOC_CONF``) instead of
+    taking new ones."""
     pipeline_buffers: str = "released"
+    """A stage gives up its output once it is sent (``released``), keeps it until its backward pass
+    (``outputs``), or besides has a buffer for every message of a step (``preallocated``:
+    ``torch.distributed.pipelining``)."""
     flattens_gradients: bool = False
+    """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
+    (DeepSpeed)."""
 
     def check(self) -> None:
         """Refuse what does not exist.

@@ -16,33 +16,36 @@ ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One accelerator. Rates are published dense peaks in FLOP/s, bytes/s per direction.
-
-    ``name`` is what results call it, and whose fitted kernels it runs, if there are any;
-    ``architecture``: the generation, which chooses kernels and NCCL's tuning;
-    ``compute_capability``: CUDA's number of it; ``sms``: streaming multiprocessors that kernels
-    run on. ``peak_flops``: dense tensor-core peak by precision; ``memory_bytes``: what nvidia-smi
-    reports in total; ``memory_bandwidth_bytes_per_s``: peak of its DRAM; ``l2_bytes``: its L2
-    cache. ``nvlink_generation``: 0 without NVLink. ``nvlink_bytes_per_s`` is per GPU and
-    direction, ``nvlink_links`` the link count that NCCL sees; ``pcie_bytes_per_s``: its PCIe slot;
-    ``price_usd_per_hour`` an assumption to override (``gpu.price_usd_per_hour=``). ``sources``
-    maps a field to where its figure was published.
-    """
+    """One accelerator. Rates are published dense peaks in FLOP/s, bytes/s per direction."""
 
     name: str
+    """What results call it, and whose fitted kernels it runs, if there are any."""
     architecture: str
+    """The generation, which chooses kernels and NCCL's tuning."""
     compute_capability: float
+    """CUDA's number of it."""
     sms: int
+    """Streaming multiprocessors that kernels run on."""
     peak_flops: dict[str, float]
+    """Dense tensor-core peak by precision."""
     memory_bytes: int
+    """What nvidia-smi reports in total."""
     memory_bandwidth_bytes_per_s: float
+    """Peak of its DRAM."""
     l2_bytes: int
+    """Its L2 cache."""
     nvlink_generation: int
+    """0 without NVLink."""
     nvlink_links: int
+    """Links that NCCL sees."""
     nvlink_bytes_per_s: float
+    """Per GPU and direction."""
     pcie_bytes_per_s: float
+    """Of its PCIe slot."""
     price_usd_per_hour: float
+    """An assumption to override (``gpu.price_usd_per_hour=``)."""
     sources: dict[str, str] = field(default_factory=dict)
+    """Where each field's figure was published, by field."""
 
     def __hash__(self) -> int:
         return hash((self.name, self.sms, self.memory_bytes, self.memory_bandwidth_bytes_per_s))

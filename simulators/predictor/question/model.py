@@ -19,35 +19,39 @@ DISPATCHERS = ("alltoall", "allgather", "deepep")
 
 @dataclass(frozen=True)
 class Moe:
-    """Mixture-of-experts part of a model; token counts and sizes are per layer.
-
-    ``num_experts``: routed experts of a layer; ``top_k``: how many of them a token goes to;
-    ``ffn_hidden_size`` is one expert's inner width; ``shared_ffn_hidden_size`` the summed inner
-    width of the shared experts (0 for none); the first ``num_dense_layers`` layers keep the
-    dense MLP, and of those after them every ``layer_period``-th has experts (Llama 4 Maverick:
-    2). ``capacity_factor`` None means dropless routing. ``load_imbalance``: how many times the
-    mean the busiest GPU's experts then receive (1: routing forced to balance). ``hot_ratio`` and
-    ``hot_weight``: instead, that share of the experts together receives that share of all
-    routings, and what the busiest GPU gets follows from the recipe (``moe``), as it
-    does from measured routings. ``histogram``: a CSV file that counts the routings of each
-    layer's experts; ``measured``: what was read from it, layer after layer. ``dispatcher``:
-    ``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each
-    node (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do.
-    """
+    """Mixture-of-experts part of a model; token counts and sizes are per layer."""
 
     num_experts: int
+    """Routed experts of a layer."""
     top_k: int
+    """How many of them a token goes to."""
     ffn_hidden_size: int
+    """One expert's inner width."""
     shared_ffn_hidden_size: int = 0
+    """The summed inner width of the shared experts (0 for none)."""
     num_dense_layers: int = 0
+    """So many layers, the first ones, keep the dense MLP."""
     layer_period: int = 1
+    """Of the layers after ``num_dense_layers``, every so many-th has experts (Llama 4 Maverick:
+    2)."""
     dispatcher: str = "alltoall"
+    """``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each
+    node (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do."""
     capacity_factor: float | None = None
+    """None means dropless routing."""
     load_imbalance: float = 1.0
+    """How many times the mean the busiest GPU's experts then receive (1: routing forced to
+    balance)."""
     hot_ratio: float = 0.0
+    """Instead of ``load_imbalance``: this share of the experts together receives ``hot_weight`` of
+    all routings, and what the busiest GPU gets follows from the recipe, as it does from measured
+    routings."""
     hot_weight: float | None = None
+    """The share of all routings that the hot experts (``hot_ratio``) receive."""
     histogram: str | None = None
+    """A CSV file that counts the routings of each layer's experts."""
     measured: tuple[int, ...] = ()
+    """What was read from it, layer after layer."""
 
     @property
     def routed(self) -> bool:
@@ -106,19 +110,18 @@ class Moe:
 
 @dataclass(frozen=True)
 class Mla:
-    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements.
-
-    ``kv_lora_rank``: width that keys and values are compressed to; ``qk_nope_head_dim``: width of
-    a query or key head without positions; ``qk_rope_head_dim``: with rotary positions;
-    ``v_head_dim``: width of a value head; ``q_lora_rank`` None means the query is projected
-    directly.
-    """
+    """Multi-head latent attention (DeepSeek-V2, section 2.1); all sizes in elements."""
 
     kv_lora_rank: int
+    """Width that keys and values are compressed to."""
     qk_nope_head_dim: int
+    """Width of a query or key head without positions."""
     qk_rope_head_dim: int
+    """Width of a query or key head with rotary positions."""
     v_head_dim: int
+    """Width of a value head."""
     q_lora_rank: int | None = None
+    """Width that queries are compressed to; None means they are projected directly."""
 
     def check(self) -> None:
         for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
@@ -129,47 +132,53 @@ class Mla:
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder-only transformer.
-
-    ``name`` is what results call it; ``num_layers``: transformer layers; ``hidden_size``: width
-    between layers; ``num_heads``: query heads; ``ffn_hidden_size``: inner width of the dense MLP;
-    ``vocab_size``: rows of the embedding before padding; ``num_query_groups``: key and value heads
-    (None: as many as query heads); ``head_dim``: width of a head (None: hidden size over heads);
-    ``gated_mlp``: two input projections (SwiGLU); ``normalization``: of layers; ``position``: how
-    positions enter; ``linear_bias``: linear layers have biases; ``qkv_bias``: the query, key and
-    value projection has one; ``qk_norm``: queries and keys are normalised head by head;
-    ``dropout``: after embedding, attention and MLP; ``tied_embeddings``: the output projection
-    uses the embedding's weights; ``moe``: its experts, None for a dense model; ``mla``: latent
-    attention, None for the usual one. ``sequence_length`` is the length the model is usually
-    trained at (tokens); ``training`` may override it. ``num_mtp_layers`` multi-token-prediction
-    modules (DeepSeek-V3, section 2.2) follow the last layer: each a projection of two hidden
-    states to one, a transformer layer and the shared head. ``vocab_multiple``: Megatron pads the
-    vocabulary to a multiple of ``vocab_multiple * tp``. ``source`` says where the shape was
-    published.
-    """
+    """A decoder-only transformer."""
 
     name: str
+    """What results call it."""
     num_layers: int
+    """Transformer layers."""
     hidden_size: int
+    """Width between layers."""
     num_heads: int
+    """Query heads."""
     ffn_hidden_size: int
+    """Inner width of the dense MLP."""
     vocab_size: int
+    """Rows of the embedding before padding."""
     sequence_length: int
+    """The length the model is usually trained at (tokens); ``training`` may override it."""
     source: str
+    """Where the shape was published."""
     num_query_groups: int | None = None
+    """Key and value heads (None: as many as query heads)."""
     head_dim: int | None = None
+    """Width of a head (None: hidden size over heads)."""
     gated_mlp: bool = False
+    """Two input projections (SwiGLU)."""
     normalization: str = "layernorm"
+    """Of layers."""
     position: str = "learned"
+    """How positions enter."""
     linear_bias: bool = True
+    """Linear layers have biases."""
     qkv_bias: bool = True
+    """The query, key and value projection has one."""
     qk_norm: bool = False
+    """Queries and keys are normalised head by head."""
     dropout: bool = True
+    """After embedding, attention and MLP."""
     tied_embeddings: bool = True
+    """The output projection uses the embedding's weights."""
     vocab_multiple: int = 128
+    """Megatron pads the vocabulary to a multiple of ``vocab_multiple * tp``."""
     num_mtp_layers: int = 0
+    """Multi-token-prediction modules (DeepSeek-V3, section 2.2) after the last layer: each a
+    projection of two hidden states to one, a transformer layer and the shared head."""
     moe: Moe | None = None
+    """Its experts, None for a dense model."""
     mla: Mla | None = None
+    """Latent attention, None for the usual one."""
 
     def check(self) -> None:
         """Refuse impossible shapes.

@@ -351,7 +351,7 @@ class Recipe:
         ),
         search=("bf16", "fp8"),
     )
-    """Takes the place of the training's."""
+    """Of linear layers; None means the training's."""
     first_stage_layers: int | None = knob(
         None,
         "first_stage_layers={}",
@@ -423,7 +423,7 @@ class Recipe:
             ),
         },
     )
-    """Takes the place of the cluster's."""
+    """NCCL's algorithm; None means the cluster's."""
     nccl_max_channels: int | None = knob(
         None,
         "channels<={}",
@@ -435,7 +435,7 @@ class Recipe:
             ENVIRONMENT: Flag("NCCL_MAX_NCHANNELS"),
         },
     )
-    """Takes the place of the cluster's."""
+    """NCCL's most channels; None means the cluster's."""
     use_tp_pp_dp_mapping: bool = knob(
         False,
         "tp-pp-dp",

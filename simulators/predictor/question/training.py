@@ -23,19 +23,18 @@ ACTIVATION_BYTES = {
 
 @dataclass(frozen=True)
 class Training:
-    """How the model is trained; lengths in tokens.
-
-    ``global_batch_size``: sequences a step; ``tokens``: how many the whole run trains on, for its
-    days and cost; ``sequence_length`` None means the model's; ``precision``: of linear layers,
-    unless the recipe says another. ``optimizer`` is ``adam`` (two fp32 moments), ``sgd`` (one) or
-    ``adam_bf16`` (two bf16).
-    """
+    """How the model is trained; lengths in tokens."""
 
     global_batch_size: int
+    """Sequences a step."""
     tokens: float
+    """How many the whole run trains on, for its days and cost."""
     sequence_length: int | None = None
+    """None means the model's."""
     precision: str = "bf16"
+    """Of linear layers, unless the recipe says another."""
     optimizer: str = "adam"
+    """``adam`` (two fp32 moments), ``sgd`` (one) or ``adam_bf16`` (two bf16)."""
 
     def check(self) -> None:
         require_positive("training.global_batch_size", self.global_batch_size)

@@ -16,22 +16,22 @@ _RANKS = "timeline.ranks"
 
 @dataclass(frozen=True)
 class TimelineChoice:
-    """The timeline of a step, written to files (None: not written).
-
-    ``file``: operations as Chrome trace events, for ui.perfetto.dev; compressed when its name
-    ends in .gz. ``chakra``: a directory for MLCommons Chakra execution traces, one a rank.
-    ``memory``: a CSV file of the bytes that every stage holds over the step. ``micro_batches``:
-    how many to play; None plays two rounds of the pipeline, or the whole step when it is shorter.
-    ``stages``: those whose first rank is shown (None: all). ``ranks``: the global ranks to show in
-    their place, a list or ``all``.
-    """
+    """The timeline of a step, written to files (None: not written)."""
 
     file: str | None = None
+    """Operations as Chrome trace events, for ui.perfetto.dev; compressed when its name ends in
+    .gz."""
     chakra: str | None = None
+    """A directory for MLCommons Chakra execution traces, one a rank."""
     memory: str | None = None
+    """A CSV file of the bytes that every stage holds over the step."""
     micro_batches: int | None = None
+    """How many to play; None plays two rounds of the pipeline, or the whole step when it is
+    shorter."""
     stages: tuple[int, ...] | None = None
+    """Stages whose first rank is shown (None: all)."""
     ranks: Any = None
+    """The global ranks to show in place of ``stages``, a list or ``all``."""
 
 
 def shown_ranks(job: Job, stages: Sequence[int] | None, ranks: object) -> tuple[int, ...]:

@@ -14,27 +14,28 @@ from trainscout.simulators.predictor.question.errors import (
 
 @dataclass(frozen=True)
 class HybridSettings:
-    """What counts as steady.
-
-    Rates and queues are sampled every ``sample_s``, and judged over the last ``samples``. A flow
-    is steady when what it delivered a sample varies by at most ``rate_tolerance`` of its mean (and
-    two packets), a queue when the means of both halves differ by at most ``queue_bytes``: smaller
-    is more accurate and slower. Every flow must run at its NIC's rate or cross a link that is
-    ``used`` full: rates that recover slowly also look steady. ``predictor`` says how deep queues
-    are after a skip; ``transformer`` needs torch and the file of its ``weights``, which
-    ``trainscout network train`` writes. With ``memory``, flows that are announced
-    together and have links to themselves are played once, and from memory whenever the same comes
-    again.
-    """
+    """What counts as steady."""
 
     sample_s: float = 20e-6
+    """Rates and queues are sampled once in so long."""
     samples: int = 10
+    """How many samples are judged."""
     rate_tolerance: float = 0.05
+    """A flow is steady when what it delivered a sample varies by at most this share of its mean
+    (and two packets): smaller is more accurate and slower."""
     queue_bytes: int = 100_000
+    """A queue is steady when the means of both halves of its samples differ by at most so much."""
     used: float = 0.95
+    """Every flow must run at its NIC's rate or cross a link that is full to this share: rates that
+    recover slowly also look steady."""
     predictor: str = "frozen"
+    """How deep queues are after a skip; ``transformer`` needs torch and the file of its
+    ``weights``."""
     weights: str = ""
+    """The file that the command which trains the transformer writes."""
     memory: bool = True
+    """Flows that are announced together and have links to themselves are played once, and from
+    memory whenever the same comes again."""
 
     def check(self) -> None:
         """Refuse settings that mean nothing.

@@ -19,50 +19,56 @@ class Dcqcn:
 
     ``g`` and the marking thresholds are those of the public HPCC simulator; the intervals and the
     steps of recovery are typical settings, fitted to nothing.
-
-    A congestion notification is sent at most every ``cnp_interval_s``; ``g`` weighs the estimate
-    of congestion, which decays every ``alpha_interval_s``; rates recover every
-    ``increase_interval_s``: ``fast_recoveries`` times half way back, then each time towards a
-    target raised by ``additive_bytes_per_s``, after as many again by ``hyper_bytes_per_s``. Queues
-    are marked from ``mark_from_bytes`` on with a probability that reaches ``mark_at_most`` at
-    ``mark_all_bytes``, for a 100 Gb/s link; thresholds grow with a link's rate. No flow is slowed
-    below ``least_bytes_per_s``.
     """
 
     cnp_interval_s: float = 50e-6
+    """A congestion notification is sent at most once in so long."""
     g: float = 1 / 256
+    """Weighs the estimate of congestion."""
     alpha_interval_s: float = 55e-6
+    """The estimate of congestion decays once in so long."""
     increase_interval_s: float = 300e-6
+    """Rates recover a step in so long."""
     fast_recoveries: int = 5
+    """So many steps go half way back to the rate before."""
     additive_bytes_per_s: float = 5e6
+    """After those, each step raises the rate to recover to by so much."""
     hyper_bytes_per_s: float = 50e6
+    """After as many steps again, each raises it by so much."""
     least_bytes_per_s: float = 12.5e6
+    """No flow is slowed below it."""
     mark_from_bytes: float = 400e3
+    """Queues are marked from here on, for a 100 Gb/s link; thresholds grow with a link's rate."""
     mark_all_bytes: float = 1600e3
+    """Where the probability of a mark reaches ``mark_at_most``."""
     mark_at_most: float = 0.2
+    """The probability of a mark at ``mark_all_bytes``, before all are marked."""
 
 
 @dataclass(frozen=True)
 class PacketSettings:
-    """What every flow and switch does.
-
-    ``packet_bytes`` of payload travel with ``header_bytes``. A flow never has more than ``window``
-    bandwidth-delay products unacknowledged (from 1 on); ``congestion`` is ``window`` alone, or
-    ``dcqcn`` on top; ``seed``: of which packets are marked. A switch pauses a link when
-    ``pause_bytes`` that came over it wait there, and lets it go on at ``resume_bytes`` (priority
-    flow control; None: never, and then a queue that outgrows ``queue_bytes`` would drop packets,
-    which is an error). Buffers and thresholds are a switch's to choose: these are assumptions.
-    """
+    """What every flow and switch does."""
 
     packet_bytes: int = 4096
+    """Payload of a packet."""
     header_bytes: int = 0
+    """What travels with it."""
     window: float = 1.25
+    """A flow never has more than so many bandwidth-delay products unacknowledged (from 1 on)."""
     congestion: str = "window"
+    """``window`` alone, or ``dcqcn`` on top."""
     pause_bytes: int | None = 512 * 1024
+    """A switch pauses a link when so much that came over it waits there (priority flow control;
+    None: never, and then a queue that outgrows ``queue_bytes`` would drop packets, which is an
+    error). An assumption, as buffers and thresholds are a switch's to choose."""
     resume_bytes: int = 384 * 1024
+    """A paused link goes on when so much is left."""
     queue_bytes: int = 32 * 2**20
+    """What a queue holds."""
     dcqcn: Dcqcn = Dcqcn()
+    """Congestion control on top of the window."""
     seed: int = 0
+    """Of which packets are marked."""
 
     def check(self) -> None:
         """Refuse settings that mean nothing.

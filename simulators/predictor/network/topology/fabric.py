@@ -15,42 +15,41 @@ RAILS = ("none", "optimised", "only")
 
 @dataclass(frozen=True)
 class SwitchFabric:
-    """One to three tiers of switches; NIC rates and counts are the cluster's.
-
-    ``name`` is what results call it, ``source`` says where it was described. ``tiers``: 1 is leaf
-    switches that nothing joins, 2 leaf and spine, 3 leaf, spine and core (a fat tree: the spines
-    of one pod join its leaves, cores join pods). ``nics_per_leaf`` is a leaf's ports towards
-    nodes, ``leaves_per_pod`` matters with three tiers only.
-
-    ``rails``: ``none`` fills leaves with NICs in order of node; ``optimised`` gives a leaf the
-    NICs of one index (rail) of ``nics_per_leaf`` nodes; ``only`` also gives each rail spines of
-    its own, so that nothing but NVLink joins rails (Wang et al. 2023, arXiv:2307.12169).
-    ``forward_by_nvlink``: traffic to another rail first goes to the GPU of the sender's node that
-    sits on it (NCCL's PXN); always so with ``only``.
-
-    ``oversubscription`` (None: the cluster's) is what enters a leaf over what leaves it upwards,
-    ``pod_oversubscription`` the same of a pod's spines. There are as many uplinks as make
-    ``uplink_gbps`` (None: the NIC's rate) the nearest; their rate is then set so that the ratio is
-    exact, whatever it is. ``hop_latency_s`` is one cable and the switch at its end.
-
-    ``link_health`` maps a link (``leaf0-spine3``, ``spine3-core1``, ``node5-nic2``,
-    ``gpu7-nvlink``, ``gpu7-pcie``) to the share of its rate that is left, in both directions; 0
-    means failed: no flow is routed over it. ``ecmp_seed`` seeds the hash that spreads flows.
-    """
+    """One to three tiers of switches; NIC rates and counts are the cluster's."""
 
     name: str
+    """What results call it."""
     source: str
+    """Where it was described."""
     tiers: int
+    """1 is leaf switches that nothing joins, 2 leaf and spine, 3 leaf, spine and core (a fat tree:
+    the spines of one pod join its leaves, cores join pods)."""
     nics_per_leaf: int
+    """A leaf's ports towards nodes."""
     hop_latency_s: float
+    """One cable and the switch at its end."""
     leaves_per_pod: int | None = None
+    """Matters with three tiers only."""
     rails: str = "none"
+    """``none`` fills leaves with NICs in order of node; ``optimised`` gives a leaf the NICs of one
+    index (rail) of ``nics_per_leaf`` nodes; ``only`` also gives each rail spines of its own, so
+    that nothing but NVLink joins rails (Wang et al. 2023, arXiv:2307.12169)."""
     forward_by_nvlink: bool = False
+    """Traffic to another rail first goes to the GPU of the sender's node that sits on it (NCCL's
+    PXN); always so with ``only``."""
     oversubscription: float | None = None
+    """What enters a leaf over what leaves it upwards (None: the cluster's)."""
     pod_oversubscription: float = 1.0
+    """What enters a pod's spines over what leaves them upwards."""
     uplink_gbps: float | None = None
+    """There are as many uplinks as make this rate in Gb/s (None: the NIC's) the nearest; their
+    rate is then set so that the ratio is exact, whatever it is."""
     link_health: dict[str, float] = field(default_factory=dict)
+    """Maps a link (``leaf0-spine3``, ``spine3-core1``, ``node5-nic2``, ``gpu7-nvlink``,
+    ``gpu7-pcie``) to the share of its rate that is left, in both directions; 0 means failed: no
+    flow is routed over it."""
     ecmp_seed: int = 0
+    """Seeds the hash that spreads flows."""
 
     def check(self) -> None:
         """Refuse what no cluster could be wired as.
