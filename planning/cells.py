@@ -197,7 +197,7 @@ def _any_length(training: Training) -> Training:
 
 _ROOT = Path(__file__).parent.parent
 
-_ANSWERING = (".py", ".cpp", ".csv", ".json", ".ubj", ".yaml")
+_ANSWERING = (".py", ".cpp", ".csv", ".json", ".yaml")
 
 
 @functools.cache

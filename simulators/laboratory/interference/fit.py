@@ -1,24 +1,24 @@
-"""Train the learned slowdown on measured tables, hold it against the physical one, choose.
+"""Train a learned slowdown on measured tables and hold it against the physical one.
 
-Tables: see ``table.py``. Hyper-parameters are Moye's (Table 11); what that table leaves open is
-XGBoost's default. Four predictors are compared, twice each: in five random folds, as Moye does,
-where rows of one trace stand on both sides, and leaving one source out, which is what using
-the model elsewhere means.
+Tables: see ``slowdown_rows.py``. Hyper-parameters are Moye's (Table 11); what that table leaves
+open is XGBoost's default. Four predictors are compared, twice each: in five random folds, as
+Moye does, where rows of one trace stand on both sides, and leaving one source out, which is
+what using the model elsewhere means.
 
 * ``physical``: ``overlap.py``, nothing fitted;
 * ``one factor``: the median slowdown of the training rows, whatever runs;
 * ``learned``: trees on all features of Moye's Table 4, straight to the slowdown;
 * ``learned, replay``: physical times trees on what the replay knows.
 
-The last corrects a kernel class in the product only if, leaving sources out, it is better than
-physical on that class both in mean |log error| (every source counting alike) and in hits within
-15 %, over at least ``FEWEST_SOURCES`` sources and ``FEWEST_ROWS`` rows.
+The last counts as better on a kernel class only if, leaving sources out, it is better than
+physical there both in mean |log error| (every source counting alike) and in hits within
+15 %, over at least ``FEWEST_SOURCES`` sources and ``FEWEST_ROWS`` rows. On no class of the
+published rows it is, so predictions are physical.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,15 +30,14 @@ import yaml
 from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import declared_gpus
-from trainscout.simulators.predictor.interference.features import KERNEL_CLASSES, Floats
-from trainscout.simulators.predictor.interference.learned import (
-    KNOWN,
-    MODEL_FILE,
-    RANGED,
-    import_xgboost,
+from trainscout.simulators.laboratory.interference.slowdown_rows import (
+    MEMORY_BOUND,
+    Samples,
+    read_samples,
 )
-from trainscout.simulators.predictor.interference.table import MEMORY_BOUND, Samples, read_samples
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, Floats
 from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 
 SEED = 42
@@ -48,6 +47,17 @@ SPLITS = ("random folds", "one source out")
 FEWEST_SOURCES = 3
 FEWEST_ROWS = 30
 TOLERANCES = (0.05, 0.10, 0.15)
+
+# What a replay knows of a kernel beside communication.
+KNOWN = (
+    "kernel_class",
+    "memory_throughput",
+    "channels",
+    "channel_share",
+    "traffic_share",
+    "sms",
+    "dram_bytes_per_s",
+)
 
 Predict = Callable[[NDArray[np.bool_], NDArray[np.bool_]], Floats]
 
@@ -97,6 +107,19 @@ def train(matrix: Floats, target: Floats) -> Any:
     return import_xgboost().XGBRegressor(n_jobs=1, **HYPER_PARAMETERS).fit(matrix, target)
 
 
+def import_xgboost() -> Any:
+    """The library, which only learned slowdowns need.
+
+    Raises:
+        InputError: when it is not installed.
+    """
+    try:
+        import xgboost
+    except ImportError as error:
+        raise InputError("xgboost", "", "is not installed", "pip install -e '.[fit]'") from error
+    return xgboost
+
+
 def predictors(samples: Samples) -> dict[str, Predict]:
     """Functions of (training rows, test rows) that predict the slowdown of the latter."""
     everything, known = samples.features.matrix(), known_matrix(samples)
@@ -134,17 +157,17 @@ def cross_validate(samples: Samples) -> dict[tuple[str, str], Floats]:
 
 def choose(samples: Samples, predicted: Mapping[tuple[str, str], Floats]) -> dict[str, str]:
     """``learned`` or ``physical`` by kernel class, from the one-source-out predictions."""
-    uses = {}
+    better = {}
     for code, name in enumerate(KERNEL_CLASSES):
         rows = samples.features.kernel_class == code
-        uses[name] = "physical"
+        better[name] = "physical"
         if rows.sum() < FEWEST_ROWS or len(np.unique(samples.group[rows])) < FEWEST_SOURCES:
             continue
         learned = score(samples, predicted[SPLITS[1], "learned, replay"], rows)
         physical = score(samples, predicted[SPLITS[1], "physical"], rows)
         if learned.balanced < physical.balanced and learned.hits[-1] > physical.hits[-1]:
-            uses[name] = "learned"
-    return uses
+            better[name] = "learned"
+    return better
 
 
 def groups_of(samples: Samples) -> dict[str, NDArray[np.bool_]]:
@@ -177,21 +200,14 @@ def report(samples: Samples, predicted: Mapping[tuple[str, str], Floats]) -> dic
     return content
 
 
-def fitted_content(
+def error_record(
     samples: Samples, predicted: Mapping[tuple[str, str], Floats], command: str
 ) -> dict[str, Any]:
-    """What ``overlap.yaml`` says: choice, ranges, provenance and residuals."""
-    known = known_matrix(samples)
-    classes: dict[str, Any] = {}
-    for code, (name, uses) in enumerate(choose(samples, predicted).items()):
-        rows = samples.features.kernel_class == code
-        classes[name] = {"rows": int(rows.sum()), "uses": uses}
-        if uses == "learned":
-            columns = {each: known[rows, KNOWN.index(each)] for each in RANGED}
-            classes[name]["range"] = {
-                each: [float(values.min()), float(values.max())]
-                for each, values in columns.items()
-            }
+    """What ``overlap_errors.yaml`` says: the better predictor by class, provenance, errors."""
+    classes = {
+        name: {"rows": int((samples.features.kernel_class == code).sum()), "better": better}
+        for code, (name, better) in enumerate(choose(samples, predicted).items())
+    }
     scores = report(samples, predicted)
     return {
         "command": command,
@@ -236,22 +252,6 @@ def print_communication(samples: Samples) -> None:
         print(f"communication on {gpu}: measured {measured:.2f}, physical {physical:.2f}")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
-
-
-def save(samples: Samples, content: Mapping[str, Any], folder: Path) -> None:
-    """Write the trees, trained on every row, and ``overlap.yaml``."""
-    trees = train(known_matrix(samples), np.log(samples.slowdown / samples.physical))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / MODEL_FILE, bytes(trees.get_booster().save_raw("ubj")))
-    text = yaml.safe_dump(dict(content), sort_keys=False, width=100, default_flow_style=None)
-    write_whole(folder / "overlap.yaml", text.encode())
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 for a wrong input."""
     parser = argparse.ArgumentParser(
@@ -259,14 +259,15 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         **help_ending(
             "trainscout interference fit overlap_slowdown.csv more.csv \\\n"
-            "    --output simulators/predictor/interference/fitted"
+            "    --output simulators/laboratory/interference/overlap_errors.yaml"
         ),
     )
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
     parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
-    parser.add_argument("--output", type=Path, help="folder for the fitted model")
+    parser.add_argument("--output", type=Path, help="file to write the errors to")
     given = parser.parse_args(arguments)
     try:
+        check_output("--output", given.output, given.tables)
         gpus = declared_gpus(given.gpus)
         samples = read_samples(given.tables, gpus)
         predicted = cross_validate(samples)
@@ -274,8 +275,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print_scores(report(samples, predicted))
-    for name, uses in choose(samples, predicted).items():
-        print(f"{name}: {uses}")
+    for name, better in choose(samples, predicted).items():
+        print(f"{name}: {better} is better")
     for reason, count in sorted(samples.skipped.items()):
         print(f"left out: {count} rows, {reason}")
     try:
@@ -285,7 +286,9 @@ def main(arguments: list[str] | None = None) -> int:
     if given.output is not None:
         names = " ".join(table.name for table in given.tables)
         command = f"trainscout interference fit {names}"
-        save(samples, fitted_content(samples, predicted, command), given.output)
+        content = error_record(samples, predicted, command)
+        text = yaml.safe_dump(content, sort_keys=False, width=100, default_flow_style=None)
+        write_output("--output", given.output, text)
     return 0
 
 

@@ -118,17 +118,17 @@ def collective_fit_errors() -> dict[str, dict[str, Any]]:
 
 def overlap_residuals() -> dict[str, dict[str, Any]]:
     """Of each group of rows: ``n`` and, by split and predictor, hit rates and RMSE."""
-    content = _load("trainscout.simulators.predictor.interference", "fitted/overlap.yaml")
+    content = _load("trainscout.simulators.laboratory.interference", "overlap_errors.yaml")
     residuals: dict[str, dict[str, Any]] = content["residuals"]
     return residuals
 
 
-def overlap_in_use() -> dict[str, str]:
-    """Which predictor prices each kernel class."""
-    classes = _load("trainscout.simulators.predictor.interference", "fitted/overlap.yaml")[
+def better_overlap() -> dict[str, str]:
+    """Which predictor is better on each kernel class, each source left out."""
+    classes = _load("trainscout.simulators.laboratory.interference", "overlap_errors.yaml")[
         "classes"
     ]
-    return {name: each["uses"] for name, each in classes.items()}
+    return {name: each["better"] for name, each in classes.items()}
 
 
 def _load(package: str, path: str) -> dict[str, Any]:

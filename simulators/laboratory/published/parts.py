@@ -9,9 +9,9 @@ from trainscout.simulators.laboratory.published.fits import (
     ATTENTION_BOUND,
     GEMM_BOUND,
     TARGET_GPUS,
+    better_overlap,
     collective_fit_errors,
     kernel_fits,
-    overlap_in_use,
     overlap_residuals,
 )
 from trainscout.simulators.laboratory.published.headline import Report, by_size
@@ -161,15 +161,15 @@ def overlap_section() -> str:
         "source left out: within 5 / 10 / 15%",
         "RMSE",
     )
-    learned = [name for name, uses in overlap_in_use().items() if uses == "learned"]
+    learned = [name for name, better in better_overlap().items() if better == "learned"]
     return (
         "## Overlap slowdown\n\nPredicted slowdowns of single kernels beside communication "
         "(`trainscout interference fit TABLE`): shares within 5, 10 and 15% of the "
         "measured slowdown and root mean square error. Nothing of the physical model is fitted, "
         "so that its figures are the same in both splits: random folds, and each source left out "
-        "of the training. Moye's figures are on its own kernels, which are not published. A class "
-        "is priced by the learned model if that is better on sources left out; at present "
-        f"{', '.join(learned) or 'none'} is.\n\n" + table(header, [*rows, *moye])
+        "of the training. Moye's figures are on its own kernels, which are not published. "
+        "Predictions are physical: the learned model is better on sources left out for "
+        f"{', '.join(learned) or 'no class'}.\n\n" + table(header, [*rows, *moye])
     )
 
 

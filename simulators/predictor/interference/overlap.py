@@ -23,6 +23,41 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 
 Floats = NDArray[np.float64]
 
+# What a kernel is bound by when it runs alone; every kernel of the IR is one of these.
+KERNEL_CLASSES = ("gemm", "grouped_gemm", "attention", "norm", "streaming")
+
+
+def overlap_slowdowns(
+    gpu: Gpu,
+    kernel_s: NDArray[np.floating],
+    channels: NDArray[np.integer] | NDArray[np.floating],
+    comm_bytes_per_s: NDArray[np.floating],
+) -> tuple[Floats, Floats]:
+    """Factors by which compute block i and communication j run longer side by side.
+
+    A block's factor is the mean over its kernels' time.
+
+    Args:
+        gpu: where they run.
+        kernel_s: shape (c, 2, len(KERNEL_CLASSES)), seconds of each block's kernels by class,
+            and how many of those are limited by DRAM.
+        channels, comm_bytes_per_s: see ``physical_slowdowns``.
+
+    Returns:
+        ``(compute_slowdown, comm_slowdown)``, both of shape (c, k) and >= 1.
+
+    Raises:
+        InputError: for negative or NaN seconds, channels or traffic, or more seconds limited by
+            DRAM than there are.
+    """
+    kernels = np.asarray(kernel_s, dtype=np.float64)
+    seconds, dram_s = kernels[:, 0], kernels[:, 1]
+    if not np.all((dram_s >= 0) & (dram_s <= seconds * (1 + 1e-9))):
+        raise InputError("kernel_s", kernel_s, "is out of range", "0 <= DRAM seconds <= seconds")
+    total = np.maximum(seconds.sum(axis=1), np.finfo(np.float64).tiny)
+    bound = np.minimum(dram_s.sum(axis=1) / total, 1.0)
+    return physical_slowdowns(gpu, bound, channels, comm_bytes_per_s)
+
 
 def physical_slowdowns(
     gpu: Gpu,

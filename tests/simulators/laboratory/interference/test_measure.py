@@ -11,7 +11,7 @@ from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import Traffic
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference.measure import Together, main, probes, traffics
-from trainscout.simulators.predictor.interference.table import read_samples
+from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Kernel
 

@@ -2,9 +2,9 @@ import pytest
 
 from trainscout.simulators.laboratory.published.fits import (
     KernelFit,
+    better_overlap,
     collective_fit_errors,
     kernel_fits,
-    overlap_in_use,
     overlap_residuals,
 )
 from trainscout.simulators.laboratory.published.headline import targets_of_kernels
@@ -71,4 +71,4 @@ def test_clusters_that_were_not_fitted_to_are_predicted_worse():
 def test_overlap_errors_are_of_every_predictor():
     for group in overlap_residuals().values():
         assert set(group["random folds"]) == set(group["one source out"])
-    assert set(overlap_in_use().values()) <= {"physical", "learned"}
+    assert set(better_overlap().values()) <= {"physical", "learned"}

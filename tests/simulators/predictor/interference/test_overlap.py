@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.collectives.machines import A800, H100, H800, cluster
-from trainscout.simulators.laboratory.kernels.measure import MODELS, load_models, training_kernels
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.kernels.measure import training_kernels
 from trainscout.simulators.predictor.collectives import price_collective
-from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.interference.overlap import (
+    KERNEL_CLASSES,
+    overlap_slowdowns,
+    physical_slowdowns,
+)
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -68,7 +73,8 @@ def test_h100_fsdp_matmul_beside_all_gather() -> None:
 def test_lost_waves_of_real_shards_average_to_the_lost_sms(gpu: Gpu, held: int) -> None:
     # Tile by tile a product loses whole waves: 1.0 to 1.33 for single shapes, 1.7 for one wave
     # on H100. Over the FLOPs of real tensor-parallel shards that is the share of SMs.
-    models = load_models(MODELS, ["gpt175b", "gpt22b", "llama2_7b", "llama3_70b"])
+    shipped = load_catalogue().models
+    models = [shipped[name] for name in ("gpt175b", "gpt22b", "llama2_7b", "llama3_70b")]
     slowdown, flops = [], []
     for op in training_kernels(models, gpu, "bf16")["gemm"]:
         assert isinstance(op, Gemm)
@@ -129,3 +135,18 @@ def test_impossible_input_is_refused(share: float, channels: int, rate: float, f
     with pytest.raises(InputError) as error:
         slowdowns(H100, share, channels, rate)
     assert error.value.field == field
+
+
+def test_a_block_is_slowed_by_the_mean_over_its_kernels() -> None:
+    channels, traffic = np.array([12]), np.array([3e11])
+    kernel_s = np.zeros((1, 2, len(KERNEL_CLASSES)))
+    kernel_s[0, 0, :2], kernel_s[0, 1, :2] = (1.0, 3.0), (0.2, 2.4)
+    found = overlap_slowdowns(H100, kernel_s, channels, traffic)
+    assert found == physical_slowdowns(H100, np.array([2.6 / 4.0]), channels, traffic)
+
+
+def test_more_dram_seconds_than_seconds_are_refused() -> None:
+    kernel_s = np.zeros((1, 2, len(KERNEL_CLASSES)))
+    kernel_s[0, 1, 0] = 1.0
+    with pytest.raises(InputError, match="DRAM"):
+        overlap_slowdowns(H100, kernel_s, np.array([1]), np.array([0.0]))

@@ -26,15 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainscout.simulators.predictor.interference.features import (
+from trainscout.simulators.laboratory.interference.features import (
     ALGORITHMS,
     COLLECTIVES,
-    KERNEL_CLASSES,
     PROTOCOLS,
     Features,
     Floats,
 )
-from trainscout.simulators.predictor.interference.overlap import physical_slowdowns
+from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, physical_slowdowns
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.interference.features import (
-    COLLECTIVES,
-    FEATURES,
-    KERNEL_CLASSES,
-)
-from trainscout.simulators.predictor.interference.table import declared_gpu, read_samples
+from trainscout.simulators.laboratory.interference.features import COLLECTIVES, FEATURES
+from trainscout.simulators.laboratory.interference.slowdown_rows import declared_gpu, read_samples
+from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.errors import InputError
 
 GPUS = load_catalogue().gpus

@@ -1,8 +1,7 @@
 """What the learned model sees of a kernel and the communication beside it (Moye, Table 4).
 
-One vocabulary for training rows and for the replay. What a row does not state is NaN, which
-the trees route by themselves. GPUs enter by their SMs and memory bandwidth, never by name, so
-that a GPU without rows of its own is still described.
+What a row does not state is NaN, which the trees route by themselves. GPUs enter by their SMs
+and memory bandwidth, never by name, so that a GPU without rows of its own is still described.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# What a kernel is bound by when it runs alone; every kernel of the IR is one of these.
-KERNEL_CLASSES = ("gemm", "grouped_gemm", "attention", "norm", "streaming")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "send_recv", "all_to_all")
 PROTOCOLS = ("ll", "ll128", "simple")
 ALGORITHMS = ("ring", "tree", "nvls", "p2p")
