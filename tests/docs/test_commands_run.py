@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import FILE, OUTPUT, PYTHON, ROOT, SHELL, Block, blocks, pages
-from tests.e2e.commands import environment
+from tests.warm import client
+from tests.warm.session import environment, warm_python
 
 # Pages that look at what searches have left in MLflow; elsewhere searches do without, which
 # saves creating a database for every page.
@@ -32,7 +33,8 @@ def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()]
     kept = [name for name in ignored if name != "__pycache__"]
     # Compiled code is kept: making it again is slow, and proves nothing here.
-    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".git", ".ci", *kept))
+    ignore = shutil.ignore_patterns(".git", ".ci", *kept)
+    shutil.copytree(ROOT, clone, symlinks=True, ignore=ignore)
     return clone
 
 
@@ -68,6 +70,8 @@ def run_block(block: Block, workplace: Path) -> str:
         command = ["python", "-c", block.text]
     variables = environment()
     variables["DOCUMENTED_PYTHON"] = sys.executable
+    variables["WARM_CLIENT"] = client.__file__
+    variables[client.ADDRESS] = warm_python(workplace)
     places = (Path(__file__).parent / "bin", Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([*map(str, places), variables["PATH"]])
     if block.page in TRACKED:

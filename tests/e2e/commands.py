@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.warm.session import ROOT, environment, run_python
+
+__all__ = ["ROOT", "SMALL", "command", "environment", "files_in", "run"]
 
 # Eight GPUs and a short batch: a search takes seconds.
 SMALL = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64", "executor=serial"]
@@ -19,23 +20,7 @@ def command(program: str, *arguments: str) -> list[str]:
 
 def run(program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run ``program`` of the repository in ``cwd`` to its end."""
-    return subprocess.run(
-        command(program, *arguments),
-        cwd=cwd,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-def environment() -> dict[str, str]:
-    # What the developer's shell sets must not change what a user sees.
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("HYDRA_", "MLFLOW_"))
-    }
+    return run_python(str(ROOT / program), *arguments, cwd=cwd, environment=environment())
 
 
 def files_in(directory: Path) -> dict[str, bytes]:

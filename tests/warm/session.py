@@ -1,0 +1,76 @@
+"""This session's server, started when the first command is run."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+from tests.warm.client import run_warm
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment() -> dict[str, str]:
+    """This process's, without what the developer's shell may set: it must not change what is
+    seen."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("HYDRA_", "MLFLOW_"))
+    }
+
+
+@functools.cache
+def warm_python(root: Path = ROOT) -> str:
+    """The address of a server that has imported the project in ``root``."""
+    folder = tempfile.mkdtemp(prefix="warm")
+    address = f"{folder}/python"
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.warm.server", address],
+        cwd=root,
+        env=environment() | {"PYTHONPATH": str(root)},
+        stdin=subprocess.PIPE,
+    )
+
+    def end() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait()
+        os.unlink(address)
+        os.rmdir(folder)
+
+    atexit.register(end)
+    while not Path(address).exists():
+        assert server.poll() is None, "the server of warm processes did not start"
+        time.sleep(0.01)
+    return address
+
+
+def run_python(
+    *arguments: str, cwd: Path, environment: dict[str, str], timeout_s: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """``subprocess.run([sys.executable, *arguments])`` with its output captured."""
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        with open(os.devnull, "rb") as stdin:
+            code = run_warm(
+                warm_python(),
+                arguments,
+                cwd=str(cwd),
+                environment=environment,
+                descriptors=[stdin.fileno(), stdout.fileno(), stderr.fileno()],
+                timeout_s=timeout_s,
+            )
+        said = [_text(stream) for stream in (stdout, stderr)]
+    return subprocess.CompletedProcess([sys.executable, *arguments], code, *said)
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode().replace("\r\n", "\n")
