@@ -80,13 +80,17 @@ def prediction_json(prediction: Prediction, job: Job, beside: Mapping[str, Any])
 
 
 def prediction_csv(prediction: Prediction, job: Job) -> str:
-    """One row: the columns of ``trials.csv`` that a prediction fills."""
+    """One row: ``prediction_row``."""
+    row = prediction_row(prediction, job)
+    return _csv(list(row), [row])
+
+
+def prediction_row(prediction: Prediction, job: Job) -> dict[str, Any]:
+    """The columns of ``trials.csv`` that a prediction fills."""
     trial = Trial(0, {}, job.recipe, "ok" if prediction.fits else "oom", prediction=prediction)
-    columns = trial_columns([trial], ())
-    for left_out in ("number", "rule", "reason", "duration_s"):
-        columns.remove(left_out)
     row = trial_row(trial, (), lambda _: job)
-    return _csv(columns, [{name: row.get(name) for name in columns}])
+    left_out = ("number", "rule", "reason", "duration_s")
+    return {name: row.get(name) for name in trial_columns([trial], ()) if name not in left_out}
 
 
 def _json(record: Mapping[str, Any]) -> str:

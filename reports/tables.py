@@ -62,7 +62,7 @@ def search_report(
     result: SearchResult,
     job_of: JobOf,
     top_k: int,
-    directory: Path,
+    directory: Path | None,
     checks: Sequence[Verification] = (),
     verbosity: str = "normal",
     relief: Sequence[str] = (),
@@ -75,7 +75,7 @@ def search_report(
         result: of the search.
         job_of: its jobs.
         top_k: how many recipes to show.
-        directory: where its files are.
+        directory: where its files are; None: there are none.
         checks: what tracing the best found.
         verbosity: ``quiet``: the answer alone; ``verbose``: also what files say as well.
         relief: what would have made a recipe fit, where none did.
@@ -93,11 +93,10 @@ def search_report(
     parts: list[RenderableType] = [Text(format_question(job), style="bold")]
     table = RecipesTable(shown, result.objectives, job_of)
     if single:
-        script = _near(directory / LAUNCH)
         parts.append(figures(predicted(shown[0]), job))
-        if not megatron_launch(job).impossible:
+        if directory is not None and not megatron_launch(job).impossible:
             # On a line of its own, to be copied whole.
-            start = f"bash {shlex.quote(str(script))}"
+            start = f"bash {shlex.quote(str(_near(directory / LAUNCH)))}"
             parts.append(Text.assemble(("launch      ", "bold"), start))
     if verbosity == "quiet":
         return Group(*parts) if single else Group(*parts, table)
@@ -112,7 +111,8 @@ def search_report(
         if distinguishable is not None:
             notes.append(("How sure", distinguishable))
     notes += _prediction_notes(predicted(shown[0]), job, verbose)
-    notes += _launch_notes(job, directory, verbose, launch_files)
+    if directory is not None:
+        notes += _launch_notes(job, directory, verbose, launch_files)
     notes += _search_notes(result, directory, verbose)
     return Group(*parts, _noted(notes))
 
@@ -170,14 +170,15 @@ def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | No
     return [("Launch #1", ". ".join(words))] if words else []
 
 
-def _search_notes(result: SearchResult, directory: Path, verbose: bool) -> Notes:
+def _search_notes(result: SearchResult, directory: Path | None, verbose: bool) -> Notes:
     """What was looked at, what of it is proved, and where the files are."""
     notes = [("Trials", _format_counts(result, verbose))]
     if result.certificate is not None:
         notes.append(("Proof", format_proof(result.certificate)))
     notes += [("Note", note) for note in result.notes]
-    also = f"{REPORT} with this" if verbose else f"{REPORT} with more than is here"
-    notes.append(("Files", f"{directory}: {PAGE} to look at, {also}"))
+    if directory is not None:
+        also = f"{REPORT} with this" if verbose else f"{REPORT} with more than is here"
+        notes.append(("Files", f"{directory}: {PAGE} to look at, {also}"))
     return notes
 
 

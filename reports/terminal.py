@@ -50,6 +50,23 @@ def as_text(renderable: RenderableType) -> str:
     return _as_text(renderable, "utf-8", plain)
 
 
+def as_html(renderable: RenderableType) -> str:
+    """The renderable as a page shows a terminal: bold and dim kept, no colours of its own."""
+    console = Console(
+        width=FILE_WIDTH,
+        highlight=False,
+        record=True,
+        file=io.StringIO(),
+        force_jupyter=False,
+        force_terminal=True,
+        color_system="truecolor",
+    )
+    console.print(renderable)
+    style = "font-family: monospace; line-height: 1.25; white-space: pre; overflow-x: auto"
+    frame = f'<pre style="{style}">{{code}}</pre>'
+    return console.export_html(inline_styles=True, code_format=frame)
+
+
 def _as_text(renderable: RenderableType, encoding: str, console: Console) -> str:
     # What is drawn with characters beyond ASCII looks at the encoding of its stream.
     text = io.TextIOWrapper(io.BytesIO(), encoding, errors="backslashreplace", newline="")

@@ -244,18 +244,25 @@ _CSV_COLUMNS = (
 
 
 def study_csv(record: Mapping[str, Any]) -> str:
-    """One row a cell; empty where a cell has no such value; then ``breakdown_s.<part>``."""
-    cells: Sequence[Mapping[str, Any]] = record["cells"]
-    parts = sorted({part for cell in cells for part in cell.get("breakdown_s", ())})
-    columns = [*_CSV_COLUMNS, *(f"breakdown_s.{part}" for part in parts)]
+    """``study_rows`` as CSV; empty where a cell has no such value."""
+    columns, rows = study_rows(record)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def study_rows(record: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns of ``study.csv``, ``breakdown_s.<part>`` last, and a row for each cell."""
+    cells: Sequence[Mapping[str, Any]] = record["cells"]
+    parts = sorted({part for cell in cells for part in cell.get("breakdown_s", ())})
+    rows = []
     for cell in cells:
         row = dict(cell)
         row["targets_met"] = " ".join(cell.get("targets_met", ()))
         row["days_low"], row["days_high"] = cell.get("days_interval") or (None, None)
         for part, seconds in cell.get("breakdown_s", {}).items():
             row[f"breakdown_s.{part}"] = seconds
-        writer.writerow(row)
-    return buffer.getvalue()
+        rows.append(row)
+    return [*_CSV_COLUMNS, *(f"breakdown_s.{part}" for part in parts)], rows

@@ -35,7 +35,7 @@ def study_report(
     outcome: StudyOutcome,
     reliability: Reliability,
     found: Sequence[Change] | None,
-    directory: Path,
+    directory: Path | None,
     *,
     verbosity: str,
 ) -> RenderableType:
@@ -45,7 +45,7 @@ def study_report(
         outcome: the study's.
         reliability: behind its calendar days.
         found: the differences from the run before; None when there was none.
-        directory: where the run's files are.
+        directory: where the run's files are; None: there are none.
         verbosity: ``quiet`` has the answers alone, ``verbose`` every difference and reason.
     """
     if verbosity == "quiet":
@@ -62,8 +62,9 @@ def study_report(
     parts += [
         Text(format_goodput(outcome, reliability)),
         Text(_format_counts(outcome)),
-        Text(f"Files: {directory}"),
     ]
+    if directory is not None:
+        parts.append(Text(f"Files: {directory}"))
     return Group(*parts)
 
 

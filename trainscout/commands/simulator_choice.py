@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-
-from omegaconf import DictConfig
+from typing import Any
 
 from trainscout.commands.schemas import SimulatorChoice
 from trainscout.conf.build import build_value
-from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.simulators.predictor.network.choice import (
     WHITEBOX,
     CongestedNetwork,
@@ -20,13 +20,13 @@ from trainscout.simulators.predictor.uncertainty.calibration import read_calibra
 from trainscout.simulators.registry import MeasuredKernels, SimulatorSpec
 
 
-def build_simulator(config: DictConfig) -> SimulatorSpec:
-    """The specification that a composed configuration asks for; files are read here.
+def build_simulator(config: Mapping[str, Any]) -> SimulatorSpec:
+    """The specification that the groups of a configuration ask for; files are read here.
 
     Raises:
         InputError: for a mistyped field, or a file that cannot be used.
     """
-    choice = build_value(SimulatorChoice, "simulator", config.simulator)
+    choice = build_value(SimulatorChoice, "simulator", config["simulator"])
     calibration = None
     if choice.calibration is not None:
         calibration = read_calibration(Path(choice.calibration))
@@ -36,16 +36,15 @@ def build_simulator(config: DictConfig) -> SimulatorSpec:
     return SimulatorSpec(choice.name, calibration, measured, _network(config))
 
 
-def _network(config: DictConfig) -> CongestedNetwork | None:
+def _network(config: Mapping[str, Any]) -> CongestedNetwork | None:
     """What congests; None: nothing, as the white-box model has it."""
-    choice = build_value(NetworkChoice, "network", config.network)
+    choice = build_value(NetworkChoice, "network", config["network"])
     choice.check()
-    fabric = build_value(SwitchFabric, "topology", config.topology)
+    fabric = build_value(SwitchFabric, "topology", config["topology"])
     fabric.check()
     if choice.engine != WHITEBOX:
         return CongestedNetwork(choice, fabric)
-    # What commands take where no topology is asked for.
-    if fabric != load_catalogue().topologies["leaf_spine"]:
+    if fabric != load_catalogue().topologies[command_defaults("simulate")[1]["topology"]]:
         problem = "is not looked at with network=whitebox"
         raise InputError("topology", fabric.name, problem, "network=flow, packet or hybrid")
     return None

@@ -1,0 +1,1 @@
+"""The Python API: ``import trainscout as ts`` offers what these modules define."""

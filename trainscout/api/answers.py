@@ -1,0 +1,267 @@
+"""What the Python API answers with: frozen values that show themselves and give their data.
+
+Each is short by ``repr``, the report of the command by ``print`` and in a notebook, and a pandas
+frame by ``to_frame()``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+
+from trainscout.optimizer import trial
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import StudyOutcome
+from trainscout.planning.points import Point
+from trainscout.reports.capacity.record import study_record, study_rows
+from trainscout.reports.capacity.tables import format_answer, study_report
+from trainscout.reports.comparison import Comparison
+from trainscout.reports.comparison.attribution import Change
+from trainscout.reports.comparison.one_knob import Neighbour
+from trainscout.reports.comparison.report import answer_line, comparison_report
+from trainscout.reports.files import trial_columns, trial_row
+from trainscout.reports.for_programs import prediction_row
+from trainscout.reports.tables import prediction_report, search_report, shown_trials
+from trainscout.reports.terminal import as_html, as_text
+from trainscout.reports.wording import (
+    format_percent,
+    format_recipe,
+    format_seconds,
+)
+from trainscout.simulators.predictor.answer import prediction as predictor
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.registry import SimulatorSpec
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Shown:
+    """A value with a report."""
+
+    def _report(self) -> RenderableType:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return as_text(self._report())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._report())
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(Shown, predictor.Prediction):
+    """One training step of one recipe, with the job that was asked about.
+
+    Figures are those of the simulator's prediction, units in their names: ``step_time_s``,
+    ``interval_s`` (the error bar), ``mfu`` and ``hfu`` (fractions of the GPU's dense peak),
+    ``tokens_per_s``, ``cost_of_run_usd``, ``fits``, ``memory.peak_reserved_bytes``,
+    ``breakdown_s`` (part of the step to seconds, summing to the step), and more.
+
+    Example:
+        >>> import trainscout as ts
+        >>> question = ts.question(model="gpt175b", cluster="h800_96")
+        >>> step = ts.predict(question, tp=8, pp=12, sp=True)
+        >>> step.fits, step.recipe.tp, round(sum(step.breakdown_s.values()) / step.step_time_s, 6)
+        (True, 8, 1.0)
+    """
+
+    job: Job = field(kw_only=True)
+    simulator: SimulatorSpec = field(kw_only=True)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.job.recipe
+
+    @property
+    def question(self) -> Question:
+        """What was asked, without the recipe."""
+        job = self.job
+        return Question(job.model, job.gpu, job.cluster, job.training, job.framework)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures alone, JSON-ready."""
+        names = [each.name for each in dataclasses.fields(predictor.Prediction)]
+        figures = {name: getattr(self, name) for name in names}
+        return predictor.Prediction(**figures).to_dict()
+
+    def to_frame(self) -> DataFrame:
+        """One row, with the columns of a search's ``trials.csv`` that a prediction fills."""
+        import pandas
+
+        return pandas.DataFrame([prediction_row(self, self.job)])
+
+    def __repr__(self) -> str:
+        step = f"{format_seconds(self.step_time_s)}, MFU {format_percent(self.mfu)}"
+        memory = "fits" if self.fits else "does not fit in memory"
+        return f"<{format_recipe(self.recipe, self.job.dp)}: {step}, {memory}>"
+
+    def _report(self) -> RenderableType:
+        return prediction_report(self, self.job)
+
+
+def make_prediction(found: predictor.Prediction, job: Job, simulator: SimulatorSpec) -> Prediction:
+    """The simulator's prediction with what it is one of."""
+    figures = {each.name: getattr(found, each.name) for each in dataclasses.fields(found)}
+    return Prediction(**figures, job=job, simulator=simulator)
+
+
+@dataclass(frozen=True, repr=False)
+class SearchResult(Shown):
+    """The outcome of one search: ``found`` has every trial, and the proof of an exact search.
+
+    Example:
+        >>> import trainscout as ts
+        >>> question = ts.question(model="gpt3_2b7", cluster="h100_64", num_nodes=1)
+        >>> result = ts.search(question, search="exact", executor="serial")
+        >>> result.best == result.top[0], len(result.top), result.to_frame().index.name
+        (True, 10, 'rank')
+    """
+
+    question: Question
+    simulator: SimulatorSpec
+    found: trial.SearchResult
+    top_k: int
+
+    @property
+    def best(self) -> Prediction | None:
+        """The best recipe's prediction; None when nothing fits."""
+        return self.top[0] if self.top else None
+
+    @functools.cached_property
+    def top(self) -> tuple[Prediction, ...]:
+        """The best recipes, best first, or the Pareto front of several objectives."""
+        return tuple(
+            make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
+            for each in self._shown
+            if each.prediction is not None
+        )
+
+    @property
+    def proved(self) -> bool:
+        """Whether nothing in the space is better than ``best``, under the simulator."""
+        return self.found.certificate is not None and self.found.certificate.proved
+
+    def to_frame(self, *, trials: bool = False) -> DataFrame:
+        """A row for each recipe in ``top``, or for each trial, whatever became of it.
+
+        The columns are those of a search's ``trials.csv`` (docs/output.md): status, objective,
+        recipe, prediction, memory, ``breakdown_s.<part>``; the index is ``rank`` or ``number``.
+        """
+        import pandas
+
+        shown = self.found.trials if trials else self._shown
+        objectives = self.found.objectives
+        frame = pandas.DataFrame(
+            [trial_row(each, objectives, self.question.job) for each in shown],
+            columns=trial_columns(shown, objectives),
+        )
+        if trials:
+            return frame.set_index("number")
+        frame.index = pandas.RangeIndex(1, len(frame) + 1, name="rank")
+        return frame
+
+    @property
+    def _shown(self) -> tuple[trial.Trial, ...]:
+        return shown_trials(self.found, self.top_k)
+
+    def __repr__(self) -> str:
+        if self.best is None:
+            return f"<search of {len(self.found.trials):,} recipes: nothing fits>"
+        return f"<search of {len(self.found.trials):,} recipes: best {self.best!r}>"
+
+    def _report(self) -> RenderableType:
+        return search_report(self.found, self.question.job, self.top_k, None)
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(Shown):
+    """Where each second of a recipe goes, and why another takes more or less.
+
+    Example:
+        >>> import trainscout as ts
+        >>> question = ts.question(model="gpt175b", cluster="h800_96")
+        >>> a, b = ts.Recipe(tp=8, pp=12, sp=True), ts.Recipe(tp=4, pp=12, sp=True)
+        >>> why = ts.explain(a, b, question=question)
+        >>> list(why.to_frame().columns)
+        ['a_s', 'b_s', 'difference_s', 'mechanism']
+    """
+
+    comparison: Comparison
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What each change of the recipe brings from ``a`` to ``b``, the largest first."""
+        difference = self.comparison.difference
+        if difference is None or difference.attribution is None:
+            return ()
+        return difference.attribution.changes
+
+    @property
+    def one_knob(self) -> tuple[Neighbour, ...]:
+        """What changing one knob of ``a`` would do, the shortest step first."""
+        return self.comparison.neighbours
+
+    def to_frame(self) -> DataFrame:
+        """A row for each part of the step, the largest difference first: seconds of ``a``, and
+        with a ``b`` also its, the difference, and the mechanism in words (empty: too small)."""
+        import pandas
+
+        first, difference = self.comparison.first, self.comparison.difference
+        frame = pandas.DataFrame({"a_s": first.prediction.breakdown_s})
+        frame.index.name = "part"
+        if difference is None:
+            return frame.sort_values("a_s", ascending=False)
+        other = pandas.Series(difference.other.prediction.breakdown_s, name="b_s")
+        frame = frame.join(other, how="outer").fillna(0.0).rename_axis("part")
+        frame["difference_s"] = frame.b_s - frame.a_s
+        mechanisms = {reason.part: reason.words for reason in difference.reasons}
+        frame["mechanism"] = [mechanisms.get(part, "") for part in frame.index]
+        return frame.sort_values("difference_s", key=lambda seconds: -seconds.abs())
+
+    def __repr__(self) -> str:
+        return f"<{' '.join(as_text(answer_line(self.comparison)).split())}>"
+
+    def _report(self) -> RenderableType:
+        return comparison_report(self.comparison)
+
+
+@dataclass(frozen=True, repr=False)
+class CapacityPlan(Shown):
+    """The outcome of a capacity study; ``outcome`` has all of it.
+
+    Example:
+        >>> import trainscout as ts
+        >>> changes = {"models": ["gpt3_2b7"], "clusters": ["h100_64"], "what_ifs": {}}
+        >>> study = ts.plan("llama3_8b", num_gpus=[8], **changes)
+        >>> study.to_frame().status[0]
+        'fits'
+    """
+
+    outcome: StudyOutcome
+    reliability: Reliability
+
+    @property
+    def answers(self) -> dict[str, Point | None]:
+        """For each model the cell that the study's targets choose; None where nothing fits."""
+        return {model.model: model.chosen for model in self.outcome.models}
+
+    def to_frame(self) -> DataFrame:
+        """A row for each cell, with the columns of ``study.csv`` (docs/planning.md)."""
+        import pandas
+
+        record = study_record(self.outcome, started="", commit=None, groups={})
+        columns, rows = study_rows(record)
+        return pandas.DataFrame(rows, columns=columns)
+
+    def __repr__(self) -> str:
+        return f"<{' '.join(format_answer(each, self.outcome) for each in self.outcome.models)}>"
+
+    def _report(self) -> RenderableType:
+        return study_report(self.outcome, self.reliability, None, None, verbosity="normal")

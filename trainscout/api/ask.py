@@ -1,0 +1,301 @@
+"""What the Python API can be asked: each function composes what the commands compose."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from trainscout.api.answers import (
+    CapacityPlan,
+    Explanation,
+    Prediction,
+    SearchResult,
+    make_prediction,
+)
+from trainscout.api.choices import (
+    Choice,
+    content_of,
+    executor_options,
+    measures_of,
+    search_options,
+)
+from trainscout.api.questions import catalogue
+from trainscout.commands.capacity_plan import check_cells, check_prices, named_declarations
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.trial import Progress
+from trainscout.planning.answer import answer_cell
+from trainscout.planning.cells import SearchSettings, study_cells
+from trainscout.planning.goodput import Reliability
+from trainscout.planning.outcome import run_study
+from trainscout.planning.store import AnswerStore
+from trainscout.planning.study import Study
+from trainscout.reports.capacity.progress import study_view
+from trainscout.reports.capacity.why import why_no_recipe
+from trainscout.reports.comparison import Predictions, compare
+from trainscout.reports.progress import progress_view
+from trainscout.reports.terminal import console_for
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.registry import SimulatorSpec, check_simulator, get_simulator
+
+
+def predict(
+    question: Question,
+    recipe: Recipe | None = None,
+    *,
+    simulator: SimulatorSpec | str = "replay",
+    **fields: Any,
+) -> Prediction:
+    """One training step of one recipe.
+
+    Args:
+        question: what is trained on what.
+        recipe: None: a recipe with every field at its default.
+        simulator: which one predicts (``simulator()``), or its name.
+        **fields: fields of ``Recipe`` to change: ``tp=4, pp=12, micro_batch=2``. The
+            data-parallel size follows from the number of GPUs.
+
+    Returns:
+        The prediction. A recipe that does not fit in memory is an answer too (``fits`` is false).
+
+    Raises:
+        InputError: for an unknown field, or a recipe that cannot be launched.
+
+    Example:
+        >>> import trainscout as ts
+        >>> question = ts.question(model="gpt175b", cluster="h800_96")
+        >>> step = ts.predict(question, tp=4, pp=12, sp=True, tp_comm_overlap=True)
+        >>> step.step_time_s < ts.predict(question, step.recipe, pp=24).step_time_s
+        True
+    """
+    spec = SimulatorSpec.of(simulator)
+    base = {} if recipe is None else dataclasses.asdict(recipe)
+    job = question.job(typed_value(Recipe, "recipe", {**base, **fields}))
+    check_job(job)
+    check_simulator(spec, job.gpu, job.cluster)
+    return make_prediction(get_simulator(spec).simulate(job), job, spec)
+
+
+def search(
+    question: Question,
+    *,
+    space: Choice | None = None,
+    search: str | SearchOptions | None = None,
+    objective: str | Sequence[str] | None = None,
+    simulator: SimulatorSpec | str = "replay",
+    executor: str | ExecutorOptions | None = None,
+    seed: int = 0,
+    resume: bool = False,
+    progress: bool | Callable[[Progress], None] = False,
+    config_dir: str | Path | None = None,
+    **options: Any,
+) -> SearchResult:
+    """The best recipes of a space. Nothing is written unless ``storage=`` names a place for it.
+
+    What is left out is as in ``trainscout optimize``.
+
+    Args:
+        question: what is trained on what.
+        space: the recipes to choose from (``ts.spaces``).
+        search: how: ``exact``, ``tpe``, ``cmaes``, ``nsga2``, ``random``, ``grid``, ...
+        objective: a measure (``cost``, ``step_time``, ``mfu``, ``tokens_per_s``, ``memory``), or
+            several for their Pareto front.
+        simulator: which one predicts (``simulator()``), or its name.
+        executor: who simulates: ``serial`` in this process, ``loky`` in one a core, ...
+        seed: the same seed and question give the same answer.
+        resume: go on with the search that ``storage=`` holds.
+        progress: show on stderr how far it is, or call this after every batch.
+        config_dir: a folder of your own declarations (see ``catalogue``).
+        **options: fields of ``SearchOptions`` to change: ``n_trials=200``, ``top_k=5``,
+            ``timeout_s=60``, ``storage="search.journal"``.
+
+    Returns:
+        The best recipes with their predictions; what was found so far on Ctrl-C.
+
+    Raises:
+        InputError: for anything wrong in the arguments, before anything is simulated.
+
+    Example:
+        >>> import trainscout as ts
+        >>> question = ts.question(model="gpt3_2b7", cluster="h100_64", num_nodes=1)
+        >>> ts.search(question, search="exact", top_k=1).best.recipe.pp
+        1
+    """
+    named, spec = catalogue(config_dir), SimulatorSpec.of(simulator)
+    chosen = search_options(named, "config", search, options)
+    view = progress_view(
+        console_for(sys.stderr), question.job, "normal" if progress is True else "quiet"
+    )
+    with view:
+        found = run_search(
+            question,
+            content_of(named, "config", "space", space),
+            Objective(measures_of(named, objective)),
+            chosen,
+            simulator=spec,
+            executor=executor_options(named, executor),
+            storage=chosen.storage,
+            resume=resume,
+            seed=seed,
+            on_progress=progress if callable(progress) else view.show,
+        )
+    return SearchResult(question, spec, found, chosen.top_k)
+
+
+def explain(
+    a: Prediction | Recipe,
+    b: Prediction | Recipe | None = None,
+    *,
+    question: Question | None = None,
+    space: Choice | None = None,
+    simulator: SimulatorSpec | str | None = None,
+    config_dir: str | Path | None = None,
+) -> Explanation:
+    """Where each second of ``a`` goes, what ``b`` does otherwise, and why it takes more or less.
+
+    Args:
+        a: a prediction or a recipe.
+        b: another of the same question; None: ``a`` alone, and what changing one knob would do.
+        question: what both are about; None: what the predictions are about.
+        space: whose knobs are changed one at a time; None: as in ``trainscout explain``.
+        simulator: which one predicts; None: the predictions' own.
+        config_dir: a folder of your own declarations (see ``catalogue``).
+
+    Raises:
+        InputError: for predictions of different questions, recipes without a question, or a
+            recipe that cannot be launched.
+
+    Example:
+        >>> import trainscout as ts
+        >>> question = ts.question(model="gpt175b", cluster="h800_96")
+        >>> a = ts.predict(question, tp=8, pp=12, sp=True)
+        >>> b = ts.predict(question, a.recipe, tp=4)
+        >>> ts.explain(a, b).changes[0].fields
+        ('tp',)
+    """
+    predicted = [each for each in (a, b) if isinstance(each, Prediction)]
+    asked = _one("question", question, [each.question for each in predicted])
+    if simulator is None and not predicted:
+        simulator = "replay"
+    spec = SimulatorSpec.of(_one("simulator", simulator, [each.simulator for each in predicted]))
+    sides = {
+        name: side.recipe if isinstance(side, Prediction) else side
+        for name, side in (("a", a), ("b", b))
+        if side is not None
+    }
+    for recipe in sides.values():
+        check_job(asked.job(recipe))
+    check_simulator(spec, asked.gpu, asked.cluster)
+    named = catalogue(config_dir)
+    return Explanation(
+        compare(
+            ("a", "a", sides["a"]),
+            ("b", "b", sides["b"]) if "b" in sides else None,
+            compile_space(content_of(named, "explain", "space", space), asked),
+            Predictions(asked, get_simulator(spec)),
+        )
+    )
+
+
+def plan(
+    sweep: Choice | Study,
+    *,
+    goodput: Choice | None = None,
+    framework: Choice | Framework | None = None,
+    space: Choice | None = None,
+    search: str | SearchOptions | None = None,
+    simulator: SimulatorSpec | str = "replay",
+    n_jobs: int = -1,
+    seed: int = 0,
+    store: str | Path | None = None,
+    progress: bool = False,
+    config_dir: str | Path | None = None,
+    **overrides: Any,
+) -> CapacityPlan:
+    """A capacity study: the best recipe of each model on each cluster and size, and which of them
+    meets the targets. What is left out is as in ``trainscout plan``.
+
+    Args:
+        sweep: the study; a mapping has the fields of ``planning.study.Study``.
+        goodput: how often what fails, and what that costs.
+        framework: what software runs.
+        space: the recipes to choose from in every cell.
+        search: how each cell is searched.
+        simulator: which one predicts (``simulator()``), or its name.
+        n_jobs: processes that search cells at the same time; -1: one a core.
+        seed: the same seed and study give the same answer.
+        store: a folder that keeps answered cells for the next time; None: they are not kept.
+        progress: show on stderr how far it is.
+        config_dir: a folder of your own declarations (see ``catalogue``).
+        **overrides: fields of the study to change: ``num_gpus=[64, 128]``, ``prefer="fastest"``.
+
+    Raises:
+        InputError: for anything wrong in the arguments, before anything is simulated.
+
+    Example:
+        >>> import trainscout as ts
+        >>> changes = {"models": ["gpt3_2b7"], "clusters": ["h100_64"], "what_ifs": {}}
+        >>> ts.plan("llama3_8b", num_gpus=[8], **changes).answers["gpt3_2b7"].num_gpus
+        8
+    """
+    named, spec = catalogue(config_dir), SimulatorSpec.of(simulator)
+    study = sweep
+    if not isinstance(study, Study) or overrides:
+        base = dataclasses.asdict(study) if isinstance(study, Study) else None
+        fields = content_of(named, "plan", "sweep", sweep) if base is None else base
+        study = typed_value(Study, "sweep", {**fields, **overrides})
+    study.check()
+    reliability = typed_value(
+        Reliability, "goodput", content_of(named, "plan", "goodput", goodput)
+    )
+    reliability.check()
+    if not isinstance(framework, Framework):
+        fields = content_of(named, "plan", "framework", framework)
+        framework = typed_value(Framework, "framework", fields)
+    settings = SearchSettings(
+        content_of(named, "plan", "space", space),
+        search_options(named, "plan", search, {}),
+        spec,
+        seed,
+    )
+    declarations = named_declarations(study, framework, named)
+    cells = study_cells(study, declarations)
+    check_prices(study, cells)
+    check_cells(cells, reliability, settings)
+    folder = nullcontext(store) if store is not None else tempfile.TemporaryDirectory()
+    view = study_view(console_for(sys.stderr), "normal" if progress else "quiet")
+    with folder as kept, view:
+        outcome = run_study(
+            study,
+            declarations,
+            reliability,
+            AnswerStore(Path(kept), settings),
+            functools.partial(answer_cell, settings=settings, why_nothing=why_no_recipe),
+            n_jobs=n_jobs,
+            on_progress=view.show,
+        )
+    return CapacityPlan(outcome, reliability)
+
+
+def _one(name: str, given: Any, found: Sequence[Any]) -> Any:
+    """What all sides are about, or what is given instead."""
+    if given is not None:
+        return given
+    if not found:
+        raise InputError(name, None, "is missing: recipes do not say it", f"{name}=")
+    if any(each != found[0] for each in found):
+        raise InputError(name, "...", "is not the same for both predictions", f"{name}=")
+    return found[0]
