@@ -37,8 +37,8 @@ GUARDED = {
     ("optimizer/executors/interrupts.py", "signal.pthread_sigmask"),
     ("optimizer/executors/worker.py", "resource"),
     ("optimizer/storage/backends.py", "fcntl"),
-    ("optimizer/tracking/__main__.py", "os.nice"),
-    ("optimizer/tracking/__main__.py", "signal.alarm"),
+    ("optimizer/tracking/serve.py", "os.nice"),
+    ("optimizer/tracking/serve.py", "signal.alarm"),
     # Only where virtual GPUs trace.
     ("simulators/virtual_cluster/traced/cache.py", "fcntl"),
     ("simulators/virtual_cluster/traced/tracer.py", "os.sysconf"),

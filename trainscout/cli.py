@@ -25,8 +25,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "scripts": {
         "run": (f"{_CLUSTER}.emulation.launcher", "run your script on virtual GPUs; write traces"),
         "live": (f"{_CLUSTER}.live.launcher", "run your script on a simulated cluster's clock"),
-        "trace": (f"{_CLUSTER}.traces.__main__", "show, collate, replay and export traces"),
-        "trace replay": (f"{_CLUSTER}.execution.__main__", "what a traced job's step takes"),
+        "trace": ("", "show, collate, replay, export traces; read profiles of real GPUs"),
+        "trace show": (f"{_CLUSTER}.traces.commands:show", "what one rank's trace amounts to"),
+        "trace collate": (
+            f"{_CLUSTER}.traces.commands:join",
+            "put a job together; check it",
+        ),
+        "trace replay": (f"{_CLUSTER}.execution.command", "what a traced job's step takes"),
+        "trace export": (f"{_CLUSTER}.traces.commands:export", "write Perfetto or Chakra files"),
+        "trace kineto": (f"{_CLUSTER}.traces.commands:kineto", "time by class of a real profile"),
     },
     "measured": {
         "validate": (f"{_LABORATORY}.validate", "hold predictions against measured runs"),
@@ -47,10 +54,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "parts": {
         "network": ("", "engines of the network: train what predicts queues"),
         "network train": (f"{_LABORATORY}.network.train", "train the predictor of queues"),
-        "moe": ("simulators.predictor.moe.__main__", "route tokens to experts; time the exchange"),
+        "moe": ("simulators.predictor.moe.command", "route tokens to experts; time the exchange"),
     },
     "around": {
-        "tracking": ("optimizer.tracking.__main__", "log what waits for MLflow; best of the rest"),
+        "tracking": ("", "what is tracked in MLflow: log what waits, look up the best"),
+        "tracking flush": ("optimizer.tracking.commands:flush", "log what waits to be tracked"),
+        "tracking best": ("optimizer.tracking.commands:best", "the best recipes tracked so far"),
     },
 }
 """Full names of commands, by what they are about: ``module`` or ``module:function`` below
@@ -105,11 +114,10 @@ def _dispatch(given: Sequence[str]) -> int | None:
     """
     name, rest = _named("", given[0]), list(given[1:])
     if nested(name):
-        if not COMMANDS[name][0] and _asks_for_help(rest):
+        if _asks_for_help(rest):
             print(family_help(name), end="")
             return 0 if rest else 2
-        if not COMMANDS[name][0] or f"{name} {rest[0] if rest else ''}" in COMMANDS:
-            name, rest = _named(f"{name} ", rest[0]), rest[1:]
+        name, rest = _named(f"{name} ", rest[0]), rest[1:]
     module, _, function = COMMANDS[name][0].partition(":")
     run = getattr(importlib.import_module(f"trainscout.{module}"), function or "main")
     code: int | None = run(rest)

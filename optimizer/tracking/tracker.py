@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from typing import Any, Protocol
@@ -16,6 +14,7 @@ from typing import Any, Protocol
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import RunTree, spooled, write_spool
 from trainscout.optimizer.urls import without_password
+from trainscout.simulators.predictor.io.own_process import own_process
 
 
 class TrackingError(Exception):
@@ -77,12 +76,11 @@ class _Logger:
 
     def __init__(self, uri: str, experiment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "trainscout", "tracking", "serve"],
+            own_process("trainscout.optimizer.tracking.serve"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # It is found where this program was, and Ctrl-C is none of its business.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            # Ctrl-C is none of its business.
             start_new_session=True,
             encoding="utf-8",
         )

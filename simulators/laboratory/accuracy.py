@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from trainscout.simulators.laboratory.published.summaries import (
     stored_summary,
 )
 from trainscout.simulators.laboratory.validate import predict
-from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -38,14 +37,9 @@ ANALYSIS = "error_analysis.md"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code (0 done, 2 wrong input)."""
+    """Run the command."""
     options = _parser().parse_args(arguments)
-    try:
-        write_accuracy(options.docs, options.collectives, options.kernels)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        return explain(error, debug=options.debug)
+    write_accuracy(options.docs, options.collectives, options.kernels)
     return OK
 
 
@@ -90,13 +84,11 @@ def _plots(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trainscout accuracy",
-        description="Replay the published rows and write docs/accuracy.md with its plots.",
-        **help_ending(
-            "trainscout accuracy --kernels kernels.json --collectives collectives.json",
-            "0 done; 1 an internal failure; 2 wrong input",
-        ),
+    parser = command_parser(
+        "accuracy",
+        "Replay the published rows and write docs/accuracy.md with its plots.",
+        "trainscout accuracy\n"
+        "trainscout accuracy --kernels kernels.json --collectives collectives.json",
     )
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
     parser.add_argument(
@@ -109,9 +101,4 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="JSON of trainscout kernels validate",
     )
-    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,13 +21,7 @@ from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.validate import replay_with_progress
-from trainscout.simulators.predictor.io.command_line import (
-    FAILURE,
-    INTERRUPTED,
-    OK,
-    explain,
-    help_ending,
-)
+from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.uncertainty import features_of
@@ -50,28 +43,23 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit code: 0 written, 1 nothing written because the corrections
     do not help, 2 the runs or options cannot be used."""
     options = _parser().parse_args(arguments)
-    try:
-        wanted = _wanted(options.corrections)
-        check_output("--output", options.output, [options.runs])
-        rows = read_rows(options.runs)
-        catalogue = load_catalogue()
-        declared = Declarations(catalogue.gpus, catalogue.frameworks)
-        results = replay_with_progress(rows, declared, get_simulator("replay"))
-        runs = measured_runs(results)
-        times = StepTimes(runs)
-        found = identify(times, wanted)
-        fit = fit_corrections(times, found)
-        check_corrections(fit)
-        output = options.output if helps(fit) else None
-        if output is not None:
-            text = calibration_text(calibration_of(times, fit), _comments(found, fit, options))
-            write_output("--output", output, text)
-        show(_report(runs, found, fit, output, left_out=len(rows) - len(runs)))
-        return FAILURE if output is None else OK
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        return explain(error, debug=options.debug)
+    wanted = _wanted(options.corrections)
+    check_output("--output", options.output, [options.runs])
+    rows = read_rows(options.runs)
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    results = replay_with_progress(rows, declared, get_simulator("replay"))
+    runs = measured_runs(results)
+    times = StepTimes(runs)
+    found = identify(times, wanted)
+    fit = fit_corrections(times, found)
+    check_corrections(fit)
+    output = options.output if helps(fit) else None
+    if output is not None:
+        text = calibration_text(calibration_of(times, fit), _comments(found, fit, options))
+        write_output("--output", output, text)
+    show(_report(runs, found, fit, output, left_out=len(rows) - len(runs)))
+    return FAILURE if output is None else OK
 
 
 def measured_runs(results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
@@ -188,15 +176,13 @@ def _wanted(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trainscout calibrate",
-        description="Fit a few corrections to measured runs of your own machines.",
-        **help_ending(
-            "trainscout calibrate ours.csv --output calibration.yaml\n"
-            "trainscout calibrate ours.csv --corrections compute",
-            "0 written; 1 corrections would not predict left-out runs better, or an internal\n"
-            "failure; 2 wrong input, or what the runs confuse",
-        ),
+    parser = command_parser(
+        "calibrate",
+        "Fit a few corrections to measured runs of your own machines.",
+        "trainscout calibrate ours.csv --output calibration.yaml\n"
+        "trainscout calibrate ours.csv --corrections compute",
+        "0 written; 1 corrections would not predict left-out runs better (nothing is written), or "
+        "an internal failure; 2 wrong input, or what the runs confuse",
     )
     parser.add_argument(
         "runs",
@@ -214,9 +200,4 @@ def _parser() -> argparse.ArgumentParser:
         default=",".join(name.removesuffix("_time") for name in CORRECTIONS),
         help="which to fit, as far as the runs determine them (default %(default)s)",
     )
-    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.uncertainty.coverage import Coverage, calibrate
 from trainscout.simulators.laboratory.validate import replay_with_progress
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -43,26 +42,21 @@ MIN_SOURCES = 3
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code (0 done, 2 wrong input)."""
+    """Run the command."""
     options = _parser().parse_args(arguments)
-    try:
-        rows = read_rows(options.runs)
-        check_output("--output", options.output, [options.runs])
-        catalogue = load_catalogue()
-        declared = Declarations(catalogue.gpus, catalogue.frameworks)
-        results = replay_with_progress(rows, declared, Bare())
-        residuals = residuals_of(results)
-        _refuse_too_few(residuals, options.runs)
-        # Tuned on what is written, which is rounded.
-        tuning, found = calibrate(read_table(table_text(residuals, Tuning(), {})))
-        text = table_text(residuals, tuning, _provenance(options.runs, found))
-        write_output("--output", options.output, text)
-        show_text(_words(found, options.output))
-        return OK
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        return explain(error, debug=options.debug)
+    rows = read_rows(options.runs)
+    check_output("--output", options.output, [options.runs])
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    results = replay_with_progress(rows, declared, Bare())
+    residuals = residuals_of(results)
+    _refuse_too_few(residuals, options.runs)
+    # Tuned on what is written, which is rounded.
+    tuning, found = calibrate(read_table(table_text(residuals, Tuning(), {})))
+    text = table_text(residuals, tuning, _provenance(options.runs, found))
+    write_output("--output", options.output, text)
+    show_text(_words(found, options.output))
+    return OK
 
 
 class Bare:
@@ -148,14 +142,11 @@ def _words(found: Coverage, output: Path) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trainscout residuals",
-        description="Predict measured runs and write the table that error bars come from.",
-        **help_ending(
-            "trainscout residuals                        # the published rows\n"
-            "trainscout residuals ours.csv --output residuals.csv",
-            "0 done; 1 an internal failure; 2 wrong input",
-        ),
+    parser = command_parser(
+        "residuals",
+        "Predict measured runs and write the table that error bars come from.",
+        "trainscout residuals                        # the published rows\n"
+        "trainscout residuals ours.csv --output residuals.csv",
     )
     parser.add_argument(
         "runs",
@@ -170,9 +161,4 @@ def _parser() -> argparse.ArgumentParser:
         default=RESIDUALS,
         help="where to write; default: the table that predictions use",
     )
-    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

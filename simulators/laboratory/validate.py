@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,30 +23,15 @@ from trainscout.simulators.laboratory.published.replay import Result, replay_row
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
 from trainscout.simulators.laboratory.published.tables import validation_tables
-from trainscout.simulators.predictor.io.command_line import (
-    FAILURE,
-    INTERRUPTED,
-    OK,
-    explain,
-    help_ending,
-)
+from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.registry import Simulator, get_simulator
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code (0 done, 2 wrong input, 1 nothing predicted)."""
+    """Run the command: 0, or 1 when nothing is predicted."""
     options = _parser().parse_args(arguments)
-    try:
-        return validate(options)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except Exception as error:
-        return explain(error, debug=options.debug)
-
-
-def validate(options: argparse.Namespace) -> int:
     grades = _grades(options.quality)
     check_output("--json", options.json, [options.runs])
     check_output("--html", options.html, [options.runs, options.json])
@@ -95,14 +79,12 @@ def _grades(text: str) -> tuple[str, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trainscout validate",
-        description="Predict measured training runs and report the errors.",
-        **help_ending(
-            "trainscout validate                         # the published rows\n"
-            "trainscout validate ours.csv --html ours.html --json ours.json",
-            "0 done; 1 an internal failure; 2 wrong input",
-        ),
+    parser = command_parser(
+        "validate",
+        "Predict measured training runs and report the errors.",
+        "trainscout validate                         # the published rows\n"
+        "trainscout validate ours.csv --html ours.html --json ours.json",
+        "0 done; 1 nothing could be predicted, or an internal failure; 2 wrong input",
     )
     parser.add_argument(
         "runs",
@@ -119,9 +101,4 @@ def _parser() -> argparse.ArgumentParser:
         help="grades that enter the summaries (default A,B; other rows are listed only)",
     )
     parser.add_argument("--simulator", default="replay", help="which simulator predicts")
-    parser.add_argument("--debug", action="store_true", help="show a traceback on failure")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -8,12 +8,14 @@ import sys
 import pytest
 
 from tests.e2e.commands import ROOT, SMALL, environment, run
+from tests.in_process import command
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.calibrate import main
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.registry import get_simulator
+
+main = command("calibrate")
 
 SHAPE = {
     "gpu": "a800_80",

@@ -9,14 +9,14 @@ import pytest
 from tests.e2e.commands import ROOT
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.emulation import launcher as emulation
-from trainscout.simulators.virtual_cluster.execution import __main__ as ranks
+from trainscout.simulators.virtual_cluster.execution import command as ranks
 from trainscout.simulators.virtual_cluster.live import launcher as live
 
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/**/*.md")))]
 PROGRAMS = {
-    "trainscout.simulators.virtual_cluster.emulation run": emulation.parser,
-    "trainscout.simulators.virtual_cluster.emulation live": live.parser,
-    "trainscout.simulators.virtual_cluster.execution": ranks._parser,
+    "run": emulation.parser,
+    "live": live.parser,
+    "trace replay": ranks._parser,
 }
 
 
@@ -27,7 +27,7 @@ def documented() -> list[tuple[str, str, list[str]]]:
         text = re.sub(r"\\\n\s*", " ", Path(ROOT, page).read_text("utf-8"))
         for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
             for program in PROGRAMS:
-                for shown in re.findall(rf"^python -m {program} (.*)$", block, re.MULTILINE):
+                for shown in re.findall(rf"^trainscout {program} (.*)$", block, re.MULTILINE):
                     found.append((page, program, shlex.split(shown, comments=True)))
     return found
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ from trainscout.simulators.laboratory.collectives.least_squares import (
 from trainscout.simulators.laboratory.collectives.measurements import Measurement, read_table
 from trainscout.simulators.predictor.collectives.size_bands import BAND_NAMES, size_band
 from trainscout.simulators.predictor.collectives.transport import FABRICS, load
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -221,53 +220,38 @@ def _text(document: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(document), sort_keys=False, width=99)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; 2 for a table that cannot be used or a place that cannot be written."""
-    parser = argparse.ArgumentParser(
-        prog="trainscout collectives fit",
-        description="Fit the coefficients that price NCCL's collectives to nccl-tests results.",
-        **help_ending(
-            "trainscout collectives fit results.csv       # shows what --output writes\n"
-            "trainscout collectives fit results.csv --output conf/transport"
-        ),
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    parser = command_parser(
+        "collectives fit",
+        "Fit the coefficients that price NCCL's collectives to nccl-tests results.",
+        "trainscout collectives fit results.csv       # shows what --output writes\n"
+        "trainscout collectives fit results.csv --output conf/transport",
     )
     parser.add_argument("results", type=Path, help="CSV of nccl-tests rows")
     parser.add_argument("--output", type=Path, help="folder of transports to write; default: show")
     parser.add_argument("--errors", type=Path, help="file to write the averaged errors to")
     given = parser.parse_args(arguments)
-    try:
-        if given.output is not None:
-            for name in TRANSPORTS:
-                check_output("--output", given.output / f"{name}.yaml", [given.results])
-        check_output("--errors", given.errors, [given.results])
-        measurements, _ = read_table(given.results)
-        check_rows(measurements)
-        command = _command(given)
-        fitted, errors = documents(measurements, command), averages(measurements)
-        if given.output is not None:
-            write(fitted, given.output)
-        if given.errors is not None:
-            write_output("--errors", given.errors, _text({"command": command, "errors": errors}))
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
+    if given.output is not None:
+        for name in TRANSPORTS:
+            check_output("--output", given.output / f"{name}.yaml", [given.results])
+    check_output("--errors", given.errors, [given.results])
+    measurements, _ = read_table(given.results)
+    check_rows(measurements)
+    command = _command(given)
+    fitted, errors = documents(measurements, command), averages(measurements)
+    if given.output is not None:
+        write(fitted, given.output)
+    if given.errors is not None:
+        write_output("--errors", given.errors, _text({"command": command, "errors": errors}))
     shown = fitted if given.output is None else {}
     show_text(_text({**shown, "errors": errors}))
-    return 0
+    return OK
 
 
 def _command(given: argparse.Namespace) -> str:
     # Where a table lies says nothing to a reader; its name does.
-    words = [
-        "trainscout",
-        "collectives",
-        "fit",
-        given.results.name,
-    ]
+    words = ["trainscout", "collectives", "fit", given.results.name]
     for option, path in (("--output", given.output), ("--errors", given.errors)):
         words += [] if path is None else [option, str(path)]
     return shlex.join(words)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))

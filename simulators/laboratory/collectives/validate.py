@@ -9,9 +9,7 @@ neither all-to-all nor point-to-point. Errors are fractions of the measured time
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +28,8 @@ from trainscout.simulators.predictor.collectives.price import (
     price_send_recv,
 )
 from trainscout.simulators.predictor.collectives.size_bands import size_band
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
-from trainscout.simulators.predictor.question.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -141,27 +138,24 @@ def _cell(outcome: Outcome) -> tuple[str, str]:
     return measured.cluster_id, size_band(measured.size_bytes)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; 0 when a report was made, 2 for an input that cannot be used."""
-    parser = argparse.ArgumentParser(
-        prog="trainscout collectives validate",
-        description="Hold the prices of collectives against measured ones, and NCCL's own model.",
-        **help_ending("trainscout collectives validate results.csv --json errors.json"),
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    parser = command_parser(
+        "collectives validate",
+        "Hold the prices of collectives against measured ones, and NCCL's own model.",
+        "trainscout collectives validate results.csv\n"
+        "trainscout collectives validate results.csv --json errors.json",
     )
     parser.add_argument("table", type=Path, help="CSV of measured collectives")
     parser.add_argument("--json", type=Path, help="where to write the report")
     given = parser.parse_args(arguments)
-    try:
-        check_output("--json", given.json, [given.table])
-        measurements, skipped = read_table(given.table)
-        document = report([predict(each) for each in measurements], skipped)
-        if given.json is not None:
-            write_output("--json", given.json, json.dumps(document, indent=1))
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
+    check_output("--json", given.json, [given.table])
+    measurements, skipped = read_table(given.table)
+    document = report([predict(each) for each in measurements], skipped)
+    if given.json is not None:
+        write_output("--json", given.json, json.dumps(document, indent=1))
     show_text(_summary(document))
-    return 0
+    return OK
 
 
 def _summary(document: Mapping[str, Any]) -> str:
@@ -184,7 +178,3 @@ def _summary(document: Mapping[str, Any]) -> str:
             f"(ours {same['per_cluster_and_band_mean_of_medians']:.1%})"
         )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))

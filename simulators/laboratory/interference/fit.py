@@ -18,9 +18,7 @@ published rows it is, so predictions are physical.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ from trainscout.simulators.laboratory.interference.slowdown_rows import (
     read_samples,
 )
 from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, Floats
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -252,28 +250,24 @@ def print_communication(samples: Samples) -> None:
         print(f"communication on {gpu}: measured {measured:.2f}, physical {physical:.2f}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Exit code 0, or 2 for a wrong input."""
-    parser = argparse.ArgumentParser(
-        prog="trainscout interference fit",
-        description=__doc__,
-        **help_ending(
-            "trainscout interference fit overlap_slowdown.csv more.csv \\\n"
-            "    --output simulators/laboratory/interference/overlap_errors.yaml"
-        ),
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    parser = command_parser(
+        "interference fit",
+        "Train a learned slowdown on measured tables and hold it against the physical one: which "
+        "of the two predicts sources it has not seen better, for each class of kernels.",
+        "trainscout interference fit slowdowns_h200.csv           # shows the errors\n"
+        "trainscout interference fit overlap_slowdown.csv more.csv \\\n"
+        "    --output simulators/laboratory/interference/overlap_errors.yaml",
     )
     parser.add_argument("tables", nargs="+", type=Path, help="CSV files of measured slowdowns")
     parser.add_argument("--gpus", type=Path, help="folder of GPU declarations")
     parser.add_argument("--output", type=Path, help="file to write the errors to")
     given = parser.parse_args(arguments)
-    try:
-        check_output("--output", given.output, given.tables)
-        gpus = declared_gpus(given.gpus)
-        samples = read_samples(given.tables, gpus)
-        predicted = cross_validate(samples)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    check_output("--output", given.output, given.tables)
+    gpus = declared_gpus(given.gpus)
+    samples = read_samples(given.tables, gpus)
+    predicted = cross_validate(samples)
     print_scores(report(samples, predicted))
     for name, better in choose(samples, predicted).items():
         print(f"{name}: {better} is better")
@@ -289,8 +283,4 @@ def main(arguments: list[str] | None = None) -> int:
         content = error_record(samples, predicted, command)
         text = yaml.safe_dump(content, sort_keys=False, width=100, default_flow_style=None)
         write_output("--output", given.output, text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    return OK

@@ -10,11 +10,10 @@ point beside them. A row that is there is not measured again.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +27,7 @@ from trainscout.simulators.laboratory.device.torch_kernels import (
     TorchKernels,
     operand_bytes,
 )
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -296,31 +295,26 @@ def _row(
     }
 
 
-def main(arguments: list[str] | None = None, device: OverlapDevice | None = None) -> int:
-    """Exit code 0, or 2 for a wrong input. ``device`` stands in for the machine's own."""
-    parser = argparse.ArgumentParser(
-        prog="trainscout interference measure",
-        description=__doc__,
-        **help_ending("trainscout interference measure --gpu h200 --output slowdowns_h200.csv"),
+def main(arguments: Sequence[str], device: OverlapDevice | None = None) -> int:
+    """Run the command. ``device`` stands in for the machine's own."""
+    parser = command_parser(
+        "interference measure",
+        "Slow kernels down with imitated NCCL channels on the GPU at hand, and the channels with "
+        "kernels: rows that interference fit learns from. A row that is there is not measured "
+        "again, so a stopped run goes on.",
+        "trainscout interference measure --gpu h200 --output slowdowns_h200.csv\n"
+        "trainscout interference measure --gpu h200 --output slowdowns_h200.csv --budget-s 3600",
     )
     parser.add_argument("--gpu", required=True, help="declared GPU this machine has (conf/gpu)")
     parser.add_argument("--output", required=True, type=Path, help="CSV of slowdowns")
     parser.add_argument("--budget-s", type=float, default=600.0, help="stop after this (600)")
     given = parser.parse_args(arguments)
-    try:
-        gpus = load_catalogue().gpus
-        require_choice("--gpu", given.gpu, gpus)
-        require_positive("--budget-s", given.budget_s, allow_zero=True)
-        device = device or TorchOverlapDevice()
-        file = ResultFile(given.output, COLUMNS, KEY)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    gpus = load_catalogue().gpus
+    require_choice("--gpu", given.gpu, gpus)
+    require_positive("--budget-s", given.budget_s, allow_zero=True)
+    device = device or TorchOverlapDevice()
+    file = ResultFile(given.output, COLUMNS, KEY)
     deadline_s = time.monotonic() + given.budget_s
     added, left = measure(device, gpus[given.gpu], file, deadline_s)
     print(f"{added} points measured, {left} left; {given.output}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    return OK

@@ -30,7 +30,7 @@ from trainscout.simulators.laboratory.kernels.fit_attention import fit_attention
 from trainscout.simulators.laboratory.kernels.fit_gemm import LONGEST_BURST_FLOPS, fit_gemm
 from trainscout.simulators.laboratory.kernels.fit_grouped import fit_grouped
 from trainscout.simulators.laboratory.kernels.fit_streaming import fit_streaming
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import write_output
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import (
@@ -177,14 +177,12 @@ def write(output: Path, content: dict[str, Any]) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = argparse.ArgumentParser(
-        prog="trainscout kernels fit",
-        description="Fit the coefficients that price kernels to measured times, GPU by GPU.",
-        **help_ending(
-            "trainscout kernels fit measured/h200/*.csv     # shows the YAML\n"
-            "trainscout kernels fit gemm.csv.gz --where gpu=H200-SXM-141GB \\\n"
-            "    --source 'our own, 2026' --output simulators/predictor/kernels/fitted"
-        ),
+    options = command_parser(
+        "kernels fit",
+        "Fit the coefficients that price kernels to measured times, GPU by GPU.",
+        "trainscout kernels fit measured/h200/*.csv     # shows the YAML\n"
+        "trainscout kernels fit gemm.csv.gz --where gpu=H200-SXM-141GB \\\n"
+        "    --source 'our own, 2026' --output simulators/predictor/kernels/fitted",
     )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--where", action="append", default=[], help="column=value[,value]")
@@ -198,7 +196,7 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Fit every section the tables hold; write them, or print them without ``--output``.
 
     Raises:
@@ -243,6 +241,7 @@ def main(arguments: Sequence[str]) -> None:
             print(yaml.safe_dump(content, sort_keys=False, width=99), end="")
         else:
             write(options.output / f"{name}.yaml", content)
+    return OK
 
 
 def _existing(output: Path | None, name: str) -> dict[str, Any]:
@@ -250,7 +249,3 @@ def _existing(output: Path | None, name: str) -> dict[str, Any]:
     if path is None or not path.exists():
         return {}
     return read_yaml(path, "--output") or {}
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))

@@ -11,7 +11,6 @@ priced on, and go into a folder of their own.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import sys
 import time
@@ -27,7 +26,7 @@ from trainscout.simulators.laboratory.device.torch_kernels import (
     TorchKernels,
     operand_bytes,
 )
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -235,16 +234,16 @@ def measure_class(
     return added, 0
 
 
-def main(arguments: list[str] | None = None, device: Device | None = None) -> int:
-    """Exit code 0, or 2 for a wrong input. ``device`` stands in for the machine's own."""
-    parser = argparse.ArgumentParser(
-        prog="trainscout kernels measure",
-        description=__doc__,
-        **help_ending(
-            "trainscout kernels measure --gpu h200 --output measured/h200 \\\n"
-            "    --models llama3_70b,mixtral_8x7b --budget-s 600\n"
-            "trainscout kernels measure --gpu h200 --output tried --device cpu"
-        ),
+def main(arguments: Sequence[str], device: Device | None = None) -> int:
+    """Run the command. ``device`` stands in for the machine's own."""
+    parser = command_parser(
+        "kernels measure",
+        "Time kernels of training on the GPU at hand, in the shapes that the built-in models ask "
+        "for: one CSV per class, for kernels fit and simulator.measured_kernels=. A row that is "
+        "there is not measured again, so a stopped run goes on.",
+        "trainscout kernels measure --gpu h200 --output measured/h200 \\\n"
+        "    --models llama3_70b,mixtral_8x7b --budget-s 600\n"
+        "trainscout kernels measure --gpu h200 --output tried --device cpu",
     )
     parser.add_argument("--gpu", required=True, help="declared GPU this machine has (conf/gpu)")
     parser.add_argument("--output", required=True, type=Path, help="folder of the tables")
@@ -255,27 +254,23 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
     parser.add_argument("--budget-s", type=float, default=600.0, help="stop after this (600)")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
     given = parser.parse_args(arguments)
-    try:
-        catalogue = load_catalogue()
-        gpu = catalogue.gpus.chosen("--gpu", given.gpu)
-        require_positive("--budget-s", given.budget_s, allow_zero=True)
-        classes = _listed(given.classes)
-        for name in classes:
-            require_choice("--classes", name, CLASSES)
-        sizes = [_positive("--micro-batches", each) for each in _listed(given.micro_batches)]
-        names = _listed(given.models) or catalogue.models
-        models = [catalogue.models.chosen("--models", name) for name in names]
-        kernels = training_kernels(models, gpu, given.precision, sizes)
-        measured = CPU if given.device == CPU else given.gpu
-        _refuse_mixture(given.output, measured)
-        device = device or TorchDevice(given.device)
-        files = {
-            name: ResultFile(given.output / f"{name}.csv", COLUMNS[name], KEYS[name])
-            for name in classes
-        }
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    catalogue = load_catalogue()
+    gpu = catalogue.gpus.chosen("--gpu", given.gpu)
+    require_positive("--budget-s", given.budget_s, allow_zero=True)
+    classes = _listed(given.classes)
+    for name in classes:
+        require_choice("--classes", name, CLASSES)
+    sizes = [_positive("--micro-batches", each) for each in _listed(given.micro_batches)]
+    names = _listed(given.models) or catalogue.models
+    models = [catalogue.models.chosen("--models", name) for name in names]
+    kernels = training_kernels(models, gpu, given.precision, sizes)
+    measured = CPU if given.device == CPU else given.gpu
+    _refuse_mixture(given.output, measured)
+    device = device or TorchDevice(given.device)
+    files = {
+        name: ResultFile(given.output / f"{name}.csv", COLUMNS[name], KEYS[name])
+        for name in classes
+    }
     end_s = time.monotonic() + given.budget_s
     for position, name in enumerate(classes):
         # What is left is shared equally, so that no class starves.
@@ -284,7 +279,7 @@ def main(arguments: list[str] | None = None, device: Device | None = None) -> in
         ops, file = kernels[name], files[name]
         added, left = measure_class(device, ops, file, measured, given.precision, deadline_s)
         print(f"{name}: {added} kernels measured, {left} left; {file.path}")
-    return 0
+    return OK
 
 
 def _refuse_mixture(output: Path, gpu: str) -> None:
@@ -313,7 +308,3 @@ def _positive(field: str, text: str) -> int:
         raise InputError(field, text, "is not a whole number") from error
     require_positive(field, number)
     return number
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import declared_gpus
 from trainscout.simulators.laboratory.score import summarise
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import (
     check_output,
     replacing,
@@ -138,10 +137,11 @@ def priced_tables(
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    options = argparse.ArgumentParser(
-        prog="trainscout kernels validate",
-        description="Hold the prices of kernels against measured times, by class and GPU.",
-        **help_ending("trainscout kernels validate measured/h200/*.csv --json kernels.json"),
+    options = command_parser(
+        "kernels validate",
+        "Hold the prices of kernels against measured times, by class and GPU.",
+        "trainscout kernels validate measured/h200/*.csv --json kernels.json\n"
+        "trainscout kernels validate gemm.csv.gz --sample 1000",
     )
     options.add_argument("tables", type=Path, nargs="+", help="CSV files of measured times")
     options.add_argument("--json", type=Path, help="write summaries and every row here")
@@ -150,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Predict every row, print the summary by class and GPU, write the JSON file.
 
     Raises:
@@ -172,6 +172,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.json is not None:
         _write(options.json, report, groups)
     show_text(_summary(report))
+    return OK
 
 
 def _summary(report: dict[str, Any]) -> str:
@@ -204,7 +205,3 @@ def _write(
             stream.write("\n}\n")
     except OSError as error:
         raise unwritable("--json", path, error) from error
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))

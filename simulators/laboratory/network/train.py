@@ -5,27 +5,27 @@ The weights go into FILE, for ``predictor=transformer weights=FILE``.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from trainscout.simulators.laboratory.network.queue_histories import queue_trace, windows
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.network.hybrid import transformer
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
     defaults = HybridSettings()
-    parser = argparse.ArgumentParser(
-        prog="trainscout network train",
-        description="Train the Transformer that predicts queues, on traffic of its own.",
-        **help_ending("trainscout network train queue.npz --traces 8 --epochs 6"),
+    parser = command_parser(
+        "network train",
+        "Train the Transformer that predicts queues, on traffic of its own.",
+        "trainscout network train queue.npz --traces 8 --epochs 6\n"
+        "trainscout network train queue.npz --congestion dcqcn",
     )
     parser.add_argument("file", type=Path, help="to write the weights to")
     parser.add_argument("--congestion", default="window", choices=("window", "dcqcn"))
@@ -51,7 +51,4 @@ def main(arguments: Sequence[str]) -> None:
     transformer.save(model, chosen.file)
     error = np.abs(transformer.predictor(model)(history) - target).mean()
     print(f"{len(target):,} histories; mean absolute error on them {error / 1e3:.1f} KB")
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+    return OK

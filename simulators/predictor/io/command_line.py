@@ -1,4 +1,4 @@
-"""What all commands share: how their help ends, and how they end."""
+"""What all commands share: how their help reads, and how they end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import io
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TypedDict
 
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -17,28 +17,46 @@ NOTHING_FITS = FAILURE
 """Of ``optimize``, ``explain`` and ``plan``: no recipe fits."""
 CHANGED = 3
 """Of ``plan fail_on_change=true``: the answer is not that of the last run."""
+EMULATOR_GAP = 3
+"""Of ``run`` and ``live``: the script does what virtual GPUs do not."""
+IMPOSSIBLE_LAUNCHES = 4
+"""Of ``run``, ``live`` and ``trace collate``: what ranks launch cannot be right."""
 
 DEBUG = {"debug=true", "--debug"}
 """What asks for tracebacks."""
+_WIDTH = 96
 
 
-class HelpEnding(TypedDict):
-    """Arguments of ``argparse.ArgumentParser``."""
-
-    epilog: str
-    formatter_class: type[argparse.HelpFormatter]
-
-
-def help_ending(examples: str, exit_codes: str = "0 done; 2 wrong input") -> HelpEnding:
-    """Examples and exit codes below a command's options, laid out as they are here.
+def command_parser(
+    name: str,
+    what: str,
+    examples: str,
+    exit_codes: str = "0 done; 1 an internal failure; 2 wrong input",
+    usage: str | None = None,
+) -> argparse.ArgumentParser:
+    """A parser whose help begins with what the command does and how it is used.
 
     Args:
+        name: what is typed after ``trainscout``.
+        what: paragraphs, parted by empty lines.
         examples: whole commands, a line each (or more, with backslashes).
         exit_codes: what they say, but for 130 (interrupted), which all commands share.
+        usage: what may follow ``name``, where a list of all options would say less.
     """
-    commands = "\n".join(f"  {line}" for line in examples.strip("\n").split("\n"))
-    epilog = f"examples:\n{commands}\n\nexit codes: {exit_codes}; 130 interrupted"
-    return {"epilog": epilog, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(
+        prog=f"trainscout {name}",
+        usage=None if usage is None else f"trainscout {name} {usage}",
+        description=f"{_filled(what)}\n\nexamples:\n{textwrap.indent(examples.strip(), '  ')}",
+        epilog=_filled(f"exit codes: {exit_codes}; 130 interrupted"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--debug", action="store_true", help="show where a failure happened")
+    return parser
+
+
+def _filled(text: str) -> str:
+    parts = text.strip().split("\n\n")
+    return "\n\n".join(textwrap.fill(" ".join(part.split()), _WIDTH) for part in parts)
 
 
 def exit_code(main: Callable[[list[str]], int | None], arguments: Sequence[str]) -> int:

@@ -14,47 +14,52 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.command_line import (
+    FAILURE,
+    IMPOSSIBLE_LAUNCHES,
+    OK,
+    command_parser,
+)
+from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
-    BROKEN_INVARIANT,
     RANK_PROCESS,
     RankOptions,
 )
 from trainscout.simulators.virtual_cluster.emulation.vendor import PACKAGES
-from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_ranks
+from trainscout.simulators.virtual_cluster.emulation.virtual_rank import (
+    check_platform,
+    check_ranks,
+)
 
 AUTO = "auto"
-_EXAMPLES = """\
-examples:
-  rank 37 of a job of 96 GPUs
-    trainscout run --world-size 96 --rank 37 --gpu h800 -- \\
-        pretrain_gpt.py --tensor-model-parallel-size 8 ...
-  the first rank of each of four stages, two at a time, traces into traces/
-    trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 \\
-        --output traces -- pretrain_gpt.py ...
-  the ranks that stand for all others, found by setting two ranks up
-    trainscout run --world-size 16384 --rank auto -- pretrain_gpt.py ...
-  a module
-    trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
-
-Losses and other values that nobody could know without computing are inventions: they mean nothing.
-exit codes: the script's own; 2 for wrong options; 4 when a trace, or several together, break an
-invariant.
-"""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
-        prog="trainscout run",
-        description="Run a training script unmodified as one or several ranks of a job on "
-        "virtual GPUs, and write what each rank does as a trace.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    made = command_parser(
+        "run",
+        "Run a training script unmodified as one or several ranks of a job on virtual GPUs, and "
+        "write what each rank does as a trace.\n\nLosses and other values that nobody could know "
+        "without computing are inventions: they mean nothing.",
+        """
+# rank 37 of a job of 96 GPUs
+trainscout run --world-size 96 --rank 37 --gpu h800 -- \\
+    pretrain_gpt.py --tensor-model-parallel-size 8 ...
+# the first rank of each of four stages, two at a time, traces into traces/
+trainscout run --world-size 96 --rank 0,24,48,72 --jobs 2 --output traces -- pretrain_gpt.py ...
+# the ranks that stand for all others, found by setting two ranks up
+trainscout run --world-size 16384 --rank auto -- pretrain_gpt.py ...
+# a module
+trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
+""",
+        "0 ran; 1 the script failed; 2 wrong input; 3 the script does what virtual GPUs do not; "
+        "4 launches that cannot be right: a trace, or several together, break an invariant",
+        "--world-size N [options] -- SCRIPT ARGS",
     )
     made.add_argument("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
     made.add_argument(
@@ -112,17 +117,20 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks and check what they do together; the first exit code that is not 0."""
     given = parser().parse_args(arguments)
-    try:
-        if given.rank == AUTO:
-            _check(given, [_options(given, 0)])
+    check_platform()
+    if given.rank == AUTO:
+        _check(given, [_options(given, 0)])
+        from trainscout.simulators.virtual_cluster.emulation.set_up import SetUpError
+
+        try:
             ranks = _chosen(given)
-        else:
-            ranks = ranks_of(given.rank, given.world_size)
-        options = [_options(given, rank) for rank in ranks]
-        _check(given, options)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+        except SetUpError as error:
+            print(error, file=sys.stderr)
+            return error.code
+    else:
+        ranks = ranks_of(given.rank, given.world_size)
+    options = [_options(given, rank) for rank in ranks]
+    _check(given, options)
     with ThreadPoolExecutor(max_workers=given.jobs) as pool:
         codes = list(pool.map(_run, options))
     failed = next((code for code in codes if code), 0)
@@ -135,14 +143,10 @@ def _check_together(paths: Sequence[Path]) -> int:
     from trainscout.simulators.virtual_cluster.traces.files import read_trace
     from trainscout.simulators.virtual_cluster.traces.invariants import check_together
 
-    try:
-        findings = check_together([read_trace(path) for path in paths])
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+    findings = check_together([read_trace(path) for path in paths])
     for finding in findings:
         print(finding, file=sys.stderr)
-    return BROKEN_INVARIANT if findings else 0
+    return IMPOSSIBLE_LAUNCHES if findings else OK
 
 
 def _chosen(given: argparse.Namespace) -> list[int]:
@@ -223,9 +227,11 @@ def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
 
 def _run(options: RankOptions) -> int:
     done = subprocess.run(
-        [sys.executable, "-m", RANK_PROCESS, options.to_json()],
+        own_process(RANK_PROCESS, options.to_json()),
         env=options.environment(),
         check=False,
     )
-    # A process a signal ended has a negative code, which a shell shows so.
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+    if done.returncode < 0:
+        print(f"rank {options.rank} was ended by signal {-done.returncode}", file=sys.stderr)
+        return FAILURE
+    return done.returncode

@@ -15,6 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.command_line import (
+    EMULATOR_GAP,
+    FAILURE,
+    IMPOSSIBLE_LAUNCHES,
+    OK,
+    explain,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
@@ -24,7 +31,6 @@ from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
 
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
-BROKEN_INVARIANT = 4
 _PACKAGES = ("torch", "megatron-core", "transformers", "torchtitan", "deepspeed", "accelerate")
 
 
@@ -65,13 +71,7 @@ class RankOptions:
 
     def environment(self) -> dict[str, str]:
         """The process's environment: sets are walked in the same order in every run."""
-        own_root = str(Path(__file__).parents[4])
-        path = os.environ.get("PYTHONPATH")
-        return {
-            "PYTHONHASHSEED": "0",
-            **os.environ,
-            "PYTHONPATH": own_root if not path else f"{own_root}{os.pathsep}{path}",
-        }
+        return {"PYTHONHASHSEED": "0", **os.environ}
 
 
 def start(options: RankOptions, sink: Any) -> VirtualRank:
@@ -105,7 +105,8 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
 
 
 def run_script(script: tuple[str, ...]) -> int:
-    """Run a script or a module as ``__main__``; its exit code."""
+    """Run a script or a module as ``__main__``: 0, 1 when it fails, 3 where it does what the
+    emulator does not."""
     try:
         if script[0] == "-m":
             sys.argv = list(script[1:])
@@ -116,11 +117,11 @@ def run_script(script: tuple[str, ...]) -> int:
             sys.path.insert(0, str(Path(script[0]).resolve().parent))
             runpy.run_path(script[0], run_name="__main__")
     except SystemExit as leaving:
-        code = leaving.code
-        if code is None or isinstance(code, int):
-            return int(code or 0)
-        print(code, file=sys.stderr)
-        return 1
+        if not leaving.code:
+            return OK
+        told = f"exit code {leaving.code}" if isinstance(leaving.code, int) else leaving.code
+        print(f"the script ended: {told}", file=sys.stderr)
+        return FAILURE
     except BaseException as error:
         # The launcher's own frames are nothing the script's author can use.
         own = error.__traceback__
@@ -129,12 +130,24 @@ def run_script(script: tuple[str, ...]) -> int:
         ):
             own = own.tb_next
         traceback.print_exception(type(error), error, own)
-        return 1
-    return 0
+        return EMULATOR_GAP if _is_gap(error) else FAILURE
+    return OK
+
+
+def _is_gap(error: BaseException) -> bool:
+    """Whether the emulator lacks what the script asks for: it refuses in words, or fails itself.
+
+    What a device raises too (out of memory, wrong handles) is a RuntimeError, and the script's.
+    """
+    if isinstance(error, InputError):
+        return True
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    imitated = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError)
+    return frame.f_code.co_filename.startswith(str(Path(__file__).parent)) and not imitated
 
 
 def main(arguments: list[str]) -> int:
-    """Run one rank; the script's exit code, or 4 for a broken invariant."""
+    """Run one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
     options = RankOptions.from_json(arguments[0])
     began_s, cpu_s = time.perf_counter(), time.process_time()
     try:
@@ -150,14 +163,12 @@ def main(arguments: list[str]) -> int:
         )
         writer = TraceWriter(options.trace, header)
     except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return explain(error, debug=False)
     try:
         virtual = start(options, FileSink(writer))
     except InputError as error:
         writer.abandon()
-        print(error, file=sys.stderr)
-        return 2
+        return explain(error, debug=False)
     code = run_script(options.script)
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()
@@ -170,7 +181,7 @@ def main(arguments: list[str]) -> int:
         wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - cpu_s, code=code
     )
     show_summary(state, options.trace, figures, findings)
-    return code if code or not findings else BROKEN_INVARIANT
+    return code if code or not findings else IMPOSSIBLE_LAUNCHES
 
 
 def _versions() -> dict[str, str]:

@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.io.command_line import EMULATOR_GAP, FAILURE
+from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.virtual_cluster.emulation.rank_process import (
     RankOptions,
     run_script,
@@ -31,17 +32,25 @@ from trainscout.simulators.virtual_cluster.traces.files import read_trace, write
 MODULE = "trainscout.simulators.virtual_cluster.emulation.set_up"
 
 
+class SetUpError(RuntimeError):
+    """A script that could not be set up; ``code`` is what the command exits with."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def groups_of(options: RankOptions) -> list[Group]:
     """The communicators of ``options.rank`` once it is set up.
 
     Raises:
-        InputError: when the script ends before, with an error.
+        SetUpError: when the script ends before, with an error.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "set_up.trace.gz"
         told = dataclasses.replace(options, trace=path)
         done = subprocess.run(
-            [sys.executable, "-m", MODULE, told.to_json()],
+            own_process(MODULE, told.to_json()),
             env=told.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -50,7 +59,8 @@ def groups_of(options: RankOptions) -> list[Group]:
         if done.returncode or not path.exists():
             lines = done.stdout.decode(errors="replace").strip().splitlines()
             problem = f"rank {options.rank} fails while it is set up: {' '.join(lines[-1:])}"
-            raise InputError("script", " ".join(options.script), problem)
+            gap = done.returncode == EMULATOR_GAP
+            raise SetUpError(problem, EMULATOR_GAP if gap else FAILURE)
         return [event for event in read_trace(path).events if isinstance(event, Group)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,16 @@ def allocator_settings() -> AllocatorSettings:
         if os.environ.get(name):
             return AllocatorSettings.parse(os.environ[name])
     return AllocatorSettings()
+
+
+def check_platform() -> None:
+    """Refuse a machine that virtual GPUs are not made for.
+
+    Raises:
+        InputError: naming it.
+    """
+    if sys.platform != "linux":
+        raise InputError("platform", sys.platform, "has no virtual GPUs", "linux")
 
 
 def check_ranks(world_size: int, rank: int, local_world_size: int) -> None:

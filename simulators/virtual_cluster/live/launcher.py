@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.command_line import command_parser
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
@@ -20,6 +21,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
 from trainscout.simulators.virtual_cluster.live.rank_process import RankOptions
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 
@@ -29,31 +31,26 @@ if TYPE_CHECKING:
 
 NETWORKS = ("whitebox", "flow")
 HOSTS = ("cpu", "declared")
-_EXAMPLES = """\
-examples:
-  all eight ranks of a small job
-    trainscout live --world-size 8 --gpu h800 --cluster h800_96 -- train.py
-  the first rank of each of four stages, standing for 96, transfers sharing links
-    trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
-        pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 ...
-
-The script's clocks read simulated time, so the step times, tokens/s and MFU that it prints are
-those of the simulated job. Losses and other values nobody could know without computing are
-inventions: they mean nothing.
-
-exit codes: the script's own; 2 for wrong options; 4 when ranks wait for each other for ever or
-disagree; 5 for the timeout; 130 when interrupted.
-"""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command's options."""
-    made = argparse.ArgumentParser(
-        prog="trainscout live",
-        description="Run a training script unmodified, as several ranks of a job on virtual GPUs "
-        "whose clocks are those of a simulated cluster.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    made = command_parser(
+        "live",
+        "Run a training script unmodified, as several ranks of a job on virtual GPUs whose clocks "
+        "are those of a simulated cluster.\n\nThe script's clocks read simulated time, so the "
+        "step times, tokens/s and MFU that it prints are those of the simulated job. Losses and "
+        "other values nobody could know without computing are inventions: they mean nothing.",
+        """
+# all eight ranks of a small job
+trainscout live --world-size 8 --gpu h800 --cluster h800_96 -- train.py
+# the first rank of each of four stages, standing for 96, transfers sharing links
+trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
+    pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 ...
+""",
+        "0 ran; 1 the script failed, or fell silent (--timeout); 2 wrong input; 3 the script does "
+        "what virtual GPUs do not; 4 ranks wait for each other for ever, or disagree",
+        "--world-size N [options] -- SCRIPT ARGS",
     )
     add = made.add_argument
     add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
@@ -116,21 +113,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the ranks live; the exit code."""
     given = parser().parse_args(arguments)
+    check_platform()
     # A shell that starts commands in the background has them ignore interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Asked to end, it ends its ranks first.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        return _live(given)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-
-
-def _live(given: argparse.Namespace) -> int:
     script = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
     _check(given, script)
     catalogue = load_catalogue()

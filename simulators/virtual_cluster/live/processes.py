@@ -6,26 +6,22 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
+from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.virtual_cluster.live.rank_process import PROCESS, RankOptions
 
 
 def start_ranks(options: RankOptions) -> subprocess.Popen[str]:
     """The prepared process, in a group of its own, one thread to a rank."""
-    root = str(Path(__file__).parents[4])
-    path = os.environ.get("PYTHONPATH")
     threads = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     environment = {
         "PYTHONHASHSEED": "0",
         **dict.fromkeys(threads, "1"),
         "TOKENIZERS_PARALLELISM": "false",
         **os.environ,
-        "PYTHONPATH": root if not path else f"{root}{os.pathsep}{path}",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", PROCESS, options.to_json()],
+        own_process(PROCESS, options.to_json()),
         stdout=subprocess.PIPE,
         env=environment,
         text=True,

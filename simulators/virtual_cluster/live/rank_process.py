@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.command_line import explain
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
@@ -37,7 +38,6 @@ from trainscout.simulators.virtual_cluster.walk.host import HostCost
 from trainscout.simulators.virtual_cluster.walk.launches import LoweredLaunches
 
 PROCESS = "trainscout.simulators.virtual_cluster.live.rank_process"
-_EXIT_INPUT = 2
 
 
 @dataclass(frozen=True)
@@ -256,8 +256,7 @@ def main(arguments: list[str]) -> int:
     try:
         virtual = prepare(options)
     except InputError as error:
-        print(error, file=sys.stderr)
-        return _EXIT_INPUT
+        return explain(error, debug=False)
     sys.stdout.flush()
     sys.stderr.flush()
     # A collection would write into every object's head and so copy all that is shared.

@@ -18,6 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from trainscout.simulators.predictor.io.command_line import (
+    BAD_INPUT,
+    EMULATOR_GAP,
+    FAILURE,
+    IMPOSSIBLE_LAUNCHES,
+)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.live.messages import (
     Finish,
@@ -56,11 +62,6 @@ class LiveError(RuntimeError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
-
-
-EXIT_INPUT = 2
-EXIT_DEADLOCK = 4
-EXIT_TIMEOUT = 5
 
 
 @dataclass
@@ -175,7 +176,7 @@ class LiveServer:
             for kind, text in frames.take(data):
                 hello = read_message(text) if kind == MESSAGE else None
                 if not isinstance(hello, Hello) or hello.rank not in self._ranks:
-                    raise LiveError("somebody else called", 1)
+                    raise LiveError("somebody else called", FAILURE)
                 self._selector.unregister(one)
                 self._greet(hello, one, frames.rest)
                 return
@@ -232,9 +233,9 @@ class LiveServer:
                 rank.running = not stops
                 self._simulation.feed(rank.number, messages)
         except (MalformedError, UseError, MismatchError) as error:
-            raise LiveError(str(error), EXIT_DEADLOCK) from error
+            raise LiveError(str(error), IMPOSSIBLE_LAUNCHES) from error
         except InputError as error:
-            raise LiveError(str(error), EXIT_INPUT) from error
+            raise LiveError(str(error), BAD_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
     def _messages(self, rank: _Rank, kind: bytes, text: str) -> list[Message] | None:
@@ -283,7 +284,8 @@ class LiveServer:
                         self._close(rank, connection)
             if rank.ended and (rank.figures is None or rank.exit_code):
                 message = f"rank {rank.number} ended with code {rank.exit_code}"
-                raise LiveError(message, rank.exit_code or 1)
+                gap = rank.exit_code == EMULATOR_GAP
+                raise LiveError(message, EMULATOR_GAP if gap else FAILURE)
 
     def _check_silence(self) -> None:
         if self._received_s is None:
@@ -293,7 +295,7 @@ class LiveServer:
             running = [str(rank.number) for rank in self._ranks.values() if rank.running]
             raise LiveError(
                 f"no message for {silent_s:.0f} s from ranks {', '.join(running)} (--timeout)",
-                EXIT_TIMEOUT,
+                FAILURE,
             )
 
     # Playing
@@ -303,9 +305,9 @@ class LiveServer:
         try:
             self._turns += self._simulation.advance()
         except DeadlockError as error:
-            raise LiveError(str(error), EXIT_DEADLOCK) from error
+            raise LiveError(str(error), IMPOSSIBLE_LAUNCHES) from error
         except InputError as error:
-            raise LiveError(str(error), EXIT_INPUT) from error
+            raise LiveError(str(error), BAD_INPUT) from error
         self._simulated_s += time.thread_time() - began_s
 
     def _give_turns(self) -> None:

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import IO, Any, TextIO
 
-_ROOT = Path(__file__).parents[4]
+from trainscout.simulators.predictor.io.own_process import own_process
+
 # Far beyond what a slow machine takes: what lasts longer hangs.
 START_S, SECONDS_PER_QUESTION = 120, 300
 # Enough to see an exception's end.
@@ -28,12 +28,11 @@ def ask(module: str, about: Any, questions: Sequence[Any]) -> list[dict[str, Any
     text = "".join(json.dumps(line) + "\n" for line in (about, *questions))
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as complaints:
         process = subprocess.run(
-            [sys.executable, "-m", module],
+            own_process(module),
             input=text,
             stdout=subprocess.PIPE,
             stderr=complaints,
             encoding="utf-8",
-            cwd=_ROOT,
             check=False,
             timeout=START_S + SECONDS_PER_QUESTION * len(questions),
         )

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.documented import blocks
+from tests.in_process import command
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction, search_result, trial
 from trainscout.optimizer.tracking import RunTree
-from trainscout.optimizer.tracking.__main__ import main
 from trainscout.optimizer.tracking.best import BestRecipe, best_recipes, best_text
 from trainscout.optimizer.tracking.runs import log_spooled, open_store
 from trainscout.optimizer.tracking.spool import spooled, write_spool
@@ -18,6 +18,8 @@ from trainscout.reports.record import search_record
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
+
+main = command("tracking")
 
 PAGE = "docs/mlflow.md"
 

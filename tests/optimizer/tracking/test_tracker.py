@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.in_process import command
 from tests.optimizer.tracking.trees import tree
 from trainscout.optimizer.tracking import (
     MlflowTracker,
@@ -13,10 +14,11 @@ from trainscout.optimizer.tracking import (
     make_run,
     make_tracker,
 )
-from trainscout.optimizer.tracking.__main__ import main
 from trainscout.optimizer.tracking.runs import log_spooled, open_store
 from trainscout.optimizer.tracking.spool import SPOOL, read_spool, spooled, write_spool
 from trainscout.simulators.predictor.question.errors import InputError
+
+main = command("tracking")
 
 pytestmark = pytest.mark.alone
 

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from tests.in_process import command
 from tests.simulators.jobs import make_job
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
 from trainscout.simulators.laboratory.published.replay import replay_rows
-from trainscout.simulators.laboratory.residuals import Bare, main, residuals_of
+from trainscout.simulators.laboratory.residuals import Bare, residuals_of
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.table import read_table
+
+main = command("residuals")
 
 
 def found(*rows):

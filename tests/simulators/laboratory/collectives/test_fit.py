@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.in_process import command
 from tests.simulators.laboratory.collectives.test_measurements import row
 from tests.simulators.predictor.collectives import machines as m
 from tests.simulators.predictor.collectives.machines import MIB, cluster, group
-from trainscout.simulators.laboratory.collectives import fit as command
+from trainscout.simulators.laboratory.collectives import fit as fitting
 from trainscout.simulators.laboratory.collectives import least_squares as fit
 from trainscout.simulators.predictor.collectives.cost import options_of
 from trainscout.simulators.predictor.collectives.execution import net_terms, node_terms
@@ -25,6 +26,8 @@ from trainscout.simulators.predictor.collectives.transport import (
     node_coefficients,
 )
 from trainscout.simulators.predictor.question.gpu import Gpu
+
+main = command("collectives", "fit")
 
 TRUTH = {"launch": 9.0, "hop": 1.2, "stream": 1.1}
 PRIOR = {"launch": 6.6, "hop": 0.6, "stream": 1.0}
@@ -93,7 +96,7 @@ def test_borrowed_coefficients_claim_no_measurements() -> None:
 
 def test_clusters_and_bands_count_alike_in_the_averages() -> None:
     cells = {("a", "<=16KiB"): 0.1, ("b", "<=16KiB"): 0.3, ("b", ">64MiB"): 0.5}
-    assert command.average(cells) == {
+    assert fitting.average(cells) == {
         "clusters": 2,
         "by_size_band": {"<=16KiB": 0.2, ">64MiB": 0.5},
         "all": 0.3,
@@ -132,7 +135,7 @@ def shipped() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(DIRECTORY.iterdir())}
 
 
-ENOUGH = dict.fromkeys(MEASURED, command.FEWEST_ROWS)
+ENOUGH = dict.fromkeys(MEASURED, fitting.FEWEST_ROWS)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ ENOUGH = dict.fromkeys(MEASURED, command.FEWEST_ROWS)
         ({}, "has a header and no rows"),
         ({"efa": 1}, "rows=1: are too few: none is of a validation cluster"),
         (ENOUGH | {"efa": 0}, "rows=0: are too few of efa to fit it"),
-        (ENOUGH | {"tcpx": command.FEWEST_ROWS - 1}, "are too few of tcpx"),
+        (ENOUGH | {"tcpx": fitting.FEWEST_ROWS - 1}, "are too few of tcpx"),
     ],
 )
 def test_too_little_to_fit_to_is_refused(
@@ -150,7 +153,7 @@ def test_too_little_to_fit_to_is_refused(
     results, before, out = write_results(tmp_path / "t.csv", counts), shipped(), tmp_path / "out"
     out.mkdir()
     for arguments in ([str(results)], [str(results), "--output", str(out)]):
-        assert command.main(arguments) == 2
+        assert main(arguments) == 2
         shown = capsys.readouterr()
         assert said in shown.err
         assert shown.err.count("\n") == 1
@@ -163,18 +166,18 @@ def test_a_fit_is_shown_and_written_only_where_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, before, out = write_results(tmp_path / "t.csv", ENOUGH), shipped(), tmp_path / "out"
-    assert command.main([str(results)]) == 0
+    assert main([str(results)]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert set(shown) == {*command.TRANSPORTS, "errors"}
+    assert set(shown) == {*fitting.TRANSPORTS, "errors"}
     assert shipped() == before
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
     out.mkdir()
     errors = tmp_path / "errors.yaml"
     asked = [str(results), "--output", str(out), "--errors", str(errors)]
-    assert command.main(asked) == 0
+    assert main(asked) == 0
     written = {path.stem: yaml.safe_load(path.read_text()) for path in out.iterdir()}
-    assert set(written) == set(command.TRANSPORTS)
+    assert set(written) == set(fitting.TRANSPORTS)
     recorded = f"trainscout collectives fit t.csv --output {out} --errors {errors}"
     for name, document in written.items():
         assert document["declared"] == load(name)["declared"]
@@ -189,5 +192,5 @@ def test_a_folder_that_cannot_be_written_is_refused(
 ) -> None:
     results = write_results(tmp_path / "t.csv", ENOUGH)
     for folder in (tmp_path / "none", results):
-        assert command.main([str(results), "--output", str(folder)]) == 2
+        assert main([str(results), "--output", str(folder)]) == 2
         assert capsys.readouterr().err.startswith("error: --output=")

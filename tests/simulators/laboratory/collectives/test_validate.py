@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_process import command
 from tests.simulators.laboratory.collectives.test_measurements import row
 from tests.simulators.predictor.collectives.machines import KIB, MIB
 from trainscout.simulators.laboratory.collectives import validate
 from trainscout.simulators.laboratory.collectives.measurements import Skipped, describe
 from trainscout.simulators.predictor.collectives.size_bands import size_band
+
+run = command("collectives", "validate")
 
 SIX = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
 
@@ -77,7 +80,7 @@ def test_a_forced_algorithm_is_predicted() -> None:
 def test_command_writes_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, out = tmp_path / "table.csv", tmp_path / "out.json"
     table.write_text(",".join(row()) + "\n" + ",".join(row().values()) + "\n")
-    assert validate.main([str(table), "--json", str(out)]) == 0
+    assert run([str(table), "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     # Two H100 nodes on InfiniBand at 1 MiB are among the fitted clusters.
     assert found["overall"]["median_abs_error"] < 0.25
@@ -86,7 +89,7 @@ def test_command_writes_the_report(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_command_refuses_a_bad_table(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    assert validate.main([str(tmp_path / "none.csv"), "--json", str(out)]) == 2
+    assert run([str(tmp_path / "none.csv"), "--json", str(out)]) == 2
     assert not out.exists()
 
 
@@ -95,7 +98,7 @@ def test_command_refuses_a_table_without_rows(
 ) -> None:
     table, out = tmp_path / "table.csv", tmp_path / "out.json"
     table.write_text(",".join(row()) + "\n")
-    assert validate.main([str(table), "--json", str(out)]) == 2
+    assert run([str(table), "--json", str(out)]) == 2
     assert capsys.readouterr().err == f"error: table={table}: has a header and no rows\n"
     assert not out.exists()
 
@@ -106,7 +109,7 @@ def test_command_does_not_write_over_its_table(
     table = tmp_path / "table.csv"
     table.write_text(",".join(row()) + "\n" + ",".join(row().values()) + "\n")
     before = table.read_text()
-    assert validate.main([str(table), "--json", str(table)]) == 2
+    assert run([str(table), "--json", str(table)]) == 2
     assert "is the same file as" in capsys.readouterr().err
     assert table.read_text() == before
 
@@ -116,5 +119,5 @@ def test_command_refuses_a_place_it_cannot_write(
 ) -> None:
     table = tmp_path / "table.csv"
     table.write_text(",".join(row()) + "\n" + ",".join(row().values()) + "\n")
-    assert validate.main([str(table), "--json", str(tmp_path / "no" / "out.json")]) == 2
+    assert run([str(table), "--json", str(tmp_path / "no" / "out.json")]) == 2
     assert capsys.readouterr().err.startswith("error: --json=")

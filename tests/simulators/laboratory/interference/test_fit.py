@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.in_process import command
 from tests.simulators.laboratory.interference.tables import write_table
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.interference import fit
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+main = command("interference", "fit")
 
 pytest.importorskip("xgboost")
 GPUS = load_catalogue().gpus
@@ -26,7 +29,7 @@ def slower_streaming(kernel_class: str, physical: float) -> float:
 
 def test_a_law_the_physics_miss_is_learned_for_its_class_only(tmp_path: Path) -> None:
     table, output = write_table(tmp_path / "table.csv", slower_streaming), tmp_path / "errors.yaml"
-    assert fit.main([str(table), "--output", str(output)]) == 0
+    assert main([str(table), "--output", str(output)]) == 0
     content = yaml.safe_load(output.read_text())
     better = {name: entry["better"] for name, entry in content["classes"].items()}
     assert better.pop("streaming") == "learned"
@@ -83,10 +86,10 @@ def test_absent_library_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "xgboost", None)
     table = write_table(tmp_path / "table.csv", slower_streaming)
-    assert fit.main([str(table)]) == 2
+    assert main([str(table)]) == 2
     assert "pip install" in capsys.readouterr().err
 
 
 def test_command_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit.main([str(tmp_path / "absent.csv")]) == 2
+    assert main([str(tmp_path / "absent.csv")]) == 2
     assert "cannot be read" in capsys.readouterr().err

@@ -12,8 +12,14 @@ from trainscout.simulators.laboratory.device.channels import Traffic
 from trainscout.simulators.laboratory.device.torch_kernels import Built
 from trainscout.simulators.laboratory.interference.measure import Together, main, probes, traffics
 from trainscout.simulators.laboratory.interference.slowdown_rows import read_samples
+from trainscout.simulators.predictor.io.command_line import exit_code
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Kernel
+
+
+def run(arguments: list[str], device: object) -> int:
+    return exit_code(lambda given: main(given, device), arguments)
+
 
 ALL = load_catalogue().gpus
 H200 = ALL["h200"]
@@ -46,7 +52,7 @@ class FakeOverlap:
 
 def test_rows_are_what_the_fit_reads(tmp_path: Path) -> None:
     path = tmp_path / "slowdowns.csv"
-    assert main(["--gpu", "h200", "--output", str(path)], FakeOverlap(Attention)) == 0
+    assert run(["--gpu", "h200", "--output", str(path)], FakeOverlap(Attention)) == 0
     samples = read_samples([path], ALL)
     held = samples.features.channels
     assert samples.slowdown == pytest.approx(132 / (132 - held), rel=1e-4)
@@ -63,11 +69,11 @@ def test_rows_are_what_the_fit_reads(tmp_path: Path) -> None:
 def test_a_stopped_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "slowdowns.csv"
     arguments = ["--gpu", "h200", "--output", str(path)]
-    assert main([*arguments, "--budget-s", "0"], FakeOverlap()) == 0
+    assert run([*arguments, "--budget-s", "0"], FakeOverlap()) == 0
     assert f"0 points measured, {POINTS} left" in capsys.readouterr().out
     first, second = FakeOverlap(Gemm), FakeOverlap()
-    main(arguments, first)
-    main(arguments, second)
+    run(arguments, first)
+    run(arguments, second)
     gemms = sum(isinstance(op, Gemm) for _, op in probes(H200))
     per_kernel = len(list(traffics(H200)))
     # The second run has the GEMMs, and the points that could not be held.
@@ -87,8 +93,8 @@ def test_unknown_gpu_and_absent_device_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "slowdowns.csv"
-    assert main(["--gpu", "h2000", "--output", str(path)], FakeOverlap()) == 2
+    assert run(["--gpu", "h2000", "--output", str(path)], FakeOverlap()) == 2
     assert "h200" in capsys.readouterr().err
-    assert main(["--gpu", "h200", "--output", str(path), "--budget-s", "nan"], FakeOverlap()) == 2
+    assert run(["--gpu", "h200", "--output", str(path), "--budget-s", "nan"], FakeOverlap()) == 2
     assert "--budget-s" in capsys.readouterr().err
     assert not path.exists()

@@ -15,6 +15,7 @@ from trainscout.simulators.laboratory.kernels.measure import (
     row_of,
     training_kernels,
 )
+from trainscout.simulators.predictor.io.command_line import exit_code
 from trainscout.simulators.predictor.kernels.tables import match_gpu, read_table, sustained
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import (
@@ -27,6 +28,10 @@ from trainscout.simulators.predictor.workload.ir import (
 
 GPU, MODELS = load_catalogue().gpus["h200"], load_catalogue().models
 SECONDS = {Gemm: 2e-4, GroupedGemm: 3e-4, Attention: 4e-4, Streaming: 5e-5}
+
+
+def run(arguments: list[str], device: object) -> int:
+    return exit_code(lambda given: main(given, device), arguments)
 
 
 class FakeDevice:
@@ -83,7 +88,7 @@ def test_every_kernel_is_asked_once() -> None:
 
 
 def test_tables_are_read_by_the_fit(tmp_path: Path) -> None:
-    assert main(command(tmp_path), FakeDevice()) == 0
+    assert run(command(tmp_path), FakeDevice()) == 0
     for name in CLASSES:
         kind, rows = read_table(tmp_path / f"{name}.csv")
         assert kind == name
@@ -97,9 +102,9 @@ def test_tables_are_read_by_the_fit(tmp_path: Path) -> None:
 
 def test_what_is_there_is_not_measured_again(tmp_path: Path) -> None:
     first, second = FakeDevice(), FakeDevice()
-    main(command(tmp_path), first)
+    run(command(tmp_path), first)
     before = (tmp_path / "gemm.csv").read_text()
-    main(command(tmp_path), second)
+    run(command(tmp_path), second)
     assert first.built > 0
     assert second.built == 0
     assert (tmp_path / "gemm.csv").read_text() == before
@@ -107,7 +112,7 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path) -> None:
 
 def test_out_of_time_leaves_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     device = FakeDevice()
-    assert main(command(tmp_path, "--budget-s", "0"), device) == 0
+    assert run(command(tmp_path, "--budget-s", "0"), device) == 0
     assert device.built == 0
     assert "0 kernels measured" in capsys.readouterr().out
 
@@ -115,7 +120,7 @@ def test_out_of_time_leaves_the_rest(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_what_cannot_be_built_is_named_and_skipped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(command(tmp_path, "--classes", "gemm,attention"), FakeDevice(Attention)) == 0
+    assert run(command(tmp_path, "--classes", "gemm,attention"), FakeDevice(Attention)) == 0
     assert "skipped" in capsys.readouterr().err
     with (tmp_path / "attention.csv").open() as file:
         assert list(csv.DictReader(file)) == []
@@ -146,7 +151,7 @@ def test_wrong_options_are_refused_before_anything_is_written(
 ) -> None:
     output = tmp_path / "tables"
     arguments = [*command(output), option, value]
-    assert main(arguments, FakeDevice()) == 2
+    assert run(arguments, FakeDevice()) == 2
     assert named in capsys.readouterr().err
     assert not output.exists()
 
@@ -156,7 +161,7 @@ def test_a_cpu_is_not_passed_off_as_a_gpu(
 ) -> None:
     on_cpu, on_gpu = (command(tmp_path / each) for each in ("cpu", "gpu"))
     on_cpu += ["--device", "cpu"]
-    assert main(on_cpu, FakeDevice()) == main(on_gpu, FakeDevice()) == 0
+    assert run(on_cpu, FakeDevice()) == run(on_gpu, FakeDevice()) == 0
     assert set(read_table(tmp_path / "cpu" / "gemm.csv")[1]["gpu"]) == {"cpu"}
     assert match_gpu("cpu", load_catalogue().gpus) == ("", "")
     capsys.readouterr()
@@ -164,7 +169,7 @@ def test_a_cpu_is_not_passed_off_as_a_gpu(
         before = {path: path.read_text() for path in (tmp_path / folder).iterdir()}
         # Whatever class is asked for: the folder is what predictions are given.
         more = ["--device", device, "--classes", "attention"]
-        assert main(command(tmp_path / folder, *more), FakeDevice()) == 2
+        assert run(command(tmp_path / folder, *more), FakeDevice()) == 2
         assert "do not go with" in capsys.readouterr().err
         assert {path: path.read_text() for path in (tmp_path / folder).iterdir()} == before
-    assert main(on_cpu, FakeDevice()) == 0
+    assert run(on_cpu, FakeDevice()) == 0

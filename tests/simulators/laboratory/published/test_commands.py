@@ -2,10 +2,13 @@ import json
 
 import pytest
 
+from tests.in_process import command
 from tests.simulators.laboratory.published.runs import cells, write_table
-from trainscout.simulators.laboratory import accuracy, validate
 from trainscout.simulators.laboratory.published import summaries
 from trainscout.simulators.predictor.question.errors import InputError
+
+MODULE = "trainscout.simulators.laboratory.accuracy"
+validate, accuracy = command("validate"), command("accuracy")
 
 TWO_SECONDS = ["--simulator", "tests.simulators.laboratory.published.runs:TwoSeconds"]
 
@@ -17,7 +20,7 @@ def table(tmp_path):
 
 def test_a_table_is_validated(table, tmp_path, capsys):
     path = tmp_path / "out.json"
-    assert validate.main([str(table), "--json", str(path), *TWO_SECONDS]) == 0
+    assert validate([str(table), "--json", str(path), *TWO_SECONDS]) == 0
     report = json.loads(path.read_text())
     assert report["overall"]["n"] == 1
     assert report["rows"][0]["error"] == pytest.approx(-0.5)
@@ -26,7 +29,7 @@ def test_a_table_is_validated(table, tmp_path, capsys):
 
 def test_nothing_predicted_is_a_failure(tmp_path, capsys):
     table = write_table(tmp_path / "runs.csv", cells(gpu="MI300X"))
-    assert validate.main([str(table), *TWO_SECONDS]) == 1
+    assert validate([str(table), *TWO_SECONDS]) == 1
     capsys.readouterr()
 
 
@@ -42,7 +45,7 @@ def test_nothing_predicted_is_a_failure(tmp_path, capsys):
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(table, capsys, arguments, wrong):
-    assert validate.main([str(table), *arguments]) == 2
+    assert validate([str(table), *arguments]) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ")
     assert wrong in message
@@ -52,7 +55,7 @@ def test_wrong_input_ends_with_2_and_one_line(table, capsys, arguments, wrong):
 @pytest.mark.parametrize("option", ["--json", "--html"])
 def test_the_measured_runs_are_not_written_over(table, capsys, option):
     before = table.read_text()
-    assert validate.main([str(table), option, str(table), *TWO_SECONDS]) == 2
+    assert validate([str(table), option, str(table), *TWO_SECONDS]) == 2
     assert "is the same file as" in capsys.readouterr().err
     assert table.read_text() == before
 
@@ -60,7 +63,7 @@ def test_the_measured_runs_are_not_written_over(table, capsys, option):
 def test_a_table_of_something_else_is_refused(tmp_path, capsys):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
-    assert validate.main([str(path), "--json", str(tmp_path / "out.json")]) == 2
+    assert validate([str(path), "--json", str(tmp_path / "out.json")]) == 2
     assert not (tmp_path / "out.json").exists()
     assert "no header row; found: a, b" in capsys.readouterr().err
 
@@ -69,7 +72,7 @@ def test_bad_rows_are_listed_and_the_others_predicted(tmp_path, capsys):
     bad = [cells(id="zero", measured_iter_s=0), cells(id="grouped", measured_iter_s="8,500")]
     table = write_table(tmp_path / "runs.csv", *bad, cells(num_experts=0))
     path = tmp_path / "out.json"
-    assert validate.main([str(table), "--json", str(path), *TWO_SECONDS]) == 0
+    assert validate([str(table), "--json", str(path), *TWO_SECONDS]) == 0
     capsys.readouterr()
     report = json.loads(path.read_text())
     assert [row["id"] for row in report["rows"]] == ["run"]
@@ -83,13 +86,13 @@ def test_only_the_grades_asked_for_are_counted(tmp_path, capsys):
     path = tmp_path / "out.json"
     for quality, counted in (("A,B", 0), ("c", 1)):
         arguments = [str(table), "--quality", quality, "--json", str(path), *TWO_SECONDS]
-        assert validate.main(arguments) == 0
+        assert validate(arguments) == 0
         assert json.loads(path.read_text())["overall"]["n"] == counted
     capsys.readouterr()
 
 
 def test_the_accuracy_page_needs_its_folder(tmp_path, capsys):
-    assert accuracy.main(["--docs", str(tmp_path)]) == 2
+    assert accuracy(["--docs", str(tmp_path)]) == 2
     assert "error_analysis.md" in capsys.readouterr().err
 
 
@@ -145,14 +148,14 @@ def test_what_is_no_result_is_refused(tmp_path, text):
 
 def test_figures_are_kept_only_if_all_can_be_read(tmp_path, monkeypatch, capsys):
     places = tmp_path / "collectives.json", tmp_path / "kernels.json"
-    monkeypatch.setattr(accuracy, "COLLECTIVES", places[0])
-    monkeypatch.setattr(accuracy, "KERNELS", places[1])
+    monkeypatch.setattr(f"{MODULE}.COLLECTIVES", places[0])
+    monkeypatch.setattr(f"{MODULE}.KERNELS", places[1])
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(json.dumps({"overall": SUMMARY, "rows": []}))
     bad.write_text("no JSON")
     (tmp_path / "accuracy").mkdir()
     (tmp_path / "accuracy" / "error_analysis.md").write_text("")
     arguments = ["--docs", str(tmp_path), "--collectives", str(good), "--kernels", str(bad)]
-    assert accuracy.main(arguments) == 2
+    assert accuracy(arguments) == 2
     assert "bad.json" in capsys.readouterr().err
     assert not any(place.exists() for place in places)

@@ -1,10 +1,9 @@
-import argparse
 import subprocess
 import sys
 
 import pytest
 
-from trainscout.simulators.predictor.io.command_line import exit_code, help_ending
+from trainscout.simulators.predictor.io.command_line import command_parser, exit_code
 from trainscout.simulators.predictor.question.errors import InputError
 
 
@@ -65,8 +64,11 @@ def test_a_reader_may_leave():
         assert process.wait(timeout=60) == 0
 
 
-def test_help_ends_with_examples_and_codes_as_they_are_written():
-    parser = argparse.ArgumentParser(**help_ending("do this \\\n    --and that", "0 done; 1 not"))
+def test_help_begins_with_what_a_command_does_and_how_it_is_used():
+    parser = command_parser(
+        "do", "Does it.\n\nAnd more.", "this \\\n    --and that", "0 done; 1 not"
+    )
     text = parser.format_help()
-    assert "examples:\n  do this \\\n      --and that\n" in text
+    assert text.startswith("usage: trainscout do [-h] [--debug]\n\nDoes it.\n\nAnd more.\n")
+    assert "examples:\n  this \\\n      --and that\n" in text[: text.index("options:")]
     assert text.endswith("exit codes: 0 done; 1 not; 130 interrupted\n")

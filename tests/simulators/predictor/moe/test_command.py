@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.in_process import command
 from trainscout.simulators.predictor.moe import Router, route
-from trainscout.simulators.predictor.moe.__main__ import main
 from trainscout.simulators.predictor.moe.arguments import GROUPS, parameters, parse
+
+main = command("moe")
 
 SECOND_EXAMPLE = (
     "load_per_node=10500 num_links=2 initial_cpu_delay=1 intra_bw=150 packet_size=15 "
@@ -43,7 +45,7 @@ def test_help_names_every_parameter_and_its_examples_run(
     rows = "".join(f"{expert},{10 + expert}\n" for expert in range(8))
     Path("counts.csv").write_text("expert,tokens\n" + rows)
     lines = text.split("Routing:")[0].replace("\\\n", " ").splitlines()
-    examples = [line.split()[3:] for line in lines if line.startswith("    python")]
+    examples = [line.split()[2:] for line in lines if line.startswith("  trainscout moe")]
     assert len(examples) >= 4
     for example in examples:
         assert main(example) == 0, example
@@ -189,9 +191,8 @@ def test_a_file_is_written_whole_or_not_at_all(
     def breaks(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr("trainscout.simulators.predictor.moe.__main__.write_log", breaks)
-    with pytest.raises(RuntimeError):
-        main([f"log_file={log}"])
+    monkeypatch.setattr("trainscout.simulators.predictor.moe.command.write_log", breaks)
+    assert main([f"log_file={log}"]) == 1
     assert log.read_text() == "old"
     assert list(tmp_path.iterdir()) == [log]
 

@@ -36,8 +36,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return emulate(folder, "device_use.py", *world)
 
 
-def test_the_script_ran_through_and_its_exit_code_is_passed_on(run: Run) -> None:
-    assert run.code == 7, run.output
+def test_the_script_ran_through_and_its_exit_code_is_told(run: Run) -> None:
+    assert run.code == 1, run.output
+    assert "the script ended: exit code 7\n" in run.output
 
 
 def test_streams_and_events_order_operations(run: Run) -> None:

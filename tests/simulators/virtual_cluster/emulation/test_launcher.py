@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_process import command
 from tests.simulators.virtual_cluster.emulation.sections import ROOT
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.__main__ import main as command
-from trainscout.simulators.virtual_cluster.emulation.launcher import main, ranks_of
+from trainscout.simulators.virtual_cluster.emulation.launcher import ranks_of
 from trainscout.simulators.virtual_cluster.traced.tracer import check_installed
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
+main = command("run")
 PLAIN = "import os, torch\nprint('rank', os.environ['RANK'], torch.cuda.device_count())\n"
 
 
@@ -57,18 +58,12 @@ def test_wrong_options_are_refused_at_the_door(
     assert message in capsys.readouterr().err
 
 
-def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(["walk"]) == 2
-    assert "command=walk" in capsys.readouterr().err
-    assert command(["--help"]) == 0
-
-
 def test_other_systems_are_told_where_virtual_gpus_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     for name in ("run", "live"):
-        assert command([name, "--help"]) == 2
+        assert command(name)(["--world-size", "8", "--", "script.py"]) == 2
         assert "platform=win32: has no virtual GPUs (allowed: linux)" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"simulator\.name=traced: needs virtual GPUs"):
         check_installed()

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_process import command
+
 pytest.importorskip("torch")
+
+run_command = command("run")
 
 SCRIPT = """
 import sys
@@ -43,9 +47,9 @@ def test_the_ranks_to_trace_are_found(
     script.write_text(SCRIPT)
     told = ["--world-size", "64", "--rank", "auto", "--output", str(tmp_path / "traces")]
     told.append("--no-check")  # Of ranks that were not run there are no traces.
-    assert launcher.main([*told, "--", str(script)]) == 0
+    assert run_command([*told, "--", script]) == 0
     assert sorted(run) == [0, 16, 32, 48]
     assert "ranks 0, 16, 32, 48: PIPELINE of 4" in capsys.readouterr().err
-    assert launcher.main([*told, "--", str(script), "fail"]) == 2
+    assert run_command([*told, "--", script, "fail"]) == 1
     assert "rank 0 fails while it is set up: RuntimeError: no such data" in capsys.readouterr().err
     assert sorted(run) == [0, 16, 32, 48]

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_process import command
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
-from trainscout.simulators.virtual_cluster.execution.__main__ import main
 from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
+
+main = command("trace", "replay")
 
 LAYOUT = Layout(tp=2, dp=2, pp=2, micro_batches=4, layers=2)
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_process import command
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.virtual_cluster.execution import replay_ranks
-from trainscout.simulators.virtual_cluster.live.launcher import main
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 pytest.importorskip("torch")
+
+main = command("live")
 
 ROOT = Path(__file__).parents[4]
 RANKS = 4

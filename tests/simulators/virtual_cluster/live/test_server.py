@@ -12,11 +12,10 @@ import pytest
 
 from tests.simulators.virtual_cluster.live.fake_ranks import ROUNDS
 from tests.simulators.virtual_cluster.live.scripts import LATENCY_S, LAUNCH_S, ScriptedPrices
+from trainscout.simulators.predictor.io.command_line import FAILURE, IMPOSSIBLE_LAUNCHES
 from trainscout.simulators.virtual_cluster.live.network import WhiteBoxNetwork
 from trainscout.simulators.virtual_cluster.live.representation import Representation
 from trainscout.simulators.virtual_cluster.live.server import (
-    EXIT_DEADLOCK,
-    EXIT_TIMEOUT,
     LiveError,
     LiveServer,
 )
@@ -103,7 +102,7 @@ def test_a_deadlock_names_every_wait_and_ends_all():
     run = Run("deadlock")
     with pytest.raises(LiveError) as caught:
         run.run()
-    assert caught.value.code == EXIT_DEADLOCK
+    assert caught.value.code == IMPOSSIBLE_LAUNCHES
     text = str(caught.value)
     assert "rank 0 waits" in text
     assert "rank 2 waits" in text
@@ -125,7 +124,7 @@ def test_silence_ends_all():
     run = Run("hang", timeout_s=2.0)
     with pytest.raises(LiveError, match=r"no message for \d+ s from ranks 1") as caught:
         run.run()
-    assert caught.value.code == EXIT_TIMEOUT
+    assert caught.value.code == FAILURE
     assert run.nobody_is_left()
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.in_process import command
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, megatron_trace
 from tests.simulators.virtual_cluster.traces.test_kineto import PROFILE
-from trainscout.simulators.virtual_cluster.traces.__main__ import main
 from trainscout.simulators.virtual_cluster.traces.chakra import read_chakra
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
@@ -38,6 +38,8 @@ from trainscout.simulators.virtual_cluster.traces.summary import (
     PhaseSummary,
     summarise,
 )
+
+main = command("trace")
 
 LAYOUT = Layout(tp=2, dp=2, pp=2, micro_batches=2)
 STAGES = (0, 4)
@@ -182,8 +184,8 @@ def test_wrong_input_is_refused_and_nothing_written(
 
 def test_the_command_loads_nothing_heavy(traces: Path) -> None:
     code = (
-        "import sys; from trainscout.simulators.virtual_cluster.traces.__main__ import main; "
-        f"main(['collate', {str(traces)!r}]); "
+        "import sys; from trainscout.cli import main; "
+        f"main(['trace', 'collate', {str(traces)!r}]); "
         "heavy = {'torch', 'pandas', 'numba', 'mlflow', 'google.protobuf'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
-from trainscout.simulators.virtual_cluster.traces.__main__ import parser
 from trainscout.simulators.virtual_cluster.traces.codec import FIELDS, VERSION, decode_event
 
 PAGE = Path(__file__).parents[4] / "docs" / "traces.md"
@@ -24,12 +22,3 @@ def test_the_lines_shown_are_events() -> None:
     for line in lines:
         decode_event(line)
     assert f'"version":{VERSION}' in PAGE.read_text()
-
-
-def test_the_commands_shown_are_accepted() -> None:
-    shown = re.findall(
-        r"^python -m simulators\.traces (.*)$", PAGE.read_text(), flags=re.MULTILINE
-    )
-    assert len(shown) == 5
-    for command in shown:
-        parser().parse_args(shlex.split(command, comments=True))

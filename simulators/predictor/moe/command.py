@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from trainscout.simulators.predictor.io.command_line import exit_code
+from trainscout.simulators.predictor.io.command_line import OK
+from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.moe.arguments import GROUPS, Files, parameters, parse
 from trainscout.simulators.predictor.moe.experiment import Experiment, Layer, layers_of
 from trainscout.simulators.predictor.moe.files import (
@@ -16,38 +16,37 @@ from trainscout.simulators.predictor.moe.files import (
     write_routing,
     write_routing_header,
 )
-from trainscout.simulators.predictor.question.errors import InputError
 
-_EXAMPLES = """\
-trainscout moe name=value ...
+_HELP = """\
+usage: trainscout moe name=value ...
 
-Routes a sequence's tokens to experts that lie on nodes of one GPU each, all linked to each other,
-and times the exchange in rounds of packets. Prints loads, rounds and communication time.
+Route a sequence's tokens to experts that lie on nodes of one GPU each, all linked to each other,
+and time the exchange in rounds of packets. Prints loads, rounds and communication time.
 
-Examples:
-  a quarter of 64 experts gets 60 % of all routings
-    trainscout moe num_experts=64 top_k=6 hot_ratio=0.25 hot_weight=0.6
-  whole embeddings over 50 GB/s links in 4 KiB packets, 200 MB a round into and out of a node
-    trainscout moe seqlen=262144 embed_dim=4096 intra_bw=50e6 packet_size=4096 \\
-        packet_prep_delay=1e-6 base_delay=0.01 nic_rate=200e6
-  two clusters of four nodes, the links between them half as fast
-    trainscout moe nodes_per_cluster=4 inter_bw=50
-  experts as popular as measured; keep what was routed and what was sent
-    trainscout moe histogram=counts.csv routing_file=routing.csv log_file=log.csv
-  an even load, no routing: 256 ms
-    trainscout moe load_per_node=11200
+examples:
+  # a quarter of 64 experts gets 60 % of all routings
+  trainscout moe num_experts=64 top_k=6 hot_ratio=0.25 hot_weight=0.6
+  # whole embeddings over 50 GB/s links in 4 KiB packets, 200 MB a round into and out of a node
+  trainscout moe seqlen=262144 embed_dim=4096 intra_bw=50e6 packet_size=4096 \\
+      packet_prep_delay=1e-6 base_delay=0.01 nic_rate=200e6
+  # two clusters of four nodes, the links between them half as fast
+  trainscout moe nodes_per_cluster=4 inter_bw=50
+  # experts as popular as measured; keep what was routed and what was sent
+  trainscout moe histogram=counts.csv routing_file=routing.csv log_file=log.csv
+  # an even load, no routing: 256 ms
+  trainscout moe load_per_node=11200
 """
 
 
 def help_text() -> str:
-    lines = [_EXAMPLES]
+    lines = [_HELP]
     for title, group in GROUPS.items():
         lines.append(f"{title}:")
         for field in parameters(group):
             default = "" if field.default is None else f" ({field.default:g})"
             lines.append(f"  {field.name + '=':28}{field.metadata['meaning']}{default}")
         lines.append("")
-    lines.append("exit codes: 0 done; 2 wrong input; 130 interrupted\n")
+    lines.append("exit codes: 0 done; 1 an internal failure; 2 wrong input; 130 interrupted\n")
     return "\n".join(lines)
 
 
@@ -92,17 +91,9 @@ def _written(experiment: Experiment, files: Files) -> Iterator[Layer]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, or 2 for wrong input."""
+    """Run the command."""
     if {"--help", "-h"} & set(arguments):
-        print(help_text(), end="")
-        return 0
-    try:
-        run(*parse(arguments))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))
+        show_text(help_text())
+    else:
+        run(*parse([argument for argument in arguments if argument != "--debug"]))
+    return OK

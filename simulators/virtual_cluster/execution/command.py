@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.predictor.io.command_line import exit_code
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
-from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.errors import require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED
 from trainscout.simulators.virtual_cluster.execution.step import HOSTS
 
-_EXAMPLES = """\
-examples:
-  the traces in traces/ on the cluster they were made for
-    trainscout trace replay traces --cluster h800_96
-  on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
-    trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
-        --host declared --perfetto step.json.gz
-
-exit codes: 0 done; 2 wrong input; 130 interrupted
-"""
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command: 0, or 2 for wrong input."""
-    given = _parser().parse_args(arguments)
-    try:
-        show_text(run(given))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run the command."""
+    show_text(run(_parser().parse_args(arguments)))
+    return OK
 
 
 def run(given: argparse.Namespace) -> str:
@@ -90,12 +73,17 @@ def run(given: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="trainscout trace replay",
-        description="Predict a step from the traces of a job's ranks (all of them, or one of each "
-        "kind): step time, where it goes, memory, and how sure that is.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_parser(
+        "trace replay",
+        "Predict a step from the traces of a job's ranks (all of them, or one of each kind): step "
+        "time, where it goes, memory, and how sure that is.",
+        """
+# the traces in traces/ on the cluster they were made for
+trainscout trace replay traces --cluster h800_96
+# on other GPUs, with the host times declared for Megatron-Core, and a timeline to look at
+trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
+    --host declared --perfetto step.json.gz
+""",
     )
     parser.add_argument("traces", type=Path, help="folder of traces")
     parser.add_argument(
@@ -132,7 +120,3 @@ def _parser() -> argparse.ArgumentParser:
         "--perfetto", type=Path, metavar="FILE", help="write a timeline for Perfetto here"
     )
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main, sys.argv[1:]))

@@ -1,0 +1,28 @@
+"""Processes of this package's own, from whatever folder they are started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import trainscout
+
+_START = """\
+import sys
+sys.path.insert(0, {root!r})
+import trainscout
+del sys.path[0]
+import runpy
+runpy.run_module({module!r}, run_name="__main__")
+"""
+
+
+def own_process(module: str, *arguments: str) -> list[str]:
+    """The command line of a process that runs ``module`` of this package, as ``python -m`` would.
+
+    It finds the package where this process did, and nothing else for that: neither the current
+    folder nor what stands beside the package in a clone can hide modules of a script that the
+    process runs, or be hidden by them.
+    """
+    root = str(Path(trainscout.__file__).absolute().parents[1])
+    return [sys.executable, "-P", "-c", _START.format(root=root, module=module), *arguments]

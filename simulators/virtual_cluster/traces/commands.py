@@ -1,0 +1,154 @@
+"""``trainscout trace``: look at traces of ranks, put them together, convert them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainscout.simulators.predictor.io.command_line import IMPOSSIBLE_LAUNCHES, OK, command_parser
+from trainscout.simulators.predictor.io.output import check_output
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate, told_ranks
+from trainscout.simulators.virtual_cluster.traces.collate.classes import TOLERANCE
+from trainscout.simulators.virtual_cluster.traces.events import Trace
+from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
+
+ALL = "all"
+
+
+def show(arguments: Sequence[str]) -> int:
+    """``trainscout trace show``."""
+    parser = command_parser(
+        "trace show",
+        "Show what a trace amounts to: what one rank did, as trainscout run writes it.",
+        "trainscout trace show traces/rank_00000.trace.gz\n"
+        "trainscout trace show traces/rank_00008.trace.gz | less",
+    )
+    parser.add_argument("trace", type=Path, metavar="FILE")
+    given = parser.parse_args(arguments)
+    from trainscout.simulators.virtual_cluster.traces import tables
+    from trainscout.simulators.virtual_cluster.traces.summary import summarise
+
+    trace = read_trace(given.trace)
+    tables.show(tables.summary_tables(trace.header, summarise(trace)))
+    return OK
+
+
+def join(arguments: Sequence[str]) -> int:
+    """``trainscout trace collate``."""
+    parser = command_parser(
+        "trace collate",
+        "Put a job together from traces: classes of ranks, what meets, what does not fit.",
+        "trainscout trace collate traces\ntrainscout trace collate traces --tolerance 0.05",
+        "0 done; 1 an internal failure; 2 wrong input; 4 launches of different ranks do not fit "
+        "each other",
+    )
+    parser.add_argument("traces", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=TOLERANCE,
+        metavar="SHARE",
+        help="how much work around the schedule may differ within a class (default %(default)s)",
+    )
+    given = parser.parse_args(arguments)
+    from trainscout.simulators.virtual_cluster.traces import tables
+
+    if not 0 <= given.tolerance < 1:
+        raise InputError("--tolerance", given.tolerance, "is out of range", "0 to 1, 1 excluded")
+    job = collate(read_directory(given.traces), given.tolerance)
+    tables.show(tables.collation_tables(job))
+    hangs = any(problem.hangs for problem in job.order_problems)
+    return IMPOSSIBLE_LAUNCHES if job.mismatches or hangs else OK
+
+
+def export(arguments: Sequence[str]) -> int:
+    """``trainscout trace export``."""
+    parser = command_parser(
+        "trace export",
+        "Write traces in other programs' formats.",
+        "trainscout trace export traces --perfetto job.json.gz\n"
+        "trainscout trace export traces --chakra chakra --ranks 0,8-15",
+    )
+    parser.add_argument("traces", type=Path, metavar="DIR|FILE")
+    formats = parser.add_mutually_exclusive_group(required=True)
+    formats.add_argument("--perfetto", type=Path, metavar="FILE", help="Chrome JSON; .gz packs it")
+    formats.add_argument(
+        "--chakra", type=Path, metavar="DIR", help="MLCommons Chakra execution traces"
+    )
+    parser.add_argument(
+        "--ranks", metavar="R[,R...]", help="ranks to write, as 0,8-15, or all (default: traced)"
+    )
+    given = parser.parse_args(arguments)
+    traces = read_directory(given.traces) if given.traces.is_dir() else (read_trace(given.traces),)
+    if given.perfetto is not None:
+        from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
+
+        check_output("--perfetto", given.perfetto, [given.traces])
+        write_perfetto(given.perfetto, _chosen(given, traces), option="--perfetto")
+        return OK
+    from trainscout.simulators.virtual_cluster.traces.chakra import write_chakra
+
+    job = collate(traces)
+    write_chakra(given.chakra, job, _ranks(given, job), option="--chakra")
+    return OK
+
+
+def _chosen(given: argparse.Namespace, traces: Sequence[Trace]) -> list[Trace]:
+    """Traces of the ranks asked for, all of which must have been traced."""
+    if given.ranks is None or given.ranks == ALL:
+        return list(traces)
+    by_rank = {trace.header.rank: trace for trace in traces}
+    ranks = told_ranks("--ranks", given.ranks, traces[0].header.world_size)
+    for rank in ranks:
+        if rank not in by_rank:
+            raise InputError("--ranks", rank, "was not traced", ", ".join(map(str, by_rank)))
+    return [by_rank[rank] for rank in ranks]
+
+
+def _ranks(given: argparse.Namespace, job: Collated) -> Sequence[int]:
+    if given.ranks is None:
+        return tuple(job.classes.first_of)
+    if given.ranks == ALL:
+        return range(job.world_size)
+    return told_ranks("--ranks", given.ranks, job.world_size)
+
+
+def kineto(arguments: Sequence[str]) -> int:
+    """``trainscout trace kineto``."""
+    parser = command_parser(
+        "trace kineto",
+        "Show time by class of a profile of a real GPU, beside a prediction's if there is one.",
+        "trainscout trace kineto profile.json.gz\n"
+        "trainscout trace kineto profile.json.gz --predicted step.json.gz --rank 0",
+    )
+    parser.add_argument("profile", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--predicted",
+        type=Path,
+        metavar="FILE",
+        help="compare with this Perfetto file of a replay",
+    )
+    parser.add_argument(
+        "--rank", type=int, default=0, metavar="R", help="the rank in it (default 0)"
+    )
+    given = parser.parse_args(arguments)
+    from trainscout.simulators.virtual_cluster.traces import tables
+    from trainscout.simulators.virtual_cluster.traces.comparison import (
+        busy,
+        compare,
+        measured_times,
+        read_predicted,
+    )
+    from trainscout.simulators.virtual_cluster.traces.kineto import read_kineto
+
+    profile = read_kineto(given.profile)
+    times = measured_times(profile)
+    parts = tables.profile_tables(profile, times, busy(profile))
+    if given.predicted is not None:
+        predicted, steps = read_predicted("--predicted", given.predicted, given.rank)
+        compared = compare(times, max(profile.steps, 1), predicted, steps)
+        parts.append(tables.comparison_table(compared))
+    tables.show(parts)
+    return OK
