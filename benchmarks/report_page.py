@@ -136,7 +136,7 @@ def main() -> None:
     options = parser.parse_args()
     question = declared("model=gpt175b", "cluster=h800_96")
     result = made_up_search(question, options.trials, options.fitting_share, options.seed)
-    launch = megatron_launch(question.job(result.best[0].recipe)).script()
+    launch = megatron_launch(question.job(result.best[0].recipe)).script_text
     asked = Asked("python -m benchmarks.report_page", "now", "0", options.seed)
     searched = Searched(
         result, question, SimulatorSpec(), result.best, asked, {"launch.sh": launch}

@@ -147,9 +147,9 @@ def save_search(
     if checks:
         texts[VERIFICATION] = verification_json(checks)
     if shown:
-        launch = megatron_launch(job_of(shown[0].recipe))
-        if not launch.impossible:
-            texts[LAUNCH] = launch.script()
+        script = megatron_launch(job_of(shown[0].recipe)).script_text
+        if script is not None:
+            texts[LAUNCH] = script
     for name, text in texts.items():
         write_whole(directory / name, text)
     return [directory / name for name in texts]

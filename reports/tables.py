@@ -13,6 +13,8 @@ from rich.text import Text
 
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.answer import RecipesTable, figures, format_evidence
+from trainscout.reports.dialects.megatron_lm import settings_of
+from trainscout.reports.dialects.setting import command_words
 from trainscout.reports.error_bars import format_distinguishable, format_error_bar
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
@@ -159,7 +161,7 @@ def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | No
     if launch.impossible:
         words.append("No launch.sh: Megatron-LM refuses " + "; ".join(launch.impossible))
     elif whole:
-        arguments = " ".join(shlex.join(option) for option in launch.arguments)
+        arguments = " ".join(map(shlex.join, command_words(settings_of(job))))
         words.append(f"Megatron-LM, whole command in {directory / LAUNCH}: {arguments}")
     else:
         words.append(f"{LAUNCH} starts it with Megatron-LM")

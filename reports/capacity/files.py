@@ -58,9 +58,9 @@ def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
     for model in outcome.models:
         if model.chosen is not None:
             job = model.chosen.cell.declared.job(model.chosen.best.recipe)
-            launch = megatron_launch(job)
-            if not launch.impossible:
+            script = megatron_launch(job).script_text
+            if script is not None:
                 # A model may be declared in a directory of its group: team/ours_9b.
                 name = model.model.replace("/", "_")
-                scripts[f"launch_{name}.sh"] = launch.script()
+                scripts[f"launch_{name}.sh"] = script
     return scripts

@@ -11,12 +11,11 @@ from trainscout.reports.launch.directory import (
     write_launches,
 )
 from trainscout.reports.launch.launch import Launch
-from trainscout.reports.launch.megatron_lm import MegatronCommand, megatron_launch
+from trainscout.reports.launch.megatron_lm import launch as megatron_launch
 
 __all__ = [
     "FRAMEWORKS",
     "Launch",
-    "MegatronCommand",
     "check_framework",
     "format_launch",
     "launch_note",

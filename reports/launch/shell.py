@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from trainscout.reports.wording import format_question, format_recipe
 from trainscout.simulators.predictor.question.job import Job
 
-Arguments = list[tuple[str, ...]]
-
-_NCCL_ALGO = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}
 _WIDTH = 98
 
 # Scripts know where they lie, for the files beside them.
@@ -38,10 +35,6 @@ def comment(lines: Iterable[str]) -> list[str]:
     return wrapped
 
 
-def not_expressible(title: str, unsupported: Sequence[str]) -> list[str]:
-    return [f"Not expressible in {title}: {each}" for each in unsupported]
-
-
 def shell_script(
     header: Sequence[str],
     environment: Mapping[str, str],
@@ -61,7 +54,7 @@ def shell_script(
     return "\n".join(lines) + "\n\n" + " \\\n  ".join(command) + "\n"
 
 
-def torchrun_options(job: Job) -> Arguments:
+def torchrun_options(job: Job) -> list[tuple[str, ...]]:
     """Where each of the job's processes runs and how they find each other."""
     return [
         ("--nnodes", str(job.cluster.num_nodes)),
@@ -79,18 +72,6 @@ def option(words: tuple[str, ...]) -> str:
 
 def _is_live(word: str) -> bool:
     return word.startswith(('"$', "${"))
-
-
-def shared_environment(job: Job) -> dict[str, str]:
-    """What the recipe and the declared software ask of NCCL and PyTorch."""
-    environment = {}
-    if job.network.nccl_algo is not None:
-        environment["NCCL_ALGO"] = _NCCL_ALGO[job.network.nccl_algo]
-    if job.network.nccl_max_channels is not None:
-        environment["NCCL_MAX_NCHANNELS"] = str(job.network.nccl_max_channels)
-    if job.framework.expandable_segments:
-        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    return environment
 
 
 def resumed(words: str) -> list[str]:

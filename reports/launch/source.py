@@ -5,17 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Code:
-    """Source text that stands as it is, where other values stand as Python writes them."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def call(function: str, arguments: Mapping[str, object], indent: int = 4) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.reports.dialects.setting import Code
+from trainscout.reports.dialects.torchtitan import equal_chunks
 from trainscout.reports.launch.shell import title_lines
-from trainscout.reports.launch.source import Code, call, python_module
+from trainscout.reports.launch.source import call, python_module
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 
@@ -51,21 +53,6 @@ _DEEPSEEK = _Family(
     "DeepSeekV3StateDictAdapter",
 )
 _DISPATCHERS = {"alltoall": "standard", "allgather": "standard", "deepep": "deepep"}
-
-
-def cannot_build(model: Model) -> tuple[str, ...]:
-    """Parts of a model that none of TorchTitan's models has."""
-    parts = (
-        (model.position != "rope", f"position={model.position} (it has rope only)"),
-        (model.normalization != "rmsnorm", f"normalization={model.normalization}"),
-        (not model.gated_mlp, "an MLP without gate"),
-        (model.linear_bias, "biases of linear layers"),
-        (model.qkv_bias, "biases of queries, keys and values"),
-        (model.dropout, "dropout"),
-        (model.num_mtp_layers > 0, "multi-token prediction"),
-        (model.mla is not None and model.tied_embeddings, "latent attention, embeddings tied"),
-    )
-    return tuple(f"model: {words}" for missing, words in parts if missing)
 
 
 def module_source(job: Job) -> str:
@@ -224,12 +211,6 @@ def _optimizer(job: Job) -> str:
         8,
     )
     return f"OptimizersContainer.Config(param_groups=[{group}])"
-
-
-def equal_chunks(job: Job) -> int | None:
-    """Layers of every chunk of the pipeline, where they are all alike."""
-    counts = {layers for chunks in job.layers_per_chunk for layers in chunks}
-    return counts.pop() if len(counts) == 1 else None
 
 
 def _split(job: Job) -> str:

@@ -1,7 +1,6 @@
-"""What a user's launch script, configuration file or arguments say of a job."""
+"""Launch import: a user's launch script, configuration file or arguments as a job."""
 
-from trainscout.reports.launch_import.imported import ImportedLaunch, Reading
+from trainscout.reports.launch_import.imported import ImportedLaunch
 from trainscout.reports.launch_import.read import read_launch
-from trainscout.reports.launch_import.torchtitan import TITLE as TORCHTITAN
 
-__all__ = ["TORCHTITAN", "ImportedLaunch", "Reading", "read_launch"]
+__all__ = ["ImportedLaunch", "read_launch"]

@@ -1,35 +1,12 @@
-"""What launch arguments were found to say, and what was not understood."""
+"""A user's launch as a job."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.reports.dialects.options import Reading
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """An argument that the framework is not known to have, and the nearest that it has."""
-
-    argument: str
-    nearest: str | None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What became of each argument.
-
-    ``used`` say something of the job; ``no_effect`` have none on a step's time and memory;
-    ``not_modelled`` (argument and what is assumed instead) may have, and the prediction is made
-    without; ``unknown`` are not the framework's. ``notes`` say how gaps were filled.
-    """
-
-    used: tuple[str, ...]
-    no_effect: tuple[str, ...]
-    not_modelled: tuple[tuple[str, str], ...]
-    unknown: tuple[Unknown, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -42,6 +19,6 @@ class ImportedLaunch:
 
     framework: str
     origin: str
-    declared: Question
+    question: Question
     recipe: Recipe
     reading: Reading

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
-from trainscout.reports.launch_import.shell_values import is_known
 
 _LAUNCHER_NAMES = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 _NODES = ("--nnodes",)

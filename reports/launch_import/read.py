@@ -11,21 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainscout.reports.dialects.environment import VARIABLES
+from trainscout.reports.dialects.megatron_reader import MegatronReader
+from trainscout.reports.dialects.options import Options, is_known, shown
+from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader, words_of_table
 from trainscout.reports.launch_import.imported import ImportedLaunch
 from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
-from trainscout.reports.launch_import.megatron import TITLE, MegatronArguments
-from trainscout.reports.launch_import.options import Options
 from trainscout.reports.launch_import.shell import Command, Script, read_script
-from trainscout.reports.launch_import.shell_values import is_known, shown
 from trainscout.reports.launch_import.shell_words import MOST_BYTES
-from trainscout.reports.launch_import.torchtitan import TITLE as TORCHTITAN
-from trainscout.reports.launch_import.torchtitan import TorchTitanArguments, words_of_table
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 
+Reader = MegatronReader | TorchTitanReader
 _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
 )
@@ -54,38 +55,35 @@ def read_launch(
         InputError: for what cannot be read, or a value that the framework would refuse.
     """
     text, origin = _text_of(given)
+    script, count = Script(), GpuCount(None, None, None)
+    reader: Reader | None = None
     if origin.endswith(".toml"):
-        words, nowhere = words_of_table(_toml(origin, text)), GpuCount(None, None, None)
-        return _torchtitan(words, origin, base, said, model_named, framework_named, nowhere)
-    if origin == _TYPED and text.startswith("--"):
+        reader = TorchTitanReader(words_of_table(_toml(origin, text)), {})
+    elif origin == _TYPED and text.startswith("--"):
         # The shell has made these words already: only quotes are left to be read.
         script = Script(commands=[Command(tuple(_words(text)), {}, 1)])
     else:
         script = read_script(text, os.environ)
-    command = _launch_command(script, origin)
+    if reader is None:
+        command = _launch_command(script, origin)
+        reader, count = _reader(command, script, given), gpu_count(command, script, text)
+    question, recipe = _question(reader, origin, base, said, model_named, framework_named, count)
+    for what in script.not_followed:
+        reader.options.note(f"not followed: {what}")
+    return ImportedLaunch(reader.title, origin, question, recipe, reader.reading())
+
+
+def _reader(command: Command, script: Script, given: str) -> Reader:
+    """What reads the arguments of a command, by its framework."""
     arguments = _program_arguments(command)
     own = [word for word in arguments if shown(word) in ("$@", "$*")]
     if own:
         script.not_followed.append(f"{shown(own[0])}, the script's own arguments")
         arguments = [word for word in arguments if word not in own]
-    count = gpu_count(command, script, text)
+    exported = {name: value for name in VARIABLES if (value := _set(script, command, name))}
     if _is_torchtitan(command):
-        words = _with_configuration(arguments, given)
-        made = _torchtitan(words, origin, base, said, model_named, framework_named, count)
-        return _noting(made, script)
-    exported = {name: value for name in _READ_VARIABLES if (value := _set(script, command, name))}
-    return _noting(_megatron(arguments, exported, origin, base, said, count), script)
-
-
-def _noting(given: ImportedLaunch, script: Script) -> ImportedLaunch:
-    """With what the script does that was not followed."""
-    passed = tuple(f"not followed: {what}" for what in script.not_followed)
-    reading = replace(given.reading, notes=(*given.reading.notes, *passed))
-    return replace(given, reading=reading)
-
-
-# Variables that change how a job runs.
-_READ_VARIABLES = ("NCCL_ALGO", "NCCL_MAX_NCHANNELS", "PYTORCH_CUDA_ALLOC_CONF")
+        return TorchTitanReader(_with_configuration(arguments, given), exported)
+    return MegatronReader(arguments, exported)
 
 
 def _text_of(given: str) -> tuple[str, str]:
@@ -190,47 +188,40 @@ def _toml(origin: str, text: str) -> dict[str, Any]:
         raise InputError("given", origin, f"is no TOML: {error}") from error
 
 
-def _megatron(
-    words: list[str],
-    environment: dict[str, str],
+def _question(
+    reader: Reader,
     origin: str,
     base: Question,
     said: Collection[str],
+    model_named: Callable[[str], Model],
+    framework_named: Callable[[str], Framework],
     count: GpuCount,
-) -> ImportedLaunch:
-    arguments = MegatronArguments(Options(words), environment)
-    model = _model(arguments.model.fields(base.model), base.model, origin, said)
-    recipe = arguments.recipe(model)
-    cluster = _cluster(
-        count, base.cluster, recipe.tp * recipe.pp * recipe.cp, said, arguments.notes
-    )
+) -> tuple[Question, Recipe]:
+    model = base.model if reader.model_name is None else model_named(reader.model_name)
+    model = _kept("model", reader.model(model), base.model, said)
+    if reader.model_name is None:
+        model = _named(model, base.model, origin)
+    cluster = _cluster(count, base.cluster, reader, said)
+    recipe = reader.recipe(model, cluster.num_gpus)
     replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
-    training = _kept(
-        "training", arguments.training(base.training, model, recipe, replicas), base.training, said
-    )
-    framework = _kept(
-        "framework",
-        arguments.framework(base.framework, training.precision),
-        base.framework,
-        said,
-    )
-    declared = Question(model, base.gpu, cluster, training, framework)
-    return ImportedLaunch(TITLE, origin, declared, recipe, arguments.reading())
+    training = reader.training(base.training, model, recipe, replicas)
+    training = _kept("training", training, base.training, said)
+    framework = base.framework
+    if reader.software is not None and "framework" not in said:
+        framework = framework_named(reader.software)
+    framework = reader.framework(framework, model, recipe, training)
+    framework = _kept("framework", framework, base.framework, said)
+    return Question(model, base.gpu, cluster, training, framework), recipe
 
 
-def _model(fields: dict[str, Any], base: Model, origin: str, said: Collection[str]) -> Model:
-    """``base`` with what arguments say; called as it is when that changes nothing."""
-    told = {name: value for name, value in fields.items() if f"model.{name}" not in said}
-    made = replace(base, **told)
+def _named(model: Model, base: Model, origin: str) -> Model:
+    """The model under a name of its own where it is not the declared one."""
     # The length it is usually trained at is no part of a shape, nor is how a head's size is spelt.
-    spelt = replace(made, sequence_length=base.sequence_length, head_dim=base.head_dim)
-    if spelt == base and made.qk_head_dim == base.qk_head_dim:
-        return made
-    return replace(made, name=_name(origin), source=f"arguments in {origin}")
-
-
-def _name(origin: str) -> str:
-    return "given" if origin == _TYPED else origin.partition(".")[0]
+    spelt = replace(model, sequence_length=base.sequence_length, head_dim=base.head_dim)
+    if spelt == base and model.qk_head_dim == base.qk_head_dim:
+        return model
+    name = "given" if origin == _TYPED else origin.partition(".")[0]
+    return replace(model, name=name, source=f"arguments in {origin}")
 
 
 def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:
@@ -239,11 +230,8 @@ def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:
     return replace(made, **{name: getattr(base, name) for name in names})
 
 
-def _cluster(
-    count: GpuCount, base: Cluster, degrees: int, said: Collection[str], notes: list[str]
-) -> Cluster:
-    """The declared cluster with as many GPUs as the script starts, if ``degrees`` (the product of
-    those other than data parallelism) divides them."""
+def _cluster(count: GpuCount, base: Cluster, reader: Reader, said: Collection[str]) -> Cluster:
+    """The declared cluster with as many GPUs as the script starts, if the degrees divide them."""
     if {"cluster.num_nodes", "cluster.gpus_per_node"} & set(said):
         return base
     per_node = count.per_node or base.gpus_per_node
@@ -251,50 +239,21 @@ def _cluster(
     if nodes is None and count.total is not None and count.total % per_node == 0:
         nodes = count.total // per_node
     if nodes is None:
-        notes.append(
+        reader.options.note(
             f"the number of GPUs is that of cluster={base.name}, {base.num_gpus} "
             "(cluster.num_nodes= to change it)"
         )
         return base
     if (nodes, per_node) == (base.num_nodes, base.gpus_per_node):
         return base
-    if nodes * per_node % degrees:
-        notes.append(
-            f"it starts {nodes} x {per_node} GPUs, which tp x pp x cp = {degrees} does not divide:"
-            f" the {base.num_gpus} of cluster={base.name} are taken"
+    if nodes * per_node % reader.degrees:
+        reader.options.note(
+            f"it starts {nodes} x {per_node} GPUs, which tp x pp x cp = {reader.degrees} does not "
+            f"divide: the {base.num_gpus} of cluster={base.name} are taken"
         )
         return base
-    notes.append(
+    reader.options.note(
         f"{nodes} x {per_node} GPUs, as it starts; all else of the cluster is {base.name}'s "
         "(cluster.num_nodes= to change it)"
     )
     return replace(base, name=f"{base.name} resized", num_nodes=nodes, gpus_per_node=per_node)
-
-
-def _torchtitan(
-    words: list[str],
-    origin: str,
-    base: Question,
-    said: Collection[str],
-    model_named: Callable[[str], Model],
-    framework_named: Callable[[str], Framework],
-    count: GpuCount,
-) -> ImportedLaunch:
-    arguments = TorchTitanArguments(words)
-    model = base.model
-    if arguments.model_name is not None:
-        model = _kept("model", model_named(arguments.model_name), base.model, said)
-    framework = base.framework if "framework" in said else framework_named("torchtitan")
-    cluster = _cluster(count, base.cluster, 1, said, arguments.notes)
-    recipe = arguments.recipe(model, cluster.num_gpus)
-    replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
-    training = _kept(
-        "training",
-        arguments.training(base.training, model, replicas, recipe),
-        base.training,
-        said,
-    )
-    framework = arguments.framework(framework, model, recipe)
-    framework = _kept("framework", framework, base.framework, said)
-    declared = Question(model, base.gpu, cluster, training, framework)
-    return ImportedLaunch(TORCHTITAN, origin, declared, recipe, arguments.reading())

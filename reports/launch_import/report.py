@@ -12,12 +12,15 @@ from rich.text import Text
 from trainscout.reports.launch_import.imported import ImportedLaunch
 
 
-def imported_report(given: ImportedLaunch, *, everything: bool = False) -> RenderableType:
+def imported_report(imported: ImportedLaunch, *, everything: bool = False) -> RenderableType:
     """What was read, and every argument that was not; those without effect are only counted
     unless ``everything`` is asked for."""
-    reading = given.reading
+    reading = imported.reading
     lines: list[tuple[str, str]] = [
-        (f"{given.framework}:", f"{len(reading.used)} arguments understood, from {given.origin}"),
+        (
+            f"{imported.framework}:",
+            f"{len(reading.used)} arguments understood, from {imported.origin}",
+        ),
     ]
     lines += [("Note:", note) for note in reading.notes]
     lines += [
@@ -40,15 +43,15 @@ def imported_report(given: ImportedLaunch, *, everything: bool = False) -> Rende
     return Group(grid, Text())
 
 
-def imported_record(given: ImportedLaunch) -> dict[str, Any]:
+def imported_record(imported: ImportedLaunch) -> dict[str, Any]:
     """JSON-ready: the declarations and the recipe that were read, and what was not understood."""
-    declared = given.declared
+    question = imported.question
     return {
-        "framework": given.framework,
-        "origin": given.origin,
-        "model": dataclasses.asdict(declared.model),
-        "training": dataclasses.asdict(declared.training),
-        "num_gpus": declared.cluster.num_gpus,
-        "recipe": dataclasses.asdict(given.recipe),
-        **dataclasses.asdict(given.reading),
+        "framework": imported.framework,
+        "origin": imported.origin,
+        "model": dataclasses.asdict(question.model),
+        "training": dataclasses.asdict(question.training),
+        "num_gpus": question.cluster.num_gpus,
+        "recipe": dataclasses.asdict(imported.recipe),
+        **dataclasses.asdict(imported.reading),
     }

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainscout.reports.launch_import.shell_values import Variables, is_known, shown
+from trainscout.reports.dialects.options import is_known, shown
+from trainscout.reports.launch_import.shell_values import Variables
 from trainscout.reports.launch_import.shell_words import Array, Operator, Token, Word, tokens_of
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)

@@ -7,8 +7,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
-# In an expanded word, stands on both sides of an expansion whose value is not known.
-MARK = "\x00"
+from trainscout.reports.dialects.options import MARK
+
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(r"(#?)(\w+|[@*])(\[[^\]]*\])?(:?[-=+?])?(.*)", re.DOTALL)
 _MOST = 10**15
@@ -16,15 +16,6 @@ _MOST = 10**15
 
 def unknown(source: str) -> str:
     return f"{MARK}{source}{MARK}"
-
-
-def is_known(word: str) -> bool:
-    return MARK not in word
-
-
-def shown(word: str) -> str:
-    """A word with what is not known as it was written."""
-    return word.replace(MARK, "")
 
 
 class Variables:

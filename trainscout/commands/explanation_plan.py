@@ -17,7 +17,8 @@ from trainscout.conf.build import build_question, build_value
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space, compile_space
 from trainscout.optimizer.warm_start import read_recipes
-from trainscout.reports.launch_import import TORCHTITAN, ImportedLaunch, read_launch
+from trainscout.reports.dialects.torchtitan import TITLE as TORCHTITAN
+from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -76,7 +77,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
             catalogue.models.__getitem__,
             catalogue.frameworks.__getitem__,
         )
-        declared = given.declared
+        declared = given.question
         declared.check()
     a, b = (_fields(config[name]) for name in ("a", "b"))
     base = Recipe() if given is None else given.recipe

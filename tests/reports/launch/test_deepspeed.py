@@ -8,9 +8,9 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.reports.launch.jobs import DENSE, EXPERTS, jobs
+from tests.reports.dialects.jobs import DENSE, EXPERTS, jobs
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
-from trainscout.reports.launch import deepspeed
+from trainscout.reports.dialects import deepspeed
 from trainscout.reports.launch.deepspeed import launch
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -137,16 +137,16 @@ def test_selective_recomputation_is_said_to_be_missing():
 
 def test_gradients_accumulate_as_declared():
     job = dense_job()
-    assert deepspeed.settings(job)["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert deepspeed.settings_of(job)["data_types"] == {"grad_accum_dtype": "fp32"}
     plain = replace(job, recipe=Recipe(zero_stage=0))
-    assert "data_types" not in deepspeed.settings(plain)
+    assert "data_types" not in deepspeed.settings_of(plain)
     assert any("fp32" in lack for lack in launch(plain).unsupported)
     halves = replace(job, framework=replace(job.framework, accumulate_grads_fp32=False))
-    assert "data_types" not in deepspeed.settings(halves)
+    assert "data_types" not in deepspeed.settings_of(halves)
 
 
 def test_plain_gradient_descent_has_momentum():
     job = dense_job()
     descent = replace(job, training=replace(job.training, optimizer="sgd"))
-    optimizer = deepspeed.settings(descent)["optimizer"]
+    optimizer = deepspeed.settings_of(descent)["optimizer"]
     assert optimizer == {"type": "SGD", "params": {"lr": 1e-4, "momentum": 0.9}}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.reports.launch.jobs import DENSE, jobs
+from tests.reports.dialects.jobs import DENSE, jobs
 from tests.samples import job_of
 from trainscout.reports.launch import (
     FRAMEWORKS,

@@ -15,8 +15,8 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.reports.launch.jobs import jobs
-from trainscout.reports.launch import megatron_core
+from tests.reports.dialects.jobs import jobs
+from trainscout.reports.dialects import megatron_core
 from trainscout.reports.launch.megatron_bridge import launch
 from trainscout.simulators.predictor.question.job import Job
 
@@ -124,8 +124,12 @@ def test_every_field_exists_and_megatron_core_accepts_the_model(job):
     assert config.dataset.seq_length == config.model.seq_length == job.sequence_length
     assert config.ddp.use_distributed_optimizer == (recipe.zero_stage >= 1)
     assert config.optimizer.use_distributed_optimizer == (recipe.zero_stage >= 1)
-    assert config.comm_overlap.overlap_grad_reduce == megatron_core.overlaps_gradients(job)
-    assert config.ddp.overlap_param_gather == megatron_core.overlaps_parameters(job)
+    assert config.comm_overlap.overlap_grad_reduce == (
+        recipe.overlap_grad_reduce or recipe.zero_stage >= 2
+    )
+    assert config.ddp.overlap_param_gather == (
+        recipe.overlap_param_gather or recipe.zero_stage == 3
+    )
     assert config.comm_overlap.tp_comm_overlap == recipe.tp_comm_overlap
     accepted = transformer_config(config, job)
     assert accepted.virtual_pipeline_model_parallel_size == (

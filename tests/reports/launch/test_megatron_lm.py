@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tests.samples import CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
+from trainscout.reports.dialects.megatron_lm import settings_of
+from trainscout.reports.dialects.setting import command_words
 from trainscout.reports.launch import megatron_launch
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
@@ -13,7 +15,13 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 def arguments(job: Job) -> dict[str, str]:
-    return {option[0]: " ".join(option[1:]) for option in megatron_launch(job).arguments}
+    return {option[0]: " ".join(option[1:]) for option in command_words(settings_of(job))}
+
+
+def variables(job: Job) -> dict[str, str]:
+    lines = megatron_launch(job).script_text.splitlines()
+    exports = [line.removeprefix("export ") for line in lines if line.startswith("export ")]
+    return dict(export.split("=", 1) for export in exports)
 
 
 def test_dense_shape_and_degrees():
@@ -137,20 +145,21 @@ def test_overlap_flags():
 
 @pytest.mark.parametrize(("stage", "sharding"), [(2, "optim_grads"), (3, "optim_grads_params")])
 def test_fully_sharded(stage, sharding):
-    launch = megatron_launch(job_of(Recipe(zero_stage=stage, tp=2, sp=True)))
-    assert ("--data-parallel-sharding-strategy", sharding) in launch.arguments
+    job = job_of(Recipe(zero_stage=stage, tp=2, sp=True))
+    given = arguments(job)
+    assert given["--data-parallel-sharding-strategy"] == sharding
     # Predicted beside computation without being asked for.
-    assert ("--overlap-grad-reduce",) in launch.arguments
-    assert (("--overlap-param-gather",) in launch.arguments) == (stage == 3)
+    assert "--overlap-grad-reduce" in given
+    assert ("--overlap-param-gather" in given) == (stage == 3)
     # Megatron-FSDP refuses to start with it.
-    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in launch.environment
+    assert variables(job) == {}
 
 
 def test_one_connection_before_blackwell():
     recipe = Recipe(tp=2)
-    assert megatron_launch(job_of(recipe)).environment == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    assert variables(job_of(recipe)) == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     blackwell = replace(job_of(recipe), gpu=replace(GPU, compute_capability=10.0))
-    assert megatron_launch(blackwell).environment == {}
+    assert variables(blackwell) == {}
 
 
 def test_fp8_runs_beside_bf16():
@@ -162,7 +171,7 @@ def test_fp8_runs_beside_bf16():
 def test_what_megatron_lacks_is_said():
     launch = megatron_launch(job_of(Recipe(pp=2, schedule="gpipe")))
     assert any("gpipe" in lack for lack in launch.unsupported)
-    assert "# Not expressible in Megatron-LM: schedule=gpipe" in launch.script()
+    assert "# Not expressible in Megatron-LM: schedule=gpipe" in launch.script_text
     assert megatron_launch(job_of(Recipe(pp=2))).unsupported == ()
 
 
@@ -185,18 +194,19 @@ def test_flash_attention_needs_halves(precision, compute_capability, attention, 
     launch = megatron_launch(job)
     assert any("attention=flash" in lack for lack in launch.unsupported) == lacks
     flash = attention == "flash" and compute_capability >= 8
-    assert f"--attention-backend {'flash' if flash else 'unfused'}" in launch.script()
+    assert f"--attention-backend {'flash' if flash else 'unfused'}" in launch.script_text
 
 
 def test_a_shell_runs_the_script_as_one_command(tmp_path):
-    launch = megatron_launch(moe_job_of(Recipe(tp=2, pp=2, sp=True)))
+    job = moe_job_of(Recipe(tp=2, pp=2, sp=True))
+    launch = megatron_launch(job)
     torchrun = tmp_path / "torchrun"
     torchrun.write_text(
         '#!/usr/bin/env bash\nprintf "%s\\n" "$CUDA_DEVICE_MAX_CONNECTIONS" "$@"\n'
     )
     torchrun.chmod(0o755)
     script = tmp_path / "launch.sh"
-    script.write_text(launch.script())
+    script.write_text(launch.script_text)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NODE_RANK": "1"}
     run = subprocess.run(
         ["bash", str(script)], env=environment, capture_output=True, text=True, check=True
@@ -207,16 +217,15 @@ def test_a_shell_runs_the_script_as_one_command(tmp_path):
     assert " ".join(words[: start - 1]) == (
         "--nnodes 2 --nproc-per-node 8 --node-rank 1 --master-addr localhost --master-port 6000"
     )
-    assert words[start:] == [word for option in launch.arguments for word in option]
+    assert words[start:] == [word for option in command_words(settings_of(job)) for word in option]
 
 
 def test_nccl_settings_are_environment_variables():
     recipe = Recipe(nccl_algo="nvls_tree", nccl_max_channels=16)
-    environment = megatron_launch(job_of(recipe)).environment
-    assert environment == {"NCCL_ALGO": "NVLSTree", "NCCL_MAX_NCHANNELS": "16"}
+    assert variables(job_of(recipe)) == {"NCCL_ALGO": "NVLSTree", "NCCL_MAX_NCHANNELS": "16"}
 
 
 def test_pipelines_next_to_each_other_are_asked_for():
-    flag = ("--use-tp-pp-dp-mapping",)
-    assert flag in megatron_launch(job_of(Recipe(pp=2, use_tp_pp_dp_mapping=True))).arguments
-    assert flag not in megatron_launch(job_of(Recipe(pp=2))).arguments
+    flag = "--use-tp-pp-dp-mapping"
+    assert flag in arguments(job_of(Recipe(pp=2, use_tp_pp_dp_mapping=True)))
+    assert flag not in arguments(job_of(Recipe(pp=2)))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.commands import environment
-from tests.reports.launch.jobs import DENSE
+from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, GPU, TRAINING
 from trainscout.reports.launch import launch_texts, launches
 from trainscout.simulators.predictor.question.framework import Framework

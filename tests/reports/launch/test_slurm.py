@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reports.launch.jobs import DENSE
+from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, job_of
 from trainscout.reports.launch import launch_texts, launches
 from trainscout.reports.launch.slurm import NAME, slurm_script

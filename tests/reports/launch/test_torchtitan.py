@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.reports.launch.jobs import DENSE, EXPERTS, LATENT, jobs
+from tests.reports.dialects.jobs import DENSE, EXPERTS, LATENT, jobs
 from tests.samples import CLUSTER, GPU, TRAINING, job_of
 from trainscout.reports.launch.torchtitan import MODULE, launch
 from trainscout.simulators.predictor.question.framework import Framework

@@ -6,8 +6,7 @@ import pytest
 
 from tests.reports.launch_import.samples import read
 from tests.samples import CLUSTER, MODEL, TRAINING
-from trainscout.reports.launch_import.megatron import MegatronArguments
-from trainscout.reports.launch_import.options import Options
+from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Mla
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -22,7 +21,7 @@ def shape(more: str = ""):
 
 def test_absent_arguments_are_megatron_s_defaults():
     given = shape()
-    model, recipe = given.declared.model, given.recipe
+    model, recipe = given.question.model, given.recipe
     assert (model.ffn_hidden_size, model.kv_heads, model.qk_head_dim) == (4 * 768, 12, 64)
     assert (model.gated_mlp, model.normalization, model.position) == (
         False,
@@ -35,21 +34,21 @@ def test_absent_arguments_are_megatron_s_defaults():
     assert model.tied_embeddings
     assert (model.moe, model.mla, model.num_mtp_layers) == (None, None, 0)
     assert model.sequence_length == 2048
-    assert given.declared.training.sequence_length == 1024
-    assert given.declared.training.precision == "fp32"
+    assert given.question.training.sequence_length == 1024
+    assert given.question.training.precision == "fp32"
     assert recipe == Recipe(micro_batch=2, zero_stage=0)
 
 
 def test_a_gated_mlp_is_narrower_by_default():
     # int(4 x 768 x 2/3 / 64) x 64.
-    assert shape("--swiglu").declared.model.ffn_hidden_size == 2048
-    assert shape("--swiglu --ffn-hidden-size 3000").declared.model.ffn_hidden_size == 3000
+    assert shape("--swiglu").question.model.ffn_hidden_size == 2048
+    assert shape("--swiglu --ffn-hidden-size 3000").question.model.ffn_hidden_size == 3000
 
 
 def test_query_groups_count_only_when_asked_for():
-    assert shape("--num-query-groups 4").declared.model.kv_heads == 12
-    assert shape("--group-query-attention --num-query-groups 4").declared.model.kv_heads == 4
-    assert shape("--group-query-attention").declared.model.kv_heads == 1
+    assert shape("--num-query-groups 4").question.model.kv_heads == 12
+    assert shape("--group-query-attention --num-query-groups 4").question.model.kv_heads == 4
+    assert shape("--group-query-attention").question.model.kv_heads == 1
 
 
 def test_sequence_parallelism_needs_tensor_parallelism():
@@ -63,7 +62,7 @@ def test_without_a_global_batch_each_replica_takes_one_micro_batch():
     arguments = SHAPE.replace("--global-batch-size 32", "--tensor-model-parallel-size 2")
     given = read(arguments)
     # 16 GPUs / tp 2 = 8 replicas x 2.
-    assert given.declared.training.global_batch_size == 16
+    assert given.question.training.global_batch_size == 16
     assert any("no --global-batch-size" in note for note in given.reading.notes)
 
 
@@ -83,7 +82,7 @@ def test_micro_batch_is_required_as_megatron_requires_it():
     ],
 )
 def test_type_of_accumulated_gradients(arguments, fp32):
-    assert shape(arguments).declared.framework.accumulate_grads_fp32 is fp32
+    assert shape(arguments).question.framework.accumulate_grads_fp32 is fp32
 
 
 @pytest.mark.parametrize(
@@ -97,7 +96,7 @@ def test_type_of_accumulated_gradients(arguments, fp32):
     ],
 )
 def test_precision(arguments, precision):
-    assert shape(arguments).declared.training.precision == precision
+    assert shape(arguments).question.training.precision == precision
 
 
 @pytest.mark.parametrize(
@@ -162,7 +161,7 @@ MOE = "--num-experts 8 --bf16 --moe-grouped-gemm "
 
 
 def test_defaults_of_experts():
-    moe = shape(MOE).declared.model.moe
+    moe = shape(MOE).question.model.moe
     assert (moe.top_k, moe.ffn_hidden_size, moe.dispatcher) == (2, 4 * 768, "allgather")
     assert (moe.num_dense_layers, moe.layer_period, moe.capacity_factor) == (0, 1, None)
 
@@ -181,7 +180,7 @@ def test_defaults_of_experts():
 )
 def test_which_layers_have_experts(pattern, dense, period, exact):
     given = shape(f"{MOE} --moe-layer-freq {pattern}")
-    moe = given.declared.model.moe
+    moe = given.question.model.moe
     assert (moe.num_dense_layers, moe.layer_period) == (dense, period)
     said = [argument for argument, _ in given.reading.not_modelled]
     assert (f"--moe-layer-freq {pattern}" in said) is not exact
@@ -193,22 +192,22 @@ def test_which_layers_have_experts(pattern, dense, period, exact):
 def test_impossible_patterns_are_refused(pattern):
     words = [*SHAPE.split(), *MOE.split(), "--moe-layer-freq", pattern]
     with pytest.raises(InputError, match="--moe-layer-freq"):
-        MegatronArguments(Options(words), {}).model.fields(MODEL)
+        MegatronReader(words, {}).model(MODEL)
 
 
 def test_latent_attention_has_defaults():
-    model = shape("--multi-latent-attention").declared.model
+    model = shape("--multi-latent-attention").question.model
     assert model.mla == Mla(32, 128, 64, 128)
 
 
 def test_vocabularies():
-    assert shape("--tokenizer-type GPT2BPETokenizer").declared.model.vocab_size == 50257
-    null = shape("--tokenizer-type NullTokenizer --vocab-size 1000").declared.model
+    assert shape("--tokenizer-type GPT2BPETokenizer").question.model.vocab_size == 50257
+    null = shape("--tokenizer-type NullTokenizer --vocab-size 1000").question.model
     assert null.vocab_size == 1001
     unsaid = shape("--tokenizer-type HuggingFaceTokenizer --tokenizer-model x")
-    assert unsaid.declared.model.vocab_size == MODEL.vocab_size
+    assert unsaid.question.model.vocab_size == MODEL.vocab_size
     assert any("vocabulary" in note for note in unsaid.reading.notes)
-    assert shape("--padded-vocab-size 51200").declared.model.padded_vocab_size(8) == 51200
+    assert shape("--padded-vocab-size 51200").question.model.padded_vocab_size(8) == 51200
 
 
 def test_every_argument_ends_in_one_list():
@@ -225,8 +224,8 @@ def test_every_argument_ends_in_one_list():
 
 def test_an_excerpt_leaves_the_rest_as_declared():
     given = read("--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer")
-    assert given.declared.model == MODEL
-    assert given.declared.training == TRAINING
+    assert given.question.model == MODEL
+    assert given.question.training == TRAINING
     assert given.recipe == Recipe(tp=2, sp=True)
     assert any("no --num-layers" in note for note in given.reading.notes)
 
@@ -236,14 +235,14 @@ def test_the_same_shape_keeps_its_name():
         "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "
         "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 64"
     )
-    assert read(words).declared.model == MODEL
-    assert read(words.replace("1024 --num", "2048 --num")).declared.model.name == "given"
+    assert read(words).question.model == MODEL
+    assert read(words.replace("1024 --num", "2048 --num")).question.model.name == "given"
 
 
 def test_what_the_command_line_says_counts_more():
     given = read(SHAPE, said=("model.num_layers", "training.global_batch_size"))
-    assert given.declared.model.num_layers == MODEL.num_layers
-    assert given.declared.training.global_batch_size == TRAINING.global_batch_size
+    assert given.question.model.num_layers == MODEL.num_layers
+    assert given.question.training.global_batch_size == TRAINING.global_batch_size
 
 
 def script(tmp_path, text: str) -> str:
@@ -269,17 +268,17 @@ def script(tmp_path, text: str) -> str:
     ],
 )
 def test_gpus_are_those_that_the_script_starts(tmp_path, text, nodes, per_node):
-    cluster = read(script(tmp_path, f"{text} {SHAPE}")).declared.cluster
+    cluster = read(script(tmp_path, f"{text} {SHAPE}")).question.cluster
     assert (cluster.num_nodes, cluster.gpus_per_node) == (nodes, per_node)
 
 
 def test_the_declared_cluster_where_degrees_do_not_divide(tmp_path):
     text = f"torchrun --nnodes 1 --nproc-per-node 8 pretrain_gpt.py {SHAPE}"
     given = read(script(tmp_path, text + " --tensor-model-parallel-size 16"))
-    assert given.declared.cluster == CLUSTER
+    assert given.question.cluster == CLUSTER
     assert any("does not divide" in note for note in given.reading.notes)
     kept = read(script(tmp_path, text), said=("cluster.num_nodes",))
-    assert kept.declared.cluster == CLUSTER
+    assert kept.question.cluster == CLUSTER
 
 
 def test_variables_of_nccl_and_the_allocator(tmp_path):
@@ -289,7 +288,7 @@ def test_variables_of_nccl_and_the_allocator(tmp_path):
     )
     given = read(script(tmp_path, text))
     assert (given.recipe.nccl_algo, given.recipe.nccl_max_channels) == ("tree", 8)
-    assert given.declared.framework.expandable_segments
+    assert given.question.framework.expandable_segments
 
 
 def test_a_value_that_nothing_sets_is_refused(tmp_path, monkeypatch):
@@ -310,7 +309,7 @@ def test_arguments_that_nothing_sets_are_unknown(tmp_path, monkeypatch):
 def test_a_file_of_arguments(tmp_path):
     path = script(tmp_path, SHAPE.replace(" --", "\n--") + "\n# --bf16\n")
     assert read(path).recipe.micro_batch == 2
-    assert read(path).declared.training.precision == "fp32"
+    assert read(path).question.training.precision == "fp32"
 
 
 @pytest.mark.parametrize("given", ["", "nothing.sh", "echo"])
@@ -332,8 +331,8 @@ def test_a_script_without_training_is_refused(tmp_path):
 
 
 def test_declared_software_is_kept_where_arguments_are_silent():
-    slow = replace(read(SHAPE).declared.framework, host_launch_s=1e-3)
-    assert read(SHAPE, framework=slow).declared.framework.host_launch_s == 1e-3
+    slow = replace(read(SHAPE).question.framework, host_launch_s=1e-3)
+    assert read(SHAPE, framework=slow).question.framework.host_launch_s == 1e-3
 
 
 def test_long_arguments_are_no_file_name():

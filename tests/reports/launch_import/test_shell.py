@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainscout.reports.dialects.options import is_known, shown
 from trainscout.reports.launch_import.shell import read_script
-from trainscout.reports.launch_import.shell_values import is_known, shown
 from trainscout.simulators.predictor.question.errors import InputError
 
 

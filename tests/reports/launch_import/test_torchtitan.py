@@ -1,7 +1,7 @@
 import pytest
 
 from tests.reports.launch_import.samples import framework, model, read
-from trainscout.reports.launch_import import TORCHTITAN
+from trainscout.reports.dialects.torchtitan import TITLE
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -29,8 +29,8 @@ def toml(tmp_path, text: str = TOML, name: str = "llama.toml") -> str:
 
 def test_a_toml_file(tmp_path):
     given = read(toml(tmp_path))
-    assert given.framework == TORCHTITAN
-    assert given.declared.model == model("llama3_8b")
+    assert given.framework == TITLE
+    assert given.question.model == model("llama3_8b")
     assert given.recipe == Recipe(
         tp=2,
         sp=True,
@@ -39,18 +39,18 @@ def test_a_toml_file(tmp_path):
         recompute="selective",
         recompute_modules="operations",
     )
-    training = given.declared.training
+    training = given.question.training
     # 16 GPUs / tp 2 = 8 replicas of 2.
     assert training.global_batch_size == 16
     assert training.tokens == 100 * 16 * 8192
     assert training.precision == "bf16"
-    software = given.declared.framework
+    software = given.question.framework
     assert (software.name, software.fusion) == ("torchtitan", "eager")
 
 
 def test_compiled(tmp_path):
     given = read(toml(tmp_path, TOML.replace("steps = 100", "steps = 100\ncompile = true")))
-    assert given.declared.framework == framework("torchtitan")
+    assert given.question.framework == framework("torchtitan")
 
 
 def test_arguments_count_more_than_the_file_they_name(tmp_path):
@@ -110,13 +110,13 @@ def test_converters(tmp_path, name, precision):
     section = f"[{name}]\nfilter_fqns = ['output']"
     text = TOML.replace('flavor = "8B"', f'flavor = "8B"\n{converters}') + section
     given = read(toml(tmp_path, text))
-    assert given.declared.training.precision == precision
+    assert given.question.training.precision == precision
     assert [argument for argument, _ in given.reading.not_modelled] == [
         f"--{name}.filter-fqns output"
     ]
     # Without the converter its section does nothing.
     plain = read(toml(tmp_path, TOML + section))
-    assert plain.declared.training.precision == "bf16"
+    assert plain.question.training.precision == "bf16"
     assert plain.reading.not_modelled == ()
 
 
@@ -131,25 +131,25 @@ def recent(tmp_path, arguments: str):
 
 def test_configurations_of_0_3_bring_their_settings(tmp_path):
     given = recent(tmp_path, "--config llama3_70b")
-    assert given.declared.model == model("llama3_70b")
+    assert given.question.model == model("llama3_70b")
     assert (given.recipe.tp, given.recipe.micro_batch, given.recipe.recompute) == (8, 8, "full")
-    assert given.declared.framework.cuda_graphs
+    assert given.question.framework.cuda_graphs
     changed = recent(
         tmp_path,
         "--config llama3_70b --parallelism.tensor-parallel-degree 4 "
         "--training.disable-cuda-graphs activation-checkpoint:none",
     )
     assert (changed.recipe.tp, changed.recipe.recompute) == (4, "none")
-    assert not changed.declared.framework.cuda_graphs
+    assert not changed.question.framework.cuda_graphs
 
 
 def test_0_3_recomputes_whole_layers(tmp_path):
-    assert not recent(tmp_path, "--config llama3_70b").declared.framework.recompute_stops_early
-    assert read(toml(tmp_path, TOML)).declared.framework.recompute_stops_early
+    assert not recent(tmp_path, "--config llama3_70b").question.framework.recompute_stops_early
+    assert read(toml(tmp_path, TOML)).question.framework.recompute_stops_early
 
 
 def test_a_configuration_that_compiles_the_loss_alone(tmp_path):
-    software = recent(tmp_path, "--config deepseek_v3_671b").declared.framework
+    software = recent(tmp_path, "--config deepseek_v3_671b").question.framework
     assert (software.fusion, software.cross_entropy) == ("eager", "compiled")
 
 

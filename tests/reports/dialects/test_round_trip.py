@@ -103,17 +103,17 @@ def test_megatron_scripts_say_their_job(tmp_path_factory, name, recipe):
     assume(not command.impossible)
     assume(not command.unsupported)
     script = tmp_path_factory.mktemp("launch") / "run.sh"
-    script.write_text(command.script())
+    script.write_text(command.script_text)
     read = read_launch(str(script), replace(BASE, framework=CORE), (), model, framework)
     assert read.reading.unknown == ()
-    assert read.declared.cluster.num_gpus == CLUSTER.num_gpus
-    found = read.declared.model
+    assert read.question.cluster.num_gpus == CLUSTER.num_gpus
+    found = read.question.model
     assert found.qk_head_dim == shape.qk_head_dim
     # Megatron norms queries and keys of latent attention on its own switch.
     spelt = {"head_dim": found.head_dim, "qk_norm": found.qk_norm}
     named = {"name": shape.name, "source": shape.source}
     assert replace(found, **named) == replace(shape, **spelt)
-    again = Question(found, GPU, CLUSTER, read.declared.training, read.declared.framework)
+    again = Question(found, GPU, CLUSTER, read.question.training, read.question.framework)
     assert again.training.global_batch_size == TRAINING.global_batch_size
     # Megatron counts whole steps.
     per_step = job.tokens_per_step
@@ -148,8 +148,8 @@ def test_torchtitan_scripts_say_their_recipe(tmp_path, name, recipe):
     script.write_text(files["torchtitan.sh"])
     read = read_launch(str(script), replace(BASE, model=shape), (), model, framework)
     assert read.reading.unknown == ()
-    assert read.declared.training.global_batch_size == TRAINING.global_batch_size
-    again = read.declared.job(read.recipe)
+    assert read.question.training.global_batch_size == TRAINING.global_batch_size
+    again = read.question.job(read.recipe)
     assert again.world_size == job.world_size
     assert canonical(again) == canonical(job)
     assert again.framework == replace(

@@ -8,8 +8,10 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.reports.launch.jobs import jobs
-from tests.reports.launch.megatron_parser import parser, table
+from tests.reports.dialects.jobs import jobs
+from tests.reports.dialects.megatron_parser import parser, table
+from trainscout.reports.dialects.megatron_lm import settings_of
+from trainscout.reports.dialects.setting import command_words
 from trainscout.reports.launch import megatron_launch
 from trainscout.simulators.predictor.question.job import Job
 
@@ -29,8 +31,9 @@ PROPERTY = settings(
 
 
 def parsed(job: Job) -> argparse.Namespace:
-    words = [word for option in megatron_launch(job).arguments for word in option]
-    return PARSER.parse_args(words)
+    return PARSER.parse_args(
+        [word for option in command_words(settings_of(job)) for word in option]
+    )
 
 
 @PROPERTY

@@ -6,10 +6,7 @@ Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig``
 
 from __future__ import annotations
 
-import itertools
-
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Model
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
 FP8 = {
@@ -47,51 +44,9 @@ def attention_backend(job: Job) -> str:
     return "flash" if job.model.mla is None else "auto"
 
 
-def query_key_norm(model: Model) -> bool:
-    """Whether queries and keys are normalised; the latent ones of MLA always are."""
-    return model.qk_norm or model.mla is not None
-
-
-def loss_in_place(job: Job) -> bool:
-    """Whether the loss is Transformer Engine's, which overwrites its logits."""
-    return job.framework.cross_entropy == "in_place"
-
-
 def grouped_gemm(job: Job) -> bool:
     """Whether all experts of a rank run in one product."""
     return job.model.moe is not None and job.precision in _GROUPED_GEMM_PRECISIONS
-
-
-def layer_pattern(model: Model) -> str:
-    """Megatron's list of which layers have experts, equal ones folded: ``([0]*3+[1]*58)``."""
-    kinds = [int(model.is_moe_layer(layer)) for layer in range(model.num_layers)]
-    runs = (f"[{kind}]*{len(list(run))}" for kind, run in itertools.groupby(kinds))
-    return f"({'+'.join(runs)})"
-
-
-def sharding(job: Job) -> str:
-    """Megatron's name for how data parallelism shards."""
-    return ("no_shard", "optim", "optim_grads", "optim_grads_params")[job.recipe.zero_stage]
-
-
-def overlaps_gradients(job: Job) -> bool:
-    """Whether gradients are reduced beside the backward pass: always where they are sharded, in
-    Megatron-FSDP as in the prediction."""
-    return job.recipe.zero_stage >= 2 or job.recipe.overlap_grad_reduce
-
-
-def overlaps_parameters(job: Job) -> bool:
-    """Whether parameters are gathered beside computation: always where they are sharded."""
-    return job.recipe.zero_stage == 3 or job.recipe.overlap_param_gather
-
-
-def recompute(job: Job) -> tuple[str, int] | None:
-    """Method and layer count of full recomputation; None when it is not full."""
-    if job.recipe.recompute != "full":
-        return None
-    if job.recipe.recompute_layers is None:
-        return "uniform", 1
-    return "block", job.recipe.recompute_layers
 
 
 def recompute_modules(job: Job) -> tuple[str, ...]:
@@ -108,29 +63,6 @@ def _can_recompute(job: Job, module: str) -> bool:
     if module == "moe_act":
         return grouped_gemm(job)
     return module != "mla_up_proj" or job.model.mla is not None
-
-
-def layers_fit_plain_arguments(job: Job) -> bool:
-    """Whether the pipeline's split is one that Megatron makes from counts and degrees alone."""
-    recipe = job.recipe
-    if recipe.first_stage_layers is not None or recipe.last_stage_layers is not None:
-        return True
-    if recipe.loss_as_layer and job.model.num_mtp_layers:
-        # Megatron counts the loss as one layer, however many modules stand beside it.
-        return False
-    counts = [layers for chunks in zip(*job.layers_per_chunk, strict=True) for layers in chunks]
-    counts[0] += recipe.embedding_as_layer
-    counts[-1] += recipe.loss_as_layer
-    return len(set(counts)) == 1
-
-
-def layout(job: Job) -> str:
-    """The pipeline's split spelt out, a stage of each chunk after another: ``Ett|ttt|ttL``."""
-    chunks = zip(*job.layers_per_chunk, strict=True)
-    parts = ["t" * layers for stages in chunks for layers in stages]
-    parts[0] = "E" + parts[0]
-    parts[-1] += "m" * job.model.num_mtp_layers + "L"
-    return "|".join(parts)
 
 
 def unsupported(job: Job) -> tuple[str, ...]:

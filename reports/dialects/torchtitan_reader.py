@@ -16,20 +16,29 @@ from typing import Any
 
 import yaml
 
-from trainscout.reports.launch_import.imported import Reading
-from trainscout.reports.launch_import.options import Options
-from trainscout.reports.launch_import.torchtitan_presets import CONFIGURATIONS, FLAVORS
-from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.reports.dialects.environment import read_environment
+from trainscout.reports.dialects.options import Options, Reading
+from trainscout.reports.dialects.setting import read
+from trainscout.reports.dialects.torchtitan import ARGUMENTS, TITLE
+from trainscout.reports.dialects.torchtitan_presets import CONFIGURATIONS, FLAVORS
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 
-TITLE = "TorchTitan"
 _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"
 _EIGHT_BITS = ("--float8.*", "--quantize.*", "--mx.*")
 _SUBCOMMAND = re.compile(r"([a-z-]+):([a-z-]+)")
 _SINGLE_STAGE = {"1F1B": "1f1b", "GPipe": "gpipe"}
+_ASYNC_TP = "--compile.enable-async-tensor-parallel"
+# What settings of old are called now.
+_OLDER = {
+    "--training.batch-size": ("--training.local-batch-size", None),
+    "--training.compile": ("--compile.enable", None),
+    "--parallelism.enable-async-tensor-parallel": (_ASYNC_TP, None),
+    "--experimental.enable-async-tensor-parallel": (_ASYNC_TP, None),
+}
 
 
 def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
@@ -49,34 +58,37 @@ def words_of_table(table: Mapping[str, Any], prefix: str = "--") -> list[str]:
     return words
 
 
-class TorchTitanArguments:
+class TorchTitanReader:
     """The parts of a job as TorchTitan's settings say them; later words count more.
 
-    ``model_name`` is the declared model they name (None: none that is known). ``notes`` and
-    ``unmodelled`` collect what is worth saying on the way.
+    ``model_name`` is the declared model they name (None: none that is known).
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
-        self.notes: list[str] = []
-        self.unmodelled: list[tuple[str, str]] = []
+    title = TITLE
+    software = "torchtitan"
+    # It checks the degrees itself, of which one is what is left over of the GPUs.
+    degrees = 1
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.environment = environment
         plain, chosen = _without_subcommands(words)
         named = Options(plain)
         # The configurations of 0.3 are told by their name.
         self.recent = named.has("--config") or named.has("--module")
         configuration = named.text("--config") or ""
         preset_model, preset = CONFIGURATIONS.get(configuration, (None, ()))
-        self.options = Options([*preset, *plain])
+        self.options = Options([*preset, *plain], _OLDER)
         for name in ("--module", "--config"):
             self.options.has(name)
         if self.recent:
-            self.notes.append(
+            self.options.note(
                 "0.3 computes the loss in pieces: predicted whole, its logits take more memory"
             )
         self._recompute_choice = chosen.get("activation-checkpoint")
         self.model_name = preset_model or self._flavor()
         if self.model_name is None:
             what = f"configuration {configuration}" if configuration else "model"
-            self.notes.append(f"its {what} is not a known one: the model is that of model=")
+            self.options.note(f"its {what} is not a known one: the model is that of model=")
 
     def _flavor(self) -> str | None:
         name = self.options.text("--model.name")
@@ -97,37 +109,35 @@ class TorchTitanArguments:
         value = self.options.whole(f"--parallelism.{name}")
         return default if value is None else value
 
+    def model(self, base: Model) -> Model:
+        """The declared model: settings say no shape."""
+        return base
+
     def recipe(self, model: Model, world: int) -> Recipe:
         """The recipe on ``world`` GPUs.
 
         Raises:
             InputError: for degrees that do not make up the GPUs, or settings that are refused.
         """
-        tp = self._degree("tensor-parallel-degree")
-        pp = self._degree("pipeline-parallel-degree")
-        cp = self._degree("context-parallel-degree")
-        ep = self._degree("expert-parallel-degree")
+        fields = read(ARGUMENTS, "recipe", self.options)
+        tp, pp, cp, ep = (fields.get(name, 1) for name in ("tp", "pp", "cp", "ep"))
         sharded, replicas = self._data_parallel(world, tp * pp * cp)
         if sharded > 1 and replicas > 1:
-            self.unmodelled.append(
-                (
-                    f"{replicas} replicas of {sharded} shards",
-                    "parameters are sharded over all of them",
-                )
+            self.options.assume(
+                f"{replicas} replicas of {sharded} shards",
+                "parameters are sharded over all of them",
             )
-        local = self._local_batch
-        micro = self._degree("pipeline-parallel-microbatch-size") if pp > 1 else local
-        fields: dict[str, Any] = {
-            "tp": tp,
-            "pp": pp,
-            "cp": cp,
-            "ep": ep if model.moe is not None else 1,
+        if pp == 1:
+            fields["micro_batch"] = self._local_batch
+        if model.moe is None:
+            fields["ep"] = 1
+        fields |= {
             "etp": self._expert_tensor_parallel(ep, tp, model),
-            "micro_batch": micro,
             "sp": tp > 1 and self._on("--parallelism.enable-sequence-parallel", True),
             "tp_comm_overlap": self._async_tp() and tp > 1,
             **self._sharding(sharded * cp, replicas, pp),
             **self._pipeline(model, pp),
+            **read_environment(self.environment, "recipe", self.options),
         }
         recipe = Recipe(**fields)
         return replace(recipe, **self._recompute(model, recipe))
@@ -135,8 +145,7 @@ class TorchTitanArguments:
     @property
     def _local_batch(self) -> int:
         batch = self.options.whole("--training.local-batch-size")
-        older = self.options.whole("--training.batch-size")
-        return batch if batch is not None else 8 if older is None else older
+        return 8 if batch is None else batch
 
     def _data_parallel(self, world: int, others: int) -> tuple[int, int]:
         """Shards and replicas; the shards are what is left over unless they are said."""
@@ -164,28 +173,23 @@ class TorchTitanArguments:
         return None if etp == tp else etp
 
     def _async_tp(self) -> bool:
-        names = ("--parallelism", "--compile", "--experimental")
-        wanted = [self._on(f"{name}.enable-async-tensor-parallel", False) for name in names]
-        if any(wanted) and not self._compiled():
-            self.unmodelled.append(
-                ("async tensor parallelism without compile", "its overlap is as if compiled")
+        wanted = self._on(_ASYNC_TP, False)
+        if wanted and not self._compiled():
+            self.options.assume(
+                "async tensor parallelism without compile", "its overlap is as if compiled"
             )
-        return any(wanted)
+        return wanted
 
     def _sharding(self, sharded: int, replicas: int, pp: int) -> dict[str, Any]:
-        policy = self.options.text("--parallelism.fsdp-reshard-after-forward") or "default"
-        require_choice(
-            "--parallelism.fsdp-reshard-after-forward", policy, ("default", "always", "never")
-        )
+        policies = ("default", "always", "never")
+        policy = self.options.text("--parallelism.fsdp-reshard-after-forward", policies)
         if sharded == 1:
             return {"zero_stage": 0, "overlap_grad_reduce": replicas > 1}
-        reshard = policy == "always" or (policy == "default" and pp == 1)
+        reshard = policy == "always" or (policy != "never" and pp == 1)
         if pp > 1 and reshard:
-            self.unmodelled.append(
-                (
-                    "fsdp_reshard_after_forward = always with a pipeline",
-                    "parameters are gathered once a step",
-                )
+            self.options.assume(
+                "fsdp_reshard_after_forward = always with a pipeline",
+                "parameters are gathered once a step",
             )
         stage = 1 if pp > 1 else 3 if reshard else 2
         # FSDP2 always communicates beside computation.
@@ -211,15 +215,15 @@ class TorchTitanArguments:
         for end, fewer in ends.items():
             if fewer > 1:
                 name = f"pipeline_parallel_{end}_stage_less_layers = {fewer}"
-                self.unmodelled.append((name, "that stage has one layer less"))
+                self.options.assume(name, "that stage has one layer less")
         if schedule in _SINGLE_STAGE:
             return {**fields, "schedule": _SINGLE_STAGE[schedule]}
         chunks = 2
         if per_stage is not None:
             chunks = math.ceil((model.num_layers + sum(ends.values())) / per_stage) // pp
         if schedule != "Interleaved1F1B":
-            self.unmodelled.append(
-                (f"pipeline_parallel_schedule = {schedule}", f"Interleaved1F1B, {chunks} parts")
+            self.options.assume(
+                f"pipeline_parallel_schedule = {schedule}", f"Interleaved1F1B, {chunks} parts"
             )
         return {**fields, "vpp": max(1, chunks)}
 
@@ -230,8 +234,8 @@ class TorchTitanArguments:
         if mode in ("none", "full"):
             return {"recompute": mode}
         if mode != "selective":
-            self.unmodelled.append(
-                (f"activation checkpointing: {mode}", "recomputation is selective, by operation")
+            self.options.assume(
+                f"activation checkpointing: {mode}", "recomputation is selective, by operation"
             )
         every = "op" if self.recent else (option or "2")
         if not every.isdigit():
@@ -242,18 +246,16 @@ class TorchTitanArguments:
             return {"recompute": "none"}
         return {"recompute": "full", "recompute_layers": None if layers == chunk else layers}
 
-    def training(self, base: Training, model: Model, replicas: int, recipe: Recipe) -> Training:
+    def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
         """The training; ``replicas`` is the data-parallel size."""
         options = self.options
         batch = options.whole("--training.global-batch-size") or -1
         if batch <= 0:
             batch = self._local_batch * replicas
         elif recipe.pp > 1 and batch > self._local_batch * replicas:
-            self.unmodelled.append(
-                (
-                    f"global_batch_size {batch} in several pipeline runs",
-                    "all micro-batches go through one",
-                )
+            self.options.assume(
+                f"global_batch_size {batch} in several pipeline runs",
+                "all micro-batches go through one",
             )
         length = options.whole("--training.seq-len") or 2048
         steps = options.whole("--training.steps")
@@ -277,12 +279,14 @@ class TorchTitanArguments:
         return "fp32" if width == "float32" else "bf16"
 
     def _compiled(self) -> bool:
-        return self._on("--compile.enable", self._on("--training.compile", False))
+        return self._on("--compile.enable", False)
 
-    def framework(self, base: Framework, model: Model, recipe: Recipe) -> Framework:
+    def framework(
+        self, base: Framework, model: Model, recipe: Recipe, training: Training
+    ) -> Framework:
         """The software with what settings switch in it."""
         components = (self.options.text("--compile.components") or "model,loss").split(",")
-        changes: dict[str, Any] = {}
+        changes = read_environment(self.environment, "framework", self.options)
         if not self._compiled() or "model" not in components:
             changes |= {"fusion": "eager", "fused_norm": False}
         if not self._compiled() or "loss" not in components:
@@ -307,14 +311,7 @@ class TorchTitanArguments:
             for name in _EIGHT_BITS:
                 del not_modelled[name]
                 no_effect.append(name)
-        silent, unmodelled, unknown = self.options.sort_rest(no_effect, not_modelled)
-        return Reading(
-            used=tuple(self.options.used()),
-            no_effect=tuple(silent),
-            not_modelled=(*self.unmodelled, *unmodelled),
-            unknown=tuple(unknown),
-            notes=tuple(self.notes),
-        )
+        return self.options.reading(no_effect, not_modelled)
 
 
 def _without_subcommands(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

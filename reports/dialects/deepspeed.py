@@ -1,0 +1,137 @@
+"""A job in the words of DeepSpeed ZeRO: its JSON, and the Hugging Face model of the same shape.
+
+Keys are those of DeepSpeed 0.19.
+"""
+
+from __future__ import annotations
+
+from trainscout.reports.dialects.setting import Code
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+
+TITLE = "DeepSpeed"
+
+
+def settings_of(job: Job) -> dict[str, object]:
+    """DeepSpeed's configuration of a job that it can run."""
+    recipe, training = job.recipe, job.training
+    name = "SGD" if training.optimizer == "sgd" else "AdamW"
+    zero: dict[str, object] = {
+        "stage": recipe.zero_stage,
+        # What is sharded travels beside computation, as is predicted.
+        "overlap_comm": recipe.zero_stage >= 2 or recipe.overlap_grad_reduce,
+        "contiguous_gradients": True,
+    }
+    made: dict[str, object] = {
+        "train_batch_size": training.global_batch_size,
+        "train_micro_batch_size_per_gpu": recipe.micro_batch,
+        "gradient_accumulation_steps": job.num_micro_batches,
+        "gradient_clipping": 1.0,
+        "zero_optimization": zero,
+    }
+    if name == "AdamW":
+        # PyTorch's own, which needs no compiler where it runs.
+        made["optimizer"] = {"type": name, "params": {"lr": 1e-4, "torch_adam": True}}
+    else:
+        made["optimizer"] = {"type": name, "params": {"lr": 1e-4, "momentum": 0.9}}
+        made["zero_allow_untested_optimizer"] = True
+    if _is_half(job):
+        made[job.precision] = {"enabled": True}
+    if job.framework.accumulate_grads_fp32 and recipe.zero_stage:
+        made["data_types"] = {"grad_accum_dtype": "fp32"}
+    return made
+
+
+def _is_half(job: Job) -> bool:
+    return job.precision in ("bf16", "fp16")
+
+
+def impossible(job: Job) -> tuple[str, ...]:
+    recipe, model = job.recipe, job.model
+    reasons = []
+    if recipe.tp > 1:
+        reasons.append(f"tp={recipe.tp} (ZeRO alone shards data parallelism)")
+    if recipe.pp > 1:
+        reasons.append(f"pp={recipe.pp} (its pipelines want the model as a list of layers)")
+    if recipe.cp > 1:
+        reasons.append(f"cp={recipe.cp} (its sequence parallelism wants its own attention)")
+    if model.moe is not None:
+        reasons.append("model: experts (its expert parallelism wants its own layers)")
+    if model.mla is not None:
+        reasons.append("model: latent attention")
+    if model.num_mtp_layers:
+        reasons.append("model: multi-token prediction")
+    if job.precision not in ("bf16", "fp16", "fp32", "tf32"):
+        reasons.append(f"precision={job.precision}")
+    if model.moe is None and model.mla is None and hugging_face(model) is None:
+        reasons.append("model: no Hugging Face model mixes norm, bias, gate and positions so")
+    return tuple(reasons)
+
+
+def unsupported(job: Job) -> tuple[str, ...]:
+    recipe = job.recipe
+    missing = []
+    if recipe.recompute == "selective":
+        missing.append(
+            "recompute=selective (its models recompute whole layers or nothing: nothing)"
+        )
+    if recipe.recompute_layers is not None:
+        missing.append("recompute_layers (every layer is recomputed)")
+    if recipe.zero_stage and job.dp > 1 and recipe.overlap_param_gather and recipe.zero_stage < 3:
+        missing.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
+    if job.framework.accumulate_grads_fp32 and not recipe.zero_stage and _is_half(job):
+        missing.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
+    if job.training.optimizer == "adam_bf16":
+        missing.append("optimizer=adam_bf16 (moments stay fp32)")
+    if job.precision == "tf32":
+        missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")
+    if job.framework.cuda_graphs:
+        missing.append("CUDA graphs, which framework.cuda_graphs assumes")
+    return tuple(missing)
+
+
+def hugging_face(model: Model) -> tuple[str, dict[str, object]] | None:
+    """The configuration class of Transformers with this model's parts, and its fields."""
+    if model.normalization == "layernorm":
+        gpt2 = not model.gated_mlp and model.position == "learned" and model.linear_bias
+        grouped = model.kv_heads != model.num_heads or model.head_dim is not None
+        return None if not gpt2 or grouped or model.qk_norm else ("GPT2Config", _gpt2(model))
+    if not model.gated_mlp or model.position != "rope" or model.linear_bias or model.dropout:
+        return None
+    fields: dict[str, object] = {
+        "num_hidden_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.kv_heads,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": Code("SEQUENCE"),
+        "tie_word_embeddings": model.tied_embeddings,
+        "head_dim": model.qk_head_dim,
+        "use_cache": False,
+    }
+    if model.qk_norm:
+        return None if model.qkv_bias else ("Qwen3Config", fields)
+    if model.qkv_bias:
+        # Its heads are always as wide as the hidden size divides to.
+        del fields["head_dim"]
+        split = model.qk_head_dim * model.num_heads == model.hidden_size
+        return ("Qwen2Config", fields) if split else None
+    return "LlamaConfig", fields
+
+
+def _gpt2(model: Model) -> dict[str, object]:
+    dropout = 0.1 if model.dropout else 0.0
+    return {
+        "n_layer": model.num_layers,
+        "n_embd": model.hidden_size,
+        "n_inner": model.ffn_hidden_size,
+        "n_head": model.num_heads,
+        "vocab_size": model.vocab_size,
+        "n_positions": Code("SEQUENCE"),
+        "tie_word_embeddings": model.tied_embeddings,
+        "resid_pdrop": dropout,
+        "embd_pdrop": dropout,
+        "attn_pdrop": dropout,
+        "use_cache": False,
+    }

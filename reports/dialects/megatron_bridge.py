@@ -1,0 +1,200 @@
+"""A Megatron-Bridge configuration: Megatron-LM's arguments as fields, in sections.
+
+Names are those of Megatron-Bridge 0.3.1 (``megatron.bridge.training.config``): the argument's,
+with underscores, unless it is renamed here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainscout.reports.dialects import megatron_lm
+from trainscout.reports.dialects.megatron_layers import expert_layers
+from trainscout.reports.dialects.setting import Code, Settings
+from trainscout.simulators.predictor.question.job import Job
+
+TITLE = "Megatron-Bridge"
+Section = dict[str, Any]
+
+_RENAMED = {
+    "num_moe_experts": "--num-experts",
+    "gated_linear_unit": "--swiglu",
+    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
+    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
+    "fp8": "--fp8-format",
+}
+# Which layers have experts, and latent attention, only the specification of a whole block knows.
+_BLOCK_SPEC = Code("partial(get_gpt_decoder_block_spec, use_transformer_engine=True)")
+_DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}
+
+
+def unsupported(job: Job) -> tuple[str, ...]:
+    """What Megatron-Bridge changes that Megatron-Core does not, in words."""
+    if job.recipe.zero_stage >= 2 and job.framework.fused_wgrad:
+        return ("framework.fused_wgrad (it turns it off under Megatron-FSDP)",)
+    return ()
+
+
+def configuration(job: Job) -> dict[str, Section]:
+    """The sections that a job decides, by name."""
+    said = megatron_lm.settings_of(job)
+    return {
+        "model": _model(job, said),
+        "train": _taken(said, "train_iters global_batch_size micro_batch_size"),
+        "optimizer": _optimizer(said),
+        # It has no defaults for weight decay.
+        "scheduler": {
+            "lr_decay_style": "cosine",
+            "start_weight_decay": 0.01,
+            "end_weight_decay": 0.01,
+        },
+        "ddp": {
+            **_switches(said, "use_distributed_optimizer"),
+            "data_parallel_sharding_strategy": said.get(
+                "--data-parallel-sharding-strategy", "no_shard"
+            ),
+            **_switches(said, "use_megatron_fsdp"),
+            "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
+            **_switches(said, "overlap_grad_reduce overlap_param_gather"),
+        },
+        "dist": _switches(said, "use_megatron_fsdp use_tp_pp_dp_mapping"),
+        "comm_overlap": _overlap(said),
+        "mixed_precision": _precision(job, said),
+        # Mock data as long as no blend is given.
+        "dataset": {
+            "random_seed": 1234,
+            **_taken(said, "seq_length"),
+            "blend": None,
+            "split": "99,1,0",
+            "reset_position_ids": False,
+            "reset_attention_mask": False,
+            "eod_mask_loss": False,
+            "dataloader_type": "single",
+        },
+        "tokenizer": _taken(said, "tokenizer_type vocab_size"),
+        "checkpoint": {
+            "save": Code("CHECKPOINTS"),
+            "load": Code("CHECKPOINTS"),
+            "save_interval": Code('int(os.environ.get("SAVE_INTERVAL", "500"))'),
+            "ckpt_format": said.get("--ckpt-format", "torch_dist"),
+        },
+    }
+
+
+def _argument(name: str) -> str:
+    return _RENAMED.get(name, "--" + name.replace("_", "-"))
+
+
+def _taken(said: Settings, names: str) -> Section:
+    """Fields with the values of their arguments, those that are written."""
+    return {name: said[_argument(name)] for name in names.split() if _argument(name) in said}
+
+
+def _switches(said: Settings, names: str) -> Section:
+    return {name: _argument(name) in said for name in names.split()}
+
+
+def _model(job: Job, said: Settings) -> Section:
+    model, recipe = job.model, job.recipe
+    return {
+        **_taken(said, "num_layers hidden_size ffn_hidden_size num_attention_heads seq_length"),
+        "vocab_size": model.vocab_size,
+        "should_pad_vocab": True,
+        **_taken(said, "make_vocab_size_divisible_by"),
+        "share_embeddings_and_output_weights": model.tied_embeddings,
+        **_taken(said, "position_embedding_type normalization"),
+        **_switches(said, "gated_linear_unit"),
+        "activation_func": Code("functional.silu" if model.gated_mlp else "functional.gelu"),
+        # The fused GeLU wants a bias to add.
+        "bias_activation_fusion": model.gated_mlp or model.linear_bias,
+        "bias_dropout_fusion": True,
+        "add_bias_linear": model.linear_bias,
+        "add_qkv_bias": model.qkv_bias,
+        **_switches(said, "qk_layernorm"),
+        "apply_rope_fusion": model.position == "rope" and model.mla is None,
+        **_switches(said, "cross_entropy_loss_fusion"),
+        "cross_entropy_fusion_impl": said.get("--cross-entropy-fusion-impl", "native"),
+        "attention_backend": Code(f"AttnBackend.{said['--attention-backend']}"),
+        "gradient_accumulation_fusion": job.framework.fused_wgrad,
+        **({} if model.dropout else {"attention_dropout": 0.0, "hidden_dropout": 0.0}),
+        **_attention(job, said),
+        **_experts(job, said),
+        **_taken(said, "tensor_model_parallel_size pipeline_model_parallel_size"),
+        "virtual_pipeline_model_parallel_size": recipe.vpp if recipe.vpp > 1 else None,
+        **_taken(said, "context_parallel_size"),
+        **_switches(said, "sequence_parallel"),
+        **_taken(said, "cp_comm_type mtp_num_layers pipeline_model_parallel_layout"),
+        **_taken(said, "num_layers_in_first_pipeline_stage num_layers_in_last_pipeline_stage"),
+        **_taken(said, "account_for_embedding_in_pipeline_split"),
+        **_taken(said, "account_for_loss_in_pipeline_split recompute_granularity"),
+        **_recomputed(said),
+    }
+
+
+def _attention(job: Job, said: Settings) -> Section:
+    model = job.model
+    if model.mla is None:
+        return {"kv_channels": model.qk_head_dim, "num_query_groups": model.kv_heads}
+    return {
+        **_switches(said, "multi_latent_attention"),
+        "q_lora_rank": model.mla.q_lora_rank,
+        **_taken(said, "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"),
+        "transformer_layer_spec": _BLOCK_SPEC,
+    }
+
+
+def _experts(job: Job, said: Settings) -> Section:
+    if job.model.moe is None:
+        return {}
+    by_deepep = job.model.moe.dispatcher == "deepep"
+    return {
+        "transformer_layer_spec": _BLOCK_SPEC,
+        **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size"),
+        "moe_layer_freq": Code(expert_layers(job.model)),
+        **_taken(said, "moe_token_dispatcher_type"),
+        **_switches(said, "moe_grouped_gemm moe_router_fusion"),
+        **_taken(said, "expert_model_parallel_size expert_tensor_parallel_size"),
+        **({"moe_flex_dispatcher_backend": "deepep"} if by_deepep else {}),
+        **_taken(said, "moe_shared_expert_intermediate_size moe_expert_capacity_factor"),
+        **_taken(said, "moe_pad_expert_input_to_capacity"),
+    }
+
+
+def _recomputed(said: Settings) -> Section:
+    if said.get("--recompute-granularity") != "selective":
+        return _taken(said, "recompute_method recompute_num_layers")
+    modules = said.get("--recompute-modules") or ("core_attn",)
+    return {"recompute_modules": list(modules)}  # type: ignore[arg-type]
+
+
+def _optimizer(said: Settings) -> Section:
+    names = "exp_avg_dtype exp_avg_sq_dtype"
+    return {
+        **_taken(said, "optimizer"),
+        "lr": 1e-4,
+        "min_lr": 1e-5,
+        **_switches(said, "use_distributed_optimizer"),
+        **_taken(said, "use_precision_aware_optimizer"),
+        **{name: Code(_DTYPES[str(kind)]) for name, kind in _taken(said, names).items()},
+    }
+
+
+def _overlap(said: Settings) -> Section:
+    blocking = "--no-overlap-p2p-communication" in said
+    return {
+        # Unless told, it turns the latter two on.
+        **_switches(said, "tp_comm_overlap overlap_grad_reduce overlap_param_gather"),
+        **({"overlap_p2p_comm": False, "batch_p2p_comm": True} if blocking else {}),
+        **_taken(said, "overlap_moe_expert_parallel_comm"),
+    }
+
+
+def _precision(job: Job, said: Settings) -> Section:
+    width = next((name for name in ("bf16", "fp16") if f"--{name}" in said), "fp32")
+    return {
+        width: True,
+        "params_dtype": Code(_DTYPES[width]),
+        "pipeline_dtype": Code(_DTYPES[width]),
+        "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
+        **_taken(said, "fp8 fp8_recipe"),
+    }

@@ -1,0 +1,357 @@
+"""The parts of a job as a Megatron-LM command sets them.
+
+An argument that is absent means Megatron's default (core 0.11 to 0.16), and what ``validate_args``
+changes silently (sequence parallelism with tp=1, gradients of bf16 in fp32) is changed here too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainscout.reports.dialects.environment import read_environment
+from trainscout.reports.dialects.megatron_core import FP8
+from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
+from trainscout.reports.dialects.megatron_lm import ARGUMENTS, SHARDING, TITLE
+from trainscout.reports.dialects.options import Options, Reading
+from trainscout.reports.dialects.setting import read
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.model import Mla, Model, Moe
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
+
+_KNOWN = Path(__file__).parent / "megatron_arguments.yaml"
+# What arguments of old are called now, and the value that they stand for.
+_OLDER = {
+    "--encoder-num-layers": ("--num-layers", None),
+    "--encoder-seq-length": ("--seq-length", None),
+    "--use-rotary-position-embeddings": ("--position-embedding-type", "rope"),
+    "--recompute-activations": ("--recompute-granularity", "selective"),
+    "--use-custom-fsdp": ("--use-megatron-fsdp", None),
+    "--enable-cuda-graph": ("--cuda-graph-impl", "local"),
+    "--external-cuda-graph": ("--cuda-graph-impl", "local"),
+}
+# Vocabularies that the name of a tokenizer implies.
+_VOCABULARIES = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
+
+
+class MegatronReader:
+    """Reads one command.
+
+    A ``whole`` one describes a model, and what it leaves out is Megatron's default. Arguments
+    without the model's layers are an excerpt: the model, the batch and the precision are as
+    declared where they are not said.
+    """
+
+    title = TITLE
+    model_name: str | None = None
+    software: str | None = None
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.options = Options(words, _OLDER)
+        self.environment = environment
+        self._layers = self.options.whole("--num-layers")
+        self._length = self.options.whole("--seq-length")
+        self.whole = self._layers is not None
+        if not self.whole:
+            self.options.note(
+                "no --num-layers: model, batch and precision are as declared where none is said"
+            )
+
+    def model(self, base: Model) -> Model:
+        """The model; ``base`` gives what no argument says.
+
+        Raises:
+            InputError: for a value that Megatron would refuse, or a size that is missing.
+        """
+        options = self.options
+        fields = read(ARGUMENTS, "model", options) | self._attention_groups() | self._dropout()
+        if not fields.get("linear_bias", True):
+            fields.setdefault("qkv_bias", False)
+        if options.has("--quick-geglu"):
+            options.assume("--quick-geglu", "the activation costs as much as SwiGLU")
+            fields["gated_mlp"] = True
+        vocabulary = self._vocabulary(base)
+        if self._layers is None:
+            return replace(base, **(fields | vocabulary))
+        hidden, heads = fields.get("hidden_size"), fields.get("num_heads")
+        if hidden is None or heads is None:
+            name = "--hidden-size" if hidden is None else "--num-attention-heads"
+            raise InputError(name, "", "is missing beside --num-layers", "a whole number")
+        # Megatron keeps a gated MLP's parameters near those of the plain one.
+        width = int(4 * hidden * 2 / 3 / 64) * 64 if fields.get("gated_mlp") else 4 * hidden
+        fields.setdefault("ffn_hidden_size", width)
+        latent = options.has("--multi-latent-attention")
+        # What is as it would be anyway is left out, as declarations do.
+        for name, usual in (("head_dim", hidden / heads), ("num_query_groups", heads)):
+            if latent or fields.get(name) == usual:
+                fields[name] = None
+        length = options.whole("--max-position-embeddings") or self._length
+        fields |= vocabulary | {
+            "name": base.name,
+            "source": base.source,
+            "sequence_length": length or base.sequence_length,
+            "moe": self._experts(self._layers, fields["ffn_hidden_size"]),
+            "mla": Mla(**read(ARGUMENTS, "model.mla", options)) if latent else None,
+        }
+        return Model(**fields)
+
+    def _attention_groups(self) -> dict[str, Any]:
+        groups = self.options.whole("--num-query-groups")
+        if self.options.has("--group-query-attention"):
+            return {"num_query_groups": 1 if groups is None else groups}
+        if groups is not None:
+            self.options.note("--num-query-groups counts only beside --group-query-attention")
+        return {}
+
+    def _dropout(self) -> dict[str, Any]:
+        """Both kinds have a probability of 0.1 unless said otherwise."""
+        given = [self.options.number(f"--{kind}-dropout") for kind in ("attention", "hidden")]
+        if given == [None, None]:
+            return {}
+        attention, hidden = (value is None or value > 0 for value in given)
+        if attention != hidden:
+            argument = f"dropout of {'attention' if attention else 'hidden states'} alone"
+            self.options.assume(argument, "attention and hidden states both have dropout")
+        return {"dropout": attention or hidden}
+
+    def _vocabulary(self, base: Model) -> dict[str, Any]:
+        options = self.options
+        tokenizer = options.text("--tokenizer-type")
+        size, padded = options.whole("--vocab-size"), options.whole("--padded-vocab-size")
+        if padded is not None:
+            return {"vocab_size": padded, "vocab_multiple": 1}
+        if size is not None and tokenizer in ("NullTokenizer", "NullMultimodalTokenizer"):
+            return {"vocab_size": size + 1}
+        size = _VOCABULARIES.get(tokenizer or "", size)
+        if size is None and self.whole:
+            options.note(
+                f"the arguments do not say the vocabulary: {base.vocab_size:,}, that of "
+                f"model={base.name} (model.vocab_size= to change it)"
+            )
+        return {"vocab_size": base.vocab_size if size is None else size}
+
+    def _experts(self, layers: int, ffn_hidden_size: int) -> Moe | None:
+        options = self.options
+        if not options.whole("--num-experts"):
+            return None
+        fields = {"ffn_hidden_size": ffn_hidden_size} | read(ARGUMENTS, "model.moe", options)
+        fields |= read_expert_layers(options, layers)
+        capacity = fields.get("capacity_factor")
+        padded = options.has("--moe-pad-expert-input-to-capacity")
+        if capacity is not None and capacity < 0:
+            fields["capacity_factor"] = None
+        elif capacity is not None and not padded:
+            argument = f"--moe-expert-capacity-factor {capacity:g}"
+            options.assume(argument, "experts are padded to it")
+        if not options.has("--moe-grouped-gemm"):
+            instead = "a rank's experts run as one grouped product all the same"
+            options.assume("no --moe-grouped-gemm", instead)
+        if options.has("--moe-router-force-load-balancing"):
+            options.note("experts are forced to equal loads, as is predicted")
+        named = options.has("--moe-enable-deepep")
+        backend = options.text("--moe-flex-dispatcher-backend")
+        if fields["dispatcher"] == "deepep" and not named and backend is None:
+            options.assume("--moe-token-dispatcher-type flex", "its exchange is DeepEP's")
+        return Moe(**fields)
+
+    @property
+    def degrees(self) -> int:
+        """Ranks of one data-parallel replica."""
+        fields = read(ARGUMENTS, "recipe", self.options)
+        return math.prod(fields.get(name, 1) for name in ("tp", "pp", "cp"))
+
+    def recipe(self, model: Model, world: int) -> Recipe:
+        """The recipe on ``world`` GPUs, whose number no argument depends on.
+
+        Raises:
+            InputError: for what Megatron would refuse.
+        """
+        options = self.options
+        fields = read(ARGUMENTS, "recipe", options)
+        tp, pp = fields.get("tp", 1), fields.get("pp", 1)
+        if fields.get("sp") and tp == 1:
+            options.note("--sequence-parallel does nothing with one tensor-parallel rank")
+            fields["sp"] = False
+        if "micro_batch" not in fields and self.whole:
+            problem = "is missing, and Megatron has no default for it"
+            raise InputError("--micro-batch-size", "", problem)
+        if fields.get("etp") == tp or model.moe is None:
+            fields["etp"] = None
+        fields |= self._context_exchange() | self._chunks(model, pp, fields)
+        fields |= self._recompute() | self._sharding(fields)
+        fields |= read_environment(self.environment, "recipe", options)
+        return Recipe(**fields)
+
+    def _context_exchange(self) -> dict[str, Any]:
+        kinds = self.options.texts("--cp-comm-type")
+        if not kinds:
+            return {}
+        if len(set(kinds)) == 1 and kinds[0] in ("p2p", "a2a"):
+            return {"cp_comm_type": kinds[0]}
+        taken = "a2a" if all(kind.startswith("a2a") for kind in kinds) else "p2p"
+        self.options.assume(f"--cp-comm-type {' '.join(kinds)}", f"all of it is {taken}")
+        return {"cp_comm_type": taken}
+
+    def _chunks(self, model: Model, pp: int, ends: Mapping[str, Any]) -> dict[str, Any]:
+        """Chunks of a stage, and a split that is laid out; ``ends`` has one that is counted."""
+        options = self.options
+        text = options.text(LAYOUT)
+        per_chunk = options.whole("--num-layers-per-virtual-pipeline-stage")
+        chunks = options.whole("--num-virtual-stages-per-pipeline-rank")
+        if text is not None:
+            return read_layout(options, text, model, pp)
+        if per_chunk is None or chunks is not None:
+            return {"vpp": chunks or 1}
+        layers = model.num_layers
+        layers += len({"embedding_as_layer", "loss_as_layer"}.intersection(ends))
+        fixed = {"first_stage_layers", "last_stage_layers"}.intersection(ends)
+        if fixed or layers % pp or (layers // pp) % per_chunk:
+            raise InputError(
+                "--num-layers-per-virtual-pipeline-stage",
+                per_chunk,
+                f"does not divide the {layers} layers over {pp} stages",
+                "--num-virtual-stages-per-pipeline-rank",
+            )
+        return {"vpp": layers // pp // per_chunk}
+
+    def _recompute(self) -> dict[str, Any]:
+        options = self.options
+        kind = options.text("--recompute-granularity", ("full", "selective"))
+        method = options.text("--recompute-method", ("uniform", "block"))
+        layers = options.whole("--recompute-num-layers")
+        modules = options.texts("--recompute-modules") or []
+        if options.has("--moe-layer-recompute"):
+            kind, modules = kind or "selective", [*modules, "moe"]
+        if kind is None:
+            return {}
+        if kind == "selective":
+            chosen = "+".join(modules)
+            default = chosen in ("", "core_attn")
+            return {"recompute": kind, "recompute_modules": None if default else chosen}
+        if method is None or layers is None:
+            missing = "--recompute-method" if method is None else "--recompute-num-layers"
+            raise InputError(missing, "", "is missing beside --recompute-granularity full")
+        if method == "uniform" and layers > 1:
+            options.assume(
+                f"--recompute-method uniform --recompute-num-layers {layers}",
+                "the input of every layer is kept, and each layer is recomputed alone",
+            )
+        return {"recompute": kind, "recompute_layers": layers if method == "block" else None}
+
+    def _sharding(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        options = self.options
+        stage = 1 if options.has("--use-distributed-optimizer") else 0
+        strategy = options.text("--data-parallel-sharding-strategy", SHARDING) or "no_shard"
+        if options.has("--use-megatron-fsdp"):
+            stage = SHARDING.index(strategy)
+        elif options.has("--use-torch-fsdp2"):
+            stage = 2 if options.has("--torch-fsdp2-no-reshard-after-forward") else 3
+        # What is sharded travels beside computation, whether asked for or not.
+        reduces = stage < 3 and asked.get("overlap_grad_reduce", False)
+        return {
+            "zero_stage": stage,
+            "overlap_grad_reduce": stage == 2 or reduces,
+            "overlap_param_gather": stage < 3 and asked.get("overlap_param_gather", False),
+        }
+
+    def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
+        """The training; ``replicas`` is the data-parallel size."""
+        options = self.options
+        batch = options.whole("--global-batch-size")
+        if batch is None and not self.whole:
+            batch = base.global_batch_size
+        if batch is None:
+            batch = recipe.micro_batch * replicas
+            options.note(
+                f"no --global-batch-size: Megatron takes one micro-batch a replica, {batch}"
+            )
+        length = self._length or base.sequence_length or model.sequence_length
+        tokens = base.tokens
+        iterations, samples = options.whole("--train-iters"), options.whole("--train-samples")
+        if iterations is not None:
+            tokens = float(iterations * batch * length)
+        elif samples is not None:
+            tokens = float(samples * length)
+        return replace(
+            base,
+            global_batch_size=batch,
+            tokens=tokens,
+            sequence_length=None if length == model.sequence_length else length,
+            precision=self._precision(base.precision),
+            optimizer=self._optimizer(),
+        )
+
+    def _precision(self, declared: str) -> str:
+        options = self.options
+        half = next((name for name in ("bf16", "fp16") if options.has(f"--{name}")), None)
+        eight = options.text("--fp8-format") is not None
+        known = {scaling: precision for precision, (scaling, _) in FP8.items()}
+        scaling = options.text("--fp8-recipe", (*known, "blockwise", "custom")) or "delayed"
+        if half is None and self.whole:
+            options.note("neither --bf16 nor --fp16: Megatron trains in fp32")
+        if not eight:
+            return half or ("fp32" if self.whole else declared)
+        if scaling not in known:
+            options.assume(f"--fp8-recipe {scaling}", "one scale a tensor, of its own")
+        return known.get(scaling, "fp8_current")
+
+    def _optimizer(self) -> str:
+        options = self.options
+        kind = options.text("--optimizer") or "adam"
+        if kind not in ("adam", "sgd"):
+            options.assume(f"--optimizer {kind}", "the optimizer is Adam")
+            kind = "adam"
+        aware = options.has("--use-precision-aware-optimizer")
+        names = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
+        moments = [options.text(name) or "fp32" for name in names]
+        if not aware or moments == ["fp32", "fp32"]:
+            return kind
+        if moments != ["bf16", "bf16"]:
+            options.assume("moments in " + " and ".join(moments), "both moments are in bf16")
+        return "adam_bf16"
+
+    def framework(
+        self, base: Framework, model: Model, recipe: Recipe, training: Training
+    ) -> Framework:
+        """The software with what arguments switch in it."""
+        options = self.options
+        fields = read(ARGUMENTS, "framework", options) | self._graphs()
+        main = options.text("--main-grads-dtype", ("fp32", "bf16")) or "fp32"
+        # Megatron turns it on by itself where parameters have the range of fp32 but not its bits.
+        in_32_bits = training.precision != "fp16" and main == "fp32"
+        fields.setdefault("accumulate_grads_fp32", in_32_bits)
+        backends = ("flash", "fused", "unfused", "local", "auto")
+        backend = options.text("--attention-backend", backends)
+        if backend in ("unfused", "local"):
+            fields["attention"] = "unfused"
+        elif backend is not None and base.attention == "unfused":
+            fields["attention"] = "flash"
+        fused = options.has("--cross-entropy-loss-fusion")
+        if options.text("--cross-entropy-fusion-impl", ("native", "te")) == "te" and fused:
+            fields["cross_entropy"] = "in_place"
+        fields |= read_environment(self.environment, "framework", options)
+        return replace(base, **fields)
+
+    def _graphs(self) -> dict[str, Any]:
+        options = self.options
+        impl = options.text("--cuda-graph-impl", ("none", "local", "transformer_engine"))
+        scope = options.texts("--cuda-graph-scope") or ["full"]
+        if impl in (None, "none"):
+            return {}
+        if not set(scope) <= {"full", "full_iteration"}:
+            options.assume(f"--cuda-graph-scope {' '.join(scope)}", "graphs hold whole layers")
+        return {"cuda_graphs": True}
+
+    def reading(self) -> Reading:
+        """What became of every argument; call it last."""
+        known = yaml.safe_load(_KNOWN.read_text("utf-8"))
+        # What belongs to parts that this model has not was not read.
+        no_effect = [*known["no_effect"], *(row.name for row in ARGUMENTS)]
+        return self.options.reading(no_effect, known["not_modelled"])

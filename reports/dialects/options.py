@@ -1,0 +1,191 @@
+"""A launch command's options: which were read, with which values, and what became of the rest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import InputError
+
+# In a word of a script, stands on both sides of an expansion whose value is not known.
+MARK = "\x00"
+# Names of launch arguments share most of their words: only nearly equal ones are mistyped.
+_SLIP = 0.85
+
+
+def is_known(word: str) -> bool:
+    return MARK not in word
+
+
+def shown(word: str) -> str:
+    """A word with what is not known as it was written."""
+    return word.replace(MARK, "")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """An argument that the framework is not known to have, and the nearest that it has."""
+
+    argument: str
+    nearest: str | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What became of each argument.
+
+    ``used`` say something of the job; ``no_effect`` have none on a step's time and memory;
+    ``not_modelled`` (argument and what is assumed instead) may have, and the prediction is made
+    without; ``unknown`` are not the framework's. ``notes`` say how gaps were filled.
+    """
+
+    used: tuple[str, ...]
+    no_effect: tuple[str, ...]
+    not_modelled: tuple[tuple[str, str], ...]
+    unknown: tuple[Unknown, ...]
+    notes: tuple[str, ...]
+
+
+class Options:
+    """``--name value ...`` and ``--name=value`` as a framework's parser takes them; the last of
+    equal names counts. Reading an option marks it as used; ``notes`` and ``assumed`` (argument,
+    and what is assumed instead) collect what is worth saying on the way.
+
+    ``older`` maps names of old to what they are called now, and to the value that they stand for
+    (None: their own)."""
+
+    def __init__(
+        self, words: Iterable[str], older: Mapping[str, tuple[str, str | None]] | None = None
+    ) -> None:
+        self.notes: list[str] = []
+        self.assumed: list[tuple[str, str]] = []
+        self._values: dict[str, list[str]] = {}
+        self._used: set[str] = set()
+        self._valued: set[str] = set()
+        self._asked: set[str] = set(older or ())
+        # Under which name each option was given, and what it stands for.
+        self._meant: dict[str, tuple[str, list[str]]] = {}
+        self._stray: list[str] = []
+        current: list[str] | None = None
+        for word in words:
+            if word.startswith("--") and len(word) > 2:
+                name, equals, value = word.partition("=")
+                current = self._values[name] = [value] if equals else []
+            elif current is not None:
+                current.append(word)
+            else:
+                self._stray.append(shown(word))
+        for name, (now, fixed) in (older or {}).items():
+            if name in self._values and (fixed is not None or now not in self._values):
+                self._meant[now] = name, self._values[name] if fixed is None else [fixed]
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def assume(self, argument: str, instead: str) -> None:
+        """Say that a prediction is made as if ``argument`` were ``instead``."""
+        self.assumed.append((argument, instead))
+
+    def has(self, name: str) -> bool:
+        """Whether an option was given at all."""
+        self._asked.add(name)
+        given = {name, self._meant.get(name, (name,))[0]} & set(self._values)
+        self._used |= given
+        return bool(given)
+
+    def texts(self, name: str) -> list[str] | None:
+        """All values of an option; None when it was not given.
+
+        Raises:
+            InputError: for a value that depends on a variable that nothing sets.
+        """
+        if not self.has(name):
+            return None
+        name, values = self._meant.get(name) or (name, self._values[name])
+        self._valued.add(name)
+        for value in values:
+            if not is_known(value):
+                raise InputError(
+                    name,
+                    shown(value),
+                    "depends on what the script does not set",
+                    "a value; set variables before the command: NAME=value python explain.py ...",
+                )
+        return values
+
+    def text(self, name: str, choices: Collection[str] | None = None) -> str | None:
+        """The one value of an option; None when it was not given.
+
+        Raises:
+            InputError: when it has none, or one that is not among ``choices``.
+        """
+        values = self.texts(name)
+        if values is None:
+            return None
+        if not values:
+            raise InputError(name, "", "has no value")
+        if choices is not None and values[0] not in choices:
+            raise InputError(name, values[0], "is not a known choice", choices)
+        return values[0]
+
+    def whole(self, name: str) -> int | None:
+        """A whole number; None when the option was not given."""
+        text = self.text(name)
+        try:
+            return None if text is None else int(text)
+        except ValueError:
+            raise InputError(name, text, "is not a whole number") from None
+
+    def number(self, name: str) -> float | None:
+        text = self.text(name)
+        try:
+            return None if text is None else float(text)
+        except ValueError:
+            raise InputError(name, text, "is not a number") from None
+
+    def reading(self, no_effect: Collection[str], not_modelled: Mapping[str, str]) -> Reading:
+        """What became of every option; call it last.
+
+        Those that were not read are without effect, or not modelled (with what is assumed
+        instead); names that end in ``*`` stand for a beginning. Others are unknown."""
+        silent: list[str] = []
+        unmodelled = list(self.assumed)
+        unknown = [Unknown(word, None) for word in self._stray]
+        names = [name for name in (*no_effect, *not_modelled) if not name.endswith("*")]
+        for name in self._values:
+            if name in self._used:
+                if name not in self._valued:
+                    # More arguments behind a switch, from a variable that nothing sets.
+                    unset = (word for word in self._values[name] if not is_known(word))
+                    unknown += [Unknown(shown(word), None) for word in unset]
+                continue
+            if self._values[name] == ["false"]:
+                # A switch of a file that is off.
+                silent.append(self._words(name))
+            elif (entry := _entry(name, not_modelled)) is not None:
+                unmodelled.append((self._words(name), not_modelled[entry]))
+            elif _entry(name, no_effect) is not None:
+                silent.append(self._words(name))
+            else:
+                nearest = difflib.get_close_matches(name, [*names, *self._asked], 1, _SLIP)
+                unknown.append(Unknown(self._words(name), next(iter(nearest), None)))
+        return Reading(
+            used=tuple(self._words(name) for name in self._values if name in self._used),
+            no_effect=tuple(silent),
+            not_modelled=tuple(unmodelled),
+            unknown=tuple(unknown),
+            notes=tuple(self.notes),
+        )
+
+    def _words(self, name: str) -> str:
+        """An option with its values, as written."""
+        return " ".join([name, *map(shown, self._values[name])])
+
+
+def _entry(name: str, entries: Collection[str]) -> str | None:
+    """The entry that stands for an option: itself, else the longest beginning."""
+    if name in entries:
+        return name
+    beginnings = [each for each in entries if each.endswith("*") and name.startswith(each[:-1])]
+    return max(beginnings, key=len, default=None)

@@ -1,0 +1,132 @@
+"""Settings of a framework, each one field of a job or a function of it, as rows of a table.
+
+A dialect is such a table. What it writes of a job, and what it reads back where a setting is one
+field, both follow from its rows; where several settings and fields go together, a dialect has a
+function for either way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from trainscout.reports.dialects.options import Options
+from trainscout.simulators.predictor.question.job import Job
+
+
+@dataclass(frozen=True)
+class Code:
+    """Source text that stands as it is, where other values stand as Python writes them."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+Value = bool | int | float | str | tuple[str, ...] | None
+Settings = dict[str, Value]
+"""Values by the framework's names, in the order that they are written in; a switch is True."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. What comes out as None, 0, empty or the other state of a switch is not
+    written; a setting that is not given says nothing, or ``default``."""
+
+    name: str
+    """As the framework has it: ``--num-layers``."""
+    source: str | Callable[[Job], Value]
+    """The field of a job that it is (``model.moe.top_k``), or what is written of a job."""
+    values: Mapping[str, str] | None = None
+    """The framework's words by ours, for a choice."""
+    near: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    """Its words that are none of ours: the nearest, and what is assumed (None: the same)."""
+    on: bool = True
+    """What a switch says of its field."""
+    default: Any = None
+    """What the framework takes without it, where that is not the field's default."""
+    when: Callable[[Job], bool] = lambda job: True
+    """Whether it means anything to a job, and is written."""
+
+    def write(self, job: Job) -> Value:
+        if not self.when(job):
+            return None
+        if not isinstance(self.source, str):
+            return self.source(job)
+        value: Value = value_at(job, self.source)
+        if isinstance(value, bool):
+            return value == self.on
+        return value if self.values is None or value is None else self.values[str(value)]
+
+    def read(self, options: Options) -> Any:
+        """The field's value; None: nothing is said of it.
+
+        Raises:
+            InputError: for a value that is no such number or choice.
+        """
+        assert isinstance(self.source, str)
+        kind = _kind(self.source)
+        value: Any = None
+        if kind is bool:
+            value = self.on if options.has(self.name) else None
+        elif self.values is not None:
+            value = self._choice(options, self.values)
+        else:
+            value = options.whole(self.name) if kind is int else options.number(self.name)
+        return self.default if value is None else value
+
+    def _choice(self, options: Options, values: Mapping[str, str]) -> str | None:
+        ours = {theirs: value for value, theirs in values.items()}
+        text = options.text(self.name, (*ours, *self.near))
+        if text is None or text in ours:
+            return None if text is None else ours[text]
+        value, assumed = self.near[text]
+        if assumed is not None:
+            options.assume(f"{self.name} {text}", assumed)
+        return value
+
+
+def write(table: Iterable[Setting], job: Job) -> Settings:
+    """What a job sets, in the table's order."""
+    made = {row.name: row.write(job) for row in table}
+    return {name: value for name, value in made.items() if value}
+
+
+def read(table: Iterable[Setting], part: str, options: Options) -> dict[str, Any]:
+    """Fields of one part of a job (``recipe``, ``model.moe``) that options say something of."""
+    found = {}
+    for row in table:
+        parent, _, name = row.source.rpartition(".") if isinstance(row.source, str) else ("",) * 3
+        if parent == part and (value := row.read(options)) is not None:
+            found[name] = value
+    return found
+
+
+def command_words(settings: Settings) -> list[tuple[str, ...]]:
+    """Settings as groups of one option with its values."""
+    return [
+        (name, *(() if value is True else value if isinstance(value, tuple) else (str(value),)))
+        for name, value in settings.items()
+    ]
+
+
+def value_at(job: Job, path: str) -> Any:
+    """A field of a job; None where a part on the way is left out."""
+    value: Any = job
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
+@functools.cache
+def _kind(path: str) -> Any:
+    """The type that a field is declared with, without None."""
+    kind: Any = Job
+    for name in path.split("."):
+        declared = get_type_hints(kind)[name]
+        kind = next((each for each in get_args(declared) if each is not NoneType), declared)
+    return kind

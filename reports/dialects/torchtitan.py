@@ -1,0 +1,182 @@
+"""TorchTitan's settings (0.3), each with the field of a job that it is or how it follows from one.
+
+The model is no setting: it is a Python module. ``torchtitan_reader`` reads what the table says of
+single fields, what several settings say together, and what the files of 2025 said.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainscout.reports.dialects.setting import Setting, Settings, write
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+
+TITLE = "TorchTitan"
+
+
+def settings_of(job: Job) -> Settings:
+    """The settings of a valid job, by name; the choice of recomputation is not one of them."""
+    return write(ARGUMENTS, job)
+
+
+def _missing_parts(model: Model) -> tuple[str, ...]:
+    """Parts of a model that none of TorchTitan's models has."""
+    parts = (
+        (model.position != "rope", f"position={model.position} (it has rope only)"),
+        (model.normalization != "rmsnorm", f"normalization={model.normalization}"),
+        (not model.gated_mlp, "an MLP without gate"),
+        (model.linear_bias, "biases of linear layers"),
+        (model.qkv_bias, "biases of queries, keys and values"),
+        (model.dropout, "dropout"),
+        (model.num_mtp_layers > 0, "multi-token prediction"),
+        (model.mla is not None and model.tied_embeddings, "latent attention, embeddings tied"),
+    )
+    return tuple(f"model: {words}" for missing, words in parts if missing)
+
+
+def impossible(job: Job) -> tuple[str, ...]:
+    """Why TorchTitan cannot run the job, in words."""
+    recipe = job.recipe
+    reasons = list(_missing_parts(job.model))
+    if job.precision in ("fp16", "fp8", "fp8_current", "mxfp8"):
+        reasons.append(
+            f"precision={job.precision} (it trains in bf16 or fp32; its converters scale 8 bits "
+            "otherwise)"
+        )
+    if recipe.ep > 1 and job.etp > 1:
+        reasons.append(f"etp={job.etp} with ep={recipe.ep} (it spreads whole experts)")
+    if job.model.moe is not None and recipe.ep == 1 and job.etp != recipe.tp:
+        reasons.append(f"etp={job.etp} with tp={recipe.tp} and ep=1 (tp cuts experts too)")
+    if recipe.zero_stage == 0 and recipe.ep > 1 and recipe.cp * recipe.tp % recipe.ep:
+        reasons.append(f"ep={recipe.ep} over replicas that zero_stage=0 keeps whole")
+    if recipe.cp > 1 and recipe.cp_comm_type == "a2a":
+        reasons.append("cp_comm_type=a2a (it gathers keys and values)")
+    return tuple(reasons)
+
+
+def unsupported(job: Job) -> tuple[str, ...]:
+    """What the recipe asks for and TorchTitan does otherwise, in words."""
+    recipe, moe = job.recipe, job.model.moe
+    modules = recipe.recompute_modules or "core_attn"
+    missing = []
+    if recipe.recompute == "selective" and modules != "operations":
+        missing.append(f"recompute_modules={modules} (it recomputes by operation: operations)")
+    if recipe.recompute_layers is not None or recipe.recompute_taper:
+        missing.append("recompute_layers, recompute_taper (it recomputes every layer)")
+    if recipe.zero_stage == 1 and recipe.pp == 1:
+        missing.append("zero_stage=1 (FSDP2 shards gradients too, every micro-batch)")
+    if recipe.zero_stage == 0 and recipe.cp > 1:
+        missing.append("zero_stage=0 with cp > 1 (it shards over context-parallel ranks)")
+    if recipe.zero_stage == 1 and job.dp > 1 and not recipe.overlap_grad_reduce:
+        missing.append("overlap_grad_reduce=false (FSDP2 always overlaps)")
+    if recipe.use_tp_pp_dp_mapping and recipe.pp > 1:
+        missing.append("use_tp_pp_dp_mapping (stages of a pipeline lie apart)")
+    if recipe.overlap_moe_expert_parallel_comm:
+        missing.append("overlap_moe_expert_parallel_comm")
+    if moe is not None and moe.capacity_factor is not None:
+        missing.append("moe.capacity_factor (it drops no token)")
+    if moe is not None and moe.dispatcher == "allgather":
+        missing.append("moe.dispatcher=allgather (alltoall takes its place)")
+    if job.precision == "tf32":
+        missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
+    if job.framework.cuda_graphs and not _has_cuda_graphs(job):
+        missing.append("CUDA graphs under pipelines or experts")
+    return tuple(missing)
+
+
+def equal_chunks(job: Job) -> int | None:
+    """Layers of every chunk of the pipeline, where they are all alike."""
+    counts = {layers for chunks in job.layers_per_chunk for layers in chunks}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _has_cuda_graphs(job: Job) -> bool:
+    """Whether steps run as CUDA graphs, which it refuses under pipelines and for experts."""
+    return job.framework.cuda_graphs and job.recipe.pp == 1 and job.model.moe is None
+
+
+def _is_pipeline(job: Job) -> bool:
+    return job.recipe.pp > 1
+
+
+def _is_even(job: Job) -> bool:
+    return _is_pipeline(job) and equal_chunks(job) is not None
+
+
+def _is_sharded(job: Job) -> bool:
+    return job.recipe.zero_stage > 0
+
+
+def _local_batch(job: Job) -> int:
+    # A pipeline cuts its replica's whole share; without one, shares are accumulated.
+    return job.recipe.micro_batch * (job.num_micro_batches if _is_pipeline(job) else 1)
+
+
+def _schedule(job: Job) -> str:
+    if job.recipe.vpp > 1:
+        return "Interleaved1F1B"
+    return {"1f1b": "1F1B", "gpipe": "GPipe"}[job.recipe.schedule]
+
+
+ARGUMENTS: tuple[Setting, ...] = (
+    Setting("--training.local-batch-size", _local_batch),
+    Setting("--training.global-batch-size", "training.global_batch_size"),
+    Setting("--training.seq-len", lambda job: job.sequence_length),
+    Setting(
+        "--training.steps",
+        lambda job: max(1, math.ceil(job.training.tokens / job.tokens_per_step)),
+    ),
+    Setting(
+        "--training.mixed-precision-param",
+        lambda job: "float32" if job.precision in ("fp32", "tf32") else "bfloat16",
+    ),
+    Setting("--training.disable-cuda-graphs", lambda job: not _has_cuda_graphs(job)),
+    Setting(
+        "--parallelism.data-parallel-replicate-degree",
+        lambda job: 1 if _is_sharded(job) else job.dp,
+    ),
+    Setting(
+        "--parallelism.data-parallel-shard-degree",
+        lambda job: job.dp if _is_sharded(job) else 1,
+    ),
+    Setting(
+        "--parallelism.fsdp-reshard-after-forward",
+        lambda job: "always" if job.recipe.zero_stage == 3 else "never",
+    ),
+    Setting("--parallelism.tensor-parallel-degree", "recipe.tp"),
+    Setting("--parallelism.context-parallel-degree", "recipe.cp"),
+    Setting("--parallelism.pipeline-parallel-degree", "recipe.pp"),
+    # The default of 0.3 fails in FSDP with PyTorch 2.13.
+    Setting("--parallelism.spmd-backend", lambda job: "partial_dtensor"),
+    Setting(
+        "--parallelism.no-enable-sequence-parallel",
+        lambda job: job.recipe.tp > 1 and not job.recipe.sp,
+    ),
+    Setting(
+        "--parallelism.expert-parallel-degree",
+        "recipe.ep",
+        when=lambda job: job.model.moe is not None,
+    ),
+    Setting("--parallelism.pipeline-parallel-schedule", _schedule, when=_is_pipeline),
+    Setting(
+        "--parallelism.pipeline-parallel-microbatch-size",
+        "recipe.micro_batch",
+        when=_is_pipeline,
+    ),
+    Setting("--parallelism.pipeline-parallel-layers-per-stage", equal_chunks, when=_is_even),
+    # Unless told, it counts the embedding and the head as a layer each.
+    Setting(
+        "--parallelism.pipeline-parallel-first-stage-less-layers",
+        lambda job: "0",
+        when=_is_even,
+    ),
+    Setting(
+        "--parallelism.pipeline-parallel-last-stage-less-layers", lambda job: "0", when=_is_even
+    ),
+    Setting(
+        "--compile.enable",
+        lambda job: job.framework.fusion != "eager" or job.recipe.tp_comm_overlap,
+    ),
+    Setting("--compile.enable-async-tensor-parallel", "recipe.tp_comm_overlap"),
+)
