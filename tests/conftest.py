@@ -7,11 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.browser import Opened, OpenPage, chromium, chromium_path, open_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+# Few and always the same examples on each change, many and new ones with
+# --hypothesis-profile=deep. Tests that need more or fewer say so by a share of these.
+_ANY_SPEED = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+settings.register_profile(
+    "quick", max_examples=25, derandomize=True, deadline=None, suppress_health_check=_ANY_SPEED
+)
+settings.register_profile(
+    "deep", max_examples=500, deadline=None, suppress_health_check=_ANY_SPEED
+)
+settings.load_profile("quick")
 
 
 # Playwright keeps an event loop running in this thread, which would be in the way of other tests.

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.optimizer.fake_simulator import SPACE, declared
@@ -73,7 +73,6 @@ def test_a_knob_that_does_not_matter_collapses():
     assert space.point(tuple(raw))["vpp"] == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_collapsing_is_idempotent_and_keeps_the_recipe(data):
     space = compile_space(SPACE, declared())

@@ -5,7 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.planning.goodput import Reliability, best_interval_s, expected_stretch, goodput
@@ -53,7 +53,6 @@ def test_the_expectation_is_the_mean_of_played_runs(interval_s, write_s, lost_s,
     assert spread < 0.01 * expected
 
 
-@settings(deadline=None)  # the first call imports scipy
 @given(
     write_s=st.floats(1, 600),
     mtbf_s=st.floats(600, 1e7),
@@ -66,7 +65,6 @@ def test_no_other_interval_is_better(write_s, mtbf_s, factor):
     assert best <= expected_stretch(other_s, write_s, 0, mtbf_s) * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(write_s=st.floats(1, 100), rarity=st.floats(1e3, 1e6))
 def test_frequent_enough_checkpoints_follow_young_and_daly(write_s, rarity):
     mtbf_s = write_s * rarity

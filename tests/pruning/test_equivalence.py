@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.pruning.questions import jobs
 from tests.simulators.jobs import make_job
@@ -16,7 +16,6 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 GRADIENTS = "overlap_grad_reduce"
 
 
-@settings(max_examples=80, deadline=None)
 @given(jobs())
 def test_the_canonical_recipe_is_predicted_alike(job):
     found = canonical(job)
@@ -31,7 +30,6 @@ def test_the_canonical_recipe_is_predicted_alike(job):
     assert made.memory.headroom_bytes == given_.memory.headroom_bytes
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_it_is_its_own_and_the_same_for_tables(job):
     found = canonical(job)

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.optimizer.fake_simulator import SPACE, FakeSimulator, declared
@@ -52,7 +52,6 @@ class RandomSimulator(FakeSimulator):
         }
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 10))
 @pytest.mark.parametrize("name", [*TACTICS, "all"])
 def test_the_best_recipes_are_those_of_the_exhaustive_search(name, seed, top):

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
@@ -63,7 +63,6 @@ def test_every_field_is_drawn():
     assert set(CHOICES) == {field.name for field in fields(Recipe)}
 
 
-@settings(max_examples=300, deadline=None)
 @given(recipes, st.sampled_from([TINY, LLAMA, MOE]))
 def test_rules_read_only_the_fields_that_are_declared(recipe, model):
     job = make_job(model)
@@ -77,7 +76,6 @@ def test_rules_read_only_the_fields_that_are_declared(recipe, model):
             break
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(recipes, min_size=1, max_size=30), st.sampled_from([TINY, LLAMA, MOE]))
 def test_columns_reject_what_single_recipes_are_rejected_for(drawn, model):
     job: Job = make_job(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pruning.bounds.test_recipe_bounds import bounds_of
@@ -21,7 +21,6 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 LEAVES = fabric_named("leaf_spine", nics_per_leaf=2)
 
 
-@settings(max_examples=80, deadline=None)
 @given(jobs(), st.sampled_from([1.0, 3.0, 16.0]), st.booleans())
 def test_bounds_are_admissible_on_congested_networks(
     job: Job, ratio: float, everything: bool

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pruning.questions import jobs
@@ -25,7 +25,6 @@ def bounds_of(job, **given_):
     )
 
 
-@settings(max_examples=250, deadline=None)
 @given(jobs())
 def test_bounds_are_admissible(job):
     prediction = ReplaySimulator().without_error_bar(job)
@@ -36,7 +35,6 @@ def test_bounds_are_admissible(job):
     assert bounds.used_bytes[0] <= memory.capacity_bytes - memory.headroom_bytes
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
     contents = {tuple(kinds) for kinds in Layout.of(job).kind_of}
@@ -47,7 +45,6 @@ def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
         assert bounds.used_bytes[0] == memory.capacity_bytes - memory.headroom_bytes
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(), st.floats(0.5, 2), st.floats(0.5, 2), st.floats(0.5, 2))
 def test_bounds_follow_a_calibration(job, compute, network, host):
     calibration = Calibration(job.gpu.name, compute, network, host)

@@ -3,7 +3,7 @@ from itertools import permutations
 from math import factorial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reports.comparison.samples import predictions
@@ -151,7 +151,6 @@ CHOICES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(CHOICES, CHOICES, st.integers(0, 5))
 def test_effects_are_the_mean_over_possible_orders(one, other, salt):
     before, after = Recipe(**one), Recipe(**other)

@@ -6,7 +6,7 @@ import warnings
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tests.reports.dialects.jobs import jobs
 from tests.reports.dialects.megatron_parser import parser, table
@@ -23,11 +23,6 @@ RENAMED = {
     "decoder_first_pipeline_num_layers": "num_layers_in_first_pipeline_stage",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
 }
-PROPERTY = settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 
 
 def parsed(job: Job) -> argparse.Namespace:
@@ -36,7 +31,6 @@ def parsed(job: Job) -> argparse.Namespace:
     )
 
 
-@PROPERTY
 @given(jobs())
 def test_megatron_takes_every_argument(job):
     args = parsed(job)
@@ -57,7 +51,6 @@ def test_megatron_takes_every_argument(job):
     assert args.max_position_embeddings >= args.seq_length == job.sequence_length
 
 
-@PROPERTY
 @given(jobs())
 def test_one_way_to_split_the_pipeline(job):
     # validate_args, the same file: at most one of the three.
@@ -118,7 +111,6 @@ def virtual_stages(args: argparse.Namespace) -> int | None:
     return count if count > 1 else None
 
 
-@PROPERTY
 @given(jobs())
 def test_megatron_core_accepts_what_is_called_possible(job):
     pytest.importorskip("megatron.core")
@@ -130,7 +122,6 @@ def test_megatron_core_accepts_what_is_called_possible(job):
     check_optimizer(args)
 
 
-@PROPERTY
 @given(jobs())
 def test_megatron_core_splits_layers_as_predicted(job):
     pytest.importorskip("megatron.core")

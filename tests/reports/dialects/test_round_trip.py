@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.reports.launch_import.samples import BASE, framework, model
@@ -88,11 +88,7 @@ def mended(recipe: Recipe, moe: bool) -> Recipe:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(
-    max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(recipe=RECIPES)
 def test_megatron_scripts_say_their_job(tmp_path_factory, name, recipe):
     shape = MODELS[name]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tests.reports.dialects.jobs import DENSE, EXPERTS, jobs
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
@@ -29,11 +29,6 @@ def dense_job(recipe: Recipe = STAGE_3, **changes) -> Job:
     return replace(Job(GROUPED, GPU, CLUSTER, TRAINING, recipe), **changes)
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 @given(jobs(MODELS, parallel=False))
 def test_deepspeed_takes_every_configuration(job):
     pytest.importorskip("deepspeed")

@@ -4,7 +4,7 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tests.reports.dialects.jobs import DENSE, jobs
 from tests.samples import job_of
@@ -85,7 +85,6 @@ def test_nothing_to_run_leaves_no_slurm_script():
     assert set(launch_texts(job, launches(job, "deepspeed"))) == {"README.md"}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(jobs())
 def test_every_file_is_what_its_name_says(job):
     for name, text in launch_texts(job, launches(job)).items():

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from tests.reports.dialects.jobs import jobs
 from trainscout.reports.dialects import megatron_core
@@ -106,11 +106,6 @@ def configuration(job: Job) -> Recorded:
         return module.recipe()
 
 
-@settings(
-    max_examples=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 @given(jobs())
 def test_every_field_exists_and_megatron_core_accepts_the_model(job):
     pytest.importorskip("megatron.core")
@@ -161,7 +156,7 @@ def transformer_config(config: Recorded, job: Job):
         return cls(**given_here)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=settings.default.max_examples // 2)
 @given(jobs())
 def test_it_refuses_what_megatron_core_refuses(job):
     assert launch(job).impossible == megatron_core.impossible(job)

@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from tests.reports.dialects.jobs import DENSE, EXPERTS, LATENT, jobs
 from tests.samples import CLUSTER, GPU, TRAINING, job_of
@@ -50,11 +50,6 @@ def parsed(job: Job):
         del sys.modules[MODULE]
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-)
 @given(jobs(TITAN_MODELS))
 def test_torchtitan_takes_every_launch(job):
     needs_torchtitan()

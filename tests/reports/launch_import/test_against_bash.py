@@ -4,7 +4,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.reports.launch_import.shell import read_script
@@ -39,7 +39,6 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(ASSIGNMENTS, min_size=1, max_size=4), st.lists(WORDS, min_size=1, max_size=3))
 def test_words_are_bash_s(assignments, words):
     script = "A=0; B=0\n" + "\n".join(assignments)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.collectives import machines as m
@@ -225,7 +225,6 @@ def calls(draw: st.DrawFn) -> tuple[Gpu, Cluster, Communicator]:
     return gpu, machine, group(per_domain, domains, siblings)
 
 
-@settings(max_examples=300, deadline=None)
 @given(calls(), st.sampled_from(KINDS), st.integers(1, 8 * GIB))
 def test_every_call_has_a_sound_price(
     call: tuple[Gpu, Cluster, Communicator], kind: str, size: int
@@ -265,7 +264,6 @@ def fixed_option_us(
     return time_us
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     calls(),
     st.sampled_from(KINDS[:5]),
@@ -286,7 +284,6 @@ def test_one_way_of_running_never_gets_faster_with_size(
     assert fixed_option_us(kind, small, call, which) <= slower * 1.25
 
 
-@settings(max_examples=150, deadline=None)
 @given(calls(), st.integers(1, 8 * GIB), st.integers(1, 8 * GIB))
 def test_all_to_all_and_sends_never_get_faster_with_size(
     call: tuple[Gpu, Cluster, Communicator], one: int, other: int
@@ -304,7 +301,6 @@ def test_all_to_all_and_sends_never_get_faster_with_size(
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(calls(), st.integers(64 * MIB, 8 * GIB))
 def test_large_ring_all_reduce_takes_at_least_its_reduce_scatter(
     call: tuple[Gpu, Cluster, Communicator], size: int
@@ -333,7 +329,6 @@ def test_one_rank_a_node_halves_an_all_reduce(nodes: int, kind: str) -> None:
 
 
 @given(st.integers(1, GIB))
-@settings(max_examples=30)
 def test_same_question_same_answer(size: int) -> None:
     machine = cluster(4, 8)
     first = price_collective("all_reduce", size, group(8, 4), m.H100, machine)
@@ -368,7 +363,6 @@ def test_what_an_algorithm_cannot_do_goes_nccls_own_way():
     st.sampled_from([group(8), group(8, 4), group(1, 8)]),
     st.integers(1, 32),
 )
-@settings(max_examples=60, deadline=None)
 def test_fewer_channels_hold_fewer_sms_and_move_large_messages_no_faster(kind, members, most):
     machine = cluster(max(4, members.nodes), 8)
     few, more = (

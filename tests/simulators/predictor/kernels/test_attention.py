@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
@@ -147,7 +147,6 @@ def test_grouped_queries_read_less() -> None:
     assert grouped < full
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     gpu=st.sampled_from(sorted(GPUS)),
     batch=st.integers(1, 8),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
@@ -117,7 +117,6 @@ def test_every_pass_multiplies_as_often(op, pass_):
     assert op.flops <= done < op.flops + (2 * m * n * batch if pass_ == "dgrad" else 1)
 
 
-@settings(max_examples=50)
 @given(convolutions, st.sampled_from(PASSES), st.sampled_from([False, True]))
 def test_more_work_takes_longer(op, pass_, channels_last):
     op = replace(op, pass_=pass_, channels_last=channels_last)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
@@ -124,7 +124,6 @@ def test_tall_reduction_splits_along_k() -> None:
     assert tflops("h100", 1024, 1024, 65536) > 0.5 * tflops("h100", 8192, 8192, 8192)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     gpu=st.sampled_from(sorted(GPUS)),
     m=st.integers(1, 40000),
@@ -146,7 +145,6 @@ def test_never_beats_the_roofline(gpu, m, n, k, batch, layout, accumulate, data)
     assert 0.0 <= prices.memory_bound[0] <= 1.0
 
 
-@settings(max_examples=80, deadline=None)
 @given(gpu=st.sampled_from(sorted(GPUS)), m=SIZES, n=SIZES, k=SIZES, extra=st.integers(1, 64))
 def test_more_work_is_never_faster(gpu: str, m: int, n: int, k: int, extra: int) -> None:
     more = 64 * extra

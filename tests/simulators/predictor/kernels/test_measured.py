@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
@@ -105,7 +105,6 @@ def test_equal_content_is_one_table(tmp_path: Path) -> None:
     assert first != product_table(tmp_path, gemm(64, 64, 64), 2e-5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     m=st.integers(1, 20000),
     n=st.integers(1, 20000),

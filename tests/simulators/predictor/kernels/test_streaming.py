@@ -1,7 +1,7 @@
 """Memory-bound kernels against published bandwidths."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.kernels import price_kernels
@@ -72,7 +72,6 @@ def test_small_tensors_stay_in_l2() -> None:
     assert prices.seconds[0] - 2e-6 == pytest.approx(15e6 / 2039e9)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     gpu=st.sampled_from(sorted(GPUS)),
     kind=st.sampled_from(KINDS),

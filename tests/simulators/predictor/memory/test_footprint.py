@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
@@ -89,7 +89,6 @@ def test_expert_state_is_sharded_over_its_own_replicas() -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     nodes=st.sampled_from([1, 2, 4]),
@@ -164,7 +163,6 @@ def test_first_stage_holds_one_more_share_when_interleaved() -> None:
     assert ratio == pytest.approx(1 + 11 / 24, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     tp=st.sampled_from([1, 2, 4]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.moe import Mesh, communicate, even_load_time_ms
@@ -188,7 +188,6 @@ def exchanges(draw: st.DrawFn) -> tuple[Counts, Mesh]:
     return np.array(load), mesh
 
 
-@settings(max_examples=80, deadline=None)
 @given(exchanges())
 def test_rounds_are_those_played_packet_by_packet(exchange: tuple[Counts, Mesh]) -> None:
     load, mesh = exchange
@@ -200,7 +199,6 @@ def test_rounds_are_those_played_packet_by_packet(exchange: tuple[Counts, Mesh])
     assert not waiting.any()
 
 
-@settings(max_examples=150, deadline=None)
 @given(exchanges())
 def test_all_bytes_arrive_within_the_limits_and_no_sooner_than_possible(
     exchange: tuple[Counts, Mesh],
@@ -227,7 +225,6 @@ def test_all_bytes_arrive_within_the_limits_and_no_sooner_than_possible(
     assert communicate(load, mesh) == result
 
 
-@settings(max_examples=100, deadline=None)
 @given(exchanges(), st.integers(1, 100))
 def test_more_bandwidth_never_takes_more_rounds(exchange: tuple[Counts, Mesh], more: int) -> None:
     load, mesh = exchange
@@ -239,7 +236,6 @@ def test_more_bandwidth_never_takes_more_rounds(exchange: tuple[Counts, Mesh], m
         assert communicate(load, faster).rounds <= communicate(load, mesh).rounds
 
 
-@settings(max_examples=100, deadline=None)
 @given(exchanges(), st.integers(1, 5), st.integers(1, 5))
 def test_more_bandwidth_never_takes_longer_where_packets_fill_it(
     exchange: tuple[Counts, Mesh], packets: int, more: int
@@ -255,7 +251,6 @@ def test_more_bandwidth_never_takes_longer_where_packets_fill_it(
     assert fast_ms <= slow_ms * (1 + 1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(exchanges(), st.floats(0, 1))
 def test_overlap_lies_between_serial_and_the_longer_phase(
     exchange: tuple[Counts, Mesh], overlap: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.moe import (
@@ -18,7 +18,6 @@ from trainscout.simulators.predictor.moe import (
 from trainscout.simulators.predictor.question.errors import InputError
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 200), st.integers(0, 5), st.data())
 def test_tokens_and_copies_are_conserved(
     nodes: int, per_node: int, more: int, seed: int, data: st.DataObject

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.moe import Router, expert_loads, route
@@ -36,7 +36,6 @@ def routers(draw: st.DrawFn) -> Router:
     return router
 
 
-@settings(max_examples=60, deadline=None)
 @given(routers(), st.integers(0, 3))
 def test_every_token_goes_to_different_experts(router: Router, layer: int) -> None:
     chosen = route(router, layer)
@@ -49,7 +48,6 @@ def test_every_token_goes_to_different_experts(router: Router, layer: int) -> No
         assert not unused[chosen].any()
 
 
-@settings(max_examples=60, deadline=None)
 @given(routers(), st.integers(0, 3))
 def test_same_seed_same_routing_and_no_routing_is_lost(router: Router, layer: int) -> None:
     assert (route(router, layer) == route(router, layer)).all()
@@ -127,7 +125,6 @@ def test_measured_layers_are_routed_as_measured() -> None:
         assert expert_loads(router, layer) / router.seqlen == pytest.approx(shares, abs=0.01)
 
 
-@settings(max_examples=200, deadline=None)
 @given(routers())
 def test_lengths_are_exact(router: Router) -> None:
     shares = hot_shares(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
@@ -141,7 +141,6 @@ def test_valid_recipes_pass(model: Model, arguments: dict[str, Any]) -> None:
     check_job(job)
 
 
-@settings(max_examples=400)
 @given(
     model=st.sampled_from(MODELS),
     nodes=st.sampled_from([1, 2, 3, 4, 6]),

@@ -187,7 +187,7 @@ def test_the_report_names_what_is_busy() -> None:
     assert dp.busy[first["nic"] : first["leaf"]].max() == pytest.approx(0.5, rel=1e-3)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     st.sampled_from([LLAMA, EXPERTS]),
     st.sampled_from([1, 2, 4, 8]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.replay.programs import Program, play
@@ -190,7 +190,6 @@ def programs(draw: st.DrawFn, *, rates: bool) -> Program:
     return Program(work, chosen, edges, ranks, kinds, slowdown, orders)
 
 
-@settings(max_examples=200, deadline=None)
 @given(program=programs(rates=True))
 def test_agrees_with_the_slow_twin(program: Program) -> None:
     times = run(program.tasks())
@@ -217,7 +216,6 @@ def looped(tasks: Tasks) -> Times:
     return Times(start, end, released_by)
 
 
-@settings(max_examples=200, deadline=None)
 @given(program=programs(rates=False))
 def test_sweep_and_loop_agree_where_nothing_slows(program: Program) -> None:
     tasks = program.tasks()
@@ -226,7 +224,6 @@ def test_sweep_and_loop_agree_where_nothing_slows(program: Program) -> None:
     assert swept.end == pytest.approx(played.end, rel=1e-12, abs=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
 @given(program=programs(rates=True))
 def test_no_task_starts_early_or_idles_when_it_could_run(program: Program) -> None:
     times = run(program.tasks())
@@ -248,7 +245,6 @@ def test_no_task_starts_early_or_idles_when_it_could_run(program: Program) -> No
             assert times.released_by[task] == NO_TASK
 
 
-@settings(max_examples=200, deadline=None)
 @given(program=programs(rates=True))
 def test_never_faster_than_its_critical_path_or_its_busiest_stream(program: Program) -> None:
     times = run(program.tasks())
@@ -263,7 +259,6 @@ def test_never_faster_than_its_critical_path_or_its_busiest_stream(program: Prog
     assert (durations >= np.array(program.work) - 1e-9).all()
 
 
-@settings(max_examples=50, deadline=None)
 @given(program=programs(rates=True))
 def test_same_program_same_times(program: Program) -> None:
     first, second = run(program.tasks()), run(program.tasks())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL
@@ -64,7 +64,6 @@ def test_tensor_parallelism_inside_a_node_uses_no_nic() -> None:
     assert used["nvlink"].bytes_per_s.max() <= GPU.nvlink_bytes_per_s
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 50), st.integers(1, 20), st.integers(1, 1000)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
@@ -67,7 +67,6 @@ def test_of_experts_too() -> None:
     assert peaks(timeline, 2) == [stage.peak_allocated_bytes for stage in predicted]
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     pp=st.sampled_from([1, 2, 4]),
     vpp=st.sampled_from([1, 2]),

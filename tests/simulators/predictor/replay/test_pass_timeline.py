@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
@@ -88,7 +88,6 @@ def test_every_micro_batch_passes_every_chunk_forward_then_backward(recipe: Reci
     assert forward.sum() == 8 * recipe.pp * recipe.vpp
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     pp=st.sampled_from([1, 2, 4]),
     schedule=st.sampled_from(["1f1b", "gpipe"]),

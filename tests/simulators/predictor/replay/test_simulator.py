@@ -288,11 +288,7 @@ def test_same_question_same_answer(model: Model, arguments: dict[str, Any]) -> N
     assert predict(job) == predict(job)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from(MODELS),
     tp=st.sampled_from([1, 2, 4]),

@@ -20,10 +20,6 @@ from trainscout.simulators.predictor.replay.simulator import _evidence, _stage_p
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
-SEARCH = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
 
 def step_of(job: Job, *, full: bool = False) -> Step:
     workload = build_workload(job)
@@ -77,7 +73,7 @@ def valid_job(model: Model, pipeline: dict[str, Any], layout: dict[str, Any]) ->
     return job
 
 
-@SEARCH
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     model=st.sampled_from([TINY, LLAMA, MOE]),
     pipeline=PIPELINES,
@@ -100,7 +96,6 @@ def test_on_any_machine(
     agree(job)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     model=st.sampled_from([TINY, LLAMA, MOE]),
     pipeline=PIPELINES,

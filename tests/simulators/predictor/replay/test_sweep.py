@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.replay.programs import Program, play
@@ -51,7 +51,6 @@ def paired_programs(draw: st.DrawFn) -> Program:
     return Program(work, [[which] for which in stream], edges, owners, kinds, slowdown, orders)
 
 
-@settings(max_examples=400, deadline=None)
 @given(program=paired_programs())
 def test_agrees_with_the_slow_twin(program: Program) -> None:
     times = run(paired(program))

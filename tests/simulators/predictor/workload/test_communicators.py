@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, MOE, TINY, make_job
@@ -66,7 +66,6 @@ def groups_of(job: Job) -> dict[str, list[list[int]]]:
     return groups
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     model=st.sampled_from([TINY, MOE]),
     gpus_per_node=st.sampled_from([4, 8]),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.parameter_count import count_parameters, norm_parameters
@@ -77,7 +77,6 @@ def held_by_all_ranks(job: Job) -> int:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     vocabulary=st.sampled_from([1000, 1023, 1024]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, TINY, make_job
@@ -17,7 +17,6 @@ from trainscout.simulators.predictor.workload.megatron import build_workload, la
 from trainscout.simulators.predictor.workload.program import Chunk
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     pp=st.sampled_from([1, 2, 3, 4, 6]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL
@@ -53,7 +53,6 @@ def test_experts_have_coordinates_of_their_own() -> None:
     assert group_of(job, "expert_dp", 6) == tuple(range(2, 32, 4))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     tp=st.sampled_from([1, 2, 4, 8]),
     cp=st.sampled_from([1, 2]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
@@ -124,7 +124,6 @@ def test_unfused_attention_core_is_the_default() -> None:
 MODULES = [name for name in RECOMPUTE_MODULES if name != "operations"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     model=st.sampled_from(MODELS),
     chosen=st.one_of(

@@ -4,7 +4,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.memory.naive_allocator import NaiveAllocator
@@ -310,7 +310,6 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(_STEPS, st.integers(24, 200))
 def test_it_does_what_a_plain_twin_does(steps: list[tuple[str, int, int]], capacity: int) -> None:
     one, twin = Allocator(capacity * MIB), NaiveAllocator(capacity * MIB)
@@ -334,7 +333,6 @@ def test_it_does_what_a_plain_twin_does(steps: list[tuple[str, int, int]], capac
         assert one.allocated_bytes == twin.allocated()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     _STEPS,
     st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:21"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.samples import GPU
@@ -29,7 +29,6 @@ def play(*scripts: Script) -> TracedStep:
     return replay_ranks([script.trace() for script in scripts], GPU, PAIR, INSTANT)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_CALLS)
 def test_one_gpu_is_never_idle_and_never_faster_than_it_is(
     calls: list[tuple[str, int, int]],
@@ -52,7 +51,6 @@ def test_one_gpu_is_never_idle_and_never_faster_than_it_is(
     assert step.step_time_s == pytest.approx(work_s)
 
 
-@settings(max_examples=40, deadline=None)
 @given(_CALLS)
 def test_causes_come_before_what_they_order(calls: list[tuple[str, int, int]]) -> None:
     script = Script(0, 1)
@@ -81,7 +79,6 @@ def test_causes_come_before_what_they_order(calls: list[tuple[str, int, int]]) -
 _LENGTHS = st.lists(st.sampled_from([0, 1, 2]), min_size=2, max_size=6)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(_LENGTHS, min_size=4, max_size=4))
 def test_a_step_is_at_least_every_round_of_its_slowest_rank(lengths: list[list[int]]) -> None:
     rounds = min(len(each) for each in lengths)

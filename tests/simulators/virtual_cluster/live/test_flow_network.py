@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.virtual_cluster.live.scripts import (
@@ -119,7 +119,6 @@ def test_a_collective_of_one_rank_and_those_like_it_has_no_one_to_wait_for():
     assert ends == pytest.approx([1e12 * (LAUNCH_S + LATENCY_S + 1e-3)] * 2)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.randoms(use_true_random=False), st.sampled_from([1.0, 1.3]))
 def test_times_over_shared_links_are_those_of_any_other_interleaving(scripts, random, slowdown):
     def at_random(ranks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.virtual_cluster.live.scripts import (
@@ -115,7 +115,6 @@ def outcome(played):
     return by_rank, steps, sorted(ran)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.randoms(use_true_random=False), st.sampled_from([1.0, 1.3]))
 def test_white_box_times_are_those_of_any_other_interleaving(scripts, random, slowdown):
     def at_random(ranks):

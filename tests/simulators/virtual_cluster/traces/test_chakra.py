@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.virtual_cluster.traces.event_strategies import arguments
@@ -166,7 +166,6 @@ def without_strides(argument: Argument) -> Argument:
     return argument
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(arguments, max_size=4).map(tuple))
 def test_arguments_come_back_but_for_strides(argued: tuple[Argument, ...]) -> None:
     assert parsed(*texts(argued)) == without_strides(argued)

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.virtual_cluster.traces.event_strategies import events, events_of, headers
@@ -67,7 +67,6 @@ def put(path: Path, lines: list[str]) -> Path:
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_kind_of_event_comes_back(kind: str) -> None:
-    @settings(max_examples=40, deadline=None)
     @given(events_of(CLASSES[kind]))
     def comes_back(event: Event) -> None:
         line = encode_event(event)
@@ -78,7 +77,6 @@ def test_every_kind_of_event_comes_back(kind: str) -> None:
     comes_back()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(headers, st.lists(events, max_size=30))
 def test_a_file_gives_back_its_trace_and_equal_traces_equal_bytes(
     header: Header, written: list[Event]
@@ -313,7 +311,6 @@ def test_a_bomb_is_met_before_it_fills_the_memory(tmp_path: Path) -> None:
         read_trace(path, Limits(line_bytes=4096))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_files_are_refused_or_read_but_never_crash(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -336,7 +333,6 @@ def test_damaged_files_are_refused_or_read_but_never_crash(data: st.DataObject) 
         assert read.events == EVENTS
 
 
-@settings(max_examples=200, deadline=None)
 @given(events, st.data())
 def test_damaged_lines_are_refused_or_another_event(event: Event, data: st.DataObject) -> None:
     line = encode_event(event)

@@ -136,7 +136,7 @@ def test_a_worn_nvlink_slows_groups_inside_nodes():
 
 
 @given(st.lists(st.floats(0.01, 1.0), min_size=8, max_size=8))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_an_uneven_exchange_takes_as_long_as_its_busiest_receiver(weights):
     """One GPU a node: an exchange lasts as long as the largest column of its matrix needs one
     NIC, and a row, what one GPU sends, is shorter."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.network.collectives import (
@@ -29,7 +29,6 @@ def sent(what, ranks):
     ("kind", "factor"), [("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)]
 )
 @given(members, st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
 def test_a_ring_sends_what_its_algorithm_does(kind, factor, nodes, channels, chunks):
     ranks = [gpu for node in nodes for gpu in node]
     what = pattern(kind, nodes, channels=channels, chunks=chunks)
@@ -37,7 +36,6 @@ def test_a_ring_sends_what_its_algorithm_does(kind, factor, nodes, channels, chu
 
 
 @given(members, st.integers(1, 2), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
 def test_a_tree_takes_all_data_to_one_rank_and_back_to_every_other(nodes, channels, chunks):
     what = pattern("all_reduce", nodes, algorithm="tree", channels=channels, chunks=chunks)
     ranks = [gpu for node in nodes for gpu in node]
@@ -51,7 +49,6 @@ def test_a_tree_takes_all_data_to_one_rank_and_back_to_every_other(nodes, channe
 
 
 @given(members)
-@settings(max_examples=30, deadline=None)
 def test_two_levels_cross_nodes_with_a_share_of_the_data_each(nodes):
     what = pattern("all_reduce", nodes, algorithm="hierarchical")
     inside = len(nodes[0])
@@ -62,7 +59,6 @@ def test_two_levels_cross_nodes_with_a_share_of_the_data_each(nodes):
 
 
 @given(members)
-@settings(max_examples=30, deadline=None)
 def test_all_to_all_sends_each_pair_its_part(nodes):
     ranks = [gpu for node in nodes for gpu in node]
     what = pattern("all_to_all", nodes)
@@ -86,7 +82,6 @@ def test_an_uneven_exchange_moves_its_matrix():
 
 
 @given(members, st.sampled_from(["ring", "tree", "hierarchical"]), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_what_waits_waits_for_something_that_reached_its_source(nodes, algorithm, chunks):
     what = pattern("all_reduce", nodes, algorithm=algorithm, chunks=chunks)
     waiting, before = what.after.T

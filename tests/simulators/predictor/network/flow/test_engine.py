@@ -4,7 +4,7 @@ import doctest
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.schedules import HOPS, MICRO, add, in_order, schedules
@@ -82,7 +82,6 @@ def test_a_flow_waits_for_its_start_too() -> None:
 
 
 @given(schedules())
-@settings(max_examples=120, deadline=None)
 def test_arrivals_are_those_of_the_exact_twin(schedule: Schedule) -> None:
     capacity, flows = schedule
     expected = [float(time) for time in arrivals(flows, capacity)]
@@ -109,7 +108,6 @@ def test_many_flows_arrive_when_the_exact_twin_says(seed: int) -> None:
 
 
 @given(schedules())
-@settings(max_examples=60, deadline=None)
 def test_bytes_are_conserved_and_links_not_exceeded(schedule: Schedule) -> None:
     capacity, flows = schedule
     engine = FlowEngine(capacity, HOPS)
@@ -135,7 +133,6 @@ def test_bytes_are_conserved_and_links_not_exceeded(schedule: Schedule) -> None:
 
 
 @given(schedules(ties=False), st.integers(2, 5))
-@settings(max_examples=40, deadline=None)
 def test_links_k_times_as_fast_serve_k_times_the_bytes(schedule: Schedule, times: int) -> None:
     capacity, flows = schedule
     larger = [
@@ -153,7 +150,6 @@ def test_links_k_times_as_fast_serve_k_times_the_bytes(schedule: Schedule, times
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=2, max_size=15),
 )
-@settings(max_examples=60, deadline=None)
 def test_on_one_link_another_flow_speeds_nobody_up(flows: list[tuple[int, int]]) -> None:
     sizes, starts = (np.array(column, dtype=float) for column in zip(*flows, strict=True))
     ends = []

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.schedules import (
@@ -60,7 +60,6 @@ def announce_order(flows: list[PlainFlow], keys: list[int]) -> list[int]:
 
 
 @given(schedules(max_flows=14), st.data())
-@settings(max_examples=250, deadline=None)
 def test_any_order_of_announcing_gives_the_in_order_result(
     schedule: Schedule, data: st.DataObject
 ) -> None:
@@ -88,7 +87,6 @@ def test_any_order_of_announcing_gives_the_in_order_result(
 
 
 @given(schedules(max_flows=10, ties=False), st.data())
-@settings(max_examples=80, deadline=None)
 def test_flows_moved_to_their_start_give_the_in_order_result(
     schedule: Schedule, data: st.DataObject
 ) -> None:
@@ -110,7 +108,6 @@ def test_flows_moved_to_their_start_give_the_in_order_result(
 
 
 @given(schedules(max_flows=10))
-@settings(max_examples=40, deadline=None)
 def test_one_announcement_of_all_gives_the_in_order_result(schedule: Schedule) -> None:
     """Also when all of it is late, and for flows that wait for others of the same call."""
     capacity, flows = schedule

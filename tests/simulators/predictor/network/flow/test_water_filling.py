@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.flow.schedules import HOPS, capacities, routes
@@ -37,7 +37,6 @@ def test_no_flows_have_no_rates() -> None:
 
 
 @given(loads())
-@settings(max_examples=150, deadline=None)
 def test_rates_are_those_of_the_exact_twin(load: tuple[list[int], list[tuple[int, ...]]]) -> None:
     capacity, paths = load
     exact = rising_rates(dict(enumerate(paths)), capacity)
@@ -46,7 +45,6 @@ def test_rates_are_those_of_the_exact_twin(load: tuple[list[int], list[tuple[int
 
 
 @given(loads())
-@settings(max_examples=150, deadline=None)
 def test_every_flow_has_a_full_link_on_which_it_is_fastest(
     load: tuple[list[int], list[tuple[int, ...]]],
 ) -> None:
@@ -67,7 +65,6 @@ def test_every_flow_has_a_full_link_on_which_it_is_fastest(
 
 
 @given(loads(), st.randoms())
-@settings(max_examples=100, deadline=None)
 def test_order_of_flows_and_other_components_change_no_bit(
     load: tuple[list[int], list[tuple[int, ...]]], random: object
 ) -> None:
@@ -84,7 +81,6 @@ def test_order_of_flows_and_other_components_change_no_bit(
 
 
 @given(loads())
-@settings(max_examples=60, deadline=None)
 def test_one_more_flow_never_raises_the_slowest(
     load: tuple[list[int], list[tuple[int, ...]]],
 ) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
@@ -112,7 +112,6 @@ pairs = st.tuples(st.integers(0, 15), st.integers(0, 15), st.integers(0, 3)).fil
     ),
     st.sampled_from(["frozen", "last", "mean", "autoregressive", "zero"]),
 )
-@settings(max_examples=40, deadline=None)
 def test_everything_arrives_and_nothing_beats_the_wire(what, predictor):
     flows, sizes, starts = map(list, zip(*what, strict=True))
     _, hybrid = engines(HybridSettings(predictor=predictor))

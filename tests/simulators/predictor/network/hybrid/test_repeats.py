@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine
@@ -164,7 +164,6 @@ MODES = [
 
 
 @given(schedules(), st.sampled_from(MODES))
-@settings(max_examples=100, deadline=None)
 def test_memory_changes_nothing(calls, mode):
     truth, engine = engines(mode)
     announce(truth, calls)

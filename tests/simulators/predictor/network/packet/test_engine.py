@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.fabrics import DELAY_S, RATE, LeafSpine, alone_s
@@ -127,7 +127,6 @@ modes = st.sampled_from(
 
 
 @given(sending, modes)
-@settings(max_examples=60, deadline=None)
 def test_every_byte_crosses_every_link_of_its_route_once(what, mode):
     flows, sizes, starts = map(list, zip(*what, strict=True))
     engine, ends = play(flows, sizes, starts, given_settings=mode)
@@ -141,7 +140,6 @@ def test_every_byte_crosses_every_link_of_its_route_once(what, mode):
 
 
 @given(sending, modes)
-@settings(max_examples=60, deadline=None)
 def test_nothing_beats_the_wire_and_pieces_make_the_whole(what, mode):
     flows, sizes, starts = map(list, zip(*what, strict=True))
     _, ends = play(flows, sizes, starts, given_settings=mode)
@@ -158,7 +156,6 @@ def test_nothing_beats_the_wire_and_pieces_make_the_whole(what, mode):
 
 
 @given(sending)
-@settings(max_examples=40, deadline=None)
 def test_what_shares_no_link_does_not_matter(what):
     """Hosts 0 to 7 under spines 0 and 1, and hosts 8 to 15 under spines 2 and 3."""
     near = [((a % 8, b % 8, s % 2), size, at) for (a, b, s), size, at in what if a % 8 != b % 8]

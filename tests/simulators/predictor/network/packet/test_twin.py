@@ -1,7 +1,7 @@
 """The engine against its rules in plain Python, to the picosecond."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.predictor.network.packet.twin import Twin
@@ -44,7 +44,6 @@ def fabrics(draw):
 
 
 @given(fabrics(), st.sampled_from(MODES))
-@settings(max_examples=150, deadline=None)
 def test_engine_and_twin_agree_to_the_picosecond(fabric, mode):
     rates, delay_s, flows = fabric
     twin = Twin(rates, delay_s, mode)

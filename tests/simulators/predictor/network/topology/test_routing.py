@@ -106,7 +106,7 @@ def test_latency_counts_cables_of_the_fabric() -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(0, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_a_route_is_a_function_of_seed_and_flow(seed: int, label: int) -> None:
     network = wired("h100_512", fabric_named("leaf_spine", ecmp_seed=seed))
     source, destination = pairs(network, 50)

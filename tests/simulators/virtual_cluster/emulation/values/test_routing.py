@@ -35,7 +35,7 @@ def test_apportioned_numbers_add_up_and_stay_near(shares: list[float]) -> None:
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(tokens=st.integers(1, 5000), experts=st.integers(2, 160), data=st.data())
 def test_tokens_are_neither_lost_nor_made(
     router: Callable[[object, int], object], tokens: int, experts: int, data: st.DataObject
@@ -87,7 +87,6 @@ def test_expected_loads_are_the_means_of_drawn_ones() -> None:
     assert torch.allclose(expected.double(), torch.from_numpy(drawn).double(), rtol=0.02)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     world=st.integers(1, 12),
     local=st.integers(1, 12),

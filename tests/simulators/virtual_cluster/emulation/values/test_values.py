@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.testing import assert_close  # noqa: E402
 
@@ -88,7 +88,6 @@ def run(program: Sequence[Step], tensors: list[Any]) -> tuple[int, str]:
     return len(program), ""
 
 
-@settings(max_examples=150, deadline=None)
 @given(programs, st.lists(st.integers(-3, 3), min_size=20, max_size=20))
 def test_known_values_are_those_a_real_run_computes(
     program: list[Step], numbers: list[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.virtual_cluster.traces.collate.ranks import (
@@ -140,7 +140,6 @@ def test_groups_that_do_not_tile_are_refused(everybody: list[Trace]) -> None:
 
 
 @given(st.permutations([0, 1, 2]), st.lists(st.integers(1, 4), min_size=3, max_size=3))
-@settings(max_examples=60, deadline=None)
 def test_groups_of_any_grid_are_found_again_from_one_rank(
     order: list[int], sizes: list[int]
 ) -> None:
