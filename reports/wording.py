@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 
 _GIB = 2**30
 
@@ -21,52 +21,27 @@ STOP_WORDS = {
 
 
 def format_recipe(recipe: Recipe, dp: int | None) -> str:
-    """One line for a recipe: degrees first, then only the knobs that are on. A recipe whose
-    degrees do not divide the cluster has no ``dp``."""
-    degrees = [("tp", recipe.tp), ("pp", recipe.pp)]
-    degrees += [("cp", recipe.cp)] if dp is None else [("dp", dp), ("cp", recipe.cp)]
-    if recipe.ep > 1 or recipe.etp not in (None, recipe.tp):
-        degrees += [("ep", recipe.ep), ("etp", recipe.etp or recipe.tp)]
-    words = [
-        f"{name}{value}" for name, value in degrees if value > 1 or name in ("tp", "pp", "dp")
-    ]
-    if recipe.vpp > 1:
-        words.append(f"vpp{recipe.vpp}")
-    words.append(f"mb{recipe.micro_batch}")
-    if recipe.recompute != "none":
-        detail = recipe.recompute_layers or recipe.recompute_modules
-        words.append(f"recompute={recipe.recompute}" + (f"({detail})" if detail else ""))
-        if recipe.recompute_taper:
-            words.append(f"taper{recipe.recompute_taper}")
-    if recipe.sp:
-        words.append("sp")
-    words.append(f"zero{recipe.zero_stage}")
-    overlaps = [
-        name
-        for name, on in (
-            ("grad", recipe.overlap_grad_reduce),
-            ("param", recipe.overlap_param_gather),
-            ("tp", recipe.tp_comm_overlap),
-        )
-        if on
-    ]
-    if overlaps:
-        words.append("overlap=" + "+".join(overlaps))
-    if recipe.schedule != "1f1b":
-        words.append(recipe.schedule)
-    if recipe.precision:
-        words.append(recipe.precision)
-    if recipe.use_tp_pp_dp_mapping:
-        words.append("tp-pp-dp")
-    if recipe.nccl_algo:
-        words.append(f"nccl={recipe.nccl_algo}")
-    if recipe.nccl_max_channels:
-        words.append(f"channels<={recipe.nccl_max_channels}")
-    for name in ("first_stage_layers", "last_stage_layers"):
-        if getattr(recipe, name) is not None:
-            words.append(f"{name}={getattr(recipe, name)}")
-    words += [name for name in ("embedding_as_layer", "loss_as_layer") if getattr(recipe, name)]
+    """One line for a recipe, each knob as it is declared to be shown; what is off is left out. A
+    recipe whose degrees do not divide the cluster has no ``dp``."""
+    words: list[str] = []
+    for name, knob in KNOBS.items():
+        value = getattr(recipe, name)
+        if knob.always or value != knob.default:
+            _append_word(words, knob.label.format(value))
+        if name == "pp" and dp is not None:
+            words.append(f"dp{dp}")
     return " ".join(words)
+
+
+def _append_word(words: list[str], word: str) -> None:
+    """Details join the word before them, and so do further values of one key."""
+    key, equals, value = word.partition("=")
+    if word.startswith("("):
+        words[-1] += word
+    elif equals and words[-1].startswith(key + equals):
+        words[-1] += f"+{value}"
+    else:
+        words.append(word)
 
 
 def format_question(job: Job) -> str:

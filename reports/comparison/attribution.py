@@ -25,27 +25,13 @@ from typing import Any
 
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 
 # Simulating a recipe takes milliseconds: this many stay well below the time of starting Python.
 MOST_RECIPES = 128
 _FEWEST_ORDERS = 30
 # Beyond this many changes there are too many subsets of them, and fields of a topic go together.
 _MOST_CHANGES = 12
-# Fields that say one thing together, so that a change of one alone means little.
-_ONE_THING = (
-    ("recompute", "recompute_layers", "recompute_taper", "recompute_modules"),
-    ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
-)
-_TOPICS = (
-    *_ONE_THING,
-    ("zero_stage", "overlap_grad_reduce", "overlap_param_gather"),
-    ("sp", "tp_comm_overlap"),
-    ("cp", "cp_comm_type"),
-    ("ep", "etp", "overlap_moe_expert_parallel_comm"),
-    ("nccl_algo", "nccl_max_channels"),
-)
-
 Fields = tuple[str, ...]
 
 
@@ -91,23 +77,21 @@ class Attribution:
     @property
     def together(self) -> tuple[Fields, ...]:
         """Fields that cannot be changed one at a time, apart from those that say one thing."""
-        topics = [set(topic) for topic in _ONE_THING]
         groups = [change.fields for change in self.changes if len(change.fields) > 1]
-        return tuple(group for group in groups if not any(set(group) <= each for each in topics))
+        return tuple(group for group in groups if len(_by_topic(group, one_thing=True)) > 1)
 
 
 def changed_fields(before: Recipe, after: Recipe) -> Fields:
     """Names of the fields in which two recipes differ, in the order of ``Recipe``."""
-    names = (field.name for field in dataclasses.fields(Recipe))
-    return tuple(name for name in names if getattr(before, name) != getattr(after, name))
+    return tuple(name for name in KNOBS if getattr(before, name) != getattr(after, name))
 
 
 def attribute(before: Recipe, after: Recipe, predictions: Predictions) -> Attribution:
     """Share out the difference between two launchable recipes over the fields they differ in."""
     names = changed_fields(before, after)
-    groups = _by_topic(names, _ONE_THING)
+    groups = _by_topic(names, one_thing=True)
     if len(groups) > _MOST_CHANGES:
-        groups = _by_topic(names, _TOPICS)
+        groups = _by_topic(names)
     paths = _Paths(before, after, groups, predictions)
     while not paths.orders:
         paths = _Paths(before, after, _merged(paths), predictions)
@@ -184,11 +168,13 @@ def _index(bit: int) -> int:
     return bit.bit_length() - 1
 
 
-def _by_topic(names: Fields, topics: Sequence[Fields]) -> list[Fields]:
-    topic_of = {name: topic for topic in topics for name in topic}
-    groups: dict[Fields, list[str]] = {}
+def _by_topic(names: Fields, *, one_thing: bool = False) -> list[Fields]:
+    """Fields of a topic together, or only those that say one thing."""
+    groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(topic_of.get(name, (name,)), []).append(name)
+        knob = KNOBS[name]
+        together = knob.topic is not None and (knob.one_thing or not one_thing)
+        groups.setdefault(knob.topic if together else name, []).append(name)
     return [tuple(group) for group in groups.values()]
 
 

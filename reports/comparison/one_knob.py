@@ -7,35 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainscout.optimizer.expressions import NotWholeError
-from trainscout.optimizer.space import RECIPE_DEFAULTS, Knob, Space
+from trainscout.optimizer.space import Knob, Space
 from trainscout.pruning.equivalence import canonical
 from trainscout.reports.comparison.attribution import Fields, changed_fields
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.answer.prediction import Prediction
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS, Recipe, details_of
 from trainscout.simulators.predictor.uncertainty import features_of, tie_share
 
 # Partners are alternatives to each other: so many, the nearest values of as many knobs, are tried.
 _PARTNERS = 3
-# Fields that mean nothing without another's value: they fall back to their default with it.
-_DETAILS: dict[str, Fields] = {
-    "tp": ("sp", "tp_comm_overlap", "etp"),
-    "sp": ("tp_comm_overlap",),
-    "pp": (
-        "vpp",
-        "schedule",
-        "recompute_taper",
-        "first_stage_layers",
-        "last_stage_layers",
-        "embedding_as_layer",
-        "loss_as_layer",
-    ),
-    "cp": ("cp_comm_type",),
-    "ep": ("etp", "overlap_moe_expert_parallel_comm"),
-    "recompute": ("recompute_layers", "recompute_modules", "recompute_taper"),
-    "zero_stage": ("overlap_param_gather",),
-    "overlap_grad_reduce": ("overlap_param_gather",),
-}
 # What a knob must add to its partner's change, as a share of the step, to be a change of its own.
 _WORTH_A_PARTNER = 0.001
 
@@ -130,7 +111,7 @@ def _with_partners(
     """The changed recipe if it is one, else what it becomes with a partner."""
     if _meant(changed, (knob.name,), space, predictions):
         return [changed]
-    details = {name: RECIPE_DEFAULTS[name] for name in _DETAILS.get(knob.name, ())}
+    details = {name: RECIPE_DEFAULTS[name] for name in details_of(knob.name)}
     for fallen_back in (replace(changed, **details), _derived(changed, space)):
         if fallen_back is not None and _meant(fallen_back, (knob.name,), space, predictions):
             return [fallen_back]

@@ -8,25 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainscout.reports.wording import format_seconds
+from trainscout.simulators.predictor.question.recipe import KNOBS, details_of
 
 # Below this a difference is rounding.
 _NOTHING_S = 1e-9
-# What a field that is left out means.
-_LEFT_OUT = {
-    "etp": "tp",
-    "recompute_layers": "all",
-    "recompute_modules": "core_attn",
-    "precision": "training's",
-    "first_stage_layers": "even",
-    "last_stage_layers": "even",
-    "nccl_algo": "NCCL's",
-    "nccl_max_channels": "NCCL's",
-}
+_DETAILS = details_of("recompute")
 
 
 def format_value(field: str, value: Any) -> str:
     if value is None:
-        return _LEFT_OUT.get(field, "none")
+        return KNOBS[field].left_out
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)
@@ -44,9 +35,6 @@ def format_change(fields: Sequence[str], before: Sequence[Any], after: Sequence[
         if not ("recompute" in old and field in ("recompute", *_DETAILS))
     ]
     return ", ".join(words)
-
-
-_DETAILS = ("recompute_layers", "recompute_modules", "recompute_taper")
 
 
 def _format_recompute(values: dict[str, Any]) -> str:

@@ -458,6 +458,11 @@ KNOBS: Mapping[str, Knob] = knobs_of(Recipe)
 RECIPE_DEFAULTS: Mapping[str, Any] = {name: knob.default for name, knob in KNOBS.items()}
 
 
+def details_of(name: str) -> tuple[str, ...]:
+    """Names of the knobs that mean nothing without some value of knob ``name``."""
+    return tuple(detail for detail, knob in KNOBS.items() if name in knob.detail_of)
+
+
 def knobs_entering(*what: str) -> tuple[str, ...]:
     """Names of the knobs that enter any of these (``question.knob``)."""
     return tuple(name for name, knob in KNOBS.items() if set(what) & set(knob.enters))
