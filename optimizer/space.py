@@ -1,16 +1,17 @@
 """The search space as data: ordered choices, conditions, derived fields, constants.
 
 A space file names *knobs* (fields of ``Recipe``, or helpers that only expressions read), each
-with ordered choices; ``when`` says under which earlier knobs it matters, ``otherwise`` what it
-is when it does not. ``derived`` computes recipe fields from knobs, ``constants`` fixes the
-rest, and ``constraints`` are expressions over knobs that must hold: what breaks one is no
-point of the space, and is never even enumerated::
+with ordered choices, or with none, which are then those that the knob declares. ``when`` says
+under which earlier knobs it matters, ``otherwise`` what it is when it does not. ``derived``
+computes recipe fields from knobs, ``constants`` fixes the rest, and ``constraints`` are
+expressions over knobs that must hold: what breaks one is no point of the space, and is never
+even enumerated::
 
     knobs:
-      tp: {powers_of_two_up_to: nvlink_domain}
+      tp: {}
       pp: {divisors_of: [num_layers, num_gpus]}
       multiplier: {choices: [1, 2, 4]}
-      sp: {choices: [true, false], when: tp > 1, otherwise: false}
+      sp: {when: tp > 1}
     derived:
       micro_batch: global_batch_size / (dp * multiplier * pp)
     constants: {zero_stage: 1}
@@ -22,7 +23,6 @@ Knobs that do not matter at a point are collapsed to index 0: equal questions, e
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]
@@ -47,18 +47,14 @@ class Candidate(NamedTuple):
     violation: Violation | None
 
 
-RECIPE_DEFAULTS: dict[str, Any] = {
-    field.name: field.default for field in dataclasses.fields(Recipe)
-}
 _SECTIONS = ("name", "knobs", "constraints", "derived", "constants")
 _KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
-_OPTIONAL_TEXT = ("precision", "recompute_modules", "nccl_algo")
 _MAX_CHOICES = 1000
 
 
 @dataclass(frozen=True)
-class Knob:
-    """One dimension: ordered ``choices``; outside ``when`` its value is ``otherwise``."""
+class Dimension:
+    """One knob of a space: ordered ``choices``; outside ``when`` its value is ``otherwise``."""
 
     name: str
     choices: tuple[Any, ...]
@@ -72,7 +68,7 @@ class Space:
 
     name: str
     declared: Question
-    knobs: tuple[Knob, ...]
+    knobs: tuple[Dimension, ...]
     # By knob: what can be decided once that knob and those before it have values.
     constraints: tuple[tuple[Expression, ...], ...]
     derived: tuple[tuple[str, Expression], ...]
@@ -176,7 +172,7 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
 
 
 def _compile_constraints(
-    given: Any, knobs: list[Knob], quantities: set[str]
+    given: Any, knobs: list[Dimension], quantities: set[str]
 ) -> tuple[tuple[Expression, ...], ...]:
     """Constraints grouped by the last knob they read."""
     if given is None:
@@ -203,12 +199,15 @@ def _mapping(field: str, value: Any) -> Mapping[str, Any]:
     return value
 
 
-def _compile_knob(name: str, entry: Any, quantities: Mapping[str, int], known: set[str]) -> Knob:
+def _compile_knob(
+    name: str, entry: Any, quantities: Mapping[str, int], known: set[str]
+) -> Dimension:
     field = f"space.knobs.{name}"
     if not isinstance(entry, Mapping):
         entry = {"choices": entry if isinstance(entry, (list, tuple)) else [entry]}
     for key in entry:
         require_choice(field, key, _KNOB_KEYS)
+    entry = with_choices(name, entry)
     # Choices beside a computed source come from the command line, and replace it.
     sources = ["choices"] if "choices" in entry else [key for key in _CHOICES if key in entry]
     if len(sources) != 1:
@@ -219,19 +218,24 @@ def _compile_knob(name: str, entry: Any, quantities: Mapping[str, int], known: s
             _check_type(field, name, choice)
     when = entry.get("when")
     if when is None:
-        return Knob(name, choices)
+        return Dimension(name, choices)
     otherwise = entry["otherwise"] if "otherwise" in entry else RECIPE_DEFAULTS.get(name)
-    return Knob(name, choices, parse(f"{field}.when", when, known), otherwise)
+    return Dimension(name, choices, parse(f"{field}.when", when, known), otherwise)
+
+
+def with_choices(name: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a space's file says of a knob; where that is no choices, those the knob declares."""
+    if name not in KNOBS or any(source in entry for source in _CHOICES):
+        return entry
+    return {**KNOBS[name].search_choices(), **entry}
 
 
 def _check_type(field: str, name: str, choice: Any) -> None:
-    default = RECIPE_DEFAULTS[name]
-    optional = default is None
-    if optional and choice is None:
+    knob = KNOBS[name]
+    if knob.optional and choice is None:
         return
-    wanted: type = type(default) if not optional else (str if name in _OPTIONAL_TEXT else int)
-    if type(choice) is not wanted:
-        raise InputError(field, choice, "has the wrong type", f"{wanted.__name__} values")
+    if type(choice) is not knob.kind:
+        raise InputError(field, choice, "has the wrong type", f"{knob.kind.__name__} values")
 
 
 def _listed(field: str, given: Any, _: Mapping[str, int]) -> tuple[Any, ...]:

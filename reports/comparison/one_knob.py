@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainscout.optimizer.expressions import NotWholeError
-from trainscout.optimizer.space import Knob, Space
+from trainscout.optimizer.space import Dimension, Space
 from trainscout.pruning.equivalence import canonical
 from trainscout.reports.comparison.attribution import Fields, changed_fields
 from trainscout.reports.comparison.predictions import Predictions
@@ -82,7 +82,7 @@ def _order(prediction: Prediction) -> tuple[bool, float]:
     return not prediction.fits, prediction.step_time_s
 
 
-def _knobs(space: Space) -> list[Knob]:
+def _knobs(space: Space) -> list[Dimension]:
     return [knob for knob in space.knobs if knob.name in RECIPE_DEFAULTS]
 
 
@@ -106,7 +106,7 @@ def _meant(recipe: Recipe, names: Fields, space: Space, predictions: Predictions
 
 
 def _with_partners(
-    changed: Recipe, recipe: Recipe, knob: Knob, space: Space, predictions: Predictions
+    changed: Recipe, recipe: Recipe, knob: Dimension, space: Space, predictions: Predictions
 ) -> list[Recipe]:
     """The changed recipe if it is one, else what it becomes with a partner."""
     if _meant(changed, (knob.name,), space, predictions):
@@ -133,7 +133,7 @@ def _derived(changed: Recipe, space: Space) -> Recipe | None:
 
 
 def _partners(
-    changed: Recipe, recipe: Recipe, knob: Knob, space: Space, predictions: Predictions
+    changed: Recipe, recipe: Recipe, knob: Dimension, space: Space, predictions: Predictions
 ) -> Iterator[tuple[int, Recipe]]:
     """For each other knob the nearest of its values that makes the change possible, with how
     many choices away it is."""

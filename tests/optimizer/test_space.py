@@ -119,6 +119,14 @@ def test_nearest_is_itself_then_the_closest_other():
         allowed[row] = True
 
 
+def test_a_knob_without_choices_has_those_it_declares():
+    space = compile_space({"knobs": {"pp": {}, "sp": {"when": "pp > 1"}}}, declared())
+    pp, sp = space.knobs
+    assert pp.choices[-1] == declared().cluster.num_gpus
+    assert sp.choices == (False, True)
+    assert sp.when is not None
+
+
 @pytest.mark.parametrize(
     ("spec", "field", "nearest"),
     [
@@ -131,7 +139,7 @@ def test_nearest_is_itself_then_the_closest_other():
         ({"knobs": {"tp": {"choices": [1.5]}}}, "space.knobs.tp", None),
         ({"knobs": {"sp": {"choices": [0, 1]}}}, "space.knobs.sp", None),
         ({"knobs": {"tp": {"divisors_of": "num_gpu"}}}, "space.knobs.tp.divisors_of", "num_gpus"),
-        ({"knobs": {"tp": {}}}, "space.knobs.tp", None),
+        ({"knobs": {"tp": {}, "factor": {}}}, "space.knobs.factor", None),
         ({"knobs": {"sp": {"choices": [True], "when": "tp > 1"}}}, "space.knobs.sp.when", None),
         ({"knobs": {"tp": [1]}, "constants": {"zero": 1}}, "space.constants", "zero_stage"),
         ({"knobs": {"tp": [1]}, "constants": {"tp": 1}}, "space", None),

@@ -10,6 +10,7 @@ from hydra import compose
 
 from trainscout.conf.build import build_value
 from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.optimizer.space import with_choices
 from trainscout.reference.settings import as_written
 from trainscout.reference.tables import markdown_table
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -222,6 +223,10 @@ def _files(group: str, title: str) -> str:
         about = [_comment(group, name), str(content.pop("source", ""))]
         content.pop("name", None)
         content.pop("defaults", None)
+        if "knobs" in content:
+            content["knobs"] = {
+                knob: with_choices(knob, entry) for knob, entry in content["knobs"].items()
+            }
         sets = "<br>".join(f"`{key}: {value}`" for key, value in _flat(content).items())
         rows.append((f"`{name}`", " ".join(part for part in about if part), sets))
     return _titled(title, group, markdown_table((group, "what it is", "what it sets"), rows))
