@@ -9,7 +9,6 @@ tag. Times are microseconds, rounded so that sums of consecutive nodes stay whol
 from __future__ import annotations
 
 import heapq
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from trainscout.simulators.predictor.io.output import replacing_bytes, unwritable, write_output
 from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.prices import KERNELS, PricedOp
@@ -26,21 +24,19 @@ from trainscout.simulators.predictor.replay.timeline import HOST, NONE, PIPELINE
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
 from trainscout.simulators.predictor.workload.work import kernel_flops
-from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
-    CollectiveCommType,
-    NodeType,
-    attribute,
-    message_classes,
-    write_message,
-)
-from trainscout.simulators.virtual_cluster.traces.chakra.write import (
+from trainscout.simulators.virtual_cluster.traces.chakra.schema import attribute
+from trainscout.simulators.virtual_cluster.traces.chakra.writer import (
     ALL_RANKS,
-    GROUPS_SUFFIX,
-    MAX_TAG,
     MICROSECOND,
-    SCHEMA_VERSION,
-    TAGS_A_GROUP,
+    Groups,
+    RankNodes,
+    collective,
+    computation,
+    place,
+    transfer,
+    write_ranks,
 )
+from trainscout.simulators.virtual_cluster.traces.events import Header
 
 NAME = "trace"
 _PHASES = ("forward", "backward", "optimizer")
@@ -57,74 +53,16 @@ def write_recipe_chakra(
         InputError: naming ``option``, for a directory that cannot be written, or when the package
             ``protobuf`` is missing.
     """
-    message_classes()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(option, directory, error) from error
-    groups = _Groups(job)
+    groups = Groups(job.world_size)
     stages: dict[int, _Stage] = {}
-    paths = []
-    for rank in ranks:
+
+    def nodes_of(rank: int) -> RankNodes:
         stage = place_of(job, rank).stage
         if stage not in stages:
             stages[stage] = _Stage(timeline, stage)
-        path = directory / f"{NAME}.{rank}.et"
-        try:
-            with replacing_bytes(path) as file:
-                nodes = list(_Nodes(job, timeline, rank, groups).nodes(stages[stage]))
-                write_message(file, _metadata(job, rank, groups))
-                for node in nodes:
-                    write_message(file, node)
-        except OSError as error:
-            raise unwritable(option, path, error) from error
-        paths.append(path)
-    groups_path = directory / f"{NAME}{GROUPS_SUFFIX}"
-    write_output(option, groups_path, json.dumps(groups.declared()) + "\n")
-    return (*paths, groups_path)
+        return _Nodes(job, timeline, rank, groups).of(stages[stage])
 
-
-class _Groups:
-    """Numbers communicators from 1 as ranks come to them, the same for all members."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._numbers: dict[tuple[str, tuple[int, ...]], int] = {}
-
-    def of(self, communicator: str, rank: int) -> tuple[int, tuple[int, ...]]:
-        """Number and members of the group of ``communicator`` that ``rank`` is in."""
-        members = group_of(self._job, communicator, rank)
-        if len(members) == self._job.world_size:
-            return ALL_RANKS, members
-        key = (communicator, members)
-        return self._numbers.setdefault(key, len(self._numbers) + 1), members
-
-    def descriptions(self, rank: int) -> Iterator[tuple[int, str]]:
-        for (communicator, members), number in self._numbers.items():
-            if rank in members:
-                yield number, communicator
-
-    def declared(self) -> dict[str, list[int]]:
-        """What the file of communicators says."""
-        return {str(number): list(members) for (_, members), number in self._numbers.items()}
-
-
-def _metadata(job: Job, rank: int, groups: _Groups) -> Any:
-    metadata = message_classes()["GlobalMetadata"](version=SCHEMA_VERSION)
-    metadata.attr.extend(
-        [
-            attribute("world_size", "int64_val", job.world_size),
-            attribute("rank", "int64_val", rank),
-            attribute("local_world_size", "int64_val", job.cluster.gpus_per_node),
-            attribute("gpu", "string_val", job.gpu.name),
-            attribute("memory_bytes", "uint64_val", job.gpu.memory_bytes),
-            *(
-                attribute(f"pg_desc:{number}", "string_val", description)
-                for number, description in groups.descriptions(rank)
-            ),
-        ]
-    )
-    return metadata
+    return write_ranks(option, directory, NAME, map(nodes_of, ranks), groups)
 
 
 @dataclass(frozen=True)
@@ -213,29 +151,34 @@ class _Stage:
 class _Nodes:
     """Makes the nodes of one rank, numbered in the order of its stage's steps."""
 
-    def __init__(self, job: Job, timeline: Timeline, rank: int, groups: _Groups) -> None:
+    def __init__(self, job: Job, timeline: Timeline, rank: int, groups: Groups) -> None:
         self._timeline = timeline
         self._rank = rank
         self._groups = groups
         self._job = job
-        self._classes = message_classes()
         self._to_stage = dict(zip(*(side.tolist() for side in timeline.sends), strict=True))
         self._transfers: dict[tuple[int, int], int] = defaultdict(int)
+        self._described: dict[int, str] = {}
         self._exchanges = 0
 
-    def nodes(self, stage: _Stage) -> Iterator[Any]:
-        timeline = self._timeline
+    def of(self, stage: _Stage) -> RankNodes:
+        """The nodes of a rank of ``stage``."""
+        job = self._job
+        # All of them, since they name the communicators that are written first.
+        nodes = list(self._numbered(stage))
+        memory_bytes, a_node = job.gpu.memory_bytes, job.cluster.gpus_per_node
+        header = Header(job.world_size, self._rank, a_node, job.gpu.name, memory_bytes, (), {})
+        return RankNodes(header, sorted(self._described.items()), nodes)
+
+    def _numbered(self, stage: _Stage) -> Iterator[Any]:
         # Node numbers by place: an exchange with neighbours takes two.
         numbers: list[tuple[int, ...]] = []
         count = 0
         for step in stage.steps:
-            waits = sorted(number for place in step.waits for number in numbers[place])
+            waits = sorted(number for at in step.waits for number in numbers[at])
             made = list(self._made(step))
             for number, node in enumerate(made, start=count):
-                node.id = number
-                node.data_deps.extend(waits)
-                node.attr.append(attribute("is_cpu_op", "bool_val", False))
-                node.attr.append(attribute("stream", "int64_val", int(timeline.stream[step.row])))
+                place(node, number, waits, int(self._timeline.stream[step.row]))
                 self._describe(node, step.row)
                 yield node
             numbers.append(tuple(range(count, count + len(made))))
@@ -261,79 +204,59 @@ class _Nodes:
         priced = self._timeline.operations[self._timeline.operation[step.row]]
         assert priced is not None
         if self._timeline.stream[step.row] == PIPELINE:
-            yield self._boundary(step)
+            yield self._boundary(step, priced.op)
         elif isinstance(priced.op, Collective):
             yield self._collective(priced.op)
         elif isinstance(priced.op, SendRecv):
             # To the next member of the ring, from the one before.
-            _, members = self._groups.of(priced.op.communicator, self._rank)
+            members = group_of(self._job, priced.op.communicator, self._rank)
             at = members.index(self._rank)
             peers = members[(at + 1) % len(members)], members[at - 1]
             batch, self._exchanges = self._exchanges, self._exchanges + 1
             yield self._transfer(priced.op, self._rank, peers[0], batch)
             yield self._transfer(priced.op, peers[1], self._rank, batch)
         else:
-            yield self._kernel(priced)
-
-    def _kernel(self, priced: PricedOp) -> Any:
-        op = priced.op
-        assert isinstance(op, KERNELS)
-        moved = moved_bytes(op)
-        node = self._classes["Node"](name=op.name, type=int(NodeType.COMP_NODE))
-        # Rooflines divide by the operations: memory-bound work counts one for two bytes.
-        node.attr.append(attribute("num_ops", "int64_val", kernel_flops(op) or max(moved // 2, 1)))
-        node.attr.append(attribute("tensor_size", "uint64_val", moved))
-        return node
+            yield _kernel(priced)
 
     def _collective(self, op: Collective) -> Any:
-        number, members = self._groups.of(op.communicator, self._rank)
+        group, members = self._group(op.communicator)
         share = -(-op.bytes // len(members))
         bytes_in = share if op.kind == "all_gather" else op.bytes
         bytes_out = share if op.kind == "reduce_scatter" else op.bytes
-        node = self._classes["Node"](name=op.name, type=int(NodeType.COMM_COLL_NODE))
-        node.attr.extend(
-            [
-                attribute("comm_type", "int64_val", int(CollectiveCommType[op.kind.upper()])),
-                attribute("comm_size", "int64_val", bytes_in),
-                attribute("pg_name", "string_val", str(number)),
-                attribute("dtype", "string_val", _DTYPES.get(op.dtype, op.dtype)),
-                attribute("bytes_in", "int64_val", bytes_in),
-                attribute("bytes_out", "int64_val", bytes_out),
-            ]
-        )
-        return node
+        dtype = _DTYPES.get(op.dtype, op.dtype)
+        return collective(op.name, op.kind, group, dtype, bytes_in, bytes_out)
 
-    def _boundary(self, step: _Step) -> Any:
+    def _boundary(self, step: _Step, op: object) -> Any:
         """One side of what a stage sends the next."""
-        timeline = self._timeline
-        priced = timeline.operations[timeline.operation[step.row]]
-        assert priced is not None
-        assert isinstance(priced.op, SendRecv)
-        _, pipeline = self._groups.of("pp", self._rank)
-        source, destination = int(timeline.stage[step.row]), self._to_stage[step.row]
-        return self._transfer(priced.op, pipeline[source], pipeline[destination])
+        assert isinstance(op, SendRecv)
+        pipeline = group_of(self._job, "pp", self._rank)
+        source, destination = int(self._timeline.stage[step.row]), self._to_stage[step.row]
+        return self._transfer(op, pipeline[source], pipeline[destination])
 
-    def _transfer(self, op: SendRecv, source: int, destination: int, batch: int = NONE) -> Any:
+    def _transfer(
+        self, op: SendRecv, source: int, destination: int, batch: int | None = None
+    ) -> Any:
         sends = source == self._rank
-        kind = NodeType.COMM_SEND_NODE if sends else NodeType.COMM_RECV_NODE
-        number, _ = self._groups.of(op.communicator, self._rank)
-        # Tells transfers between two ranks apart; both sides count alike.
+        group, _ = self._group(op.communicator)
         sequence = self._transfers[source, destination]
         self._transfers[source, destination] += 1
-        tag = (number * TAGS_A_GROUP + sequence % TAGS_A_GROUP) % MAX_TAG
-        node = self._classes["Node"](
-            name=f"{op.name}_{'send' if sends else 'recv'}", type=int(kind)
-        )
-        node.attr.extend(
-            [
-                attribute("comm_src", "int32_val", source),
-                attribute("comm_dst", "int32_val", destination),
-                attribute("comm_tag", "int32_val", tag),
-                attribute("comm_size", "int64_val", op.bytes),
-                attribute("pg_name", "string_val", str(number)),
-                attribute("dtype", "string_val", _DTYPES.get(self._job.precision, "bfloat16")),
-            ]
-        )
-        if batch != NONE:
-            node.attr.append(attribute("batch", "int64_val", batch))
-        return node
+        name = f"{op.name}_{'send' if sends else 'recv'}"
+        dtype = _DTYPES.get(self._job.precision, "bfloat16")
+        ends = source, destination
+        return transfer(name, sends, ends, group, sequence, dtype, op.bytes, batch)
+
+    def _group(self, communicator: str) -> tuple[int, tuple[int, ...]]:
+        """Number and members of this rank's group of a communicator."""
+        members = group_of(self._job, communicator, self._rank)
+        number = self._groups.number((communicator, members), members)
+        if number != ALL_RANKS:
+            self._described[number] = communicator
+        return number, members
+
+
+def _kernel(priced: PricedOp) -> Any:
+    op = priced.op
+    assert isinstance(op, KERNELS)
+    moved = moved_bytes(op)
+    # Rooflines divide by the operations: memory-bound work counts one for two bytes.
+    return computation(op.name, kernel_flops(op) or max(moved // 2, 1), moved)

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainscout.reports.timeline.arguments import arguments
 from trainscout.reports.timeline.lanes import lanes_of
-from trainscout.reports.timeline.rendezvous import meetings
+from trainscout.reports.timeline.rendezvous import rendezvous_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.link_use import link_use
@@ -80,13 +80,12 @@ def write_chrome(
             stage.write(trace, rank, numbers)
             _write_memory(trace, rank, place.stage, memory)
             for link, use in stage.links.items():
-                steps = zip(use.at_s.tolist(), use.bytes_per_s.tolist(), strict=True)
-                for at_s, rate in steps:
-                    trace.counter(LINK_COUNTERS[link], rank, at_s, round(rate))
+                rates = map(round, use.bytes_per_s.tolist())
+                trace.counter_over_time(LINK_COUNTERS[link], rank, use.at_s.tolist(), rates)
         for ends in _transfer_arrows(job, timeline, ranks, shown):
             trace.arrow(numbers.next(), ends)
-        for meeting in meetings(job, timeline, ranks):
-            row_ends = [(rank, *shown[places[rank].stage].spot(row)) for rank, row in meeting]
+        for rendezvous in rendezvous_of(job, timeline, ranks):
+            row_ends = [(rank, *shown[places[rank].stage].spot(row)) for rank, row in rendezvous]
             trace.arrow(numbers.next(), sorted(row_ends, key=lambda end: end[2]))
 
 
@@ -253,8 +252,7 @@ def _write_memory(trace: ChromeTrace, rank: int, stage: int, memory: MemoryTimel
         "temporary (bytes)": kinds["temporary"],
     }
     for name, values in columns.items():
-        for at, value in zip(at_s, values.tolist(), strict=True):
-            trace.counter(name, rank, at, value)
+        trace.counter_over_time(name, rank, at_s, values.tolist())
 
 
 def _transfer_arrows(

@@ -14,14 +14,14 @@ from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of
 
 
-def meetings(
+def rendezvous_of(
     job: Job, timeline: Timeline, ranks: Sequence[int]
 ) -> Iterator[list[tuple[int, int]]]:
     """Each communication that two or more of ``ranks`` take part in, but for what stages send
     each other: (rank, row of the timeline) of each, in order of the ranks.
 
     Members of one communicator run its communications in one order; what only some of the ranks
-    run has nobody to meet.
+    run is left out.
     """
     rows_of = {stage: _by_communicator(timeline, stage) for stage in range(job.recipe.pp)}
     members: dict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
@@ -35,8 +35,8 @@ def meetings(
         if len(present) < 2:
             continue
         rows = [rows_of[stage_of[rank]][communicator] for rank in present]
-        for meeting in zip(*rows, strict=False):
-            yield list(zip(present, meeting, strict=True))
+        for together in zip(*rows, strict=False):
+            yield list(zip(present, together, strict=True))
 
 
 def _group(job: Job, communicator: str, rank: int) -> tuple[int, ...]:

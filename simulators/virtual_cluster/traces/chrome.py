@@ -12,7 +12,7 @@ import io
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -90,13 +90,21 @@ class ChromeTrace:
         event = {"name": counted, "ph": "C", "pid": pid, "ts": _microseconds(at_s)}
         self._write(event | {"args": {unit: value}})
 
+    def counter_over_time(
+        self, name: str, pid: int, at_s: Iterable[float], values: Iterable[float]
+    ) -> None:
+        """As ``counter``, for each of the times that is known."""
+        for at, value in zip(at_s, values, strict=True):
+            if math.isfinite(at):
+                self.counter(name, pid, at, value)
+
     def arrow(self, number: int, ends: list[tuple[int, int, float]]) -> None:
         """An arrow from the first through all others of ``ends``: (pid, tid, a time within the
         slice that it begins or ends at). ``number`` tells arrows apart."""
         phases = ["s"] + ["t"] * (len(ends) - 2) + ["f"]
         for phase, (pid, tid, at_s) in zip(phases, ends, strict=True):
             event = {
-                "name": "meets",
+                "name": "rendezvous",
                 "cat": FLOW_CATEGORY,
                 "ph": phase,
                 "id": number,

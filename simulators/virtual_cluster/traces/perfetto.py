@@ -2,7 +2,7 @@
 
 Without times a trace is shown by sequence: every event takes a microsecond, in the order the host
 issued them. With the times of a replay, device work is where it ran, and the host where it was.
-Arrows join what meets: collectives across ranks, sends and their receives. Counters show the
+Arrows join each rendezvous: a collective's ranks, a send and its receive. Counters show the
 memory that storages hold.
 """
 
@@ -97,14 +97,9 @@ def write_perfetto(
         for trace, one in zip(traces, communications, strict=True):
             _Rank(chrome, trace, one, timed[trace.header.rank]).write()
             for counter in (counters or {}).get(trace.header.rank, ()):
-                _write_counter(chrome, trace.header.rank, counter)
+                at_s, values = counter.time_s.tolist(), counter.values.tolist()
+                chrome.counter_over_time(counter.name, trace.header.rank, at_s, values)
         _write_arrows(chrome, communications, timed)
-
-
-def _write_counter(chrome: ChromeTrace, rank: int, counter: Counter) -> None:
-    for at_s, value in zip(counter.time_s.tolist(), counter.values.tolist(), strict=True):
-        if math.isfinite(at_s):
-            chrome.counter(counter.name, rank, at_s, value)
 
 
 def _times(trace: Trace, times: Mapping[int, EventTimes] | None) -> EventTimes:
@@ -247,9 +242,9 @@ def _write_arrows(
     communications = list(communications)
     threads = {one.rank: _communicator_threads(one) for one in communications}
     matching = match(communications)
-    for number, meeting in enumerate((*matching.collectives, *matching.transfers)):
+    for number, rendezvous in enumerate((*matching.collectives, *matching.transfers)):
         ends = []
-        for launch in meeting.launches:
+        for launch in rendezvous.launches:
             times = timed[launch.rank]
             middle = (times.start_s[launch.index] + times.end_s[launch.index]) / 2
             if math.isfinite(middle):

@@ -1,103 +1,88 @@
-"""What each launch of a trace must wait for: streams, events and the host, as a graph.
+"""What each launch of a trace must wait for, as a graph: the walk of its rank with nodes as tasks.
 
 A node waits for what is before it on its stream, for the streams, events and communications that
 its stream was made to wait for, and for what the host waited for before it launched.
-Communications run on their communicator's own queue (single sends and receives on one for each
-peer).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Event,
     EventRecord,
-    EventWait,
     Op,
     PointToPoint,
-    Synchronise,
-    ValueRead,
-    WorkWait,
+)
+from trainscout.simulators.virtual_cluster.walk.rank_walk import (
+    Batch,
+    HostWait,
+    Lane,
+    Launch,
+    RankWalk,
 )
 
-# A queue is a stream's number, a communicator's name, or a communicator's name with a peer.
-Queue = int | str | tuple[str, int]
+_HOST = "host"
 
 
 class Dependencies:
     """Follows a trace: give it every event in order, ask it about launches."""
 
-    def __init__(self) -> None:
-        self._fronts: dict[Queue, frozenset[int]] = defaultdict(frozenset)
-        # By queue, so that a later wait for the same queue takes the place of an earlier one.
-        self._host: dict[Queue | None, frozenset[int]] = {}
-        self._recorded: dict[int, tuple[Queue, frozenset[int]]] = {}
-        self._works: dict[int, int] = {}
-        self._batch: tuple[str, int | None, frozenset[int]] | None = None
+    def __init__(self, rank: int) -> None:
+        self._walk = RankWalk(rank, self, whole=False)
+        self._node = 0
+        # What the next launch waits for besides the host.
+        self._waits: list[int] = []
+        # By lane: what is last there has waited for what was before.
+        self._host: dict[str, Sequence[int]] = {}
 
     def host_work(self, node: int) -> tuple[int, ...]:
         """The host itself works: ``node`` waits for what the host did; launches wait for it."""
         waits = self._of_host()
-        self._host = {None: frozenset((node,))}
+        self._host = {_HOST: (node,)}
         return tuple(sorted(waits))
 
     def launch(self, node: int, event: Op | Collective | PointToPoint) -> tuple[int, ...]:
         """``event`` is launched as ``node``: what it waits for, in ascending order."""
-        waits = self._of_host() | self._fronts[event.stream]
-        if isinstance(event, Op):
-            self._fronts[event.stream] = frozenset((node,))
-            return tuple(sorted(waits))
-        self._works[event.work] = node
-        queue = _queue(event)
-        if isinstance(event, PointToPoint) and event.batch is not None:
-            before = self._before_batch(event)
-            waits |= before
-            self._fronts[queue] = (self._fronts[queue] - before) | {node}
-        else:
-            waits |= self._fronts[queue]
-            self._fronts[queue] = frozenset((node,))
-        return tuple(sorted(waits))
-
-    def _before_batch(self, event: PointToPoint) -> frozenset[int]:
-        """Those that run together wait for what was on the queue before the first of them."""
-        if self._batch is None or self._batch[:2] != (event.group, event.batch):
-            self._batch = (event.group, event.batch, self._fronts[event.group])
-        return self._batch[2]
+        self._node = node
+        self.follow(event)
+        return tuple(sorted(self._of_host().union(self._waits)))
 
     def follow(self, event: Event) -> None:
         """Any event that is no launch."""
-        if type(event) is WorkWait:
-            node = self._works.get(event.work)
-            if node is not None:
-                self._fronts[event.stream] |= {node}
-                if event.blocks_host:
-                    self._host_waits(event.stream)
-        elif type(event) is EventRecord:
-            self._recorded[event.event] = (event.stream, self._fronts[event.stream])
-        elif type(event) is EventWait:
-            self._fronts[event.stream] |= self._recorded.get(event.event, (0, frozenset()))[1]
-        elif type(event) is ValueRead:
-            self._host_waits(event.stream)
-        elif type(event) is Synchronise:
-            if event.number is None:
-                for queue in list(self._fronts):
-                    self._host_waits(queue)
-            elif event.scope == "stream":
-                self._host_waits(event.number)
-            elif event.number in self._recorded:
-                queue, front = self._recorded[event.number]
-                self._host[queue] = front
+        op = isinstance(event, Op)
+        self._walk.take(event, (Launch(event.name, event.stream, 1, None),) if op else ())
 
-    def _host_waits(self, queue: Queue) -> None:
-        self._host[queue] = self._fronts[queue]
+    # The walk's tasks
 
-    def _of_host(self) -> frozenset[int]:
-        return frozenset().union(*self._host.values())
+    def kernel(self, launch: Launch, lane: Lane[int]) -> int:
+        self._waits = lane.frontier
+        return self._node
 
+    def communication(
+        self, event: Collective | PointToPoint, lane: Lane[int], before: Sequence[int]
+    ) -> int:
+        self._waits = [*before, *lane.frontier]
+        return self._node
 
-def _queue(event: Collective | PointToPoint) -> Queue:
-    if isinstance(event, PointToPoint) and event.batch is None:
-        return (event.group, event.peer)
-    return event.group
+    def open_batch(
+        self, event: PointToPoint, lane: Lane[int], before: Sequence[int]
+    ) -> Batch[int]:
+        return Batch(event, lane.name, [*before, *lane.frontier])
+
+    def batched(self, event: PointToPoint, batch: Batch[int]) -> int:
+        self._waits = batch.before
+        batch.done.append(self._node)
+        return self._node
+
+    def recorded(self, event: EventRecord, frontier: Sequence[int]) -> None:
+        """Graphs tell no times."""
+
+    def host_waits(self, event: HostWait, waits: Mapping[str, Sequence[int]]) -> None:
+        for lane, nodes in waits.items():
+            if max(nodes, default=-1) >= max(self._host.get(lane, ()), default=-1):
+                self._host[lane] = nodes
+
+    def _of_host(self) -> set[int]:
+        return {node for nodes in self._host.values() for node in nodes}

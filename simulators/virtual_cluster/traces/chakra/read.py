@@ -25,7 +25,7 @@ from trainscout.simulators.virtual_cluster.traces.chakra.schema import (
     attributes,
     read_messages,
 )
-from trainscout.simulators.virtual_cluster.traces.chakra.write import (
+from trainscout.simulators.virtual_cluster.traces.chakra.writer import (
     ALL_RANKS,
     GROUPS_SUFFIX,
     MICROSECOND,

@@ -19,8 +19,8 @@ from trainscout.simulators.virtual_cluster.traces.collate.content import (
 from trainscout.simulators.virtual_cluster.traces.collate.families import Family
 from trainscout.simulators.virtual_cluster.traces.collate.matching import (
     Matching,
-    Meeting,
     Mismatch,
+    Rendezvous,
     match,
 )
 from trainscout.simulators.virtual_cluster.traces.collate.order import OrderProblem, check_order
@@ -40,10 +40,10 @@ __all__ = [
     "Difference",
     "Family",
     "Matching",
-    "Meeting",
     "Mismatch",
     "OrderProblem",
     "PhaseContent",
+    "Rendezvous",
     "check_order",
     "choose_ranks",
     "classes",

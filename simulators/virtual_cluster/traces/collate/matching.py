@@ -53,7 +53,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """Launches of traced ranks that are one communication: ranks in the communicator's order."""
 
     communicator: Communicator
@@ -65,37 +65,37 @@ class Meeting:
 class Matching:
     """What meets (collectives, then sends with their receives), and what does not fit."""
 
-    collectives: tuple[Meeting, ...]
-    transfers: tuple[Meeting, ...]
+    collectives: tuple[Rendezvous, ...]
+    transfers: tuple[Rendezvous, ...]
     mismatches: tuple[Mismatch, ...]
 
 
 def match(ranks: Sequence[Communication]) -> Matching:
     """Match the launches of the traced ranks.
 
-    A collective that only one traced rank takes part in is a meeting of one launch; so is a send
-    to a rank that was not traced.
+    A collective that only one traced rank takes part in is a rendezvous of one launch; so is a
+    send to a rank that was not traced.
     """
     found = list(_missing_communicators(ranks))
     collectives = _collectives(ranks)
     transfers = _transfers(ranks)
     traced = {rank.rank for rank in ranks}
-    for meeting in collectives:
-        found += _unlike(meeting)
+    for rendezvous in collectives:
+        found += _unlike(rendezvous)
     found += _uneven_counts(ranks)
-    for meeting in transfers:
-        found += _unlike_transfer(meeting, traced)
+    for rendezvous in transfers:
+        found += _unlike_transfer(rendezvous, traced)
     return Matching(collectives, transfers, tuple(_first_of_each(found)))
 
 
-def _collectives(ranks: Sequence[Communication]) -> tuple[Meeting, ...]:
+def _collectives(ranks: Sequence[Communication]) -> tuple[Rendezvous, ...]:
     launches: dict[tuple[Communicator, int], list[Launch]] = defaultdict(list)
     for rank in ranks:
         for launch in rank.launches:
             if type(launch.event) is Collective:
                 launches[launch.communicator, launch.event.sequence].append(launch)
     return tuple(
-        Meeting(communicator, sequence, tuple(_in_order(communicator, group)))
+        Rendezvous(communicator, sequence, tuple(_in_order(communicator, group)))
         for (communicator, sequence), group in launches.items()
     )
 
@@ -107,7 +107,7 @@ def _in_order(communicator: Communicator, launches: list[Launch]) -> list[Launch
     return sorted(launches, key=lambda launch: position[launch.rank])
 
 
-def _transfers(ranks: Sequence[Communication]) -> tuple[Meeting, ...]:
+def _transfers(ranks: Sequence[Communication]) -> tuple[Rendezvous, ...]:
     """Sends with their receives: the sender's launch first."""
     launches: dict[tuple[Communicator, int, int, int], list[Launch]] = defaultdict(list)
     for rank in ranks:
@@ -117,7 +117,7 @@ def _transfers(ranks: Sequence[Communication]) -> tuple[Meeting, ...]:
                 ends = (rank.rank, event.peer) if event.kind == "send" else (event.peer, rank.rank)
                 launches[(launch.communicator, *ends, event.sequence)].append(launch)
     return tuple(
-        Meeting(
+        Rendezvous(
             communicator,
             sequence,
             tuple(sorted(group, key=lambda launch: _kind(launch) != "send")),
@@ -130,17 +130,17 @@ def _kind(launch: Launch) -> str:
     return launch.event.kind
 
 
-def _unlike(meeting: Meeting) -> Iterator[Mismatch]:
-    reference = meeting.launches[0]
-    for other in meeting.launches[1:]:
+def _unlike(rendezvous: Rendezvous) -> Iterator[Mismatch]:
+    reference = rendezvous.launches[0]
+    for other in rendezvous.launches[1:]:
         for field in AGREED.get(_kind(reference), EVEN):
             values = _field(reference.event, field), _field(other.event, field)
             if values[0] != values[1]:
-                yield _mismatch(meeting, field, reference, other, values)
+                yield _mismatch(rendezvous, field, reference, other, values)
                 break
         else:
             if _kind(reference) == "all_to_all":
-                yield from _unlike_splits(meeting, reference, other)
+                yield from _unlike_splits(rendezvous, reference, other)
 
 
 def _field(event: Collective | PointToPoint, field: str) -> object:
@@ -151,15 +151,15 @@ def _field(event: Collective | PointToPoint, field: str) -> object:
     return getattr(event, field)
 
 
-def _unlike_splits(meeting: Meeting, first: Launch, second: Launch) -> Iterator[Mismatch]:
+def _unlike_splits(rendezvous: Rendezvous, first: Launch, second: Launch) -> Iterator[Mismatch]:
     """What one sends the other must be what the other receives from it, both ways."""
-    ranks = meeting.communicator.ranks
+    ranks = rendezvous.communicator.ranks
     for source, destination in ((first, second), (second, first)):
         sent = _share(source, "splits_in", ranks.index(destination.rank), len(ranks))
         received = _share(destination, "splits_out", ranks.index(source.rank), len(ranks))
         if sent is not None and received is not None and sent != received:
             field = f"bytes from {source.rank} to {destination.rank}"
-            yield _mismatch(meeting, field, source, destination, (sent, received))
+            yield _mismatch(rendezvous, field, source, destination, (sent, received))
             return
 
 
@@ -202,26 +202,26 @@ def _uneven_counts(ranks: Sequence[Communication]) -> Iterator[Mismatch]:
             )
 
 
-def _unlike_transfer(meeting: Meeting, traced: set[int]) -> Iterator[Mismatch]:
-    first = meeting.launches[0]
+def _unlike_transfer(rendezvous: Rendezvous, traced: set[int]) -> Iterator[Mismatch]:
+    first = rendezvous.launches[0]
     event = first.event
     assert type(event) is PointToPoint
-    if len(meeting.launches) == 1:
+    if len(rendezvous.launches) == 1:
         if event.peer in traced:
             missing = "receive" if event.kind == "send" else "send"
             yield Mismatch(
-                meeting.communicator,
-                meeting.sequence,
+                rendezvous.communicator,
+                rendezvous.sequence,
                 f"the other side of a {event.kind}",
                 f"{event.bytes} bytes of {first.where}",
                 f"no such {missing} of rank {event.peer}",
             )
         return
-    second = meeting.launches[1]
+    second = rendezvous.launches[1]
     for field in ("bytes", "dtype"):
         values = _field(event, field), _field(second.event, field)
         if values[0] != values[1]:
-            yield _mismatch(meeting, field, first, second, values)
+            yield _mismatch(rendezvous, field, first, second, values)
             return
 
 
@@ -245,15 +245,19 @@ def _missing_communicators(ranks: Sequence[Communication]) -> Iterator[Mismatch]
 
 
 def _mismatch(
-    meeting: Meeting, field: str, first: Launch, second: Launch, values: tuple[object, object]
+    rendezvous: Rendezvous,
+    field: str,
+    first: Launch,
+    second: Launch,
+    values: tuple[object, object],
 ) -> Mismatch:
     def side(launch: Launch, value: object) -> str:
         kind = "" if field == "kind" else f" ({_kind(launch)})"
         return f"{value} of {launch.where}{kind}"
 
     return Mismatch(
-        meeting.communicator,
-        meeting.sequence,
+        rendezvous.communicator,
+        rendezvous.sequence,
         field,
         side(first, values[0]),
         side(second, values[1]),

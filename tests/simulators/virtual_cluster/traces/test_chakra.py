@@ -189,7 +189,7 @@ def test_arguments_of_pytorch_itself_are_read() -> None:
 
 def waits_of(*events: Event) -> dict[int, tuple[int, ...]]:
     """By place in ``events``, what each launch waits for."""
-    dependencies, found = Dependencies(), {}
+    dependencies, found = Dependencies(0), {}
     for index, event in enumerate(events):
         if isinstance(event, Op | Collective | PointToPoint):
             found[index] = dependencies.launch(index, event)

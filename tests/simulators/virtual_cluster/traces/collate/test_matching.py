@@ -37,13 +37,13 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 def test_a_sound_job_matches_launch_by_launch(everybody: list[Trace]) -> None:
     matching = match([communication(trace) for trace in everybody])
     assert not matching.mismatches
-    for meeting in matching.collectives:
-        assert tuple(one.rank for one in meeting.launches) == meeting.communicator.ranks
+    for rendezvous in matching.collectives:
+        assert tuple(one.rank for one in rendezvous.launches) == rendezvous.communicator.ranks
     # Forward and backward transfers between each pair of neighbouring stages.
     pairs = LAYOUT.tp * LAYOUT.dp * (LAYOUT.pp - 1)
     assert len(matching.transfers) == pairs * 2 * LAYOUT.micro_batches
-    for meeting in matching.transfers:
-        send, receive = (one.event for one in meeting.launches)
+    for rendezvous in matching.transfers:
+        send, receive = (one.event for one in rendezvous.launches)
         assert (send.kind, receive.kind) == ("send", "recv")
     assert not check_order([communication(trace) for trace in everybody])
 
