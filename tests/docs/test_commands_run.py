@@ -19,10 +19,14 @@ from tests.warm.session import environment, warm_python
 # saves creating a database for every page.
 TRACKED = ("docs/mlflow.md",)
 
+# One session from its first block to its last (test_python.py).
+SESSIONS = ("docs/python.md",)
+
 TO_RUN = [
     page
     for page in pages()
-    if any(block.kind in (SHELL, PYTHON) and not block.not_run for block in blocks(page))
+    if page not in SESSIONS
+    and any(block.kind in (SHELL, PYTHON) and not block.not_run for block in blocks(page))
 ]
 
 

@@ -333,6 +333,7 @@ def test_a_study_is_answered(study):
         ({"num_gpus": [12]}, "is no number of whole nodes"),
         ({"prices_usd_per_hour": {"a40": 1}}, "is of a GPU that no cluster has"),
         ({"goodput": "llama"}, "goodput=llama"),
+        ({"n_jobs": 0}, "n_jobs=0: is out of range"),
     ],
 )
 def test_a_wrong_study_is_refused(arguments, message):

@@ -44,7 +44,7 @@ from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.progress import progress_view
 from trainscout.reports.terminal import console_for
 from trainscout.simulators.predictor.io.values import typed_value
-from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -252,6 +252,8 @@ def plan(
         8
     """
     named, spec = catalogue(config_dir), SimulatorSpec.of(simulator)
+    if n_jobs != -1:
+        require_positive("n_jobs", n_jobs)
     study = sweep
     if not isinstance(study, Study) or overrides:
         base = dataclasses.asdict(study) if isinstance(study, Study) else None
