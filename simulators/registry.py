@@ -70,15 +70,33 @@ class SimulatorSpec:
         return stated
 
 
-# Imported only when asked for, so that `import simulators` stays light.
+@dataclass(frozen=True)
+class _Entry:
+    """A simulator by name, ``module:Class``: imported only when asked for.
+
+    ``check``: a function that refuses where the simulator cannot run. ``prepares``: it readies
+    several jobs together (``prepare(jobs)``) faster than one by one.
+    """
+
+    path: str
+    check: str | None = None
+    prepares: bool = False
+
+
+_PREDICTOR, _VIRTUAL = "trainscout.simulators.predictor", "trainscout.simulators.virtual_cluster"
 _SIMULATORS = {
-    "replay": ("trainscout.simulators.predictor.replay.simulator", "ReplaySimulator"),
-    "traced": ("trainscout.simulators.virtual_cluster.traced.simulator", "TracedSimulator"),
+    "replay": _Entry(f"{_PREDICTOR}.replay.simulator:ReplaySimulator"),
+    "traced": _Entry(
+        f"{_VIRTUAL}.traced.simulator:TracedSimulator",
+        check=f"{_VIRTUAL}.traced.tracer:check_traces_possible",
+        prepares=True,
+    ),
 }
 
 
-# Those that prepare several jobs together faster than one by one: ``prepare(jobs)``.
-_PREPARING = ("traced",)
+def _imported(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def simulator_names() -> list[str]:
@@ -94,26 +112,22 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
     """
     spec = SimulatorSpec.of(chosen)
     name = spec.name
-    module, colon, cls = name.partition(":")
-    if not colon:
-        require_choice("simulator.name", name, _SIMULATORS)
-        module, cls = _SIMULATORS[name]
-    try:
-        found = getattr(importlib.import_module(module), cls)
-    except (ImportError, AttributeError) as error:
-        if not colon:
-            raise
-        raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
     simulator: Simulator
-    if not colon:
-        simulator = found(spec.calibration, measured_table(spec.measured_kernels), spec.network)
-    else:
-        for given in ("calibration", "measured_kernels", "network"):
-            if getattr(spec, given) is not None:
-                field = given if given == "network" else f"simulator.{given}"
-                allowed = "simulator.name=" + " or ".join(simulator_names())
-                raise InputError(field, name, f"takes no {given}", allowed)
-        simulator = found()
+    if ":" not in name:
+        require_choice("simulator.name", name, _SIMULATORS)
+        cls = _imported(_SIMULATORS[name].path)
+        simulator = cls(spec.calibration, measured_table(spec.measured_kernels), spec.network)
+        return simulator
+    try:
+        cls = _imported(name)
+    except (ImportError, AttributeError) as error:
+        raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
+    for given in ("calibration", "measured_kernels", "network"):
+        if getattr(spec, given) is not None:
+            field = given if given == "network" else f"simulator.{given}"
+            allowed = "simulator.name=" + " or ".join(simulator_names())
+            raise InputError(field, name, f"takes no {given}", allowed)
+    simulator = cls()
     return simulator
 
 
@@ -124,7 +138,7 @@ def prepare_simulator(chosen: SimulatorSpec | str, jobs: Iterable[Job]) -> None:
         InputError: when it cannot be done here.
     """
     spec = SimulatorSpec.of(chosen)
-    if spec.name in _PREPARING:
+    if spec.name in _SIMULATORS and _SIMULATORS[spec.name].prepares:
         simulator: Any = get_simulator(spec)
         simulator.prepare(jobs)
 
@@ -168,7 +182,6 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu, cluster: Cluster | No
         get_simulator(spec)
     else:
         require_choice("simulator.name", spec.name, _SIMULATORS)
-        if spec.name == "traced":
-            from trainscout.simulators.virtual_cluster.traced.tracer import check_traces_possible
-
-            check_traces_possible()
+        check = _SIMULATORS[spec.name].check
+        if check is not None:
+            _imported(check)()

@@ -5,7 +5,7 @@
         --output simulators/predictor/kernels/fitted
     trainscout kernels fit attention.csv.gz my_products.csv       # prints YAML
 
-What a table holds is recognised from its columns (``tables.py`` lists them), the GPU and the
+What a table holds is recognised from its columns (``measured_rows.py``), the GPU and the
 precision from its rows: every GPU and precision with enough rows is fitted on its own.
 ``--where column=a,b`` keeps rows whose value is one of the listed ones. Rows flagged as
 outliers, above peak, or host-timed below what the host resolves are dropped.
@@ -37,8 +37,7 @@ from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_SECTIONS,
     PRECISION_CLASS,
 )
-from trainscout.simulators.predictor.kernels.streaming_ops import streaming_kind
-from trainscout.simulators.predictor.kernels.tables import (
+from trainscout.simulators.predictor.kernels.measured_rows import (
     CAST_INCLUDED,
     TRAINING_DTYPES,
     attention_kernel,
@@ -47,6 +46,7 @@ from trainscout.simulators.predictor.kernels.tables import (
     sustained,
     unusable,
 )
+from trainscout.simulators.predictor.kernels.streaming_rows import streaming_kind
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 

@@ -18,9 +18,10 @@ from trainscout.simulators.laboratory.kernels.regression import (
     rounded,
     solve,
 )
-from trainscout.simulators.predictor.kernels.attention import BACKWARD_FLOPS, attention_seconds
+from trainscout.simulators.predictor.kernels.attention import attention_seconds
 from trainscout.simulators.predictor.kernels.coefficients import AttentionCoefficients
 from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES, LOOP_CEILING, Floats
+from trainscout.simulators.predictor.kernels.row_batches import ATTENTION_SHAPE, attention_flops
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 FIT_ROWS = 1500
 # Rows of one pass against the pass with the fewest.
 MOST_OF_A_PASS = 4
-SHAPE = ["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "causal"]
 PASSES = ("fwd", "bwd")
 PARAMETERS = (
     Parameter("efficiency", 0.7, 0.1, LOOP_CEILING, log=False),
@@ -48,7 +48,7 @@ def attention_log_error(
     rows: pd.DataFrame, passes: dict[str, AttentionCoefficients], gpu: Gpu, dtype: str
 ) -> Floats:
     """log(predicted / measured); a ``fwd+bwd`` row is the sum of both passes."""
-    shapes = rows[SHAPE].to_numpy(np.int64)
+    shapes = rows[ATTENTION_SHAPE].to_numpy(np.int64)
     per_sm = gpu.peak(dtype) / gpu.sms
     total = np.zeros(len(rows))
     for name, coefficients in passes.items():
@@ -65,15 +65,6 @@ def attention_log_error(
         total += np.where(rows["pass"].str.contains(name, regex=False), seconds, 0.0)
     logs: Floats = np.log(total * 1e6 / rows["time_us"].to_numpy(np.float64))
     return logs
-
-
-def attention_flops(rows: pd.DataFrame) -> Floats:
-    """FLOPs of each row by the usual convention (halved when causal), shape (rows,)."""
-    flops = 2.0 * rows["batch"] * rows["heads"] * rows["seq_q"] * rows["seq_k"]
-    flops *= (rows["head_dim"] + rows["head_dim_v"]) * np.where(rows["causal"] > 0, 0.5, 1.0)
-    factor = {"fwd": 1.0, "bwd": BACKWARD_FLOPS, "fwd+bwd": 1.0 + BACKWARD_FLOPS}
-    values: Floats = (flops * rows["pass"].map(factor)).to_numpy(np.float64)
-    return values
 
 
 def fit_attention(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from trainscout.simulators.predictor.kernels.gemm import (
     join,
     tile_variants,
 )
-from trainscout.simulators.predictor.kernels.tables import CAST_BYTES, CAST_LAUNCH_S
+from trainscout.simulators.predictor.kernels.measured_rows import CAST_BYTES, CAST_LAUNCH_S
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 

@@ -18,9 +18,11 @@ from trainscout.simulators.laboratory.kernels.regression import (
     rounded,
     solve,
 )
+from trainscout.simulators.predictor.kernels.batches import Gemms
 from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
 from trainscout.simulators.predictor.kernels.gemm import Floats
-from trainscout.simulators.predictor.kernels.grouped_rows import grouped_seconds
+from trainscout.simulators.predictor.kernels.prices import price_batch
+from trainscout.simulators.predictor.kernels.row_batches import ALIKE, grouped_batches
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:
@@ -40,9 +42,16 @@ def fit_grouped(rows: pd.DataFrame, gpu: Gpu, dtype: str) -> dict[str, Any]:
     """
     enough_rows(len(rows))
 
+    def priced(batch: Gemms, coefficients: GroupedCoefficients) -> Floats:
+        prices = price_batch(gpu, batch, split_accumulation=False, grouped_as=coefficients)
+        return prices.seconds
+
     def log_error(part: pd.DataFrame, encoded: Floats) -> Floats:
         coefficients = GroupedCoefficients(**decode(PARAMETERS, encoded))
-        seconds = grouped_seconds(part, gpu, dtype, coefficients)
+        seconds = np.zeros(len(part))
+        for positions in part.groupby(ALIKE["grouped_gemm"], sort=False).indices.values():
+            for batch in grouped_batches(part.iloc[positions], dtype):
+                seconds[positions] += priced(batch, coefficients)
         logs: Floats = np.log(seconds * 1e6 / part["time_us"].to_numpy(np.float64))
         return logs
 

@@ -19,7 +19,7 @@ from trainscout.simulators.laboratory.kernels.regression import (
     solve,
 )
 from trainscout.simulators.predictor.kernels.streaming import MOVES_BYTES, streaming_seconds
-from trainscout.simulators.predictor.kernels.streaming_ops import streaming_bytes
+from trainscout.simulators.predictor.kernels.streaming_rows import streaming_bytes
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 if TYPE_CHECKING:

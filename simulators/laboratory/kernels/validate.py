@@ -2,7 +2,7 @@
 
     trainscout kernels validate TABLE.csv [TABLE.csv.gz ...] --json OUT.json
 
-What a table holds is recognised from its columns (``tables.py``). Every row is predicted on
+What a table holds is recognised from its columns (``measured_rows.py``). Every row is predicted on
 the GPU and under the conditions it names, or listed with the reason why not. Errors are
 fractions of the measured time. ``--sample N`` keeps N random rows (seeded) of each table.
 """
@@ -27,8 +27,8 @@ from trainscout.simulators.predictor.io.output import (
     show_text,
     unwritable,
 )
+from trainscout.simulators.predictor.kernels.measured_rows import read_table
 from trainscout.simulators.predictor.kernels.row_prices import PricedGroup, price_rows
-from trainscout.simulators.predictor.kernels.tables import read_table
 from trainscout.simulators.predictor.question.errors import InputError
 
 GROUPINGS = ("by_class", "by_gpu", "by_size_band", "by_dtype")

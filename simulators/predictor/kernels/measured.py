@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,36 +24,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.kernels.batches import Batch, Kind, Streamings
+from trainscout.simulators.predictor.kernels.measured_rows import match_gpu, read_table, sustained
 from trainscout.simulators.predictor.kernels.row_prices import price_rows
-from trainscout.simulators.predictor.kernels.streaming_ops import streaming_bytes, streaming_kind
-from trainscout.simulators.predictor.kernels.tables import (
-    TRAINING_DTYPES,
-    attention_kernel,
-    match_gpu,
-    read_table,
-    sustained,
-)
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.workload.ir import (
-    Attention,
-    Convolution,
-    Gemm,
-    GroupedGemm,
-    Kernel,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-Key = tuple[str, ...]
 
 NEIGHBOURS = 8
 CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 # A kernel this far off its fitted price was hardly timed as the table says.
 DOUBTFUL_FACTOR = 10
-_LAYOUT_OF_STAGE = {"fwd": "TN", "bwd_grad_act": "NN", "bwd_grad_w": "NT"}
 
 
 @dataclass(frozen=True)
@@ -116,27 +100,26 @@ class Correction:
 
 
 @functools.lru_cache(maxsize=64)
-def corrections(gpu: Gpu, table: MeasuredTable) -> dict[Key, Correction]:
-    """What a table says about one GPU, by kind of operation (``operation_key``)."""
+def corrections(gpu: Gpu, table: MeasuredTable) -> dict[Kind, Correction]:
+    """What a table says about one GPU, by kind of kernel (``Batch.kinds``)."""
     import pandas as pd
 
-    found: dict[Key, list[pd.DataFrame]] = {}
+    found: dict[Kind, list[pd.DataFrame]] = {}
     for kind, rows in table.rows:
         names = {name: match_gpu(str(name), {gpu.name: gpu})[0] for name in rows["gpu"].unique()}
         own = rows[rows["gpu"].map(names) == gpu.name].reset_index(drop=True)
         long_run = sustained(own)
         for group in price_rows(kind, own, {gpu.name: gpu}):
             used = group.reasons == ""
-            if not used.any():
+            # The time of several kernels says nothing about one of them.
+            if not used.any() or len(group.batches) != 1:
                 continue
-            part = own.iloc[group.positions[used]]
-            key, shapes = _rows_key(kind, part)
-            if key is None:
-                continue
-            ratios = np.log(group.measured_s[used] / group.predicted_s[used])
-            entry = pd.DataFrame({"shape": [tuple(shape) for shape in shapes.tolist()]})
-            entry["ratio"], entry["long"] = ratios, long_run[group.positions[used]]
-            found.setdefault(key, []).append(entry)
+            for key, _, shapes in group.batches[0].kinds():
+                kept = [tuple(shape) for shape in shapes[used].tolist()]
+                entry = pd.DataFrame({"shape": kept})
+                entry["ratio"] = np.log(group.measured_s[used] / group.predicted_s[used])
+                entry["long"] = long_run[group.positions[used]]
+                found.setdefault(key, []).append(entry)
     return {key: _correction(pd.concat(parts)) for key, parts in found.items()}
 
 
@@ -169,66 +152,16 @@ def _correction(entries: pd.DataFrame) -> Correction:
     )
 
 
-def _rows_key(kind: str, rows: pd.DataFrame) -> tuple[Key | None, Floats]:
-    """Key and shapes (rows, dims) of table rows of equal conditions; None: no operation's."""
-    first = rows.iloc[0]
-    if kind == "streaming":
-        name = streaming_kind(str(first["op"]), str(first["pass"]), str(first["impl"]))
-        return ("streaming", name), streaming_bytes(rows)[:, None]
-    dtype = TRAINING_DTYPES[str(first["dtype"]).removesuffix("+quant")]
-    if kind == "gemm":
-        columns, layout = ["m", "n", "k", "batch"], str(first["layout"]).rstrip("?")
-        key: Key | None = ("gemm", _numeric(dtype), layout)
-    elif kind == "grouped_gemm":
-        columns = ["groups", "m_per_group", "n", "k"]
-        stage = _LAYOUT_OF_STAGE.get(str(first["stage"]))
-        key = ("grouped_gemm", _numeric(dtype), stage) if stage else None
-    else:
-        columns = ["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v"]
-        columns.append("causal")
-        kernel, pass_ = attention_kernel(str(first["impl"])), str(first["pass"])
-        training = kernel in ("flash", "flash2") and pass_ in ("fwd", "bwd")
-        key = ("attention", _numeric(dtype), pass_, kernel) if training else None
-    return key, rows[columns].to_numpy(np.float64)
-
-
-def _numeric(dtype: str) -> str:
-    """16-bit types run alike."""
-    return "half" if dtype in ("bf16", "fp16") else dtype
-
-
-def operation_key(op: Kernel) -> tuple[Key, tuple[float, ...]]:
-    """Kind of an operation as tables tell them apart, and its shape."""
-    if isinstance(op, Gemm):
-        return ("gemm", _numeric(op.dtype), op.layout), (op.m, op.n, op.k, op.batch)
-    if isinstance(op, GroupedGemm):
-        key = ("grouped_gemm", _numeric(op.dtype), op.layout)
-        return key, (op.groups, op.m_per_group, op.n, op.k)
-    if isinstance(op, Attention):
-        sizes = (op.batch, op.heads, op.kv_heads, op.seq_q, op.seq_k, op.head_dim, op.head_dim_v)
-        return ("attention", _numeric(op.dtype), op.pass_, op.kernel), (*sizes, int(op.causal))
-    if isinstance(op, Convolution):
-        return ("convolution", _numeric(op.dtype), op.pass_), (float(op.flops),)
-    # Kernels that share the bytes each move their part of them.
-    return ("streaming", op.kind), (op.bytes / op.launches,)
-
-
-def correct(
-    gpu: Gpu, ops: Sequence[Kernel], table: MeasuredTable
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Factors on the formulas' seconds, and which operations were measured, both (ops,)."""
+def correct(gpu: Gpu, batch: Batch, table: MeasuredTable) -> tuple[Floats, NDArray[np.bool_]]:
+    """Factors on the formulas' seconds, and which kernels were measured, both (n,)."""
     known = corrections(gpu, table)
-    factors = np.ones(len(ops))
-    measured = np.zeros(len(ops), dtype=bool)
-    by_key: dict[Key, list[tuple[int, tuple[float, ...]]]] = {}
-    for position, op in enumerate(ops):
-        key, shape = operation_key(op)
-        if key in known:
-            by_key.setdefault(key, []).append((position, shape))
-    for key, entries in by_key.items():
-        positions = [position for position, _ in entries]
-        shapes = np.array([shape for _, shape in entries], dtype=np.float64)
-        ratios, hit = known[key](shapes)
-        single = np.array([getattr(ops[position], "launches", 1) == 1 for position in positions])
-        factors[positions], measured[positions] = np.exp(ratios), hit & single
+    factors = np.ones(len(batch))
+    measured = np.zeros(len(batch), dtype=bool)
+    for kind, positions, shapes in batch.kinds():
+        if kind in known:
+            ratios, measured[positions] = known[kind](shapes.astype(np.float64))
+            factors[positions] = np.exp(ratios)
+    if isinstance(batch, Streamings):
+        # One launch of the bytes was timed.
+        measured &= batch.sizes[:, 1] == 1
     return factors, measured

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import numpy as np
@@ -81,7 +81,7 @@ def streaming_seconds(
 
 
 def price_streaming(
-    gpu: Gpu, kinds: list[str], sizes: NDArray[np.int64]
+    gpu: Gpu, kinds: Sequence[str], sizes: NDArray[np.int64]
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Seconds, DRAM share and whether the class was measured, each of shape (ops,).
 

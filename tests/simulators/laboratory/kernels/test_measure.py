@@ -16,7 +16,7 @@ from trainscout.simulators.laboratory.kernels.measure import (
     training_kernels,
 )
 from trainscout.simulators.predictor.io.command_line import exit_code
-from trainscout.simulators.predictor.kernels.tables import match_gpu, read_table, sustained
+from trainscout.simulators.predictor.kernels.measured_rows import match_gpu, read_table, sustained
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import (
     Attention,

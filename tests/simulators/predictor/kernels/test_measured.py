@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainscout.simulators.laboratory.kernels.measure import row_of
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels import EVIDENCE_ORDER, price_kernels
 from trainscout.simulators.predictor.kernels.measured import MeasuredTable, load_measured
@@ -95,6 +96,17 @@ def test_every_class(tmp_path: Path) -> None:
         load_measured(tmp_path),
     )
     assert old.evidence.any()
+
+
+@pytest.mark.parametrize("layout", ["TN", "NN", "NT"])
+def test_what_was_measured_is_what_is_priced(tmp_path: Path, layout: str) -> None:
+    """Tables give the forward product's dimensions for every pass of experts."""
+    op = GroupedGemm("e", 8, 1024, 4096, 7168, "bf16", layout, accumulate=layout == "NT")
+    row = row_of(op, "h100", "bf16") | {"time_us": 5000.0, "flag": "sustained"}
+    pd.DataFrame([row]).to_csv(tmp_path / "experts.csv", index=False)
+    prices = price_kernels(H100, [op], load_measured(tmp_path))
+    assert prices.seconds[0] == pytest.approx(5e-3)
+    assert not prices.evidence.any()
 
 
 def test_equal_content_is_one_table(tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Which folder may import which: the arrows of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("conf", "optimizer", "planning", "pruning", "reports", "simulators", "trainscout")
+PREDICTOR = "simulators.predictor"
+PREDICTING = {PREDICTOR, "simulators"}
+# From the ground up: what each house imports besides itself. ``simulators`` are its loose files,
+# the registry of simulators, which knows the virtual cluster by name only.
+ARROWS: dict[str, set[str]] = {
+    PREDICTOR: set(),
+    "conf": {PREDICTOR},
+    "simulators": {PREDICTOR},
+    "simulators.virtual_cluster": {PREDICTOR, "conf"},
+    "pruning": PREDICTING,
+    "optimizer": {*PREDICTING, "conf", "pruning"},
+    "planning": {*PREDICTING, "pruning", "optimizer"},
+    "reports": {
+        *PREDICTING,
+        *("conf", "simulators.virtual_cluster", "pruning", "optimizer", "planning"),
+    },
+    "trainscout": {
+        *PREDICTING,
+        *("conf", "simulators.virtual_cluster", "pruning", "optimizer", "planning", "reports"),
+    },
+    # Nobody imports it. Its commands print as the others do.
+    "simulators.laboratory": {*PREDICTING, "conf", "reports"},
+}
+# Rooms of the predictor that price one thing each; ``replay`` puts their prices together.
+PRICING = ("collectives", "interference", "kernels", "memory", "network")
+
+
+def house_of(module: str) -> str:
+    """The house of a module named from the top, without ``trainscout.``."""
+    first, _, rest = module.partition(".")
+    second = rest.partition(".")[0]
+    if first == "simulators":
+        house = f"{first}.{second}"
+        return house if house in ARROWS else first
+    return first if first in PACKAGES else "trainscout"
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Every module of the product, without ``trainscout.``, and its file."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[0] == "trainscout" and len(parts) > 1 and parts[1] in PACKAGES:
+                continue  # the same files by another name
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            yield name.removeprefix("trainscout."), path
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports, wherever in it; those of a package one by one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+EDGES = [(name, target) for name, path in sources() for target in imports(path)]
+OWN = [
+    (name, target.removeprefix("trainscout."))
+    for name, target in EDGES
+    if target.startswith("trainscout.")
+]
+
+
+@pytest.mark.parametrize("house", ARROWS)
+def test_a_house_imports_only_those_below_it(house: str) -> None:
+    wrong = {
+        f"{name} -> {target}"
+        for name, target in OWN
+        if house_of(name) == house and house_of(target) not in {house, *ARROWS[house]}
+    }
+    assert not wrong
+
+
+def test_every_house_has_files() -> None:
+    assert {house_of(name) for name, _ in OWN} == set(ARROWS)
+
+
+def test_everything_is_imported_by_its_full_name() -> None:
+    """A user's own ``conf.py`` or ``reports/`` is never taken for ours."""
+    bare = set(PACKAGES) - {"trainscout"}
+    assert not {f"{name} -> {target}" for name, target in EDGES if target.split(".")[0] in bare}
+
+
+@pytest.mark.parametrize("room", PRICING)
+def test_rooms_that_price_one_thing_do_not_know_each_other(room: str) -> None:
+    others = {f"{PREDICTOR}.{other}" for other in PRICING if other != room}
+    wrong = {
+        f"{name} -> {target}"
+        for name, target in OWN
+        if name.startswith(f"{PREDICTOR}.{room}.")
+        and any(f"{target}.".startswith(f"{other}.") for other in others)
+    }
+    assert not wrong
+
+
+def test_a_prediction_with_measured_kernels_imports_no_fit() -> None:
+    program = (
+        "import sys, trainscout.simulators.predictor.replay.simulator, "
+        "trainscout.simulators.predictor.kernels.measured; "
+        "print([name for name in sys.modules if name.startswith('trainscout') "
+        "and ('fit' in name.rpartition('.')[2] or 'laboratory' in name)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
