@@ -41,15 +41,14 @@ class Rule:
 
 
 def _split(job: Job) -> dict[str, Any]:
-    """Nothing where the layers lie evenly anyway, counts where the ends take places of layers."""
+    """Nothing where the layers lie evenly anyway, else the layers of both ends where they do."""
     recipe, layers = job.recipe, job.layers_per_chunk
     names = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
     even = {name: RECIPE_DEFAULTS[name] for name in names}
     splits = [even]
-    if recipe.embedding_as_layer or recipe.loss_as_layer:
-        first, last = job.layers_per_stage[0], job.layers_per_stage[-1]
-        if first and last:
-            splits.append(even | {"first_stage_layers": first, "last_stage_layers": last})
+    first, last = job.layers_per_stage[0], job.layers_per_stage[-1]
+    if first and last:
+        splits.append(even | {"first_stage_layers": first, "last_stage_layers": last})
     for fields in splits:
         try:
             if replace(job, recipe=replace(recipe, **fields)).layers_per_chunk == layers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from trainscout.reports.dialects.setting import Code
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 
 TITLE = "DeepSpeed"
 
@@ -72,11 +73,13 @@ def unsupported(job: Job) -> tuple[str, ...]:
     recipe = job.recipe
     missing = []
     if recipe.recompute == "selective":
+        modules = recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES
         missing.append(
-            "recompute=selective (its models recompute whole layers or nothing: nothing)"
+            f"recompute=selective({modules}) (its models recompute whole layers or nothing: "
+            "nothing)"
         )
     if recipe.recompute_layers is not None:
-        missing.append("recompute_layers (every layer is recomputed)")
+        missing.append(f"recompute_layers={recipe.recompute_layers} (every layer is recomputed)")
     if recipe.zero_stage and job.dp > 1 and recipe.overlap_param_gather and recipe.zero_stage < 3:
         missing.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
     if job.framework.accumulate_grads_fp32 and not recipe.zero_stage and _is_half(job):

@@ -72,7 +72,10 @@ def unsupported(job: Job) -> tuple[str, ...]:
     if recipe.schedule == "gpipe" and recipe.pp > 1:
         missing.append("schedule=gpipe (Megatron runs 1F1B)")
     if recipe.recompute_taper:
-        missing.append("recompute_taper (Megatron recomputes as many layers on every stage)")
+        missing.append(
+            f"recompute_taper={recipe.recompute_taper} (Megatron recomputes as many layers on "
+            "every stage)"
+        )
     if recipe.recompute == "selective":
         named = (recipe.recompute_modules or "core_attn").split("+")
         unnamed = [module for module in named if not _can_recompute(job, module)]

@@ -62,14 +62,17 @@ def unsupported(job: Job) -> tuple[str, ...]:
     missing = []
     if recipe.recompute == "selective" and modules != "operations":
         missing.append(f"recompute_modules={modules} (it recomputes by operation: operations)")
-    if recipe.recompute_layers is not None or recipe.recompute_taper:
-        missing.append("recompute_layers, recompute_taper (it recomputes every layer)")
+    for name in ("recompute_layers", "recompute_taper"):
+        if getattr(recipe, name):
+            missing.append(f"{name}={getattr(recipe, name)} (it recomputes every layer)")
     if recipe.zero_stage == 1 and recipe.pp == 1:
         missing.append("zero_stage=1 (FSDP2 shards gradients too, every micro-batch)")
     if recipe.zero_stage == 0 and recipe.cp > 1:
         missing.append("zero_stage=0 with cp > 1 (it shards over context-parallel ranks)")
-    if recipe.zero_stage == 1 and job.dp > 1 and not recipe.overlap_grad_reduce:
+    if recipe.zero_stage <= 1 and job.is_replicated and not recipe.overlap_grad_reduce:
         missing.append("overlap_grad_reduce=false (FSDP2 always overlaps)")
+    if recipe.zero_stage in (1, 2) and job.is_replicated and not recipe.overlap_param_gather:
+        missing.append("overlap_param_gather=false (FSDP2 always overlaps)")
     if recipe.use_tp_pp_dp_mapping and recipe.pp > 1:
         missing.append("use_tp_pp_dp_mapping (stages of a pipeline lie apart)")
     if recipe.overlap_moe_expert_parallel_comm:
