@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.conf.histograms import with_histogram
 from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from trainscout.simulators.predictor.io.values import typed_value
@@ -50,6 +53,14 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
     return declared
 
 
+def hydra_catalogue() -> Catalogue:
+    """What the command that Hydra runs can name: what ships, and what its ``--config-dir`` has."""
+    hydra = GlobalHydra.instance()
+    path = hydra.config_loader().get_search_path().get_path() if hydra.is_initialized() else ()
+    folders = [each.path for each in path if each.path and each.path.startswith("file://")]
+    return load_catalogue(*(Path(folder.removeprefix("file://")) for folder in folders))
+
+
 def _with_own_price(gpu: Gpu, cfg: DictConfig | Mapping[str, Any]) -> Gpu:
     """A price named on the command line is the user's, even one that equals the declared one."""
     if "hydra" in cfg:  # before the program is called
@@ -74,7 +85,8 @@ def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:
 
 
 def build_value(cls: type[T], field: str, given: object) -> T:
-    """An instance of dataclass ``cls`` from a mapping, typed as its schema says.
+    """An instance of dataclass ``cls`` from a mapping, typed as its schema says; a GPU with the
+    architecture that it names.
 
     Args:
         cls, field: see ``typed_value``.
@@ -84,6 +96,14 @@ def build_value(cls: type[T], field: str, given: object) -> T:
     Raises:
         InputError: for a missing, unknown, mistyped or non-finite field.
     """
+    plain = _plain(field, given)
+    if cls is Gpu:
+        plain = hydra_catalogue().with_architecture(plain)
+    return typed_value(cls, field, plain)
+
+
+def _plain(field: str, given: object) -> object:
+    """What was declared without OmegaConf's types, interpolations resolved."""
     if isinstance(given, DictConfig):
         try:
             given = OmegaConf.to_container(given, resolve=True)
@@ -92,7 +112,7 @@ def build_value(cls: type[T], field: str, given: object) -> T:
             # OmegaConf names the key from the root of the tree it was working on.
             key = str(error.full_key or "").removeprefix(f"{field}.")
             raise explain_omegaconf_error(error, f"{field}.{key}", _at(plain, key)) from error
-    return typed_value(cls, field, given)
+    return given
 
 
 def _at(plain: object, key: str) -> object:

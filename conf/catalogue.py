@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from trainscout.conf.histograms import with_histogram
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -121,6 +122,20 @@ class Group(Mapping[str, T], Generic[T]):
             ) from error
 
 
+class Gpus(Group[Gpu]):
+    """GPUs by name, with the architectures that their files name."""
+
+    def __init__(self, catalogue: Catalogue, folders: tuple[Path, ...]) -> None:
+        super().__init__("gpu", Gpu, folders)
+        self._catalogue = catalogue
+
+    def content(self, file: Path) -> Any:
+        # One's own GPU, named by its file, stands beside its architecture as in ``conf``.
+        own, shipped = file.absolute().parents[1], self._catalogue
+        catalogue = shipped if own in shipped.folders else Catalogue((own, *shipped.folders))
+        return catalogue.with_architecture(super().content(file))
+
+
 class Contents(Group[dict[str, Any]]):
     """The declarations of one group by name, as the plain fields that their files have."""
 
@@ -147,9 +162,10 @@ class Catalogue:
     """The groups that a question is put together from."""
 
     def __init__(self, folders: tuple[Path, ...]) -> None:
-        self._folders = folders
+        self.folders = folders
         self.models = self._group("model", Model)
-        self.gpus = self._group("gpu", Gpu)
+        self.architectures = self._group("architecture", Architecture)
+        self.gpus = Gpus(self, tuple(folder / "gpu" for folder in folders))
         self.clusters = self._group("cluster", Cluster)
         self.trainings = self._group("training", Training)
         self.frameworks = self._group("framework", Framework)
@@ -166,12 +182,24 @@ class Catalogue:
         """As ``optimizer.space`` takes them."""
         return self.contents("space")
 
+    def with_architecture(self, gpu: Any) -> Any:
+        """The fields of a GPU with its architecture as a value, where they name one.
+
+        Raises:
+            InputError: for an architecture that is not declared, with the nearest, or a file that
+                declares none.
+        """
+        if not isinstance(gpu, Mapping) or not isinstance(gpu.get("architecture"), str):
+            return gpu
+        named = self.architectures.chosen("gpu.architecture", gpu["architecture"])
+        return {**gpu, "architecture": named}
+
     def contents(self, group: str) -> Contents:
         """Any group's declarations as plain fields."""
-        return Contents(group, tuple(folder / group for folder in self._folders))
+        return Contents(group, tuple(folder / group for folder in self.folders))
 
     def _group(self, name: str, cls: type[T]) -> Group[T]:
-        return Group(name, cls, tuple(folder / name for folder in self._folders))
+        return Group(name, cls, tuple(folder / name for folder in self.folders))
 
     def machines(
         self, cluster: str, gpu: str | None = None, *, prefix: str = ""
@@ -237,7 +265,7 @@ def declared_gpus(folder: Path | None) -> Mapping[str, Gpu]:
     """
     if folder is None:
         return load_catalogue().gpus
-    gpus = dict(Group("gpu", Gpu, (folder,)))
+    gpus = dict(Gpus(load_catalogue(), (folder,)))
     if not gpus:
         raise InputError("--gpus", folder, "holds no GPU declaration", "a folder like conf/gpu")
     return gpus

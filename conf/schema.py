@@ -14,13 +14,18 @@ import types
 import typing
 from typing import Any
 
+from trainscout.simulators.predictor.question.architecture import Architecture
+
+# Dataclasses that a declaration names instead of spelling them out: they have files of their own.
+NAMED = (Architecture,)
+
 
 def structured(cls: type[Any]) -> type[Any]:
     """The unfrozen twin of dataclass ``cls``, for OmegaConf and Hydra's ConfigStore.
 
-    Dataclasses in its fields (``Moe | None``, ``dict[str, Target]``) become their twins too. A
-    field without a default becomes mandatory (``???``). The twin refuses unknown keys and values
-    of the wrong type.
+    Dataclasses in its fields (``Moe | None``, ``dict[str, Target]``) become their twins too, those
+    of ``NAMED`` a name. A field without a default becomes mandatory (``???``). The twin refuses
+    unknown keys and values of the wrong type.
     """
     hints = typing.get_type_hints(cls)
     fields: list[Any] = []
@@ -32,6 +37,8 @@ def structured(cls: type[Any]) -> type[Any]:
 
 
 def _twin_type(hint: Any) -> Any:
+    if hint in NAMED:
+        return str
     if dataclasses.is_dataclass(hint):
         return structured(typing.cast(type, hint))
     if typing.get_origin(hint) is dict:

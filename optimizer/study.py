@@ -340,7 +340,7 @@ def identity(
     Budgets and workers may differ: a resumed search may be given more of either. Where a GPU's
     figures come from changes none of them.
     """
-    unsourced = dataclasses.replace(declared, gpu=dataclasses.replace(declared.gpu, sources={}))
+    unsourced = dataclasses.replace(declared, gpu=declared.gpu.without_sources())
     return {
         "declared": dataclasses.asdict(unsourced),
         "space": dict(space),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -43,9 +44,10 @@ MOE_MODEL = replace(
     tied_embeddings=False,
     moe=Moe(num_experts=8, top_k=2, ffn_hidden_size=512, num_dense_layers=1),
 )
+ARCHITECTURES = load_catalogue().architectures
 GPU = Gpu(
     name="h100",
-    architecture="hopper",
+    architecture=ARCHITECTURES["hopper"],
     compute_capability=9.0,
     sms=132,
     peak_flops={"bf16": 989.4e12, "fp8": 1978.9e12, "fp16": 989.4e12, "tf32": 494.7e12},

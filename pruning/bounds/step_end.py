@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from trainscout.pruning.bounds.layouts import Layout
 from trainscout.simulators.predictor.memory.footprint import (
-    WORKSPACE_BYTES,
     flattened_bytes,
     outside_bytes,
     placeholder_bytes,
@@ -127,7 +126,7 @@ class EndPricer:
                 gather = {p: self.seconds(gather_parameters(p, transfer), pricer) for p in counts}
                 first_s = gather[outer]
                 gather_s = sum(gather[p] * count for p, count in counts.items())
-        scratch = placeholder_bytes(job, whole) + WORKSPACE_BYTES[job.gpu.architecture]
+        scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
         return StageEnd(
             reduce_alone_s,
             self.alone(finish, pricer),

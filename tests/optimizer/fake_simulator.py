@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -22,7 +23,7 @@ def declared(num_nodes: int = 2, batch: int = 64, memory_bytes: int = 80 * 2**30
     model = Model("toy", 8, 1024, 16, 4096, 32000, 2048, "made up")
     gpu = Gpu(
         "toy",
-        "hopper",
+        load_catalogue().architectures["hopper"],
         9.0,
         132,
         {"bf16": 1e15},

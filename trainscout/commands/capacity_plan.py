@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from trainscout.commands.output_choice import OutputChoice, output_choice
-from trainscout.commands.schemas import command_catalogue, refuse_unknown
+from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
-from trainscout.conf.build import build_value
+from trainscout.conf.build import build_value, hydra_catalogue
 from trainscout.conf.catalogue import Catalogue
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import prepare_search
@@ -65,7 +65,7 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
     tracking = build_value(TrackingSettings, "tracking", config.tracking)
     tracking.check()
     framework = build_value(Framework, "framework", config.framework)
-    declarations = named_declarations(study, framework, command_catalogue())
+    declarations = named_declarations(study, framework, hydra_catalogue())
     plan = CapacityPlan(
         study=study,
         declarations=declarations,

@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from trainscout.commands.schemas import command_catalogue, refuse_unknown
+from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
-from trainscout.conf.build import build_question, build_value
+from trainscout.conf.build import build_question, build_value, hydra_catalogue
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Space, compile_space
 from trainscout.optimizer.warm_start import read_recipes
@@ -67,7 +67,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     """
     refuse_unknown(config, "explanation_schema")
     declared, given = build_question(config), None
-    catalogue = command_catalogue()
+    catalogue = hydra_catalogue()
     said = {override.partition("=")[0].lstrip("+~") for override in overrides}
     if config.given is not None:
         given = read_launch(

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, OmegaConf, StringNode
 
-from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.conf.schema import structured
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.tracking import TrackingSettings
@@ -224,10 +221,3 @@ def refuse_unknown(config: DictConfig, schema: str) -> None:
                 known,
                 nearest_name(str(name), known),
             )
-
-
-def command_catalogue() -> Catalogue:
-    """What the command that Hydra runs can name: what ships, and what its ``--config-dir`` has."""
-    path = GlobalHydra.instance().config_loader().get_search_path().get_path()
-    folders = [each.path for each in path if each.path and each.path.startswith("file://")]
-    return load_catalogue(*(Path(folder.removeprefix("file://")) for folder in folders))

@@ -56,6 +56,7 @@ def choices_page() -> str:
     specific = {
         "model": _models(catalogue),
         "gpu": _gpus(catalogue),
+        "architecture": _architectures(catalogue),
         "cluster": _clusters(),
         "framework": _frameworks(catalogue),
     }
@@ -123,7 +124,7 @@ def _gpus(catalogue: Catalogue) -> str:
     rows = [
         (
             f"`{name}`",
-            gpu.architecture,
+            gpu.architecture.name,
             _tera(gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])),
             _tera(gpu.peak_flops["fp8"]) if "fp8" in gpu.peak_flops else "",
             f"{gpu.memory_bytes / 2**30:.1f}",
@@ -145,6 +146,31 @@ def _gpus(catalogue: Catalogue) -> str:
     )
     sources = (_gpu_sources(name, gpu) for name, gpu in catalogue.gpus.items())
     return _titled("GPUs", "gpu", markdown_table(heads, rows)) + "".join(sources)
+
+
+def _architectures(catalogue: Catalogue) -> str:
+    rows = [
+        (
+            f"`{name}`",
+            _comment("architecture", name),
+            architecture.vendor,
+            architecture.library,
+            architecture.link,
+            ", ".join(
+                f"`{gpu}`"
+                for gpu, each in catalogue.gpus.items()
+                if each.architecture.name == name
+            ),
+        )
+        for name, architecture in catalogue.architectures.items()
+    ]
+    heads = ("architecture", "what it is", "vendor", "collectives", "links", "GPUs of it")
+    sources = (
+        _sources(name, architecture.sources)
+        for name, architecture in catalogue.architectures.items()
+    )
+    table = markdown_table(heads, rows)
+    return _titled("Architectures", "gpu.architecture", table) + "".join(sources)
 
 
 def _gpu_sources(name: str, gpu: Gpu) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.schema import NAMED
 from trainscout.reference.docstrings import field_docs
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -104,6 +106,8 @@ def _allowed(value: Any, name: str, hints: dict[str, Any], check: Check) -> str 
 
 def _values(name: str, hint: Any, allowed: str | None) -> str:
     bare = _bare(hint)
+    if bare in NAMED:
+        return ", ".join(f"`{each}`" for each in load_catalogue().contents(name))
     kind = _kind(bare)
     if allowed is not None and (_is_text(bare) or re.fullmatch(r"\d+(, \d+)+", allowed)):
         # Words are no names: "a CSV file".
@@ -143,4 +147,4 @@ def _nested(hint: Any) -> bool:
     bare = _bare(hint)
     if typing.get_origin(bare) is dict:
         bare = typing.get_args(bare)[1]
-    return dataclasses.is_dataclass(bare)
+    return dataclasses.is_dataclass(bare) and bare not in NAMED

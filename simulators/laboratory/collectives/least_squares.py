@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.collectives.measurements import Measurement
 from trainscout.simulators.predictor.collectives import execution, p2p, tuning_tables
 from trainscout.simulators.predictor.collectives.cost import choose
@@ -53,7 +54,6 @@ GOOD_ENOUGH = 0.03
 # The fabric whose coefficients another starts from; InfiniBand's where not listed. Sockets are
 # nearest to the transport that also runs on TCP.
 BASE = {"ethernet": "tcpx"}
-GENERATIONS = ("ampere", "hopper", "blackwell")
 INSIDE = (*(("ring", p) for p in PROTOCOLS), ("nvls", "simple"), ("alltoall", "simple"))
 BETWEEN = (
     *((algorithm, p) for algorithm in ("ring", "tree") for p in PROTOCOLS),
@@ -124,8 +124,8 @@ def row_of(measurement: Measurement, usable: bool = True) -> Row:
     inside = f"{INSIDE_ALGORITHM.get(algorithm, algorithm)}/{protocol}"
     node_key = ("pcie", inside)
     if wiring.link == "nvlink":
-        generation = "ampere" if wiring.generation == "volta" else wiring.generation
-        node_key = ("nvlink", f"{generation}/{inside}")
+        fitted_as = wiring.architecture.collectives.coefficients_of
+        node_key = ("nvlink", f"{fitted_as}/{inside}")
     net_key = (wiring.fabric, f"{algorithm}/{protocol}") if net else None
     return Row(
         cluster_id=measurement.cluster_id,
@@ -274,7 +274,9 @@ def fit(rows: Sequence[Row]) -> Fit:
     for row in rows:
         if row.usable:
             groups[row.net_key or row.node_key].append(row)
-    inside = [("nvlink", f"{g}/{a}/{p}") for g in GENERATIONS for a, p in INSIDE]
+    known = load_catalogue().architectures.items()
+    own = [name for name, each in known if each.collectives.coefficients_of == name]
+    inside = [("nvlink", f"{name}/{a}/{p}") for name in own for a, p in INSIDE]
     inside += [("pcie", f"{a}/{p}") for a, p in INSIDE if a != "nvls"]
     for key in inside:
         _fit_key(key, groups.get(key, []), node_prior(key[1]), result)

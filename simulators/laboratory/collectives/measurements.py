@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.collectives.tuning_tables import NEWEST, OLDEST, parse_version
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -32,7 +33,6 @@ KINDS = (
 )
 ALGORITHMS = ("ring", "tree", "nvls", "nvls_tree", "pat", "collnet_direct", "collnet_chain")
 _NVL72_GPUS = 72
-_GPU_OF_NVLINK = {"2": "v100", "3": "a100", "4": "h100", "5": "b200"}
 
 
 class UnusableRowError(Exception):
@@ -194,10 +194,9 @@ class _Machine:
             if re.search(entry["pattern"], name, re.IGNORECASE):
                 return entry
         nvlink = re.search(r"nvlink ?(\d)", self._row.get("intra_link", ""), re.IGNORECASE)
-        usual = _GPU_OF_NVLINK.get(nvlink[1]) if nvlink else None
         for entry in _gpus():
-            if entry["name"] == usual:
-                self._assume(f"{usual}: the usual GPU with this generation of NVLink")
+            if nvlink and str(entry.get("usual_with_nvlink")) == nvlink[1]:
+                self._assume(f"{entry['name']}: the usual GPU with this generation of NVLink")
                 return entry
         raise UnusableRowError(f"GPU {name!r} is not in gpus.yaml")
 
@@ -210,7 +209,7 @@ class _Machine:
         # The collectives read a GPU's links and generation; nothing here computes.
         return Gpu(
             name=str(entry["name"]),
-            architecture=str(entry["architecture"]),
+            architecture=load_catalogue().architectures[str(entry["architecture"])],
             compute_capability=float(entry["compute_capability"]),
             sms=0,
             peak_flops={},

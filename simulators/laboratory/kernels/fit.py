@@ -53,9 +53,6 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 if TYPE_CHECKING:
     import pandas as pd
 
-# The newest training kernels of older architectures. Volta's is memory-efficient attention,
-# for which FlashAttention-1 is the closest published implementation.
-NEWEST_FLASH = {"volta": "flash1", "ampere": "flash2"}
 PAGING_FREE_TOKENS = 8192
 FITTED_CLASSES = ("gemm", "grouped_gemm", "attention", "streaming")
 
@@ -100,7 +97,7 @@ def sections(
         kernels = {name: attention_kernel(name) for name in rows["impl"].unique()}
         rows = rows.assign(section=rows["impl"].map(kernels).map(ATTENTION_SECTIONS))
         kernel = rows["impl"].map(kernels)
-        newest = rows["declared"].map(lambda name: NEWEST_FLASH.get(gpus[name].architecture))
+        newest = rows["declared"].map(lambda name: gpus[name].architecture.newest_attention)
         rows.loc[kernel == newest, "section"] = ATTENTION_SECTIONS["flash"]
         rows = pd.concat([rows, _serving_as_training(rows, gpus)])
         rows = rows[rows["section"].notna()]
@@ -113,16 +110,19 @@ def sections(
 
 
 def _serving_as_training(rows: pd.DataFrame, gpus: dict[str, Gpu]) -> pd.DataFrame:
-    """Long paged prefills on Ampere again, as forward rows of the training kernel.
+    """Long paged prefills of GPUs whose newest attention is FlashAttention-2, a second time, as
+    forward rows of the training kernel.
 
     Both run FlashAttention-2 there, and from 8192 tokens on paging no longer shows: 204 against
     205 TFLOPS, causal, heads of 128 (aiconfigurator, SGLang; ring-flash-attention, A100).
     """
-    ampere = rows["declared"].map(lambda name: gpus[name].architecture == "ampere")
+    newest = rows["declared"].map(lambda name: gpus[name].architecture.newest_attention)
     paged = rows["impl"].str.contains("flash_attn|flash_attention")
     full = (rows["seq_q"] == rows["seq_k"]) & (rows["seq_q"] >= PAGING_FREE_TOKENS)
     serving = rows["section"] == ATTENTION_SECTIONS["serving"]
-    return rows[ampere & paged & full & serving].assign(section=ATTENTION_SECTIONS["flash"])
+    return rows[(newest == "flash2") & paged & full & serving].assign(
+        section=ATTENTION_SECTIONS["flash"]
+    )
 
 
 def fit_section(
@@ -158,7 +158,7 @@ def merge(content: dict[str, Any], gpu: Gpu, section: str, precision: str, part:
     """Add or replace one section of a fitted file's content."""
     content["gpu"] = {
         "name": gpu.name,
-        "architecture": gpu.architecture,
+        "architecture": gpu.architecture.name,
         "sms": gpu.sms,
         "memory_bandwidth_bytes_per_s": float(gpu.memory_bandwidth_bytes_per_s),
         "peak_flops": {name: float(rate) for name, rate in gpu.peak_flops.items()},

@@ -21,7 +21,8 @@ from trainscout.simulators.laboratory.kernels.regression import (
     rounded,
     solve,
 )
-from trainscout.simulators.predictor.kernels.coefficients import GemmCoefficients, gpu_peak
+from trainscout.simulators.predictor.kernels.choice import gpu_peak
+from trainscout.simulators.predictor.kernels.coefficients import GemmCoefficients
 from trainscout.simulators.predictor.kernels.gemm import (
     ELEMENT_BYTES,
     LOOP_CEILING,
@@ -53,17 +54,6 @@ SMALLEST_POWERED_FLOPS = 1e10
 EFFICIENCY_STARTS = (0.6, 0.75, 0.9)
 EPILOGUE_STARTS = (1e-12, 2e-11)
 LAUNCH_BOUNDS_S = (1e-6, 5e-6)
-
-# "256x192@2": a tile that two SMs make together (Blackwell's paired tensor cores).
-TILES = {
-    "volta": ("128x256", "128x128", "64x128", "64x64"),
-    "ampere": ("128x256", "128x128", "64x256", "64x128", "64x64"),
-    "hopper": ("256x256", "128x256", "128x192", "128x128", "64x256", "64x128", "64x64"),
-    "blackwell": (
-        *("256x256@2", "256x128@2", "256x192", "128x256"),
-        *("128x192", "128x128", "64x128", "64x64"),
-    ),
-}
 
 PARAMETERS = (
     Parameter("partial_wave", 0.5, 0.0, 1.0, log=False),
@@ -161,7 +151,7 @@ def fit_gemm(
     rates = GemmRates(gpu.sms, per_sm, gpu.memory_bandwidth_bytes_per_s, per_sm, np.inf)
     element = ELEMENT_BYTES[dtype]
     train, test = split_by_weights(rows)
-    tiles = TILES[gpu.architecture]
+    tiles = gpu.architecture.gemm_tiles
     parameters = [Parameter(name, 0.7, 0.1, LOOP_CEILING, log=False) for name in tiles]
     parameters += PARAMETERS
     parameters += [CAST_EFFICIENCY] if with_cast else []

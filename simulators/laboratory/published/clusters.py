@@ -12,9 +12,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 
 NVL72 = 72
 
-# One NIC's share of a GPU in the reference system of its generation, Gb/s: DGX-1/DGX-2 (EDR, a
-# port per two GPUs), DGX A100 (HDR), DGX H100, B200 and GB200 (NDR), B300 and GB300 (XDR).
-_REFERENCE_GBPS = {"volta": 50.0, "ampere": 200.0, "hopper": 400.0, "blackwell": 400.0}
+# Reference systems of the architecture's second round have faster NICs (XDR), in Gb/s a GPU.
 _BLACKWELL_ULTRA = ("b300", "gb300")
 _REFERENCE_GBPS_ULTRA = 800.0
 _SLOWEST_NIC_GBPS = 100.0
@@ -48,7 +46,7 @@ def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, .
     rate = row.inter_link_gbps_per_gpu
     if rate is None:
         ultra = gpu.name in _BLACKWELL_ULTRA
-        rate = _REFERENCE_GBPS_ULTRA if ultra else _REFERENCE_GBPS[gpu.architecture]
+        rate = _REFERENCE_GBPS_ULTRA if ultra else gpu.architecture.usual_server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
     nics, nic_gbps = _nics(rate, per_node)
@@ -113,7 +111,7 @@ def _rack_share(num_gpus: int, per_node: int) -> int:
 
 
 def _has_switch(row: Row, gpu: Gpu) -> bool:
-    if gpu.architecture == "volta":
+    if not gpu.architecture.usual_server.nvswitch:
         return "nvswitch" in row.intra_link.lower()
     return gpu.name not in _BRIDGED and gpu.nvlink_links > 4
 
@@ -121,4 +119,4 @@ def _has_switch(row: Row, gpu: Gpu) -> bool:
 def _cpu(gpu: Gpu) -> str:
     if gpu.name.startswith("gb"):
         return "arm"
-    return "amd" if gpu.architecture == "ampere" else "intel"
+    return gpu.architecture.usual_server.cpu

@@ -16,7 +16,6 @@ _MLPERF = {
     "5.1": 2025.8,
 }
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_FIRST_YEAR = {"volta": 2020.0, "ampere": 2022.0, "hopper": 2024.0, "blackwell": 2025.5}
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
 _NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))
@@ -59,7 +58,7 @@ def published_year(row: Row) -> float | None:
 def year_of(row: Row, gpu: Gpu) -> float:
     """``published_year``, else when the GPU's generation was what people trained on."""
     year = published_year(row)
-    return _FIRST_YEAR[gpu.architecture] if year is None else year
+    return gpu.architecture.usual_server.year if year is None else year
 
 
 def nccl_version(year: float) -> str:

@@ -83,11 +83,12 @@ def choose(kind: str, size_bytes: int, wiring: Wiring, algorithm: str = "") -> O
 
 def _protocols(wiring: Wiring) -> tuple[str, ...]:
     # LL128 relies on 128-byte stores arriving whole, which PCIe between GPUs does not promise.
-    if wiring.compute_capability < 7.0 or (wiring.link == "pci" and wiring.ranks_per_node > 1):
+    ll128 = wiring.architecture.collectives.ll128
+    if not ll128 or (wiring.link == "pci" and wiring.ranks_per_node > 1):
         return ("ll", "simple")
     if not wiring.multi_node:
         return tables.PROTOCOLS
-    allowed = transport(wiring.fabric).protocols_for(wiring.generation)
+    allowed = transport(wiring.fabric).protocols_for(wiring.architecture.name)
     # LL128 also asks for a NIC that the GPU reaches without crossing the CPU; Grace sits between
     # the two, and NCCL counts that path as good enough only since 2.27.
     if wiring.cpu == "arm" and wiring.version < (2, 27, 0):
@@ -108,7 +109,7 @@ def _graph_gbs(graph: Graph, wiring: Wiring) -> float:
 
 def _ll_cap(wiring: Wiring) -> float:
     return tables.ll_total_cap_gbs(
-        wiring.version, wiring.generation, wiring.cpu, wiring.nodes, wiring.compute_capability
+        wiring.version, wiring.architecture.collectives, wiring.cpu, wiring.nodes
     )
 
 
@@ -125,12 +126,13 @@ def ll_share(kind: str, wiring: Wiring) -> float:
 
 def _ring(kind: str, protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
     version, ranks, nodes = wiring.version, wiring.ranks, wiring.nodes
+    facts = wiring.architecture.collectives
     bus = _graph_gbs(graphs.ring, wiring)
     if protocol == "ll":
         bus = min(_ll_cap(wiring), bus * ll_share(kind, wiring))
     elif protocol == "ll128":
         share = 0.7 if wiring.ranks_per_node < 2 and version < (2, 23, 0) else 0.92
-        cap = tables.ring_ll128_channel_cap_gbs(version, wiring.generation, nodes)
+        cap = tables.of_nodes(facts.ring_ll128_channel_cap_gbs, version, nodes)
         bus = min(bus * share, graphs.ring.channels * cap)
     hop = tables.hop_latency_us(version, "ring", protocol)
     if wiring.ranks_per_node == 1 and version >= (2, 23, 0):
@@ -158,9 +160,8 @@ def _ring(kind: str, protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
     latency = base + (steps - inter_steps) * intra + inter_steps * inter
     bandwidth = bus * ranks / steps
     if kind == "all_reduce" and protocol == "simple" and wiring.multi_node:
-        plateau = 1.9 if wiring.compute_capability < 8 else 1.4
         threshold = 64 * ranks * graphs.channels
-        return Option("ring", protocol, latency, bandwidth, plateau, threshold)
+        return Option("ring", protocol, latency, bandwidth, facts.ring_plateau, threshold)
     return Option("ring", protocol, latency, bandwidth)
 
 
@@ -178,12 +179,13 @@ def tree_depth(nodes: int) -> int:
 
 def _tree(protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
     version, nodes, channels = wiring.version, wiring.nodes, graphs.tree.channels
-    cap = tables.tree_channel_cap_gbs(version, wiring.generation, nodes)
+    facts = wiring.architecture.collectives
+    cap = tables.of_nodes(facts.tree_channel_cap_gbs, version, nodes)
     bus = min(_graph_gbs(graphs.tree, wiring) * 0.92, channels * cap)
     if protocol == "ll":
         bus = min(bus / 3.8, _ll_cap(wiring))
     elif protocol == "ll128":
-        cap = tables.tree_ll128_channel_cap_gbs(version, wiring.generation, nodes)
+        cap = tables.of_nodes(facts.tree_ll128_channel_cap_gbs, version, nodes)
         bus = min(bus * (7 / 9 if nodes == 1 else 120 / 128), channels * cap)
     if version >= (2, 18, 3):
         bus *= 0.85
@@ -197,6 +199,7 @@ def _tree(protocol: str, wiring: Wiring, graphs: Graphs) -> Option:
 def _nvls(kind: str, wiring: Wiring, graph: Graph) -> Option:
     """NVLS on one node, NVLSTree (all-reduce only) on several."""
     version, nodes, ranks = wiring.version, wiring.nodes, wiring.ranks
+    facts = wiring.architecture.collectives
     algorithm = "nvls_tree" if nodes > 1 else "nvls"
     hop = tables.hop_latency_us(version, algorithm, "simple")
     latency = tables.base_latency_us(version, algorithm).simple + hop.nvlink
@@ -205,13 +208,13 @@ def _nvls(kind: str, wiring: Wiring, graph: Graph) -> Option:
         latency += 2 * tree_depth(nodes) * net
     heads, intra, inter = graph.channels, graph.intra_gbs, graph.inter_gbs
     if version >= (2, 28, 0):
-        efficiency = tables.nvls_efficiency(wiring.generation)
+        efficiency = facts.nvls_efficiency
         if kind == "all_reduce":
             per_head = intra * efficiency * (heads - 1) / heads * 2
         else:
             per_head = intra * efficiency * (wiring.ranks_per_node - 1) / wiring.ranks_per_node
         if nodes > 1:
-            cap = tables.nvls_tree_channel_cap_gbs(version, wiring.generation, nodes)
+            cap = tables.of_nodes(facts.nvls_tree_channel_cap_gbs, version, nodes)
             per_head = min(per_head, inter * 2 if nodes <= 2 else inter, cap)
         ratio = ranks / ring_steps(kind, ranks) if kind == "all_reduce" else 1.0
     else:

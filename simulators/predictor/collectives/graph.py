@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.collectives import tuning_tables as tables
 from trainscout.simulators.predictor.collectives.transport import transport
+from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
@@ -29,22 +30,24 @@ class Wiring:
     """A communicator as NCCL's topology model sees it.
 
     ``ranks_per_node`` and ``nodes`` count *servers* (or whole NVL72 domains) the way NCCL does.
-    ``link`` is ``nvlink`` or ``pci``; ``link_gbs`` what one GPU can send to the other members of
-    its node; ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node.
-    ``nic_share`` is the fraction of them it really gets (siblings, oversubscription), which NCCL
-    does not know of; ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper. ``max_channels`` is
-    what NCCL is held to (None: nothing).
+    ``link`` is ``nvlink`` (or what the architecture has in its place) or ``pci``; ``link_gbs``
+    what one GPU can send to the other members of its node, ``per_link_gbs`` over one such link;
+    ``nics`` of ``nic_gbs`` each serve the communicator's ranks on one node. ``nic_share`` is the
+    fraction of them it really gets (siblings, oversubscription), which NCCL does not know of;
+    ``nvlink_peak_gbs`` is one GPU's NVLink rate on paper. ``max_channels`` is what NCCL is held to
+    (None: nothing).
     """
 
     ranks: int
     nodes: int
     ranks_per_node: int
     version: tables.Version
-    generation: str
+    architecture: Architecture
     compute_capability: float
     cpu: str
     fabric: str
     link: str
+    per_link_gbs: float
     link_gbs: float
     multicast: bool
     nics: int
@@ -56,6 +59,11 @@ class Wiring:
     @property
     def multi_node(self) -> bool:
         return self.nodes > 1
+
+    @property
+    def unfitted(self) -> bool:
+        """Whether no measurement of such links stands behind any coefficient."""
+        return not self.architecture.collectives.coefficients_of
 
     @property
     def nics_gbs(self) -> float:
@@ -99,7 +107,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     Raises:
         InputError: when the cluster's NCCL version cannot be read.
     """
-    version = tables.parse_version(cluster.nccl_version)
+    version, facts = tables.parse_version(cluster.nccl_version), gpu.architecture.collectives
     node_gpus = max(cluster.domain, cluster.gpus_per_node)
     ranks_per_node, nodes = communicator.ranks_per_node, communicator.nodes
     link = "nvlink" if gpu.nvlink_links > 0 else "pci"
@@ -129,19 +137,20 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     if through_host and nic_gbs and cluster.cpu != "arm":
         share *= min(1.0, through_host * pcie_gbs / nic_gbs)
     links = _links_to_members(ranks_per_node, gpu, cluster)
-    per_link = tables.nvlink_link_gbs(version, gpu.architecture, gpu.compute_capability)
+    per_link = tables.link_gbs(version, gpu)
     return Wiring(
         ranks=communicator.size,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
         version=version,
-        generation=gpu.architecture,
+        architecture=gpu.architecture,
         compute_capability=gpu.compute_capability,
         cpu=cluster.cpu,
         fabric=cluster.fabric,
         link=link,
+        per_link_gbs=per_link,
         link_gbs=links * per_link if link == "nvlink" else pcie_gbs,
-        multicast=cluster.nvswitch and gpu.compute_capability >= 9.0 and link == "nvlink",
+        multicast=cluster.nvswitch and link == "nvlink" and facts.multicast,
         nics=nics,
         nic_gbs=nic_gbs * merged,
         nic_share=share / cluster.oversubscription,
@@ -151,7 +160,7 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
 
 
 def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:
-    """NVLinks of one GPU that lead to the other members in its node."""
+    """Links of one GPU that lead to the other members in its node."""
     links, domain = gpu.nvlink_links, cluster.domain
     if cluster.nvswitch or ranks_per_node <= 1 or domain <= 2:
         return float(links)
@@ -163,20 +172,13 @@ def _links_to_members(ranks_per_node: int, gpu: Gpu, cluster: Cluster) -> float:
 @functools.lru_cache(maxsize=4096)
 def graphs_of(wiring: Wiring) -> Graphs:
     """Channels and speeds that NCCL's search settles on for ``wiring``."""
-    cap = tables.max_channels(wiring.version)
+    cap, facts = tables.max_channels(wiring.version), wiring.architecture.collectives
     ring = _ring(wiring, cap // 2)
     tree = _tree(wiring, ring)
     channels = min(2 * ring.channels, cap)
-    if (
-        wiring.multi_node
-        and wiring.compute_capability >= 9.0
-        and ring.intra_gbs > 45
-        and channels < 16
-    ):
+    if wiring.multi_node and facts.doubles_few_channels and ring.intra_gbs > 45 and channels < 16:
         channels *= 2
-    nvls_channels = 16
-    if wiring.generation == "blackwell":
-        nvls_channels = 32 if wiring.multi_node else 24
+    nvls_channels = facts.net_nvls_channels if wiring.multi_node else facts.nvls_channels
     nvls = _nvls(wiring)
     if wiring.max_channels is None:
         return Graphs(ring, tree, nvls, channels, nvls_channels)
@@ -195,9 +197,14 @@ def _held(graph: Graph, most: int) -> Graph:
     return replace(graph, channels=min(graph.channels, most))
 
 
+def _speeds(wiring: Wiring, multi_node: bool) -> tuple[float, ...]:
+    facts = wiring.architecture.collectives
+    return tables.channel_speeds_gbs(wiring.version, facts, multi_node)
+
+
 def _ring(wiring: Wiring, most: int) -> Graph:
     """Best product of channels and speed, then NCCL's duplication of fast channels."""
-    speeds = tables.channel_speeds_gbs(wiring.version, wiring.generation, wiring.multi_node)
+    speeds = _speeds(wiring, wiring.multi_node)
     capacity = wiring.link_gbs if wiring.ranks_per_node > 1 else math.inf
     best_channels, best_speed = 0, 0.0
     for speed in speeds:
@@ -211,7 +218,8 @@ def _ring(wiring: Wiring, most: int) -> Graph:
     if not best_channels:
         # Slower than every candidate: one channel at whatever the link gives.
         best_channels, best_speed = 1, min(capacity, wiring.nic_gbs or math.inf)
-    exempt = wiring.compute_capability > 8.0 and best_speed < 50 and best_channels > 4
+    facts = wiring.architecture.collectives
+    exempt = facts.exempts_slow_channels and best_speed < 50 and best_channels > 4
     if best_speed >= 25 and not exempt and 2 * best_channels <= most:
         best_channels, best_speed = 2 * best_channels, best_speed / 2
     return Graph(best_channels, best_speed, best_speed)
@@ -229,7 +237,7 @@ def _tree(wiring: Wiring, ring: Graph) -> Graph:
     ranks = wiring.ranks_per_node
     if ranks > 1:
         room = wiring.link_gbs * ranks / (ranks - 1) / ring.channels
-        speeds = tables.channel_speeds_gbs(wiring.version, wiring.generation, True)
+        speeds = _speeds(wiring, True)
         fitting = next((speed for speed in speeds if speed <= room), ring.inter_gbs)
         limit = min(limit, max(fitting, ring.intra_gbs))
     return Graph(ring.channels, limit, ring.inter_gbs)
@@ -240,7 +248,7 @@ def _nvls(wiring: Wiring) -> Graph | None:
     heads = min(wiring.ranks_per_node, 32)
     if not wiring.multicast or heads < 2:
         return None
-    speeds = tables.channel_speeds_gbs(wiring.version, wiring.generation, wiring.multi_node)
+    speeds = _speeds(wiring, wiring.multi_node)
     room = wiring.link_gbs / heads
     intra = next((speed for speed in speeds if speed <= room), room)
     if not wiring.multi_node:

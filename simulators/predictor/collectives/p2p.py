@@ -11,7 +11,6 @@ import math
 
 from trainscout.simulators.predictor.collectives.execution import Terms, host_us
 from trainscout.simulators.predictor.collectives.graph import Wiring, graphs_of
-from trainscout.simulators.predictor.collectives.tuning_tables import nvlink_link_gbs
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -23,11 +22,6 @@ MEASURED_FABRIC = "infiniband"
 NIC_EFFICIENCY = 0.978
 # NCCL 2.29 asks for one channel per so much NIC speed.
 _NIC_GBS_PER_CHANNEL = 14
-# GB/s of one channel over NVLink: the same runs inside a node (4 channels 80, 8 channels 163),
-# and one B300 channel forced by a tuner. Ampere has none of its own and takes Hopper's.
-_LOCAL_CHANNEL_GBS = {"blackwell": 38.6}
-_HOPPER_CHANNEL_GBS = 20.3
-MEASURED_GENERATION = "hopper"
 # A channel takes at most so many steps of a transfer before NCCL adds another.
 _LOCAL_PART_BYTES = 16 * MIB
 # Smallest part of a transfer that gets a channel of its own.
@@ -55,8 +49,7 @@ def channels_per_local_peer(wiring: Wiring) -> int:
     """Most channels to one peer of the same node."""
     if wiring.link == "pci":
         return min(2, p2p_channels(wiring))
-    per_link = nvlink_link_gbs(wiring.version, wiring.generation, wiring.compute_capability)
-    links = max(1, int(wiring.link_gbs / per_link + 1e-6))
+    links = max(1, int(wiring.link_gbs / wiring.per_link_gbs + 1e-6))
     return min(int(2 ** math.ceil(math.log2(2 * links))), p2p_channels(wiring))
 
 
@@ -79,8 +72,7 @@ def local_peer_gbs(channels: int, wiring: Wiring) -> float:
     """Speed of one transfer over ``channels`` to a peer of the same node."""
     if wiring.link == "pci":
         return wiring.link_gbs
-    per_channel = _LOCAL_CHANNEL_GBS.get(wiring.generation, _HOPPER_CHANNEL_GBS)
-    return min(channels * per_channel, wiring.link_gbs)
+    return min(channels * wiring.architecture.collectives.local_channel_gbs, wiring.link_gbs)
 
 
 def net_peer_gbs(wiring: Wiring) -> float:

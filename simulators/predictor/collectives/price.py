@@ -140,7 +140,7 @@ def _send_between_nodes(size_bytes: int, wiring: Wiring) -> CollectivePrice:
     time_us = latency_us + size_bytes / (1e3 * p2p.net_peer_gbs(wiring))
     channels = p2p.channels_per_net_peer(wiring)
     traffic = _Traffic(0.0, float(size_bytes), 4.0 * size_bytes)
-    fitted = wiring.fabric == p2p.MEASURED_FABRIC
+    fitted = wiring.fabric == p2p.MEASURED_FABRIC and not wiring.unfitted
     return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
 
 
@@ -151,7 +151,7 @@ def _send_inside_node(size_bytes: int, ranks: int, wiring: Wiring) -> Collective
     time_us = latency_us + size_bytes / (1e3 * p2p.local_peer_gbs(channels, wiring))
     nvlink_bytes = float(size_bytes) if wiring.link == "nvlink" else 0.0
     traffic = _Traffic(nvlink_bytes, 0.0, 4.0 * size_bytes)
-    fitted = wiring.generation == p2p.MEASURED_GENERATION and _measured(wiring, node)
+    fitted = wiring.architecture.collectives.local_channels_measured and _measured(wiring, node)
     return _price(time_us, traffic, channels, "p2p", "simple", fitted, wiring)
 
 
@@ -173,23 +173,23 @@ def _price_all_to_all(size_bytes: int, wiring: Wiring) -> CollectivePrice:
     return _price(time_us, traffic, channels, "alltoall", "simple", fitted, wiring)
 
 
-# The largest NVLink domain and PCIe group, and the compute capabilities, among the measured.
+# The largest NVLink domain and PCIe group among the measured.
 _MEASURED_RANKS = {"nvlink": 8, "pci": 2}
-_MEASURED_CAPABILITIES = (8.0, 9.0, 10.0, 10.3)
 
 
 def _measured(wiring: Wiring, node: Coefficients) -> bool:
     """Whether measurements of this kind of node stand behind its coefficients."""
+    facts = wiring.architecture.collectives
     return (
         node.rows > 0
         and wiring.max_channels is None
         and wiring.ranks_per_node <= _MEASURED_RANKS[wiring.link]
-        and wiring.compute_capability in _MEASURED_CAPABILITIES
+        and wiring.compute_capability in facts.measured_capabilities
     )
 
 
 def _hardware(wiring: Wiring) -> str:
-    return wiring.generation if wiring.link == "nvlink" else "pci"
+    return wiring.architecture.collectives.coefficients_of if wiring.link == "nvlink" else "pci"
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 
 DIRECTORY = DECLARATIONS / "transport"
-# Generations without measurements of their own inside a node borrow the nearest that have some.
-_BORROWED_GENERATION = {"volta": "ampere"}
 
 PROTOCOLS = ("ll", "ll128", "simple")
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet")
@@ -42,7 +41,7 @@ class Transport:
     """A transport between nodes.
 
     ``nic_latency_us`` is what its plugin tells NCCL's cost model about one hop. ``protocols``
-    lists what NCCL may use, by GPU generation, ``default`` for the others; ``algorithms`` what
+    lists what NCCL may use, by GPU architecture, ``default`` for the others; ``algorithms`` what
     the platform's settings leave enabled. A message of at most ``eager_bytes`` is copied through
     the plugin's buffers at a cost that grows with it; a longer one costs the handshake,
     ``message_us``, unless its bytes take longer. ``through_host_share`` is the part of a PCIe x16
@@ -58,8 +57,8 @@ class Transport:
     message_us: float
     through_host_share: float
 
-    def protocols_for(self, generation: str) -> tuple[str, ...]:
-        return self.protocols.get(generation, self.protocols["default"])
+    def protocols_for(self, architecture: str) -> tuple[str, ...]:
+        return self.protocols.get(architecture, self.protocols["default"])
 
 
 def load(name: str) -> dict[str, Any]:
@@ -98,13 +97,19 @@ INSIDE_ALGORITHM = {"tree": "ring", "pat": "ring", "nvls_tree": "nvls"}
 
 @functools.cache
 def node_coefficients(hardware: str, algorithm: str, protocol: str) -> Coefficients:
-    """Coefficients inside a node; ``hardware`` is a GPU generation (NVLink) or ``pci``."""
-    algorithm = INSIDE_ALGORITHM.get(algorithm, algorithm)
+    """Coefficients inside a node.
+
+    ``hardware`` is an architecture with fits of its own (its links), ``pci``, or "" for links
+    without fits: the median of each coefficient over the architectures that have some.
+    """
+    called = f"{INSIDE_ALGORITHM.get(algorithm, algorithm)}/{protocol}"
     if hardware == "pci":
-        return _fitted("pcie")[f"{algorithm}/{protocol}"]
-    found = _BORROWED_GENERATION.get(hardware, hardware)
-    entry = _fitted("nvlink")[f"{found}/{algorithm}/{protocol}"]
-    return entry if found == hardware else Coefficients(entry.terms, 0, 0)
+        return _fitted("pcie")[called]
+    fitted = _fitted("nvlink")
+    if hardware:
+        return fitted[f"{hardware}/{called}"]
+    known = [entry.terms for key, entry in fitted.items() if key.partition("/")[2] == called]
+    return Coefficients({term: median(each[term] for each in known) for term in known[0]}, 0, 0)
 
 
 @functools.cache

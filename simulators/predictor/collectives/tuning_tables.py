@@ -1,4 +1,4 @@
-"""Constants of NCCL's tuning model, per version and hardware generation, as data.
+"""Constants of NCCL's tuning model, per version; those of an architecture are in its declaration.
 
 NCCL fills a latency and a bandwidth for every (collective, algorithm, protocol) when a
 communicator is made, from the constants here; ``cost.py`` holds the formulas. Latencies are in
@@ -9,11 +9,14 @@ these tables to figures that NCCL printed. Source: public NCCL releases 2.10 to 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.architecture import ByRelease, CollectiveFacts
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.gpu import Gpu
 
 Version = tuple[int, int, int]
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -105,79 +108,37 @@ def hop_latency_us(version: Version, algorithm: str, protocol: str) -> ByLink:
     return ByLink(nvlink, 0.0, tree_net)
 
 
-# Indexed by 1 node, 2 nodes, more than 2 nodes.
-ByNodes = tuple[float, float, float]
+# On several nodes the LL protocol's ceiling over all channels is the host's: of two, and of more.
+# NCCL gives Intel and unknown vendors Volta's figures, AMD Ampere's.
+_LL_CAP_GBS_OF_AMD_HOSTS = (22.5, 19.0)
+_LL_CAP_GBS = (39.0, 20.4)
 
 
-def ll_total_cap_gbs(
-    version: Version, generation: str, cpu: str, nodes: int, compute_capability: float
-) -> float:
-    """Ceiling of LL over all channels.
+def since(table: ByRelease, version: Version) -> tuple[float, ...]:
+    """The newest row that a release has; the oldest one for releases before it."""
+    rows = iter(table.items())
+    _, found = next(rows)
+    for release, row in rows:
+        if version < parse_version(release):
+            break
+        found = row
+    return found
 
-    One node asks the GPU; several ask the host: Intel and unknown vendors get Volta's row and
-    AMD Ampere's.
-    """
-    rows: Mapping[str, ByNodes] = {
-        "volta": (39.0, 39.0, 20.4),
-        "ampere": (87.7, 22.5, 19.0),
-        "hopper": (141.0, 45.0, 35.0) if version >= (2, 21, 0) else (87.7, 22.5, 19.0),
-        "blackwell": (282.0, 90.0, 70.0) if version >= (2, 25, 0) else (141.0, 45.0, 35.0),
-    }
+
+def of_nodes(table: ByRelease, version: Version, nodes: int) -> float:
+    """The figure of a row that has one, or one for 1, 2 and more nodes (or for 2 and more);
+    infinite for a table without rows."""
+    if not table:
+        return math.inf
+    row = since(table, version)
+    return row[max(0, min(nodes, 3) - 4 + len(row))]
+
+
+def ll_total_cap_gbs(version: Version, facts: CollectiveFacts, cpu: str, nodes: int) -> float:
+    """Ceiling of LL over all channels: one node asks the GPU, several ask the host."""
     if nodes == 1:
-        row = rows["volta" if compute_capability < 8 else generation]
-    else:
-        row = rows["ampere" if cpu == "amd" else "volta"]
-    return row[min(nodes, 3) - 1]
-
-
-def ring_ll128_channel_cap_gbs(version: Version, generation: str, nodes: int) -> float:
-    if generation in ("volta", "ampere"):
-        return 20.0
-    if generation == "hopper" or version < (2, 25, 0):
-        return 36.7
-    if version < (2, 28, 9):
-        row: ByNodes = (73.4, 73.4, 73.4)
-    elif version < (2, 29, 0):
-        row = (73.4, 34.6, 73.4)
-    elif version < (2, 29, 7):
-        row = (34.5, 34.6, 34.5)
-    else:
-        row = (40.0, 40.0, 40.0)
-    return row[min(nodes, 3) - 1]
-
-
-def tree_ll128_channel_cap_gbs(version: Version, generation: str, nodes: int) -> float:
-    if generation in ("volta", "ampere"):
-        return 20.0
-    row: ByNodes = (36.7, 36.7, 29.0)
-    if generation == "blackwell" and version >= (2, 25, 0):
-        row = (73.4, 73.4, 58.0) if version < (2, 28, 0) else (55.6, 31.67, 20.0)
-    return row[min(nodes, 3) - 1]
-
-
-def tree_channel_cap_gbs(version: Version, generation: str, nodes: int) -> float:
-    rows: Mapping[str, ByNodes] = {
-        "volta": (26.5, 18.5, 10.0),
-        "ampere": (24.0, 23.6, 17.8),
-        "hopper": (38.7, 41.4, 36.0 if version >= (2, 18, 3) else 33.0),
-        "blackwell": (77.4, 82.8, 72.0) if version < (2, 28, 0) else (70.0, 42.8, 24.0),
-    }
-    if generation == "blackwell" and version < (2, 25, 0):
-        generation = "hopper"
-    return rows[generation][min(nodes, 3) - 1]
-
-
-def nvls_tree_channel_cap_gbs(version: Version, generation: str, nodes: int) -> float:
-    """Cap used from 2.28 on; only communicators over several nodes have an NVLSTree."""
-    two_nodes, more = (57.7, 45.5)
-    if generation == "blackwell":
-        two_nodes = 96.0
-        more = 43.1 if version < (2, 28, 9) else 43.8 if version < (2, 30, 0) else 80.0
-    return two_nodes if nodes == 2 else more
-
-
-def nvls_efficiency(generation: str) -> float:
-    return 0.74 if generation == "blackwell" else 0.85
+        return of_nodes(facts.ll_cap_gbs, version, nodes)
+    return (_LL_CAP_GBS_OF_AMD_HOSTS if cpu == "amd" else _LL_CAP_GBS)[min(nodes, 3) - 2]
 
 
 # Share of its bandwidth that a tree reaches at 64 B x 2**index; 1 beyond the last entry.
@@ -208,47 +169,21 @@ def tree_correction(protocol: str, size_bytes: int) -> float:
 PCIE_GEN3_X16_GBS = 12.0
 
 
-def nvlink_link_gbs(version: Version, generation: str, compute_capability: float) -> float:
-    """NVLink speed per link as NCCL's topology model has it (below the wire's)."""
-    if generation == "volta":
-        return 20.0
-    if generation == "ampere":
-        if compute_capability > 8.0:
-            return 12.0
-        return 22.0 if version < (2, 18, 0) else 20.0
-    if generation == "hopper":
-        return 20.0 if version < (2, 20, 0) else 20.6
-    return 40.0 if version < (2, 28, 0) else 40.1
+def link_gbs(version: Version, gpu: Gpu) -> float:
+    """One link inside a node as the library's topology model has it (below the wire's rate)."""
+    facts = gpu.architecture.collectives
+    if (own := facts.link_gbs_of_capability.get(str(gpu.compute_capability))) is not None:
+        return own
+    if facts.link_gbs:
+        return since(facts.link_gbs, version)[0]
+    return facts.link_share * gpu.nvlink_bytes_per_s / max(1, gpu.nvlink_links) / 1e9
 
 
-_GENERIC_INTRA = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
-_GENERIC_INTER = (
-    *(48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0),
-    *(6.0, 5.0, 4.0, 3.0, 2.4, 1.2, 0.24, 0.12),
-)
-_HOPPER_INTER = (
-    *(48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0),
-    *(2.4, 1.2, 0.24, 0.12),
-)
-
-
-def channel_speeds_gbs(version: Version, generation: str, multi_node: bool) -> tuple[float, ...]:
+def channel_speeds_gbs(
+    version: Version, facts: CollectiveFacts, multi_node: bool
+) -> tuple[float, ...]:
     """Per-channel speeds that the graph search tries, descending."""
-    if generation in ("volta", "ampere"):
-        return _GENERIC_INTER if multi_node else _GENERIC_INTRA
-    if generation == "hopper" or version < (2, 25, 0):
-        if multi_node:
-            return _HOPPER_INTER
-        if version < (2, 19, 0):
-            return (60.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 6.0, 3.0)
-        return (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0)
-    if not multi_node:
-        fine = (45.0,) if version >= (2, 29, 0) else ()
-        return (90.0, 80.0, 70.0, 60.0, 50.0, *fine, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0)
-    if version < (2, 28, 0):
-        return _HOPPER_INTER
-    first = (96.0, 86.0, 80.0) if version >= (2, 30, 0) else (96.0,)
-    return (*first, *_HOPPER_INTER)
+    return since(facts.net_channel_speeds_gbs if multi_node else facts.channel_speeds_gbs, version)
 
 
 def max_channels(version: Version) -> int:

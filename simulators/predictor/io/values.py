@@ -114,6 +114,8 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
         _require_finite(field, value)
         return tuple(value) if isinstance(value, list) else value
     if dataclasses.is_dataclass(kind):
+        if isinstance(value, typing.cast(type, kind)):
+            return value
         if value is None:
             raise InputError(field, value, "has the wrong type", expected(hint))
         return typed_value(typing.cast(type, kind), field, value)

@@ -25,11 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.coefficients import (
-    AttentionCoefficients,
-    choose_attention,
-    sustained_flops_per_s,
-)
+from trainscout.simulators.predictor.kernels.choice import choose_attention, sustained_flops_per_s
+from trainscout.simulators.predictor.kernels.coefficients import AttentionCoefficients
 from trainscout.simulators.predictor.kernels.gemm import (
     ELEMENT_BYTES,
     POWER_EXPONENT,

@@ -1,9 +1,7 @@
-"""Fitted coefficients of the kernel formulas, and which set serves which GPU.
+"""Fitted coefficients of the kernel formulas.
 
 ``fitted/*.yaml`` are written by ``trainscout kernels fit``: one file per measured
-GPU, with the command, the provenance and the residuals beside the numbers. A GPU without a
-file of its own borrows from the most similar one of its architecture; times scale with the
-declared peaks, SM count and bandwidth, and the price is then flagged *estimated*.
+GPU, with the command, the provenance and the residuals beside the numbers.
 
 GEMM coefficients describe short bursts at full clocks; ``sustained_fraction`` is the share of
 the dense peak that the board's power still feeds when such products follow each other for
@@ -19,10 +17,8 @@ from dataclasses import dataclass, field, fields
 from importlib import resources
 from typing import Any, TypeVar
 
-from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.errors import InputError
 
 # bf16 and fp16 run at the same rate on every tensor core generation that has both.
 # "fp8_block" are fp8 products whose scales change every 128 elements (DeepGEMM).
@@ -34,8 +30,6 @@ PRECISION_CLASS = {
     "tf32": "tf32",
     "fp32": "fp32",
 }
-# Classes that stand in where one has no fit, best first.
-STAND_INS = {"fp8_block": ("fp8", "half"), "fp8": ("half",), "tf32": ("half",)}
 
 # Kernel generations of fused attention and the section that holds their coefficients: the
 # newest training kernels of the architecture (FlashAttention-2 on Ampere, FlashAttention-3 and
@@ -48,10 +42,6 @@ ATTENTION_SECTIONS = {
     "serving": "attention_serving",
     "serving_trtllm": "attention_serving_trtllm",
 }
-
-# A GPU counts as the fitted one when SMs and per-SM peak agree this closely: the same die at
-# the same clocks (A800 and A100, H800 and H100), whatever its memory and links.
-SAME_DIE_TOLERANCE = 0.06
 
 
 @dataclass(frozen=True)
@@ -249,167 +239,3 @@ def fitted_gpus() -> tuple[FittedGpu, ...]:
 def cast_dram_efficiency(fit: FittedGpu) -> float:
     """Bandwidth share of casts that tables time with fp8 products; a third where not fitted."""
     return fit.cast_dram_efficiency or 1.0 / 3.0
-
-
-@functools.cache
-def stated_sustained_fractions() -> Mapping[str, float]:
-    """Sustained share of peak of GPUs without a long run of their own, by name."""
-    file = resources.files("trainscout.simulators.predictor.kernels") / "power.yaml"
-    content = read_yaml(file)
-    return {name: float(entry["value"]) for name, entry in content.items()}
-
-
-def _distance(gpu: Gpu, fit: FittedGpu) -> tuple[float, float]:
-    """Relative difference in SMs and in the per-SM 16-bit peak, as absolute logarithms."""
-    peak = max(gpu.peak_flops.get(name, 0.0) for name in ("bf16", "fp16")) / gpu.sms
-    reference = fit.peak_per_sm("bf16")
-    sms = abs(math.log(gpu.sms / fit.sms))
-    return sms, abs(math.log(peak / reference)) if peak and reference else 1.0
-
-
-def _nearest(
-    gpu: Gpu, candidates: list[FittedGpu], section: str, precision_class: str
-) -> tuple[FittedGpu, Evidence] | None:
-    """The candidate most like ``gpu``, and how far its coefficients can be trusted there."""
-    if not candidates:
-        return None
-    best = min(
-        candidates, key=lambda fit: (fit.name != gpu.name, sum(_distance(gpu, fit)), fit.name)
-    )
-    same_die = (
-        best.architecture == gpu.architecture
-        and max(_distance(gpu, best)) <= SAME_DIE_TOLERANCE
-        and (section, precision_class) not in best.transferred
-    )
-    return best, Evidence.FITTED if same_die else Evidence.ESTIMATED
-
-
-@dataclass(frozen=True)
-class GemmChoice:
-    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them."""
-
-    coefficients: GemmCoefficients
-    fit: FittedGpu
-    evidence: Evidence
-
-
-def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
-    """The best GEMM coefficients for a GPU and precision.
-
-    Same architecture and precision first; then, for tensor-core types, the architecture's
-    16-bit set (tiles feed the tensor cores the same bytes); then another architecture.
-
-    Raises:
-        InputError: when the GPU has no such arithmetic.
-    """
-    gpu_peak(gpu, precision)
-    wanted = PRECISION_CLASS[precision]
-    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
-    for key in (wanted, *STAND_INS.get(wanted, ())):
-        found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
-        if found is not None:
-            fit, evidence = found
-            evidence = evidence if key == wanted else Evidence.ESTIMATED
-            return GemmChoice(fit.gemm[key], fit, evidence)
-    elsewhere = [fit for fit in fitted_gpus() if wanted in fit.gemm]
-    borrowed = _nearest(gpu, elsewhere, "gemm", wanted)
-    if borrowed is None:
-        raise InputError("gpu.architecture", gpu.architecture, "has no GEMM coefficients")
-    return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED)
-
-
-def gpu_peak(gpu: Gpu, precision: str) -> float:
-    """Dense peak of one GPU in FLOP/s at a precision of the kernel models.
-
-    Raises:
-        InputError: when the GPU has no such arithmetic.
-    """
-    return gpu.peak(precision.removesuffix("_block"))
-
-
-@functools.lru_cache(maxsize=256)
-def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
-    """FLOP/s that the board's power feeds for long, from the most similar GPU that says so.
-
-    It carries over as a rate of one SM, so it vanishes where the tensor cores are cut.
-    A precision without a sustained run takes the 16-bit share of its own peak: an operand of
-    half the width takes about half the energy per FLOP, so both peaks draw alike. The SIMT
-    types have no such limit.
-    """
-    wanted = PRECISION_CLASS[precision]
-    if wanted == "fp32":
-        return math.inf
-    stated = stated_sustained_fractions().get(gpu.name)
-    if stated is not None:
-        return stated * gpu_peak(gpu, precision)
-    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
-    for key in (wanted, "half"):
-        found = _nearest(
-            gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
-        )
-        if found is not None:
-            fit = found[0]
-            peak = fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms
-            return fit.sustained_fraction[key] * peak * gpu.sms
-    return math.inf
-
-
-@functools.lru_cache(maxsize=256)
-def choose_grouped(gpu: Gpu) -> GroupedCoefficients:
-    """Grouped products' extra cost: of the GPU itself, else the mean over its architecture's
-    fits, else over all (launching is the host's and the driver's work, not the die's)."""
-    fits = [fit for fit in fitted_gpus() if fit.grouped is not None]
-    for chosen in (
-        [fit for fit in fits if fit.name == gpu.name],
-        [fit for fit in fits if fit.architecture == gpu.architecture],
-        fits,
-    ):
-        found = [fit.grouped for fit in chosen if fit.grouped is not None]
-        if found:
-            return GroupedCoefficients(
-                group_s=sum(one.group_s for one in found) / len(found),
-                weight_gradient_factor=sum(one.weight_gradient_factor for one in found)
-                / len(found),
-            )
-    return GroupedCoefficients(group_s=0.0, weight_gradient_factor=1.0)
-
-
-def grouped_evidence(gpu: Gpu, products: Evidence) -> Evidence:
-    """Evidence of grouped products: fitted only where both they and single ones are."""
-    own = any(fit.grouped is not None and fit.name == gpu.name for fit in fitted_gpus())
-    return products if own else Evidence.ESTIMATED
-
-
-@dataclass(frozen=True)
-class AttentionChoice:
-    """Coefficients of one attention generation by pass, whose they are, and their evidence."""
-
-    passes: Mapping[str, AttentionCoefficients]
-    fit: FittedGpu
-    evidence: Evidence
-
-
-def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> AttentionChoice:
-    """The best coefficients for a GPU, a precision and a generation of attention kernels.
-
-    Same architecture and precision first, then the architecture's 16-bit set. Where the
-    architecture has no set for an older generation, its newest is that generation (Ampere's
-    is FlashAttention-2).
-
-    Raises:
-        InputError: when the GPU has no such arithmetic, or for an unknown generation.
-    """
-    gpu.peak(precision)
-    require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
-    wanted = PRECISION_CLASS[precision]
-    family = [fit for fit in fitted_gpus() if fit.architecture == gpu.architecture]
-    for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
-        sets = [fit for fit in family if section in fit.attention]
-        for key in (wanted, "half"):
-            having = [fit for fit in sets if key in fit.attention[section]]
-            found = _nearest(gpu, having, section, key)
-            if found is not None:
-                fit, evidence = found
-                evidence = evidence if key == wanted else Evidence.ESTIMATED
-                return AttentionChoice(fit.attention[section][key], fit, evidence)
-    raise InputError("gpu.architecture", gpu.architecture, "has no attention coefficients")

@@ -39,19 +39,22 @@ grouped weight gradient (``grouped`` in ``fitted/*.yaml``).
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.coefficients import (
-    GemmCoefficients,
-    GroupedCoefficients,
+from trainscout.simulators.predictor.kernels.choice import (
     choose_gemm,
     choose_grouped,
     gpu_peak,
     sustained_flops_per_s,
+)
+from trainscout.simulators.predictor.kernels.coefficients import (
+    GemmCoefficients,
+    GroupedCoefficients,
 )
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -70,12 +73,8 @@ ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "tf32": 4, "fp3
 # Weight gradient against forward at equal dimensions, fp32 accumulation included: throughput
 # ratio 0.95 median on A100-PCIe and on B200 (MooreThreads/SimuMax, 2 x 61 and 2 x 143 shapes).
 WEIGHT_GRADIENT_FACTOR = 1.05
-# fp16, M 8192, K 51200, N near 14336 on A100: 257 TFLOPS when the contiguous dimension is a
-# multiple of 8 elements, 173 for 2 or 4, 72 when odd (EleutherAI/cookbook). Volta's tensor
-# cores take operands from registers that are loaded in smaller pieces: 1.17 for 2 or 4 (155
-# V100 shapes of the same source against aligned ones); odd dimensions were not measured there.
-MISALIGNED_FACTORS = ((8, 1.0), (2, 257 / 173), (1, 257 / 72))
-MISALIGNED_FACTORS_VOLTA = ((8, 1.0), (2, 1.17), (1, 257 / 72))
+# Elements from which on tensor cores load 16 bytes at a time.
+ALIGNED = 8
 
 
 @dataclass(frozen=True)
@@ -167,16 +166,16 @@ def join(compute: Floats, dram: Floats, exponent: float) -> Floats:
     return joined
 
 
-def misaligned_factor(contiguous: NDArray[np.int64], architecture: str) -> Floats:
+def misaligned_factor(contiguous: NDArray[np.int64], factors: Mapping[str, float]) -> Floats:
     """Slowdown when tensor cores cannot load 16 bytes at a time, shape (ops,).
 
     ``contiguous`` holds the greatest common divisor of the dimensions that lie contiguously
-    in memory.
+    in memory, ``factors`` the slowdown where it is a multiple of so many elements.
     """
     factor = np.ones(len(contiguous))
-    factors = MISALIGNED_FACTORS_VOLTA if architecture == "volta" else MISALIGNED_FACTORS
-    for multiple, value in reversed(factors):
-        factor[contiguous % multiple == 0] = value
+    for multiple in sorted(map(int, factors)):
+        factor[contiguous % multiple == 0] = factors[str(multiple)]
+    factor[contiguous % ALIGNED == 0] = 1.0
     return factor
 
 
@@ -229,7 +228,7 @@ def price_gemms(
     # Rows of the left operand are contiguous in m only for the weight gradient.
     contiguous = np.gcd(sizes[:, 1], np.where(weight_gradient, sizes[:, 0], sizes[:, 2]))
     if precision != "fp32":
-        compute *= misaligned_factor(contiguous, gpu.architecture)
+        compute *= misaligned_factor(contiguous, gpu.architecture.misaligned_factors)
     compute *= np.where((batch > 1) & ~grouped, coefficients.batched_factor, 1.0)
     if sustained and rates.sustained_flops_per_s < np.inf:
         powered = (2.0 * m * n * k * batch) / rates.sustained_flops_per_s

@@ -18,10 +18,8 @@ from trainscout.simulators.predictor.kernels.batches import (
     Streamings,
     batches_of,
 )
-from trainscout.simulators.predictor.kernels.coefficients import (
-    GroupedCoefficients,
-    grouped_evidence,
-)
+from trainscout.simulators.predictor.kernels.choice import grouped_evidence
+from trainscout.simulators.predictor.kernels.coefficients import GroupedCoefficients
 from trainscout.simulators.predictor.kernels.convolution import price_convolutions
 from trainscout.simulators.predictor.kernels.gemm import price_gemms
 from trainscout.simulators.predictor.kernels.streaming import price_streaming, streaming_evidence
@@ -36,13 +34,6 @@ _CODE = {evidence: code for code, evidence in enumerate(EVIDENCE_ORDER)}
 # FlashAttention-2 against the first FlashAttention and its Triton version: about twice the speed
 # (Dao 2023, arXiv 2307.08691, section 4.1, A100: 1.7-3.0 and 1.3-2.5 times, by shape and pass).
 FLASH2_SPEEDUP = 2.0
-
-# Hopper's tensor cores sum 8-bit products in fewer bits than fp32. Training frameworks keep that
-# for forward products and add partial sums up in fp32 in both gradients (Transformer Engine's
-# and torchao's defaults), which the tables of inference libraries do not show: "1.1x to 1.2x"
-# (pytorch/ao issue 2377).
-SPLIT_ACCUMULATORS = ("hopper",)
-SPLIT_ACCUMULATION_FACTOR = 1.15
 
 
 @dataclass(frozen=True)
@@ -134,8 +125,9 @@ def _gemms(
         group_launches=not batch.one_kernel,
         grouped_as=grouped_as,
     )
-    if split_accumulation and batch.dtype == "fp8" and gpu.architecture in SPLIT_ACCUMULATORS:
-        factor = np.where(batch.layouts == "TN", 1.0, SPLIT_ACCUMULATION_FACTOR)
+    split = gpu.architecture.split_accumulation_factor
+    if split_accumulation and batch.dtype == "fp8" and split != 1:
+        factor = np.where(batch.layouts == "TN", 1.0, split)
         seconds, share = seconds * factor, share / factor
     codes = _CODE[grouped_evidence(gpu, found)], _CODE[found]
     return seconds, share, np.where(batch.grouped, *codes).astype(np.int8)

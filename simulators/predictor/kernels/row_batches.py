@@ -22,10 +22,10 @@ from trainscout.simulators.predictor.kernels.batches import (
     Gemms,
     Streamings,
 )
+from trainscout.simulators.predictor.kernels.choice import choose_gemm
 from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_SECTIONS,
     cast_dram_efficiency,
-    choose_gemm,
 )
 from trainscout.simulators.predictor.kernels.measured_rows import (
     CAST_BYTES,
@@ -198,7 +198,7 @@ def _attention(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
     dtype, said = _dtype_of(rows, gpu)
     impl, pass_, flag = (str(rows[name].iloc[0]) for name in ("impl", "pass", "flag"))
     kernel = attention_kernel(impl)
-    if kernel == "flash1" and gpu.architecture == "volta":
+    if kernel == "flash1" == gpu.architecture.newest_attention:
         kernel = "flash"
     if kernel not in ATTENTION_SECTIONS:
         raise CannotPriceError(f"{impl} is not a fused attention kernel of a training framework")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels.batches import Attentions, Batch
-from trainscout.simulators.predictor.kernels.coefficients import choose_attention
+from trainscout.simulators.predictor.kernels.choice import choose_attention
 from trainscout.simulators.predictor.kernels.measured_rows import (
     match_gpu,
     size_columns,

@@ -3,7 +3,7 @@
     time = launches x launch floor + bytes / (bandwidth x share)
 
 Shares and floors are fitted per GPU and class where tables hold them (``fitted/*.yaml``); the
-other classes take the architecture's share from ``streaming.yaml``, with its source.
+other classes take the share that the architecture declares, with its source.
 Tensors of at most half the L2 need not wait for DRAM: kernels that do nothing but move bytes
 then reach the declared bandwidth (A100 additions of 10-30 MB run at 2032 of 2039 GB/s against
 1723 for large ones, microsoft/vidur), and never more, so the roofline holds. Gathers, rotary
@@ -15,13 +15,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.kernels.coefficients import StreamingCoefficients, fitted_gpus
 from trainscout.simulators.predictor.kernels.gemm import Floats
 from trainscout.simulators.predictor.question.errors import require_choice
@@ -34,28 +32,19 @@ MOVES_BYTES = frozenset({"elementwise", "dropout", "optimizer", "memcpy", "reduc
 SAME_MEMORY_TOLERANCE = 0.03
 
 
-@functools.cache
-def _architecture_classes(architecture: str) -> Mapping[str, StreamingCoefficients]:
-    """The classes of an architecture, by name."""
-    file = resources.files("trainscout.simulators.predictor.kernels") / "streaming.yaml"
-    content = read_yaml(file)
-    require_choice("gpu.architecture", architecture, content)
-    return {
-        kind: StreamingCoefficients(float(entry["value"]), LAUNCH_FLOOR_S, bool(entry["measured"]))
-        for kind, entry in content[architecture].items()
-    }
-
-
 @functools.lru_cache(maxsize=256)
 def streaming_classes(gpu: Gpu) -> Mapping[str, StreamingCoefficients]:
     """Every class's coefficients on one GPU: its own fits over those of GPUs alike over the
     architecture's shares."""
-    classes = dict(_architecture_classes(gpu.architecture))
+    classes = {
+        kind: StreamingCoefficients(share.value, LAUNCH_FLOOR_S, share.measured)
+        for kind, share in gpu.architecture.streaming.items()
+    }
     alike = [
         fit
         for fit in fitted_gpus()
         if fit.streaming
-        and fit.architecture == gpu.architecture
+        and fit.architecture == gpu.architecture.name
         and abs(math.log(gpu.memory_bandwidth_bytes_per_s / fit.memory_bandwidth_bytes_per_s))
         <= SAME_MEMORY_TOLERANCE
     ]

@@ -16,20 +16,16 @@ from typing import Any
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.kernels.coefficients import (
-    FittedGpu,
+from trainscout.simulators.predictor.kernels.choice import (
     choose_attention,
     choose_gemm,
     grouped_evidence,
 )
+from trainscout.simulators.predictor.kernels.coefficients import FittedGpu
 from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-# Median difference between measurement campaigns on one GPU type, in and out of power limit:
-# A100 2-10 %, H100 and H200 2-12 %, B200 5-25 % (Transformer Engine against graph replays),
-# V100 4-9 %; the middle of each.
-CAMPAIGNS = {"volta": 0.07, "ampere": 0.05, "hopper": 0.06, "blackwell": 0.12}
 # Coefficients on loan: from the same die (H200's products within 3 % of H100's) or from another
 # of the architecture or a neighbouring one (A100's on H100 9 %, on V100 14 %).
 SAME_DIE = 0.03
@@ -77,7 +73,7 @@ def kernel_uncertainty(gpu: Gpu) -> dict[str, float]:
     Classes: ``gemm`` and ``gemm_fp8`` where the GPU has fp8, ``grouped_gemm``,
     ``attention_fwd``, ``attention_bwd``, and ``streaming_<kind>`` of every class.
     """
-    campaigns = CAMPAIGNS[gpu.architecture]
+    campaigns = gpu.architecture.measurement_spread
     half = "bf16" if "bf16" in gpu.peak_flops else "fp16"
     errors: dict[str, float] = {}
     for name, precision, key in (("gemm", half, "half"), ("gemm_fp8", "fp8", "fp8")):

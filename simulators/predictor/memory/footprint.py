@@ -39,21 +39,6 @@ SEGMENT_BYTES = 2 * MIB
 FRAGMENTATION = 0.047
 # Elements of DeepSpeed's reduction buckets (``reduce_bucket_size``).
 DEEPSPEED_BUCKET = 500_000_000
-# CUDA context with loaded kernel images, per architecture: estimates of the order that
-# nvidia-smi shows beyond the allocator's figures.
-CONTEXT_BYTES = {
-    "volta": 450 * MIB,
-    "ampere": 500 * MIB,
-    "hopper": 600 * MIB,
-    "blackwell": 700 * MIB,
-}
-# Scratch that cuBLAS is given by PyTorch and by Transformer Engine, out of the allocator.
-WORKSPACE_BYTES = {
-    "volta": 12 * MIB,
-    "ampere": 12 * MIB,
-    "hopper": 64 * MIB,
-    "blackwell": 64 * MIB,
-}
 # A connection has one buffer per protocol on the receiving side: by NCCL's defaults 4 MiB for
 # Simple, 512 KiB for LL and 4.69 MiB for LL128. Until 2.22 a channel connects at once to its
 # ring predecessor, its tree parent and one tree child; since then to what is used.
@@ -100,7 +85,7 @@ def process_bytes(gpu: Gpu, cluster: Cluster, channels: int) -> dict[str, int]:
     """As ``outside_bytes``, of a process on such a GPU whose communicators opened ``channels``."""
     return {
         "communication_buffers": channels * _channel_bytes(cluster.nccl_version),
-        "context": CONTEXT_BYTES[gpu.architecture],
+        "context": gpu.architecture.context_bytes,
     }
 
 
@@ -133,7 +118,7 @@ def held_bytes(job: Job, stage: Stage, index: int, boundary: int) -> int:
     """What counts as temporary but is held all step: workspaces, placeholders, and where the
     framework allocates them ahead, a buffer of ``boundary`` bytes for every activation and every
     gradient that arrives."""
-    held = placeholder_bytes(job, stage) + WORKSPACE_BYTES[job.gpu.architecture]
+    held = placeholder_bytes(job, stage) + job.gpu.architecture.workspace_bytes
     if job.framework.pipeline_buffers == "preallocated":
         first, last = index == 0, index == job.recipe.pp - 1
         held += job.num_micro_batches * (2 * job.recipe.vpp - first - last) * boundary

@@ -1,17 +1,16 @@
-"""One accelerator, as data."""
+"""One accelerator: the rates that its maker publishes, and the architecture it is of."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from trainscout.simulators.predictor.question.architecture import Architecture
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
 from trainscout.simulators.predictor.question.training import PRECISIONS, TENSOR_CORE_TYPE
-
-ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 
 
 @dataclass(frozen=True)
@@ -20,30 +19,33 @@ class Gpu:
 
     name: str
     """What results call it, and whose fitted kernels it runs, if there are any."""
-    architecture: str
-    """The generation, which chooses kernels and NCCL's tuning."""
+    architecture: Architecture
+    """The name of its declaration in ``conf/architecture``, or a file like those."""
     compute_capability: float
-    """CUDA's number of it."""
+    """The number that its runtime gives it: CUDA's, or HIP's gfx version."""
     sms: int
-    """Streaming multiprocessors that kernels run on."""
+    """Streaming multiprocessors, or compute units, that kernels run on."""
     peak_flops: dict[str, float]
     """Dense tensor-core peak by precision."""
     memory_bytes: int
-    """What nvidia-smi reports in total."""
+    """What the driver reports in total."""
     memory_bandwidth_bytes_per_s: float
     """Peak of its DRAM."""
     l2_bytes: int
-    """Its L2 cache."""
+    """Its last cache."""
     nvlink_generation: int
     """0 without NVLink."""
     nvlink_links: int
-    """Links that NCCL sees."""
+    """Links that the collective library sees."""
     nvlink_bytes_per_s: float
-    """Per GPU and direction."""
+    """Per GPU and direction, over NVLink or what the architecture has in its place."""
     pcie_bytes_per_s: float
     """Of its PCIe slot."""
     price_usd_per_hour: float
     """An assumption to override (``gpu.price_usd_per_hour=``)."""
+    sustained_fraction: float | None = None
+    """Share of the dense peak that the board's power feeds for long, where no fit says so; None:
+    that of the most similar fitted GPU."""
     sources: dict[str, str] = field(default_factory=dict)
     """Where each field's figure was published, by field."""
 
@@ -56,10 +58,16 @@ class Gpu:
         for name in ("nvlink_links", "nvlink_bytes_per_s", "price_usd_per_hour"):
             require_positive(f"gpu.{name}", getattr(self, name), allow_zero=True)
         require_positive("gpu.pcie_bytes_per_s", self.pcie_bytes_per_s)
-        require_choice("gpu.architecture", self.architecture, ARCHITECTURES)
+        if self.sustained_fraction is not None and not 0 < self.sustained_fraction <= 1:
+            field, given = "gpu.sustained_fraction", self.sustained_fraction
+            raise InputError(field, given, "is out of range", "0 < x <= 1")
         for precision, rate in self.peak_flops.items():
             require_choice("gpu.peak_flops", precision, PRECISIONS)
             require_positive(f"gpu.peak_flops.{precision}", rate)
+
+    def without_sources(self) -> Gpu:
+        """The same figures, wherever they are from."""
+        return replace(self, sources={}, architecture=self.architecture.without_sources())
 
     def peak(self, precision: str) -> float:
         """Dense peak in FLOP/s.

@@ -17,10 +17,6 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 
-# Compute capability that fused attention needs: FlashAttention 2 and cuDNN's want Ampere or newer,
-# the first FlashAttention ran on Turing too (Dao-AILab/flash-attention, README).
-FUSED_ATTENTION_CAPABILITY = {"flash": 8.0, "flash2": 8.0, "flash1": 7.5}
-
 
 @dataclass(frozen=True)
 class Job:
@@ -91,10 +87,9 @@ class Job:
 
     @property
     def attention(self) -> str:
-        """The attention that runs: the framework's, unfused where the GPU is too old for it."""
+        """The attention that runs: the framework's, unfused where the GPU has none such."""
         wanted = self.framework.attention
-        oldest = FUSED_ATTENTION_CAPABILITY.get(wanted, 0.0)
-        return wanted if self.gpu.compute_capability >= oldest else "unfused"
+        return wanted if wanted in self.gpu.architecture.attention_kernels else "unfused"
 
     @property
     def tokens_per_step(self) -> int:

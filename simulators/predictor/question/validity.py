@@ -52,7 +52,7 @@ def _value(name: str, job: Job) -> Broken:
 
 
 def _precision(job: Job) -> Broken:
-    if job.precision == "mxfp8" and job.gpu.architecture != "blackwell":
+    if job.precision == "mxfp8" and not job.gpu.architecture.microscaling:
         return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
     if TENSOR_CORE_TYPE.get(job.precision, job.precision) not in job.gpu.peak_flops:
         known = ", ".join(job.gpu.peak_flops)

@@ -6,7 +6,6 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Moe
-from trainscout.simulators.predictor.replay.stragglers import SPEED_SPREAD
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -25,7 +24,7 @@ def assumptions_of(
         "CUDA context, NCCL buffers and memory fragmentation are estimated",
     ]
     if job.world_size > 1:
-        alike = f"GPUs' speeds spread by {SPEED_SPREAD[job.gpu.architecture]:.0%}"
+        alike = f"GPUs' speeds spread by {job.gpu.architecture.speed_spread:.0%}"
         if network is None or not network.fabric.link_health:
             alike += ", and no link is slower than its peers"
         stated.append(alike)

@@ -145,7 +145,7 @@ class Pricer:
         self.host_forward_s = (
             0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
         )
-        self.excess = slowest_excess(cluster.num_gpus, gpu.architecture)
+        self.excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
         self._key = repr(
             (

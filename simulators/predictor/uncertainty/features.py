@@ -71,7 +71,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
     communication_s = sum(s for part, s in breakdown_s.items() if part.endswith("_communication"))
     return Features(
         gpu=job.gpu.name,
-        architecture=job.gpu.architecture,
+        architecture=job.gpu.architecture.name,
         bits=bits,
         moe=job.model.moe is not None,
         num_gpus=job.world_size,

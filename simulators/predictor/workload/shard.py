@@ -69,7 +69,7 @@ class Shard:
             overlap_dispatch=recipe.overlap_moe_expert_parallel_comm,
             ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
-            fp8_transposes=job.gpu.architecture == "hopper",
+            fp8_transposes=job.gpu.architecture.fp8_transposes,
             attention=job.attention,
             fused_router=job.framework.fused_router,
             fused_experts=job.framework.fused_experts,

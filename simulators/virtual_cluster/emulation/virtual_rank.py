@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainscout.simulators.predictor.memory.footprint import CONTEXT_BYTES
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.allocator.allocator_settings import AllocatorSettings
@@ -126,7 +125,7 @@ def emulate(
         sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id
     )
     order = StreamOrder()
-    context_bytes = CONTEXT_BYTES[gpu.architecture]
+    context_bytes = gpu.architecture.context_bytes
     memory = DeviceMemory(
         recorder, order, capacity, context_bytes, allocator_settings, shim.memory
     )

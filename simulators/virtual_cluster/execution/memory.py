@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.collectives import price_collective
-from trainscout.simulators.predictor.memory.footprint import WORKSPACE_BYTES, process_bytes
+from trainscout.simulators.predictor.memory.footprint import process_bytes
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Times
@@ -109,7 +109,7 @@ def outside_of(gpu: Gpu, cluster: Cluster, groups: Sequence[Communicator]) -> di
         for group in groups
         if group.size > 1
     )
-    workspace = {"workspace": WORKSPACE_BYTES[gpu.architecture]}
+    workspace = {"workspace": gpu.architecture.workspace_bytes}
     return process_bytes(gpu, cluster, channels) | workspace
 
 

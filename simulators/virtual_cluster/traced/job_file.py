@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -20,10 +21,10 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 def read_job(given: dict[str, Any]) -> Job:
-    """The job that ``job_json`` described; raises TypeError for other fields."""
+    """The job that ``job_json`` described; raises TypeError or InputError for other fields."""
     return Job(
         read_model(given["model"]),
-        Gpu(**given["gpu"]),
+        typed_value(Gpu, "gpu", given["gpu"]),
         Cluster(**given["cluster"]),
         Training(**given["training"]),
         Recipe(**given["recipe"]),

@@ -216,6 +216,6 @@ def _piece(job: Job, kind: str) -> LayerSpec:
         fused_wgrad=framework.fused_wgrad,
         accumulate_grads_fp32=framework.accumulate_grads_fp32,
         fused_router=framework.fused_router,
-        architecture=job.gpu.architecture,
+        architecture=job.gpu.architecture.name,
         compute_capability=job.gpu.compute_capability,
     )

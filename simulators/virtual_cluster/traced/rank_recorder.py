@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.virtual_cluster.emulation import ListSink, emulate
@@ -28,7 +29,7 @@ from trainscout.simulators.virtual_cluster.traces.files import write_trace
 def main() -> int:
     answers = own_stdout()
     about = json.loads(sys.stdin.readline())
-    tracer = RankTracer(Gpu(**about["gpu"]), about["local_world_size"])
+    tracer = RankTracer(typed_value(Gpu, "gpu", about["gpu"]), about["local_world_size"])
     for line in sys.stdin:
         asked = json.loads(line)
         job, file = read_job(asked["job"]), Path(asked["file"])

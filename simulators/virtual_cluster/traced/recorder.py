@@ -13,6 +13,7 @@ import sys
 import traceback
 from typing import Any
 
+from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.virtual_cluster.emulation import emulate
 from trainscout.simulators.virtual_cluster.traced.answers import own_stdout
@@ -27,7 +28,7 @@ MEMORY_BYTES = 2**50
 
 def main() -> int:
     answers = own_stdout()
-    tracer = LayerTracer(Gpu(**json.loads(sys.stdin.readline())))
+    tracer = LayerTracer(typed_value(Gpu, "gpu", json.loads(sys.stdin.readline())))
     for line in sys.stdin:
         answers.write(json.dumps(tracer.answer(LayerSpec.from_json(json.loads(line)))) + "\n")
         answers.flush()

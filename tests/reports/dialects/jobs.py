@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.samples import GPU, MODEL, MOE_MODEL
+from tests.samples import ARCHITECTURES, GPU, MODEL, MOE_MODEL
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -52,7 +52,9 @@ FRAMEWORKS = (
     Framework(overlap_p2p=False, fused_wgrad=False, accumulate_grads_fp32=False),
 )
 HOPPER_FP8 = replace(GPU, peak_flops={**GPU.peak_flops, "fp32": 67e12})
-BLACKWELL = replace(HOPPER_FP8, name="b200", architecture="blackwell", compute_capability=10.0)
+BLACKWELL = replace(
+    HOPPER_FP8, name="b200", architecture=ARCHITECTURES["blackwell"], compute_capability=10.0
+)
 
 _DEGREES = st.sampled_from([1, 1, 1, 2, 4])
 _FLAG = st.booleans()

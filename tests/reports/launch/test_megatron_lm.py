@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.samples import CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
+from tests.samples import ARCHITECTURES, CLUSTER, GPU, MOE_MODEL, TRAINING, job_of, moe_job_of
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_words
 from trainscout.reports.launch import megatron_launch
@@ -176,24 +176,24 @@ def test_what_megatron_lacks_is_said():
 
 
 @pytest.mark.parametrize(
-    ("precision", "compute_capability", "attention", "lacks"),
+    ("precision", "architecture", "attention", "lacks"),
     [
-        ("bf16", 9.0, "flash", False),
-        ("fp32", 9.0, "flash", True),
-        ("fp32", 9.0, "unfused", False),
+        ("bf16", "hopper", "flash", False),
+        ("fp32", "hopper", "flash", True),
+        ("fp32", "hopper", "unfused", False),
         # Too old for it: unfused is what was priced and what is launched.
-        ("fp16", 7.0, "flash", False),
+        ("fp16", "volta", "flash", False),
     ],
 )
-def test_flash_attention_needs_halves(precision, compute_capability, attention, lacks):
+def test_flash_attention_needs_halves(precision, architecture, attention, lacks):
     job = replace(
         job_of(Recipe(precision=precision)),
-        gpu=replace(GPU, compute_capability=compute_capability),
+        gpu=replace(GPU, architecture=ARCHITECTURES[architecture]),
         framework=Framework(attention=attention),
     )
     launch = megatron_launch(job)
     assert any("attention=flash" in lack for lack in launch.unsupported) == lacks
-    flash = attention == "flash" and compute_capability >= 8
+    flash = attention == "flash" and architecture == "hopper"
     assert f"--attention-backend {'flash' if flash else 'unfused'}" in launch.script_text
 
 

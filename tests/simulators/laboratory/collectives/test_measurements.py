@@ -39,7 +39,7 @@ def test_a_complete_row_assumes_only_its_fabric() -> None:
     assert (found.cluster_id, found.kind, found.size_bytes) == ("mine", "all_reduce", 1 << 20)
     assert found.seconds == pytest.approx(71.9e-6)
     assert (found.communicator.nodes, found.communicator.ranks_per_node) == (2, 8)
-    assert (found.gpu.architecture, found.gpu.nvlink_links) == ("hopper", 18)
+    assert (found.gpu.architecture.name, found.gpu.nvlink_links) == ("hopper", 18)
     cluster = found.cluster
     assert (cluster.fabric, cluster.nics_per_node, cluster.nic_gbps) == ("infiniband", 8, 400)
     assert cluster.nccl_version == "2.26.2"

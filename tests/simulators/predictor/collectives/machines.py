@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
@@ -23,7 +24,7 @@ def gpu(
 ) -> Gpu:
     return Gpu(
         name=name,
-        architecture=architecture,
+        architecture=load_catalogue().architectures[architecture],
         compute_capability=compute_capability,
         sms=sms,
         peak_flops={"bf16": 1e14},

@@ -255,7 +255,9 @@ def fixed_option_us(
     wiring = wiring_of(members, gpu, machine)
     options = options_of(kind, wiring)
     option = options[which % len(options)]
-    hardware = wiring.generation if wiring.link == "nvlink" else "pci"
+    hardware = (
+        wiring.architecture.collectives.coefficients_of if wiring.link == "nvlink" else "pci"
+    )
     node = node_coefficients(hardware, option.algorithm, option.protocol)
     time_us = weighted_us(execution.node_terms(kind, size, option, wiring), node)
     if wiring.multi_node:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.footprint import NCCL_CONNECTION_BYTES, static_bytes
@@ -359,7 +360,8 @@ def test_published_allocator_peaks(
         batch=4 * 8 // (tp * cp * pp),
         training={"cross_entropy": "in_place"},
     )
-    job = replace(job, gpu=replace(job.gpu, architecture="blackwell"))
+    blackwell = load_catalogue().architectures["blackwell"]
+    job = replace(job, gpu=replace(job.gpu, architecture=blackwell))
     peak = memory_of(job).peak_allocated_bytes
     assert peak / GIB == pytest.approx(measured, rel=0.003)
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.samples import ARCHITECTURES
 from tests.simulators.jobs import GPT175B, GPU, LLAMA, MLA_MOE, MOE, NODE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Mla, Moe
@@ -134,7 +135,7 @@ MLA = Mla(64, 32, 16, 24)
         (replace(TINY, mla=replace(MLA, kv_lora_rank=0)), "model.mla.kv_lora_rank"),
         (replace(TINY, mla=replace(MLA, q_lora_rank=0)), "model.mla.q_lora_rank"),
         (replace(GPU, sms=0), "gpu.sms"),
-        (replace(GPU, architecture="pascal"), "gpu.architecture"),
+        (replace(GPU, sustained_fraction=1.5), "gpu.sustained_fraction"),
         (replace(GPU, peak_flops={"bf17": 1.0}), "gpu.peak_flops"),
         (replace(GPU, peak_flops={"bf16": -1.0}), "gpu.peak_flops.bf16"),
         (replace(NODE, num_nodes=0), "cluster.num_nodes"),
@@ -168,27 +169,26 @@ def test_layers_beyond_any_model_are_refused_before_they_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "compute_capability", "runs"),
+    ("declared", "kernels", "runs"),
     [
-        ("flash", 8.0, "flash"),
-        ("flash2", 9.0, "flash2"),
-        ("flash", 7.5, "unfused"),
-        ("flash2", 7.0, "unfused"),
-        ("flash1", 7.5, "flash1"),
-        ("flash1", 7.0, "unfused"),
-        ("unfused", 9.0, "unfused"),
+        ("flash", ("flash", "flash2"), "flash"),
+        ("flash2", ("flash", "flash2"), "flash2"),
+        ("flash", ("flash1",), "unfused"),
+        ("flash1", ("flash1",), "flash1"),
+        ("flash1", (), "unfused"),
+        ("unfused", ("flash",), "unfused"),
     ],
 )
 def test_fused_attention_needs_a_gpu_that_has_it(
-    declared: str, compute_capability: float, runs: str
+    declared: str, kernels: tuple[str, ...], runs: str
 ) -> None:
-    gpu = replace(GPU, compute_capability=compute_capability)
+    gpu = replace(GPU, architecture=replace(GPU.architecture, attention_kernels=kernels))
     assert replace(make_job(training={"attention": declared}), gpu=gpu).attention == runs
 
 
 def test_a_gpu_too_old_for_flash_attention_costs_as_if_unfused() -> None:
     """Prices, memory and what is valid follow what runs, not what was declared."""
-    gpu = replace(GPU, compute_capability=7.0)
+    gpu = replace(GPU, architecture=ARCHITECTURES["volta"])
     flash, unfused = (
         replace(make_job(training={"attention": kernel, "precision": "fp16"}), gpu=gpu)
         for kernel in ("flash", "unfused")

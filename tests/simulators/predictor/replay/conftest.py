@@ -101,7 +101,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         def host_launch_s(framework: Framework) -> float:
             return rates.launch_s
 
-        def slowest_excess(ranks: int, architecture: str) -> float:
+        def slowest_excess(ranks: int, spread: float) -> float:
             return rates.excess
 
         replaced = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.samples import GPU
+from tests.samples import ARCHITECTURES, GPU
 from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
@@ -39,7 +39,7 @@ def test_each_assumption_is_stated_only_where_it_is_made() -> None:
 
 
 def test_attention_on_a_gpu_too_old_for_it_is_said() -> None:
-    old = replace(GPU, name="old", compute_capability=7.0)
+    old = replace(GPU, name="old", architecture=ARCHITECTURES["volta"])
     job = make_job(model=TINY, precision="fp16")
     stated = "; ".join(ReplaySimulator().simulate(replace(job, gpu=old)).assumptions)
     assert "attention is unfused: old is too old for flash" in stated

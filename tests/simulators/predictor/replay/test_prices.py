@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.samples import ARCHITECTURES
 from tests.simulators.jobs import GPU, MLA_MOE, NODE, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.kernels import KernelPrices
@@ -152,7 +153,7 @@ def test_a_block_in_which_the_host_waits_holds_the_device_up(machine: Machine) -
         {"nvlink_links": 1},
         {"nvlink_generation": 1},
         {"nvlink_bytes_per_s": 1.0},
-        {"architecture": "volta"},
+        {"architecture": ARCHITECTURES["volta"]},
         {"compute_capability": 7.0},
         {"sms": 1},
         {"peak_flops": {"bf16": 1.0}},

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.samples import GPU
+from tests.samples import ARCHITECTURES, GPU
 from tests.simulators.jobs import GPT175B, make_job
 from tests.simulators.predictor.uncertainty.rows import FEATURES
 from trainscout.simulators.predictor.question.errors import InputError
@@ -60,7 +60,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 def test_another_gpu_is_refused_before_and_while_simulating():
     spec = SimulatorSpec("replay", CALIBRATION)
-    other = replace(GPU, name="a100_80", architecture="ampere")
+    other = replace(GPU, name="a100_80", architecture=ARCHITECTURES["ampere"])
     check_simulator(spec, GPU)
     with pytest.raises(InputError, match="was made for h100"):
         check_simulator(spec, other)

@@ -124,7 +124,7 @@ class Script:
 def gemm_s(size: int, gpus: int) -> float:
     """What ``Script.gemm`` takes in a job of so many GPUs, without communication beside it."""
     price = price_kernels(GPU, [Gemm("mm", size, size, size, "bf16", layout="NN")])
-    return float(price.seconds[0]) * (1 + slowest_excess(gpus, GPU.architecture))
+    return float(price.seconds[0]) * (1 + slowest_excess(gpus, GPU.architecture.speed_spread))
 
 
 def collective_s(kind: str, size: int, ranks: tuple[int, ...]) -> float:

@@ -1,0 +1,195 @@
+"""Which coefficients serve which GPU.
+
+A GPU without a fit of its own borrows from the most similar one of its architecture, a GPU of an
+architecture without any takes those of the median architecture (``unfitted.py``). Times scale
+with the declared peaks, SM count and bandwidth, and the price is then flagged *estimated*.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.kernels.coefficients import (
+    ATTENTION_SECTIONS,
+    PRECISION_CLASS,
+    AttentionCoefficients,
+    FittedGpu,
+    GemmCoefficients,
+    GroupedCoefficients,
+    fitted_gpus,
+)
+from trainscout.simulators.predictor.kernels.unfitted import median_architecture
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.gpu import Gpu
+
+# Classes that stand in where one has no fit, best first.
+STAND_INS = {"fp8_block": ("fp8", "half"), "fp8": ("half",), "tf32": ("half",)}
+
+# A GPU counts as the fitted one when SMs and per-SM peak agree this closely: the same die at
+# the same clocks (A800 and A100, H800 and H100), whatever its memory and links.
+SAME_DIE_TOLERANCE = 0.06
+
+
+def family_of(gpu: Gpu) -> tuple[FittedGpu, ...]:
+    """The fits that may serve a GPU: those of its architecture, else the median architecture's."""
+    fits = tuple(fit for fit in fitted_gpus() if fit.architecture == gpu.architecture.name)
+    return fits or (median_architecture(gpu),)
+
+
+def _distance(gpu: Gpu, fit: FittedGpu) -> tuple[float, float]:
+    """Relative difference in SMs and in the per-SM 16-bit peak, as absolute logarithms."""
+    peak = max(gpu.peak_flops.get(name, 0.0) for name in ("bf16", "fp16")) / gpu.sms
+    reference = fit.peak_per_sm("bf16")
+    sms = abs(math.log(gpu.sms / fit.sms))
+    return sms, abs(math.log(peak / reference)) if peak and reference else 1.0
+
+
+def _nearest(
+    gpu: Gpu, candidates: list[FittedGpu], section: str, precision_class: str
+) -> tuple[FittedGpu, Evidence] | None:
+    """The candidate most like ``gpu``, and how far its coefficients can be trusted there."""
+    if not candidates:
+        return None
+    best = min(
+        candidates, key=lambda fit: (fit.name != gpu.name, sum(_distance(gpu, fit)), fit.name)
+    )
+    same_die = (
+        best.architecture == gpu.architecture.name
+        and max(_distance(gpu, best)) <= SAME_DIE_TOLERANCE
+        and (section, precision_class) not in best.transferred
+    )
+    return best, Evidence.FITTED if same_die else Evidence.ESTIMATED
+
+
+@dataclass(frozen=True)
+class GemmChoice:
+    """Coefficients that price one GPU's GEMMs, whose they are, and how far to trust them."""
+
+    coefficients: GemmCoefficients
+    fit: FittedGpu
+    evidence: Evidence
+
+
+def choose_gemm(gpu: Gpu, precision: str) -> GemmChoice:
+    """The best GEMM coefficients for a GPU and precision.
+
+    Same architecture and precision first; then, for tensor-core types, the architecture's
+    16-bit set (tiles feed the tensor cores the same bytes); then another architecture.
+
+    Raises:
+        InputError: when the GPU has no such arithmetic.
+    """
+    gpu_peak(gpu, precision)
+    wanted = PRECISION_CLASS[precision]
+    family = family_of(gpu)
+    for key in (wanted, *STAND_INS.get(wanted, ())):
+        found = _nearest(gpu, [fit for fit in family if key in fit.gemm], "gemm", key)
+        if found is not None:
+            fit, evidence = found
+            evidence = evidence if key == wanted else Evidence.ESTIMATED
+            return GemmChoice(fit.gemm[key], fit, evidence)
+    elsewhere = [fit for fit in fitted_gpus() if wanted in fit.gemm]
+    borrowed = _nearest(gpu, elsewhere, "gemm", wanted)
+    if borrowed is None:
+        raise InputError("gpu.architecture", gpu.architecture.name, "has no GEMM coefficients")
+    return GemmChoice(borrowed[0].gemm[wanted], borrowed[0], Evidence.ESTIMATED)
+
+
+def gpu_peak(gpu: Gpu, precision: str) -> float:
+    """Dense peak of one GPU in FLOP/s at a precision of the kernel models.
+
+    Raises:
+        InputError: when the GPU has no such arithmetic.
+    """
+    return gpu.peak(precision.removesuffix("_block"))
+
+
+@functools.lru_cache(maxsize=256)
+def sustained_flops_per_s(gpu: Gpu, precision: str) -> float:
+    """FLOP/s that the board's power feeds for long, from the most similar GPU that says so.
+
+    It carries over as a rate of one SM, so it vanishes where the tensor cores are cut.
+    A precision without a sustained run takes the 16-bit share of its own peak: an operand of
+    half the width takes about half the energy per FLOP, so both peaks draw alike. The SIMT
+    types have no such limit.
+    """
+    wanted = PRECISION_CLASS[precision]
+    if wanted == "fp32":
+        return math.inf
+    if gpu.sustained_fraction is not None:
+        return gpu.sustained_fraction * gpu_peak(gpu, precision)
+    family = family_of(gpu)
+    for key in (wanted, "half"):
+        found = _nearest(
+            gpu, [fit for fit in family if key in fit.sustained_fraction], "gemm", key
+        )
+        if found is not None:
+            fit = found[0]
+            peak = fit.peak_per_sm(precision) or gpu_peak(gpu, precision) / gpu.sms
+            return fit.sustained_fraction[key] * peak * gpu.sms
+    return math.inf
+
+
+@functools.lru_cache(maxsize=256)
+def choose_grouped(gpu: Gpu) -> GroupedCoefficients:
+    """Grouped products' extra cost: of the GPU itself, else the mean over its architecture's
+    fits, else over all (launching is the host's and the driver's work, not the die's)."""
+    fits = [fit for fit in fitted_gpus() if fit.grouped is not None]
+    for chosen in (
+        [fit for fit in fits if fit.name == gpu.name],
+        [fit for fit in fits if fit.architecture == gpu.architecture.name],
+        fits,
+    ):
+        found = [fit.grouped for fit in chosen if fit.grouped is not None]
+        if found:
+            return GroupedCoefficients(
+                group_s=sum(one.group_s for one in found) / len(found),
+                weight_gradient_factor=sum(one.weight_gradient_factor for one in found)
+                / len(found),
+            )
+    return GroupedCoefficients(group_s=0.0, weight_gradient_factor=1.0)
+
+
+def grouped_evidence(gpu: Gpu, products: Evidence) -> Evidence:
+    """Evidence of grouped products: fitted only where both they and single ones are."""
+    own = any(fit.grouped is not None and fit.name == gpu.name for fit in fitted_gpus())
+    return products if own else Evidence.ESTIMATED
+
+
+@dataclass(frozen=True)
+class AttentionChoice:
+    """Coefficients of one attention generation by pass, whose they are, and their evidence."""
+
+    passes: Mapping[str, AttentionCoefficients]
+    fit: FittedGpu
+    evidence: Evidence
+
+
+def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> AttentionChoice:
+    """The best coefficients for a GPU, a precision and a generation of attention kernels.
+
+    Same architecture and precision first, then the architecture's 16-bit set. Where the
+    architecture has no set for an older generation, its newest is that generation (Ampere's
+    is FlashAttention-2).
+
+    Raises:
+        InputError: when the GPU has no such arithmetic, or for an unknown generation.
+    """
+    gpu.peak(precision)
+    require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
+    wanted = PRECISION_CLASS[precision]
+    family = family_of(gpu)
+    for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
+        sets = [fit for fit in family if section in fit.attention]
+        for key in (wanted, "half"):
+            having = [fit for fit in sets if key in fit.attention[section]]
+            found = _nearest(gpu, having, section, key)
+            if found is not None:
+                fit, evidence = found
+                evidence = evidence if key == wanted else Evidence.ESTIMATED
+                return AttentionChoice(fit.attention[section][key], fit, evidence)
+    raise InputError("gpu.architecture", gpu.architecture.name, "has no attention coefficients")
