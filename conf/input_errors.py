@@ -71,7 +71,7 @@ def explain_omegaconf_error(
     if unknown and isinstance(error.parent_node, DictConfig):
         if field == "recipe":
             problem = "a search chooses the recipe"
-            allowed = "space.knobs.tp=8 to hold a knob; or simulate.py"
+            allowed = "space.knobs.tp=8 to hold a knob; or trainscout simulate"
             return InputError(field, given, problem, allowed)
         names = (str(key) for key in error.parent_node if key != "hydra")
         return unknown_name(field, given, names)

@@ -49,7 +49,7 @@ def search_record(
     """
     kept = {trial.number: trial for trial in (*result.best[:top_k], *result.pareto)}
     tags = {**_question_tags(declared, settings), "group": group, "stopped": result.stopped}
-    tags |= code_tags("optimize.py")
+    tags |= code_tags("trainscout optimize")
     ended_ms = int(time.time() * 1000)
     shown = result.pareto if len(result.objectives) > 1 else result.best[:top_k]
     parent = make_run(

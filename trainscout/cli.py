@@ -15,12 +15,10 @@ _LABORATORY, _CLUSTER = "simulators.laboratory", "simulators.virtual_cluster"
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "recipes": {
         "optimize": ("commands.optimize", "search for the best recipe of a model on a cluster"),
-        "simulate": (
-            "commands.simulate",
-            "predict one recipe: step time, memory, cost, and why",
-        ),
+        "simulate": ("commands.simulate", "predict one recipe: step time, memory, cost, and why"),
         "explain": ("commands.explain", "compare two recipes; read your launch script as one"),
         "plan": ("commands.plan", "plan capacity: which GPUs, how many, how long, for how much"),
+        "list": ("commands.listing", "the models, GPUs, clusters, spaces, searches that ship"),
     },
     "scripts": {
         "run": (f"{_CLUSTER}.emulation.launcher", "run your script on virtual GPUs; write traces"),
@@ -57,6 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "moe": ("simulators.predictor.moe.command", "route tokens to experts; time the exchange"),
     },
     "around": {
+        "completion": ("completion", "complete commands and settings in bash, zsh and fish"),
         "tracking": ("", "what is tracked in MLflow: log what waits, look up the best"),
         "tracking flush": ("optimizer.tracking.commands:flush", "log what waits to be tracked"),
         "tracking best": ("optimizer.tracking.commands:best", "the best recipes tracked so far"),

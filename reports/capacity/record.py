@@ -30,7 +30,7 @@ def study_record(
         outcome: what was found.
         started: when, as text.
         commit: of Trainscout, when known.
-        groups: the choices of configuration groups that ``optimize.py`` has too.
+        groups: the choices of configuration groups that ``trainscout optimize`` has too.
     """
     fronts = {point.cell.key for model in outcome.models for point in model.front}
     return {
@@ -189,7 +189,7 @@ def _cell_record(
 
 
 def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, float]) -> str:
-    """The ``optimize.py`` command that searches a cell alone and shows all about it.
+    """The ``trainscout optimize`` command that searches a cell alone and shows all about it.
 
     ``prices`` are those the study gives, by GPU; others are declared, often as assumptions.
     """
@@ -207,7 +207,7 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
     if declared.gpu.name in prices:
         settings["gpu.price_usd_per_hour"] = declared.gpu.price_usd_per_hour
     return shlex.join(
-        ["python", "optimize.py", *(f"{name}={value}" for name, value in settings.items())]
+        ["trainscout", "optimize", *(f"{name}={value}" for name, value in settings.items())]
     )
 
 

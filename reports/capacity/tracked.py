@@ -45,7 +45,7 @@ def study_runs(
     cells: Sequence[Record] = record["cells"]
     tags = {
         **_search_tags(settings),
-        **code_tags("plan.py"),
+        **code_tags("trainscout plan"),
         "study": record["name"],
         "group": directory.name,
     }

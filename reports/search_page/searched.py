@@ -39,7 +39,7 @@ def asked_now(
     line, which made ``settings``."""
     started = datetime.now(UTC) - timedelta(seconds=result.wall_s)
     return Asked(
-        command=shlex.join(["python", "optimize.py", *arguments]),
+        command=shlex.join(["trainscout", "optimize", *arguments]),
         started=f"{started:%Y-%m-%d %H:%M:%S} UTC",
         config_hash=config_hash(settings),
         seed=seed,

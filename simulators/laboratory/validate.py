@@ -26,7 +26,8 @@ from trainscout.simulators.laboratory.published.tables import validation_tables
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.registry import Simulator, get_simulator
+from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
+from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     grades = _grades(options.quality)
     check_output("--json", options.json, [options.runs])
     check_output("--html", options.html, [options.runs, options.json])
-    report, results = predict(options.runs, grades, options.simulator)
+    calibration = None if options.calibration is None else read_calibration(options.calibration)
+    spec = SimulatorSpec(options.simulator, calibration)
+    report, results = predict(options.runs, grades, spec)
     if options.json is not None:
         text = json.dumps(report, indent=1, allow_nan=False) + "\n"
         write_output("--json", options.json, text)
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def predict(
-    runs: Path, grades: Sequence[str], simulator: str
+    runs: Path, grades: Sequence[str], simulator: SimulatorSpec | str
 ) -> tuple[dict[str, Any], tuple[Result, ...]]:
     """The report on the measured runs of a CSV file, and its rows.
 
@@ -101,4 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         help="grades that enter the summaries (default A,B; other rows are listed only)",
     )
     parser.add_argument("--simulator", default="replay", help="which simulator predicts")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="corrections of trainscout calibrate"
+    )
     return parser

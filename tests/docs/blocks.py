@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 SHELL, PYTHON, FILE, OUTPUT = "shell", "python", "file", "output"
 PROGRAMS = (
-    "python", "python3", "pip", "mlflow", "mkdocs", "git", "grep", "head", "jq", "bash", "sbatch",
-    "torchrun", "ruff", "mypy", "pytest", "cd", "cat", "ls", "export", "mkdir",
+    "trainscout", "python", "python3", "pip", "mlflow", "mkdocs", "git", "grep", "head", "jq",
+    "bash", "sbatch", "torchrun", "ruff", "mypy", "pytest", "cd", "cat", "ls", "export", "mkdir",
 )  # fmt: skip
 
 _FENCE = re.compile(

@@ -4,7 +4,7 @@ PAGE = """
 Text.
 
 ```
-python optimize.py model=a \\
+trainscout optimize model=a \\
     cluster=b && grep x y | head -1   # why
 pip install -e '.[gp]' > log
 ```
@@ -22,7 +22,7 @@ mlflow ui
 <!-- exit code: 3 -->
 
 ```
-python plan.py
+trainscout plan
 ```
 
 <!-- file: mine/a.yaml -->
@@ -50,7 +50,7 @@ def test_fences_are_what_they_mean():
     assert [block.line for block in found][:2] == [4, 11]
     shell, _, server, study, file, _ = found
     assert shell.commands == [
-        ["python", "optimize.py", "model=a", "cluster=b"],
+        ["trainscout", "optimize", "model=a", "cluster=b"],
         ["grep", "x", "y"],
         ["head", "-1"],
         ["pip", "install", "-e", ".[gp]"],

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-import runpy
-import sys
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,13 +14,15 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from tests.docs.blocks import PROGRAMS, ROOT, SHELL, blocks, commands_of, pages
+from trainscout.cli import COMMANDS, main, nested
 from trainscout.commands.capacity_plan import build_capacity
 from trainscout.commands.entry_point import run_directory
 from trainscout.commands.explanation_plan import build_explanation
 from trainscout.commands.schemas import register_commands
 from trainscout.commands.search_plan import build_plan, check_plan
+from trainscout.completion import SETTINGS
 from trainscout.conf.build import build_question, build_recipe
-from trainscout.optimizer.registry import EXECUTORS
+from trainscout.optimizer.options import EXECUTORS
 from trainscout.simulators.predictor.question.validity import check_job
 
 MEGATRON = (
@@ -44,17 +44,17 @@ def examples_of_help() -> list[tuple[str, list[str]]]:
     found = []
     for file in sorted((ROOT / "conf").glob("*.yaml")):
         text = re.sub(r"\\\n\s*", " ", file.read_text("utf-8"))
-        for shown in re.findall(r"^ +(python [^|\n]*)", text, re.MULTILINE):
+        for shown in re.findall(r"^ +(trainscout [^|\n]*)", text, re.MULTILINE):
             found += [(file.name, words) for words in commands_of(shown)]
     return found
 
 
 def inline_commands() -> list[tuple[str, list[str]]]:
-    """Commands in running text and tables: `python ...`."""
+    """Commands in running text and tables: `trainscout ...`, `python ...`."""
     found = []
     for page in pages():
         text = re.sub(r"```.*?```", "", (ROOT / page).read_text("utf-8"), flags=re.DOTALL)
-        for shown in re.findall(r"`(python[^`]+)`", text):
+        for shown in re.findall(r"`((?:trainscout|python) [^`]+)`", text):
             found += [(page, words) for words in commands_of(shown) if len(words) > 2]
     return found
 
@@ -73,7 +73,7 @@ def of(program: str) -> list[list[str]]:
     """Arguments of each shown command of ``program``, once, unless they are of the reader's."""
     found: dict[tuple[str, ...], None] = {}
     for _, words in SHOWN:
-        if words[:2] == ["python", program]:
+        if words[:2] in (["trainscout", program], ["python", f"{program}.py"]):
             arguments = tuple(words[2:])
             elided = "..." in arguments or any(word.startswith("<") for word in arguments)
             if not elided and "--help" not in arguments and "--config-dir" not in arguments:
@@ -102,10 +102,9 @@ def jobs(arguments: list[str]) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize("arguments", of("optimize.py"), ids=" ".join)
+@pytest.mark.parametrize("arguments", of("optimize"), ids=" ".join)
 def test_a_search_could_start(arguments):
-    for executor, entry in EXECUTORS.items():
-        package = entry.package
+    for executor, package in EXECUTORS.items():
         if f"executor={executor}" in arguments and package and not find_spec(package):
             pytest.skip(f"needs {package}")
     if "verify=traced" in arguments and not find_spec("megatron"):
@@ -114,20 +113,20 @@ def test_a_search_could_start(arguments):
         check_plan(build_plan(compose("config", overrides)), None)
 
 
-@pytest.mark.parametrize("arguments", of("simulate.py"), ids=" ".join)
+@pytest.mark.parametrize("arguments", of("simulate"), ids=" ".join)
 def test_a_recipe_could_be_launched(arguments):
     config = compose("simulate", arguments)
     check_job(build_question(config).job(build_recipe(config.recipe)))
 
 
-@pytest.mark.parametrize("arguments", of("plan.py"), ids=" ".join)
+@pytest.mark.parametrize("arguments", of("plan"), ids=" ".join)
 def test_a_study_could_start(arguments):
     if any(argument.startswith("schedule=") for argument in arguments):
         pytest.importorskip("apscheduler")
     assert build_capacity(compose("plan", arguments)).cells
 
 
-@pytest.mark.parametrize("arguments", of("explain.py"), ids=" ".join)
+@pytest.mark.parametrize("arguments", of("explain"), ids=" ".join)
 def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # What the reader launches today.
@@ -136,24 +135,30 @@ def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
     assert build_explanation(compose("explain", arguments)).first
 
 
-class AcceptedError(Exception):
+class AcceptedError(BaseException):
     """Raised in place of a command's work, once its arguments have been read."""
 
 
-def modules(shown: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
-    """Module and arguments of each ``python -m`` that is shown, once."""
+def entries(shown: list[tuple[str, list[str]]]) -> list[list[str]]:
+    """Words of each ``trainscout`` that is shown, once, without what is elided; settings aside."""
     found: dict[tuple[str, ...], None] = {}
     for _, words in shown:
-        if words[:2] == ["python", "-m"] and words[2] not in ("pytest", "venv"):
-            found[tuple(words[2:])] = None
-    return [(words[0], list(words[1:])) for words in found]
+        if words[0] == "trainscout" and words[1] not in (*SETTINGS, "moe"):
+            found[tuple(word for word in words[1:] if word != "...")] = None
+    return [list(words) for words in found]
 
 
-WITH_ARGUMENTS = [(module, given) for module, given in modules(NOT_RUN) if given]
+def modules() -> list[str]:
+    """Module of each ``python -m`` that is shown, once."""
+    named = [words[2] for _, words in SHOWN if words[:2] == ["python", "-m"]]
+    return [module for module in dict.fromkeys(named) if module not in ("pytest", "venv")]
 
 
-@pytest.mark.parametrize(("module", "arguments"), WITH_ARGUMENTS, ids=str)
-def test_a_module_accepts_its_arguments(module, arguments, monkeypatch, tmp_path):
+WITH_ARGUMENTS = [words for words in entries(NOT_RUN) if len(words) > 2]
+
+
+@pytest.mark.parametrize("words", WITH_ARGUMENTS, ids=" ".join)
+def test_a_command_accepts_its_arguments(words, monkeypatch, tmp_path):
     parse = argparse.ArgumentParser.parse_known_args
 
     def parse_only(parser, *given, **named):
@@ -161,14 +166,19 @@ def test_a_module_accepts_its_arguments(module, arguments, monkeypatch, tmp_path
         raise AcceptedError
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parse_only)
-    monkeypatch.setattr(sys, "argv", [module, *(word for word in arguments if word != "...")])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AcceptedError):
-        runpy.run_module(module, run_name="__main__")
+        main(words)
+
+
+def test_commands_that_are_named_exist():
+    for words in entries(SHOWN):
+        named = words[0] in COMMANDS and (not nested(words[0]) or " ".join(words[:2]) in COMMANDS)
+        assert named or words[0] == "COMMAND" or words[0].startswith("--"), words
 
 
 def test_modules_that_are_named_exist():
-    for module, _ in modules(SHOWN):
+    for module in modules():
         assert find_spec(module), module
 
 
@@ -191,13 +201,15 @@ def test_no_command_hides_in_another_fence():
     for page in pages():
         text = (ROOT / page).read_text("utf-8")
         shell = "".join(block.text for block in blocks(page) if block.kind == SHELL)
-        for line in re.findall(r"^(?:\$ )?(python3? (?:-m )?[\w./]+.*)$", text, re.MULTILINE):
+        for line in re.findall(
+            r"^(?:\$ )?((?:python3?|trainscout) (?:-m )?[\w./]+.*)$", text, re.MULTILINE
+        ):
             assert line in shell, f"{page}: {line}"
 
 
 def test_what_is_not_run_says_why():
     reasons = [block.not_run for page in pages() for block in blocks(page) if block.not_run]
     assert all(len(reason.split()) >= 1 for reason in reasons)
-    assert len(of("optimize.py")) >= 10
-    assert len(of("simulate.py")) >= 4
+    assert len(of("optimize")) >= 10
+    assert len(of("simulate")) >= 4
     assert len(WITH_ARGUMENTS) >= 12

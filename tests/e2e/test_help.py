@@ -1,105 +1,114 @@
-"""Every command of the project shows how it is used, at once and without side effects."""
+"""Every command shows how it is used, at once and without side effects."""
 
 import ast
-import re
+import json
 import subprocess
 import sys
 
 import pytest
 
 from tests.e2e.commands import ROOT, environment
+from trainscout.cli import COMMANDS, main
 
-SCRIPTS = ["optimize.py", "simulate.py", "plan.py", "explain.py"]
-MODULES = [
-    "trainscout.optimizer.tracking",
-    "trainscout.simulators.laboratory.accuracy",
-    "trainscout.simulators.laboratory.calibrate",
-    "trainscout.simulators.laboratory.residuals",
-    "trainscout.simulators.laboratory.validate",
-    "trainscout.simulators.laboratory.collectives.fit",
-    "trainscout.simulators.laboratory.collectives.validate",
-    "trainscout.simulators.virtual_cluster.emulation",
-    "trainscout.simulators.virtual_cluster.emulation run",
-    "trainscout.simulators.virtual_cluster.emulation live",
-    "trainscout.simulators.laboratory.interference.fit",
-    "trainscout.simulators.laboratory.interference.measure",
-    "trainscout.simulators.laboratory.kernels.fit",
-    "trainscout.simulators.laboratory.kernels.measure",
-    "trainscout.simulators.laboratory.kernels.validate",
-    "trainscout.simulators.predictor.moe",
-    "trainscout.simulators.laboratory.network.train",
-    "trainscout.simulators.virtual_cluster.execution",
-    "trainscout.simulators.virtual_cluster.traces",
-]
-# Not for users: parts of other commands, and pages written from the code.
+# Parts of other commands, pages written from the code, and the program itself.
 INTERNAL = {
+    "optimizer.tracking.serve",
+    "simulators.virtual_cluster.emulation.rank_process",
+    "simulators.virtual_cluster.emulation.set_up",
+    "simulators.virtual_cluster.live.rank_process",
+    "simulators.virtual_cluster.traced.rank_recorder",
+    "simulators.virtual_cluster.traced.recorder",
+    "simulators.virtual_cluster.traced.train_rank",
+    "trainscout",
     "trainscout.reference",
-    "trainscout.simulators.virtual_cluster.emulation.rank_process",
-    "trainscout.simulators.virtual_cluster.emulation.set_up",
-    "trainscout.simulators.virtual_cluster.live.rank_process",
-    "trainscout.simulators.virtual_cluster.traced.rank_recorder",
-    "trainscout.simulators.virtual_cluster.traced.recorder",
-    "trainscout.simulators.virtual_cluster.traced.train_rank",
 }
-HEAVY = ("torch", "mlflow", "xgboost", "pandas", "optuna", "matplotlib", "plotly", "ray", "dask")
+HEAVY = {"torch", "mlflow", "xgboost", "pandas", "optuna", "matplotlib", "plotly", "ray", "dask"}
+ALL_HELP = """
+import contextlib, io, json, sys
+from trainscout.cli import COMMANDS, main
+shown = {}
+for name in COMMANDS:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = main([*name.split(), "--help"])
+    shown[name] = code, text.getvalue()
+print(json.dumps({"shown": shown, "loaded": list(sys.modules)}))
+"""
+FRONT = """
+import json, sys
+from trainscout.cli import main
+code = main(sys.argv[1:])
+print(json.dumps([code, list(sys.modules)]))
+"""
 
 
-def run(*arguments, cwd, **options):
-    return subprocess.run(
-        [sys.executable, *arguments],
+def run(program, *arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
         cwd=cwd,
         env={**environment(), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         encoding="utf-8",
         timeout=120,
-        **options,
     )
-
-
-def words(command):
-    return [str(ROOT / command)] if command in SCRIPTS else ["-m", *command.split()]
-
-
-@pytest.mark.parametrize("command", [*SCRIPTS, *MODULES])
-def test_help_has_examples_and_exit_codes_and_loads_nothing_heavy(command, tmp_path):
-    done = run("-X", "importtime", *words(command), "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
-    program = f"python {command}" if command in SCRIPTS else f"python -m {command}"
-    examples = re.split(r"examples\b", done.stdout, maxsplit=1, flags=re.IGNORECASE)
-    assert len(examples) == 2 or command == "trainscout.optimizer.tracking", done.stdout
-    assert program in examples[-1]
-    if command != "trainscout.simulators.virtual_cluster.emulation":
-        assert "exit codes:" in done.stdout.lower()
-    loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-    assert not loaded.intersection(HEAVY)
-    assert not list(tmp_path.iterdir())
+    assert not list(cwd.iterdir())
+    *shown, last = done.stdout.splitlines()
+    return shown, json.loads(last)
 
 
-def is_if(statement):
-    return isinstance(statement, ast.If)
+@pytest.fixture(scope="module", name="helps")
+def fixture_helps(tmp_path_factory):
+    _, answer = run(ALL_HELP, cwd=tmp_path_factory.mktemp("empty"))
+    return answer
 
 
-def test_no_command_is_left_out():
+def test_help_loads_nothing_heavy(helps):
+    assert not HEAVY.intersection(helps["loaded"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_begins_with_what_a_command_does_and_examples(command, helps):
+    code, text = helps["shown"][command]
+    assert code == 0
+    told, _, rest = text.partition("xamples")
+    assert len(told.split()) > 5
+    examples = [line for line in rest.splitlines() if line.startswith("  ")]
+    own = [line for line in examples if f"trainscout {command}" in line]
+    family = not COMMANDS[command][0]
+    assert len(own) >= 2 or family, text
+    assert "python" not in rest.split("\n\n")[0]
+    if not family:
+        assert "exit codes:" in text.lower()
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version"])
+def test_the_front_is_light_and_fits_a_screen(asked, tmp_path):
+    shown, (code, loaded) = run(FRONT, asked, cwd=tmp_path)
+    assert code == 0
+    assert not {"hydra", "omegaconf", "numpy", "yaml", "rich", *HEAVY}.intersection(loaded)
+    assert len(shown) <= 30
+    assert max(map(len, shown)) <= 100
+
+
+def test_no_module_is_a_program_of_its_own():
     found = set()
-    for package in ("conf", "optimizer", "planning", "pruning", "reports", "simulators"):
+    packages = ("conf", "optimizer", "planning", "pruning", "simulators", "trainscout")
+    for package in packages:
         for path in (ROOT / package).rglob("*.py"):
-            statements = ast.parse(path.read_text("utf-8")).body
-            if any("__main__" in ast.unparse(each) for each in statements if is_if(each)):
+            body = ast.parse(path.read_text("utf-8")).body
+            if any("__main__" in ast.unparse(each) for each in body if isinstance(each, ast.If)):
                 name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
                 found.add(name.removesuffix(".__main__"))
-    assert found == INTERNAL | {name.split()[0] for name in MODULES}
+    assert found == INTERNAL
 
 
-@pytest.mark.parametrize("command", [*SCRIPTS, *MODULES])
-def test_wrong_options_end_with_2_and_no_traceback(command, tmp_path):
-    wrong = (
-        "nosuch=1"
-        if command in SCRIPTS or command == "trainscout.simulators.predictor.moe"
-        else "--nosuch=1"
-    )
-    done = run(*words(command), wrong, cwd=tmp_path)
-    assert done.returncode == 2, done.stderr[-2000:]
-    assert done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_options_end_with_2_and_no_traceback(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), "--nosuch=1"]) == 2
+    said = capsys.readouterr().err
+    assert said
+    assert "Traceback" not in said
     assert not list(tmp_path.iterdir())

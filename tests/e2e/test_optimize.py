@@ -295,7 +295,7 @@ def test_bad_input_is_met_at_the_door(tmp_path, arguments, said):
 def test_help_shows_how(tmp_path):
     done = run("optimize.py", "--help", cwd=tmp_path)
     assert done.returncode == 0
-    for shown in ("python optimize.py model=gpt175b", "resume=true", "Exit codes", "gpt3_18b4"):
+    for shown in ("trainscout optimize model=gpt175b", "resume=true", "Exit codes", "gpt3_18b4"):
         assert shown in done.stdout
     assert not list(tmp_path.iterdir())
 

@@ -51,7 +51,7 @@ def test_own_model_cluster_and_space(tmp_path):
         assert row["recipe"]["recompute"] == "selective"
         assert row["recipe"]["tp"] * row["recipe"]["pp"] * row["recipe"]["dp"] == 16
     # The command that gives the same report again.
-    said = f"python optimize.py --config-dir {tmp_path / 'mine'} model=ours cluster=ours_16 "
+    said = f"trainscout optimize --config-dir {tmp_path / 'mine'} model=ours cluster=ours_16 "
     assert said in (path.parent / "report.html").read_text("utf-8")
 
 

@@ -229,14 +229,14 @@ def test_ctrl_c_keeps_what_is_answered(place, tmp_path):
 
 
 def test_a_scheduled_run_is_the_same_command_without_its_schedule():
-    given = ["plan.py", "--config-dir", "mine", "sweep=ours", "schedule=0 2 * * 1", "n_jobs=1"]
-    expected = ["plan.py", "--config-dir", "mine", "schedule=null", "sweep=ours", "n_jobs=1"]
+    given = ["--config-dir", "mine", "sweep=ours", "schedule=0 2 * * 1", "n_jobs=1"]
+    expected = ["--config-dir", "mine", "schedule=null", "sweep=ours", "n_jobs=1"]
     assert once(given) == expected
-    assert once(["plan.py"]) == ["plan.py", "schedule=null"]
+    assert once([]) == ["schedule=null"]
 
 
 def test_help_shows_examples():
     done = run("plan.py", "--help", cwd=ROOT)
     assert done.returncode == 0
-    assert "python plan.py sweep=gpu_types" in done.stdout
+    assert "trainscout plan sweep=gpu_types" in done.stdout
     assert "sweep: gpu_types, llama3_8b" in done.stdout

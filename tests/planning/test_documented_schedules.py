@@ -33,11 +33,16 @@ def hydra():
 
 
 def check_command(command: str) -> None:
-    """The shell can read it, and plan.py what is in it."""
+    """The shell can read it, and trainscout plan what is in it."""
     subprocess.run(["bash", "-n", "-c", command], check=True)
     words = shlex.split(command, comments=True)
-    start = next(at for at, word in enumerate(words) if word.endswith("plan.py"))
-    overrides = [word for word in words[start + 1 :] if "=" in word]
+    start = next(
+        at
+        for at, word in enumerate(words)
+        if word.endswith("bin/trainscout") or word == "trainscout"
+    )
+    assert words[start + 1] == "plan"
+    overrides = [word for word in words[start + 2 :] if "=" in word]
     assert overrides
     build_capacity(compose("plan", overrides))
 
@@ -80,9 +85,9 @@ def test_the_github_workflow_is_one():
         assert ("uses" in step) != ("run" in step)
         if "uses" in step:
             assert re.fullmatch(r"actions/[a-z/-]+@v\d+", step["uses"])
-        if "plan.py" in step.get("run", ""):
+        if "trainscout plan" in step.get("run", ""):
             check_command(step["run"])
-    # What is kept is what is restored, and all of it is where plan.py writes.
+    # What is kept is what is restored, and all of it is where the study writes.
     caches = [step["with"] for step in job["steps"] if "cache" in step.get("uses", "")]
     assert {cache["path"] for cache in caches} == {"plans"}
     assert len({cache["key"] for cache in caches}) == 1
@@ -103,7 +108,7 @@ class TestSystemd:
     def test_the_units_are_valid(self, tmp_path):
         directory = str(tmp_path)
         (tmp_path / ".venv/bin").mkdir(parents=True)
-        (tmp_path / ".venv/bin/python").symlink_to("/bin/true")
+        (tmp_path / ".venv/bin/trainscout").symlink_to("/bin/true")
         for name, text in units().items():
             assert name == "capacity.timer" or "/srv/trainscout" in text
             (tmp_path / name).write_text(text.replace("/srv/trainscout", directory))

@@ -72,7 +72,7 @@ def test_what_a_search_is_found_by():
         "stopped": "n_trials",
         "group": "sweep",
         "config_hash": config_hash(settings),
-        "mlflow.source.name": "optimize.py",
+        "mlflow.source.name": "trainscout optimize",
     }
     assert expected.items() <= parent.tags.items()
     # What holds for the search holds for its recipes.

@@ -28,5 +28,5 @@ class CheckCapacity(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         with refusing(config):
-            problem = "means nothing to plan.py"
+            problem = "means nothing to trainscout plan"
             raise InputError("command line", "-m", problem, "a study of several values")

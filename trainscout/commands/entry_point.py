@@ -37,11 +37,11 @@ def run_command(
     Raises:
         InputError: for what Hydra refuses.
     """
-    register_commands()
-    _share_schemas()
-    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
-    # Makes Hydra raise what it would otherwise print in its own way.
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    if not {"-sc", "--shell-completion"}.isdisjoint(arguments):
+        from trainscout.completion import shell_completion
+
+        return shell_completion(arguments)
+    prepare_hydra()
     codes: list[int] = []
 
     @wraps(command)
@@ -63,6 +63,15 @@ def run_command(
         except Exception as error:
             raise in_words(error) from error
     return next((code for code in codes if code != OK), OK)
+
+
+def prepare_hydra() -> None:
+    """Tell Hydra what commands there are, and how to fail."""
+    register_commands()
+    _share_schemas()
+    OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
+    # Makes Hydra raise what it would otherwise print in its own way.
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
 
 
 @contextlib.contextmanager

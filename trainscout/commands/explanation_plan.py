@@ -1,4 +1,4 @@
-"""From a composed configuration to the recipes that ``explain.py`` compares, checked."""
+"""From a composed configuration to the recipes that ``trainscout explain`` compares, checked."""
 
 from __future__ import annotations
 

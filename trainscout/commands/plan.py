@@ -37,7 +37,7 @@ from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.simulators.predictor.io.command_line import CHANGED, INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 
-# Groups that optimize.py has too, so that a cell can be searched alone.
+# Groups that trainscout optimize has too, so that a cell can be searched alone.
 _SEARCH_GROUPS = ("framework", "space", "search", "simulator", "network", "topology")
 
 

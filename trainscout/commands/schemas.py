@@ -122,10 +122,10 @@ _CAPACITY = {
 }
 
 COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
-    "optimize.py": ("search_schema", _SEARCH),
-    "simulate.py": ("simulation_schema", _SIMULATION),
-    "explain.py": ("explanation_schema", _EXPLANATION),
-    "plan.py": ("capacity_schema", _CAPACITY),
+    "optimize": ("search_schema", _SEARCH),
+    "simulate": ("simulation_schema", _SIMULATION),
+    "explain": ("explanation_schema", _EXPLANATION),
+    "plan": ("capacity_schema", _CAPACITY),
 }
 """Each command's schema, and the dataclasses of its groups: what the reference page lists."""
 

@@ -8,20 +8,17 @@ from typing import Any
 
 from hydra import compose
 
+from trainscout.commands.listing import NOT_CHOSEN, parameters
 from trainscout.conf.build import build_value
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.optimizer.space import with_choices
 from trainscout.reference.settings import as_written
 from trainscout.reference.tables import markdown_table
-from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment, read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.predictor.workload.megatron import build_workload
 
 _INTRODUCTION = """\
 # What ships
@@ -46,8 +43,6 @@ _GENERIC = {
     "sweep": "Capacity studies",
     "goodput": "Failures and checkpoints",
 }
-# Files of fitted coefficients that nobody chooses by name.
-NOT_CHOSEN = ("transport",)
 
 
 def choices_page() -> str:
@@ -103,15 +98,6 @@ def _models(catalogue: Catalogue) -> str:
     return _titled("Models", "model", markdown_table(heads, rows) + _sources("models", sources))
 
 
-def parameters(model: Model, catalogue: Catalogue) -> int:
-    """Parameters of one replica as the workload on a single GPU has them, vocabulary padded."""
-    one = Cluster("one", 1, 1, 0, 0.0, "none", "")
-    training = Training(global_batch_size=1, tokens=1.0)
-    job = Job(model, catalogue.gpus["h100"], one, training, Recipe())
-    (stage,) = build_workload(job).stages
-    return stage.parameters.total
-
-
 def _experts(model: Model) -> str:
     if model.moe is None:
         return ""
@@ -152,7 +138,7 @@ def _architectures(catalogue: Catalogue) -> str:
     rows = [
         (
             f"`{name}`",
-            _comment("architecture", name),
+            opening_comment(catalogue.architectures.file(name)),
             architecture.vendor,
             architecture.library,
             architecture.link,
@@ -224,7 +210,12 @@ def _clusters() -> str:
 
 def _frameworks(catalogue: Catalogue) -> str:
     rows = [
-        (f"`{name}`", _comment("framework", name), _differences(framework), framework.source)
+        (
+            f"`{name}`",
+            opening_comment(catalogue.frameworks.file(name)),
+            _differences(framework),
+            framework.source,
+        )
         for name, framework in catalogue.frameworks.items()
     ]
     heads = ("framework", "what it is", "settings other than the defaults", "source")
@@ -246,7 +237,10 @@ def _files(group: str, title: str) -> str:
     rows = []
     for name in _names(group):
         content: dict[str, Any] = read_yaml(DECLARATIONS / group / f"{name}.yaml") or {}
-        about = [_comment(group, name), str(content.pop("source", ""))]
+        about = [
+            opening_comment(DECLARATIONS / group / f"{name}.yaml"),
+            str(content.pop("source", "")),
+        ]
         content.pop("name", None)
         content.pop("defaults", None)
         if "knobs" in content:
@@ -275,17 +269,3 @@ def _titled(title: str, group: str, body: str) -> str:
 
 def _names(group: str) -> list[str]:
     return sorted(path.stem for path in (DECLARATIONS / group).glob("*.yaml"))
-
-
-def _text(group: str, name: str) -> str:
-    return (DECLARATIONS / group / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-def _comment(group: str, name: str) -> str:
-    """The comment that a file begins with, as one paragraph."""
-    said = []
-    for line in _text(group, name).splitlines():
-        if not line.startswith("#"):
-            break
-        said.append(line.lstrip("# "))
-    return " ".join(said)

@@ -49,7 +49,7 @@ def all_groups() -> list[Group]:
         value = getattr(declared, prefix, None) or _default(prefix, cls, commands)
         groups.append(Group(prefix, commands, value, _check(prefix, declared.job)))
         groups += _inside(prefix, commands)
-    plan = ("plan.py",)
+    plan = ("plan",)
     study = build_value(Study, "sweep", compose("plan").sweep)
     groups += [
         Group("sweep", plan, study, Study.check),
@@ -64,7 +64,7 @@ def _classes() -> dict[str, type]:
 
 
 def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
-    config = "config" if commands[0] == "optimize.py" else commands[0].removesuffix(".py")
+    config = "config" if commands[0] == "optimize" else commands[0]
     return build_value(cls, prefix, compose(config)[prefix])
 
 

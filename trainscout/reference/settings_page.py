@@ -48,7 +48,7 @@ Every setting that a command takes, generated from the code by
 `python -m trainscout.reference`. Write
 it on the command line as `name=value`, or in a YAML file of
 [your own](howto/own-declarations.md). What a group can be set to, such as `model=llama3_70b`, is
-on the page [What ships](choices.md). `python optimize.py --help` lists the same settings with the
+on the page [What ships](choices.md). `trainscout optimize --help` lists the same settings with the
 values they have.
 
 A value that is not allowed ends the command with exit code 2 before anything is written, and one
@@ -57,7 +57,7 @@ line says what would be right.
 
 
 _OPEN = """\
-`a.` and `b.` of `explain.py` take the fields of [`recipe`](#recipe-how-the-job-is-laid-out),
+`a.` and `b.` of `explain` take the fields of [`recipe`](#recipe-how-the-job-is-laid-out),
 `space.` those of a space's [file](howto/own-declarations.md).
 """
 

@@ -73,3 +73,13 @@ def parse_yaml(content: str | bytes, field: str, file: object) -> Any:
         return yaml.load(content, _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(field, file, f"cannot be read ({error})") from error
+
+
+def opening_comment(file: Path) -> str:
+    """The comment that a file begins with, as one paragraph."""
+    told = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        told.append(line.lstrip("# "))
+    return " ".join(told)

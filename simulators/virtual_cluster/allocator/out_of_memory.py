@@ -1,4 +1,4 @@
-"""Running out of device memory, worded as PyTorch's own error."""
+"""Running out of device memory, told the way PyTorch tells it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes of an executed job: step time, breakdowns, memory, how sure, how much understood."""
+"""What a played job says: step time, breakdowns, memory, how sure, how much was understood."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_record_is_json_and_names_the_answer(record, outcome):
 
 def test_a_cell_names_the_command_that_searches_it_alone(record):
     words = record["cells"][0]["command"].split()
-    assert words[:2] == ["python", "optimize.py"]
+    assert words[:2] == ["trainscout", "optimize"]
     assert {"model=small", "cluster=here", "cluster.num_nodes=1", "space=megatron"} <= set(words)
 
 

@@ -86,7 +86,7 @@ def test_what_a_study_is_found_by(tmp_path):
     parent = tree.parent
     assert parent.name == "toy, 6 cells"
     expected = {"kind": "study", "study": "toy", "sampler": "exact", "objective": "step_time"}
-    expected |= {"seed": "4", "group": "2026-11-20", "mlflow.source.name": "plan.py"}
+    expected |= {"seed": "4", "group": "2026-11-20", "mlflow.source.name": "trainscout plan"}
     assert expected.items() <= parent.tags.items()
     answers = [cell for cell in record["cells"] if cell["key"] == record["models"][0]["answer"]]
     assert parent.metrics["best/small/usd"] == answers[0]["usd"]

@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)
-ASKED = Asked("python optimize.py model=tiny", "2026-01-02 03:04:05 UTC", "0123abcd", 7, "1.2")
+ASKED = Asked("trainscout optimize model=tiny", "2026-01-02 03:04:05 UTC", "0123abcd", 7, "1.2")
 LAUNCH = {"launch.sh": "#!/usr/bin/env bash\ntorchrun pretrain_gpt.py --seq-length 1024\n"}
 RECIPES = (
     Recipe(),

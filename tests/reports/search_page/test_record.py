@@ -57,7 +57,7 @@ def test_is_json_without_loss():
 
 def test_says_how_to_come_to_it_again():
     facts = dict(page_record(searched())["provenance"])
-    assert facts["command"] == "python optimize.py model=tiny"
+    assert facts["command"] == "trainscout optimize model=tiny"
     assert facts["seed"] == "7"
     assert facts["Trainscout"] == "1.2"
     assert facts["git commit"] == "unknown"

@@ -6,7 +6,7 @@ from trainscout.reports.search_page import asked_now, launch_texts
 
 def test_the_command_can_be_pasted():
     asked = asked_now(["model=x", "space.name=two words"], {"seed": 3}, 3, searched().result)
-    assert asked.command == "python optimize.py model=x 'space.name=two words'"
+    assert asked.command == "trainscout optimize model=x 'space.name=two words'"
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", asked.started)
     assert asked.seed == 3
 

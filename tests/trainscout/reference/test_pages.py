@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.parameter_count import count_parameters
+from trainscout.commands.listing import NOT_CHOSEN, parameters
 from trainscout.commands.schemas import COMMANDS
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reference.__main__ import main
-from trainscout.reference.choices_page import NOT_CHOSEN, parameters
 from trainscout.reference.pages import reference_pages
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 from trainscout.simulators.predictor.question.recipe import Recipe

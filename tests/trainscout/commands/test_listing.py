@@ -1,0 +1,54 @@
+"""``trainscout list``."""
+
+import json
+
+import pytest
+
+from tests.in_process import command
+from trainscout.commands.listing import kinds
+from trainscout.conf.catalogue import load_catalogue
+
+run = command("list")
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_declaration_has_a_line_that_says_what_it_is(kind, capsys):
+    assert run([kind]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(load_catalogue().contents(kinds()[kind]))
+    assert all(len(line.split()) > 1 and len(line) < 100 for line in lines)
+
+
+def test_figures_are_those_of_the_declaration(capsys):
+    assert run(["models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["llama3_8b"].startswith(
+        "8.0 B parameters, 32 layers"
+    )
+    assert run(["cluster", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["h800_96"] == "96 h800 in nodes of 8, 8 x 400 Gb/s infiniband a node"
+
+
+def test_without_a_kind_all_names_are_listed(capsys):
+    assert run(["--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == set(kinds())
+
+
+def test_a_folder_of_ones_own_is_listed_too(tmp_path, capsys):
+    (tmp_path / "gpu").mkdir()
+    (tmp_path / "gpu" / "h100_slow.yaml").write_text(
+        "defaults: [h100, _self_]\nname: h100_slow\nmemory_bandwidth_bytes_per_s: 1.0e12\n"
+    )
+    assert run(["gpus", "--config-dir", tmp_path]) == 0
+    shown = capsys.readouterr().out
+    assert "h100_slow      hopper, 79.6 GiB at 1.00 TB/s" in shown
+    assert "h200 " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [(["modles"], "did you mean 'models'"), (["gpus", "--config-dir", "nowhere"], "is no folder")],
+)
+def test_wrong_input_is_refused(arguments, told, capsys):
+    assert run(arguments) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""``trainscout list``: what ships, and what a folder of one's own declares, one line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.model import Model
+
+# Files of fitted coefficients that nobody chooses by name.
+NOT_CHOSEN = ("transport",)
+_PLURALS = {
+    "search": "searches",
+    "topology": "topologies",
+    **{name: name for name in ("goodput", "tracking", "training", "verify")},
+}
+_WIDTH = 99
+
+
+def kinds() -> dict[str, str]:
+    """Groups of declarations by the name of several: ``models`` are of the group ``model``."""
+    groups = sorted(path.name for path in DECLARATIONS.iterdir() if any(path.glob("*.yaml")))
+    return {_PLURALS.get(name, f"{name}s"): name for name in groups if name not in NOT_CHOSEN}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    known = kinds()
+    parser = command_parser(
+        "list",
+        "List what can be chosen by name: models, GPUs, clusters, spaces, searches and so on.",
+        "trainscout list                     # what there is to list\n"
+        "trainscout list models\n"
+        "trainscout list clusters --config-dir ours --json",
+        usage="[KIND] [--config-dir DIR] [--json]",
+    )
+    parser.add_argument("kind", nargs="?", metavar="{" + ",".join(known) + "}")
+    parser.add_argument("--config-dir", type=Path, metavar="DIR", help="a folder of your own, too")
+    parser.add_argument("--json", action="store_true", help="names and descriptions as JSON")
+    given = parser.parse_args(arguments)
+    if given.config_dir is not None and not given.config_dir.is_dir():
+        raise InputError("--config-dir", given.config_dir, "is no folder")
+    catalogue = load_catalogue(*filter(None, [given.config_dir]))
+    if given.kind is None:
+        rows = {kind: ", ".join(catalogue.contents(group)) for kind, group in known.items()}
+    else:
+        group = known.get(given.kind, given.kind)
+        if group not in known.values():
+            require_choice("trainscout list", given.kind, known)
+        rows = described(group, catalogue)
+    show_text(json.dumps(rows, indent=2) + "\n" if given.json else _lines(rows))
+    return OK
+
+
+def described(group: str, catalogue: Catalogue) -> dict[str, str]:
+    """What each declaration of a group is, in a few words."""
+    tell = _TOLD.get(group)
+    if tell is not None:
+        return {name: tell(name, catalogue) for name in catalogue.contents(group)}
+    declared = catalogue.contents(group)
+    return {
+        name: opening_comment(declared.file(name)) or str(declared[name].get("source", ""))
+        for name in declared
+    }
+
+
+def _model(name: str, catalogue: Catalogue) -> str:
+    model = catalogue.models[name]
+    experts = f"{model.moe.top_k} of {model.moe.num_experts} experts, " if model.moe else ""
+    return (
+        f"{parameters(model, catalogue) / 1e9:,.1f} B parameters, {model.num_layers} layers of "
+        f"{model.hidden_size:,}, {experts}{model.sequence_length:,} tokens a sequence"
+    )
+
+
+def parameters(model: Model, catalogue: Catalogue) -> int:
+    """Parameters of one replica of a model as the workload on a single GPU has them, vocabulary
+    padded."""
+    from trainscout.simulators.predictor.question.cluster import Cluster
+    from trainscout.simulators.predictor.question.job import Job
+    from trainscout.simulators.predictor.question.recipe import Recipe
+    from trainscout.simulators.predictor.question.training import Training
+    from trainscout.simulators.predictor.workload.megatron import build_workload
+
+    one = Cluster("one", 1, 1, 0, 0.0, "none", "")
+    training = Training(global_batch_size=1, tokens=1.0)
+    job = Job(model, catalogue.gpus["h100"], one, training, Recipe())
+    (stage,) = build_workload(job).stages
+    return stage.parameters.total
+
+
+def _gpu(name: str, catalogue: Catalogue) -> str:
+    gpu = catalogue.gpus[name]
+    flops = gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])
+    bandwidth = f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.2f} TB/s"
+    return (
+        f"{gpu.architecture.name}, {gpu.memory_bytes / 2**30:.1f} GiB at {bandwidth}, "
+        f"{flops / 1e12:,.0f} TFLOP/s in 16 bit"
+    )
+
+
+def _cluster(name: str, catalogue: Catalogue) -> str:
+    cluster, gpu = catalogue.machines(name)
+    told = f"{cluster.num_gpus:,} {gpu.name} in nodes of {cluster.gpus_per_node}"
+    if not cluster.nics_per_node:
+        return told
+    return f"{told}, {cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s {cluster.fabric} a node"
+
+
+_TOLD: dict[str, Callable[[str, Catalogue], str]] = {
+    "model": _model,
+    "gpu": _gpu,
+    "cluster": _cluster,
+}
+
+
+def _lines(rows: dict[str, str]) -> str:
+    """A line a row: its first sentence, cut where that gets too long."""
+    wide = max(map(len, rows), default=0) + 2
+    first = {name: " ".join(told.split()).partition(". ")[0] for name, told in rows.items()}
+    lines = (f"{name:{wide}}{told}".rstrip() for name, told in first.items())
+    cut = (line if len(line) <= _WIDTH else f"{line[: _WIDTH - 4].rstrip()} ..." for line in lines)
+    return "".join(f"{line}\n" for line in cut)

@@ -1,0 +1,160 @@
+"""What a shell completes: ``trainscout completion bash``, ``zsh`` or ``fish`` prints its script.
+
+The script asks ``trainscout completion query LINE`` at each TAB. Names of commands come from their
+table, settings from Hydra (groups, their choices, fields and their values), options and other
+choices from what a command's ``--help`` shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import re
+from collections.abc import Sequence
+
+from trainscout.cli import COMMANDS, nested, top_level
+from trainscout.cli import main as run
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.question.errors import require_choice
+
+SETTINGS = {"optimize": "config", "simulate": "simulate", "explain": "explain", "plan": "plan"}
+"""Commands of Hydra's kind, and their file in ``conf/``."""
+HYDRA_FLAGS = ("--cfg", "--config-dir", "--help", "--hydra-help", "--multirun", "--version")
+QUERY = "query"
+
+_BASH = r"""_trainscout() {
+    local IFS=$'\n' line=${COMP_LINE:0:COMP_POINT}
+    local typed=${line##* }
+    COMPREPLY=($(trainscout completion query "$line" 2>/dev/null))
+    # Bash takes what stands before the last "=" for a word of its own, and keeps it.
+    if [[ $COMP_WORDBREAKS == *=* && $typed == *=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${typed%"${typed##*=}"}"}")
+    fi
+    if [[ ${COMPREPLY[0]-} == *[=./] ]]; then
+        compopt -o nospace 2>/dev/null
+    fi
+}
+complete -o default -F _trainscout trainscout
+"""
+_ZSH = r"""_trainscout() {
+    local -a found
+    found=(${(f)"$(trainscout completion query "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
+    if (( $#found )); then
+        compadd -Q -S '' -- ${(M)found:#*[=./]}
+        compadd -Q -- ${found:#*[=./]}
+    else
+        compset -P '*='
+        _files
+    fi
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+compdef _trainscout trainscout
+"""
+_FISH = r"""function __trainscout
+    set -l found (trainscout completion query (commandline -cp | string collect) 2>/dev/null)
+    if set -q found[1]
+        printf '%s\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c trainscout -f -a '(__trainscout)'
+"""
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a shell's script, or what may stand where a line ends."""
+    parser = command_parser(
+        "completion",
+        "Print what makes a shell complete commands, settings, their values, and options.",
+        'eval "$(trainscout completion bash)"        # also in ~/.bashrc\n'
+        'eval "$(trainscout completion zsh)"         # also in ~/.zshrc\n'
+        "trainscout completion fish | source         # also in ~/.config/fish/config.fish",
+    )
+    shells = "{" + ",".join(SCRIPTS) + "}"
+    parser.add_argument("shell", metavar=shells, choices=[*SCRIPTS, QUERY])
+    parser.add_argument("line", nargs="?", default="", help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    if given.shell == QUERY:
+        _show_candidates(given.line)
+    else:
+        show_text(SCRIPTS[given.shell])
+    return OK
+
+
+def shell_completion(arguments: Sequence[str]) -> int:
+    """Hydra's own way to ask (``-sc install=bash``), answered for all commands.
+
+    Raises:
+        InputError: for another question than ``install=`` and ``query=``.
+    """
+    question, _, shell = arguments[-1].partition("=")
+    require_choice("--shell-completion", question, ("install", QUERY))
+    require_choice(question, shell, SCRIPTS)
+    if question == QUERY:
+        _show_candidates(os.environ.get("COMP_LINE", ""))
+    else:
+        show_text(SCRIPTS[shell])
+    return OK
+
+
+def _show_candidates(line: str) -> None:
+    show_text("".join(f"{word}\n" for word in candidates(line)))
+
+
+def candidates(line: str) -> list[str]:
+    """Whole words that may stand where a line ends, sorted.
+
+    Args:
+        line: what has been typed up to the cursor, the program's name included.
+    """
+    words = line.split()[1:]
+    word = "" if line[-1:].isspace() or not words else words.pop()
+    if "--" in words:
+        return []  # A script's own.
+    name, names = "", top_level()
+    while names and words:
+        name, words = f"{name} {words[0]}".strip(), words[1:]
+        names = nested(name)
+    if not names:
+        if name not in COMMANDS:
+            return []
+        if name in SETTINGS:
+            names = list(HYDRA_FLAGS) if word.startswith("-") else _settings(name, words, word)
+        else:
+            names = _in_help(name, options=word.startswith("-"))
+    return sorted(each for each in names if each.startswith(word))
+
+
+def _settings(name: str, words: Sequence[str], word: str) -> list[str]:
+    """What Hydra completes: ``group=choice``, ``group.field=value``."""
+    from hydra import initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.plugins.completion_plugin import DefaultCompletionPlugin
+
+    from trainscout.commands.entry_point import prepare_hydra
+
+    prepare_hydra()
+    with initialize_config_module("trainscout.conf", version_base="1.3"):
+        plugin = DefaultCompletionPlugin(GlobalHydra.instance().config_loader())
+        found: list[str] = plugin._query(SETTINGS[name], " ".join([*words, word]))
+    # Hydra's own settings are for who asks for them.
+    return [each for each in found if word.startswith("h") or not each.startswith("hydra")]
+
+
+def _in_help(name: str, *, options: bool) -> list[str]:
+    """What a command's help shows: its options, or its settings (``moe``) and fixed choices."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        run([*name.split(), "--help"])
+    text = shown.getvalue()
+    if options:
+        return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)))
+    found = re.findall(r"^  (\w+=) ", text, re.MULTILINE)
+    for choices in re.findall(r"^  \{([\w,]+)\}", text, re.MULTILINE):
+        found += choices.split(",")
+    return found
