@@ -82,27 +82,27 @@ def _show(name: str, cost: Cost) -> None:
 
 def _gpt_layers() -> list[LayerSpec]:
     """Different layers of GPT-175B."""
-    pieces: dict[LayerSpec, None] = {}
+    specs: dict[LayerSpec, None] = {}
     for cp in (1, 2):
         for tp, sp in ((8, True), (8, False), (4, True), (2, True), (1, False)):
             for recompute in ("none", "selective", "full"):
                 for micro_batch in (1, 2, 4, 8):
                     recipe = Recipe(tp=tp, sp=sp, cp=cp, micro_batch=micro_batch)
                     question = job(replace(recipe, recompute=recompute), *GPT)
-                    pieces[transformer_layer(question, is_moe=False, recompute=recompute)] = None
-    return list(pieces)[:VARIANTS]
+                    specs[transformer_layer(question, is_moe=False, recompute=recompute)] = None
+    return list(specs)[:VARIANTS]
 
 
 def one_layer() -> Cost:
     """One of GPT-175B, in a process that has traced another before."""
     from trainscout.simulators.virtual_cluster.traced.recorder import LayerTracer
 
-    pieces = _gpt_layers()
-    assert pieces[0].kind == LAYER
+    specs = _gpt_layers()
+    assert specs[0].kind == LAYER
     tracer = LayerTracer(job(Recipe(), *GPT).gpu)
-    tracer.trace(pieces[1])
+    tracer.trace(specs[1])
     with measured() as cost:
-        tracer.trace(pieces[0])
+        tracer.trace(specs[0])
     return cost
 
 
@@ -137,13 +137,13 @@ def groups() -> Cost:
         recipe, "model=gpt175b", "cluster=h100_16384", "training.global_batch_size=2048"
     )
     tracer = LayerTracer(question.gpu)
-    piece = transformer_layer(question, is_moe=False, recompute="none")
-    tracer.trace(piece)
+    spec = transformer_layer(question, is_moe=False, recompute="none")
+    tracer.trace(spec)
     from trainscout.simulators.virtual_cluster.traced import megatron_job
 
     tracer.restart(question.world_size)
     with measured() as cost:
-        megatron_job.join_ranks(piece, pipeline_model_parallel_size=recipe.pp)
+        megatron_job.join_ranks(spec, pipeline_model_parallel_size=recipe.pp)
     return cost
 
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainscout.optimizer.registry import EXECUTORS, SAMPLERS, require_package
 from trainscout.pruning import TACTICS, select_tactics
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
-
-SAMPLERS = ("tpe", "gp", "nsga2", "cmaes", "cma", "random", "grid", "exact")
-
-# Name, and the package it needs beyond those that every installation has.
-EXECUTORS: dict[str, str | None] = {
-    "loky": None,
-    "serial": None,
-    "dask": "distributed",
-    "ray": "ray",
-    "slurm": "submitit",
-}
 
 
 @dataclass(frozen=True)
@@ -116,22 +105,16 @@ class ExecutorOptions:
             raise InputError("executor.n_jobs", -1, "is no number of workers", "1 or more")
         if self.trial_timeout_s is not None:
             require_positive("executor.trial_timeout_s", self.trial_timeout_s)
-        if self.address is not None and self.name not in ("dask", "ray"):
+        settings = EXECUTORS[self.name].settings
+        if self.address is not None and "address" not in settings:
             raise InputError(
                 "executor.address", self.address, f"means nothing to {self.name}", "null"
             )
-        if self.options and self.name != "slurm":
+        if self.options and "options" not in settings:
             raise InputError(
                 "executor.options", dict(self.options), f"{self.name} takes no options"
             )
-        package = EXECUTORS[self.name]
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise InputError(
-                "executor.name",
-                self.name,
-                f"needs {package}, which is not installed",
-                f"pip install 'trainscout[{self.name}]', or loky, serial",
-            )
+        require_package("executor.name", self.name, EXECUTORS)
 
 
 def _require_whole(field_name: str, value: Any, *, allow_zero: bool = False) -> None:

@@ -22,7 +22,7 @@ from trainscout.optimizer.ledger import Ledger
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
-from trainscout.optimizer.samplers import Proposal, Sampler, make_sampler
+from trainscout.optimizer.samplers import Proposal, Sampler, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
 from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import Survey, survey
@@ -150,7 +150,8 @@ def prepare_search(
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
-    return surveyed, make_sampler(options, surveyed, objective, seed, simulator)
+    search = SearchSpec(options, surveyed, objective, seed, SimulatorSpec.of(simulator))
+    return surveyed, make_sampler(search)
 
 
 def _stored(

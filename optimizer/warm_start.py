@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.registry import SAMPLERS
 from trainscout.optimizer.survey import Survey
 from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
@@ -30,7 +31,7 @@ def known_recipes(options: SearchOptions) -> tuple[Recipe, ...]:
     """
     if options.warm_start is None:
         return ()
-    if options.sampler in ("exact", "grid"):
+    if SAMPLERS[options.sampler].complete:
         problem = f"means nothing to search={options.sampler}, which leaves no recipe out"
         raise InputError(_FIELD, options.warm_start, problem, "null, or another search")
     return read_recipes(_FIELD, Path(options.warm_start))

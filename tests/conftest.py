@@ -27,6 +27,20 @@ settings.register_profile(
 settings.load_profile("quick")
 
 
+# What takes longest comes first, so that two workers end together.
+_LONG = ("docs", "e2e", "simulators/virtual_cluster", "optimizer", "test_portability.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(here).as_posix()
+        return next((at for at, long in enumerate(_LONG) if name.startswith(long)), len(_LONG))
+
+    items.sort(key=place)
+
+
 # Playwright keeps an event loop running in this thread, which would be in the way of other tests.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:

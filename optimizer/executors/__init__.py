@@ -10,6 +10,7 @@ from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.executors.pooled import PooledExecutor, Workers
 from trainscout.optimizer.executors.serial import SerialExecutor
 from trainscout.optimizer.options import ExecutorOptions
+from trainscout.optimizer.registry import EXECUTORS, imported
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
 
@@ -25,24 +26,8 @@ def make_executor(
         InputError: for an unknown executor, a bad setting, or a package that is missing.
     """
     options.check()
-    if options.name == "serial":
+    path = EXECUTORS[options.name].path
+    if path is None:
         return SerialExecutor(declared, simulator)
-    return PooledExecutor(_workers(options), declared, simulator, options)
-
-
-def _workers(options: ExecutorOptions) -> Workers:
-    if options.name == "dask":
-        from trainscout.optimizer.executors.dask import DaskWorkers
-
-        return DaskWorkers(options.address)
-    if options.name == "ray":
-        from trainscout.optimizer.executors.ray import RayWorkers
-
-        return RayWorkers(options.address)
-    if options.name == "slurm":
-        from trainscout.optimizer.executors.slurm import SlurmWorkers
-
-        return SlurmWorkers(options.options)
-    from trainscout.optimizer.executors.loky import LokyWorkers
-
-    return LokyWorkers()
+    workers: Workers = imported("executors", path)(options)
+    return PooledExecutor(workers, declared, simulator, options)

@@ -12,6 +12,7 @@ import distributed
 import joblib
 
 from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.optimizer.options import ExecutorOptions
 from trainscout.simulators.predictor.question.errors import InputError
 
 _CONNECT_S = 20
@@ -25,9 +26,9 @@ class DaskWorkers:
 
     deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
 
-    def __init__(self, address: str | None) -> None:
-        self._address = address
-        self.local = address is None
+    def __init__(self, options: ExecutorOptions) -> None:
+        self._address = options.address
+        self.local = options.address is None
         self._cluster: Any = None
         self._client: Any = None
 

@@ -13,6 +13,7 @@ from joblib.externals import loky
 from joblib.externals.loky.backend import resource_tracker
 
 from trainscout.optimizer.executors.worker import Report, Task, serve_only
+from trainscout.optimizer.options import ExecutorOptions
 
 # Workers are as many as cores: a library that starts threads of its own only gets in the way.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -24,7 +25,7 @@ class LokyWorkers:
     deaths: tuple[type[BaseException], ...] = (BrokenProcessPool,)
     local = True
 
-    def __init__(self) -> None:
+    def __init__(self, options: ExecutorOptions) -> None:
         self._pool: Any = None
         # Older versions let Ctrl-C through again in whoever starts it: not amid starting workers.
         resource_tracker.ensure_running()

@@ -11,6 +11,7 @@ from typing import Any
 import joblib
 
 from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.optimizer.options import ExecutorOptions
 from trainscout.simulators.predictor.question.errors import InputError
 
 # Read when Ray is imported: nothing is reported over the network, and no warnings about values
@@ -32,9 +33,9 @@ class RayWorkers:
         ray.exceptions.TaskCancelledError,
     )
 
-    def __init__(self, address: str | None) -> None:
-        self._address = address
-        self.local = address is None
+    def __init__(self, options: ExecutorOptions) -> None:
+        self._address = options.address
+        self.local = options.address is None
         self._remote: Any = None
 
     def start(self, count: int) -> int:

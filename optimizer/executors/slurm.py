@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import distributed
 import submitit
 
 from trainscout.optimizer.executors.worker import Report, Task
+from trainscout.optimizer.options import ExecutorOptions
 from trainscout.simulators.predictor.question.errors import InputError
 
 _POLL_S = 0.2
@@ -37,8 +38,8 @@ class SlurmWorkers:
 
     deaths: tuple[type[BaseException], ...] = (distributed.KilledWorker, CancelledError)
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        parameters = dict(options)
+    def __init__(self, options: ExecutorOptions) -> None:
+        parameters = dict(options.options)
         self._folder = str(parameters.pop("folder", "slurm_logs"))
         self._cluster_kind = str(parameters.pop("cluster", "slurm"))
         self._workers_per_job = int(parameters.setdefault("cpus_per_task", 1))

@@ -6,7 +6,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainscout.optimizer.certificate import Certificate
-from trainscout.optimizer.space import Indices
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.space import Indices, Space
+from trainscout.optimizer.survey import Survey
+from trainscout.simulators.registry import SimulatorSpec
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """What a sampler is built for: the space, what is wanted of it, and how to look."""
+
+    options: SearchOptions
+    survey: Survey
+    objective: Objective
+    seed: int
+    simulator: SimulatorSpec
+
+    @property
+    def space(self) -> Space:
+        return self.survey.space
 
 
 @dataclass(frozen=True)

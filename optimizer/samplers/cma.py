@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 from collections import deque
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.samplers.base import Evaluation, Proposal
-from trainscout.optimizer.space import Indices, Space
+from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
+from trainscout.optimizer.space import Indices
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -36,23 +34,14 @@ class CmaSampler:
     and Hansen, CEC 2005). Integer knobs keep pycma's least deviation, so none freezes early.
 
     Raises:
-        InputError: for several objectives, unknown options, fewer than two knobs with a choice,
-            or pycma missing.
+        InputError: for unknown options, or fewer than two knobs with a choice.
     """
 
     exhaustive = False
     proof = None
 
-    def __init__(
-        self, options: SearchOptions, space: Space, num_objectives: int, seed: int
-    ) -> None:
-        if num_objectives > 1:
-            allowed = "tpe, gp, nsga2, random, grid, exact"
-            raise InputError("search.sampler", "cma", "takes one objective", allowed)
-        if importlib.util.find_spec("cma") is None:
-            problem = "needs pycma, which is not installed"
-            allowed = "pip install 'trainscout[cma]', or cmaes, tpe"
-            raise InputError("search.sampler", "cma", problem, allowed)
+    def __init__(self, search: SearchSpec) -> None:
+        options, space = search.options, search.space
         for name in options.options:
             require_choice("search.options", name, _OPTIONS)
         sigma = options.options.get("sigma", _SIGMA)
@@ -68,9 +57,9 @@ class CmaSampler:
             problem = f"has {len(self._dimensions)} knobs with a choice, and pycma needs two"
             raise InputError("space", space.name, problem, "search=grid or search=exact")
         self._num_knobs = len(space.knobs)
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(search.seed)
         # pycma draws from NumPy's global generator, which is not ours to move.
-        self._global_state = np.random.RandomState(seed).get_state()
+        self._global_state = np.random.RandomState(search.seed).get_state()
         self._population = max(_LEAST_POPULATION, options.batch_size)
         self._strategy = self._begin(self._ranges / 2)
         self._generation: list[Any] = []

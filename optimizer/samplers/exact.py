@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey, beaten
 from trainscout.optimizer.certificate import Certificate
-from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
-from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.objective import MEASURES, non_dominated
+from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
-from trainscout.optimizer.survey import Survey
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
-from trainscout.simulators.registry import SimulatorSpec
 
 _LOOK_AHEAD = 1024
 
@@ -46,14 +43,8 @@ class ExactSampler:
 
     exhaustive = True
 
-    def __init__(
-        self,
-        survey: Survey,
-        objective: Objective,
-        options: SearchOptions,
-        simulator: SimulatorSpec | str,
-    ) -> None:
-        spec = SimulatorSpec.of(simulator)
+    def __init__(self, search: SearchSpec) -> None:
+        options, spec = search.options, search.simulator
         if spec.name != BOUNDED_SIMULATOR:
             problem = "has no bounds, which search=exact needs"
             allowed = f"{BOUNDED_SIMULATOR}, or another search"
@@ -65,7 +56,7 @@ class ExactSampler:
             require_choice("search.options", name, ("epsilon",))
         epsilon = options.options.get("epsilon", 0.0)
         require_positive("search.options.epsilon", epsilon, allow_zero=True)
-        self._survey, self._objective, self._spec = survey, objective, spec
+        self._survey, self._objective, self._spec = search.survey, search.objective, spec
         self._epsilon, self._top_k = float(epsilon), options.top_k
         self._losses = np.empty((0, 0))
         self._order: NDArray[np.int64] | None = None

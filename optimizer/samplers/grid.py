@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
 from trainscout.pruning import resolves_others_rank
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 class GridSampler:
-    """Lists the whole space: what cannot be launched, then recipes that settle others, the rest.
+    """Lists the whole space: what cannot be launched, then recipes that resolve others, the rest.
 
     It is asked once per launchable recipe and no more.
     """
@@ -19,8 +20,12 @@ class GridSampler:
     exhaustive = True
     proof = None
 
-    def __init__(self, survey: Survey) -> None:
-        self._points = _ordered(survey)
+    def __init__(self, search: SearchSpec) -> None:
+        """Raises InputError for options; it has none."""
+        if search.options.options:
+            given = dict(search.options.options)
+            raise InputError("search.options", given, "grid takes no options")
+        self._points = _ordered(search.survey)
 
     def ask(self) -> Proposal:
         return Proposal(next(self._points))

@@ -6,7 +6,6 @@ through the same sampler and arrives in the same state. Nothing is unpickled fro
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import warnings
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 import optuna
 
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.samplers.base import Evaluation, Proposal
+from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices, Space
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 
@@ -75,37 +74,24 @@ _BACKENDS: dict[str, tuple[str, Factory]] = {
 }
 
 
-def make_optuna_sampler(
-    options: SearchOptions, space: Space, num_objectives: int, seed: int
-) -> OptunaSampler:
-    """The Optuna sampler that ``options`` name, with our defaults under the user's options.
+def build_sampler(search: SearchSpec) -> OptunaSampler:
+    """The Optuna sampler that the options name, with our defaults under the user's options.
 
     Raises:
-        InputError: for several objectives with CMA-ES, a missing PyTorch for ``gp``, or
-            options that the sampler does not have.
+        InputError: for options that the sampler does not have.
     """
-    if options.sampler == "gp" and importlib.util.find_spec("torch") is None:
-        raise InputError(
-            "search.sampler",
-            "gp",
-            "needs PyTorch, which is not installed",
-            "pip install 'trainscout[gp]', or tpe, nsga2, cmaes, random, grid",
-        )
+    options = search.options
     if options.sampler == "gp":
         import torch
 
         # Its matrices are small: threads gain nothing and fight the workers for the cores.
         torch.set_num_threads(1)
-    if options.sampler == "cmaes" and num_objectives > 1:
-        raise InputError(
-            "search.sampler", "cmaes", "takes one objective", "tpe, gp, nsga2, random, grid"
-        )
     class_name, defaults = _BACKENDS[options.sampler]
     backend = getattr(optuna.samplers, class_name)
     accepted = set(inspect.signature(backend.__init__).parameters) - {"self", "constraints_func"}
     for name in options.options:
         require_choice("search.options", name, accepted)
-    arguments = {**defaults(options, seed), **options.options}
+    arguments = {**defaults(options, search.seed), **options.options}
     with warnings.catch_warnings():
         # Margin and multivariate sampling are marked experimental; choosing them is on purpose.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -113,7 +99,10 @@ def make_optuna_sampler(
             sampler = backend(**arguments)
         except (TypeError, ValueError) as error:
             raise InputError("search.options", dict(options.options), str(error)) from error
-    return OptunaSampler(space, sampler, num_objectives, constrained=options.sampler != "cmaes")
+    constrained = options.sampler != "cmaes"
+    return OptunaSampler(
+        search.space, sampler, len(search.objective.names), constrained=constrained
+    )
 
 
 class OptunaSampler:

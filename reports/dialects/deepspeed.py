@@ -5,41 +5,54 @@ Keys are those of DeepSpeed 0.19.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from trainscout.reports.dialects.setting import Code
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import DEEPSPEED
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
+from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES, KNOBS
 
 TITLE = "DeepSpeed"
 
 
-def settings_of(job: Job) -> dict[str, object]:
+def settings_of(job: Job) -> dict[str, Any]:
     """DeepSpeed's configuration of a job that it can run."""
     recipe, training = job.recipe, job.training
-    name = "SGD" if training.optimizer == "sgd" else "AdamW"
-    zero: dict[str, object] = {
-        "stage": recipe.zero_stage,
-        # What is sharded travels beside computation, as is predicted.
-        "overlap_comm": recipe.zero_stage >= 2 or recipe.overlap_grad_reduce,
-        "contiguous_gradients": True,
-    }
-    made: dict[str, object] = {
+    flat: dict[str, object] = {
         "train_batch_size": training.global_batch_size,
-        "train_micro_batch_size_per_gpu": recipe.micro_batch,
+        KNOBS["micro_batch"].flags[DEEPSPEED].name: recipe.micro_batch,
         "gradient_accumulation_steps": job.num_micro_batches,
         "gradient_clipping": 1.0,
-        "zero_optimization": zero,
+        KNOBS["zero_stage"].flags[DEEPSPEED].name: recipe.zero_stage,
+        # What is sharded travels beside computation, as is predicted.
+        "zero_optimization.overlap_comm": recipe.zero_stage >= 2 or recipe.overlap_grad_reduce,
+        "zero_optimization.contiguous_gradients": True,
+        "optimizer.type": "SGD" if training.optimizer == "sgd" else "AdamW",
+        "optimizer.params.lr": 1e-4,
     }
-    if name == "AdamW":
-        # PyTorch's own, which needs no compiler where it runs.
-        made["optimizer"] = {"type": name, "params": {"lr": 1e-4, "torch_adam": True}}
+    if training.optimizer == "sgd":
+        flat |= {"optimizer.params.momentum": 0.9, "zero_allow_untested_optimizer": True}
     else:
-        made["optimizer"] = {"type": name, "params": {"lr": 1e-4, "momentum": 0.9}}
-        made["zero_allow_untested_optimizer"] = True
+        # PyTorch's own, which needs no compiler where it runs.
+        flat["optimizer.params.torch_adam"] = True
     if _is_half(job):
-        made[job.precision] = {"enabled": True}
+        flat[f"{job.precision}.enabled"] = True
     if job.framework.accumulate_grads_fp32 and recipe.zero_stage:
-        made["data_types"] = {"grad_accum_dtype": "fp32"}
+        flat["data_types.grad_accum_dtype"] = "fp32"
+    return _nested(flat)
+
+
+def _nested(flat: Mapping[str, object]) -> dict[str, Any]:
+    """Keys with dots as objects within objects."""
+    made: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        place = made
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
     return made
 
 

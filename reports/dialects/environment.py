@@ -7,37 +7,41 @@ from typing import Any
 
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import ENVIRONMENT
+from trainscout.simulators.predictor.question.recipe import KNOBS
 
-VARIABLES = ("NCCL_ALGO", "NCCL_MAX_NCHANNELS", "PYTORCH_CUDA_ALLOC_CONF")
-_NCCL_ALGO = {"ring": "Ring", "tree": "Tree", "nvls": "NVLS", "nvls_tree": "NVLSTree"}
+_FLAGS = {
+    name: knob.flags[ENVIRONMENT] for name, knob in KNOBS.items() if ENVIRONMENT in knob.flags
+}
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+VARIABLES = (*(flag.name for flag in _FLAGS.values()), _ALLOCATOR)
 
 
 def write_environment(job: Job) -> dict[str, str]:
     """What the recipe and the declared software ask of NCCL and PyTorch."""
     environment = {}
-    if job.network.nccl_algo is not None:
-        environment["NCCL_ALGO"] = _NCCL_ALGO[job.network.nccl_algo]
-    if job.network.nccl_max_channels is not None:
-        environment["NCCL_MAX_NCHANNELS"] = str(job.network.nccl_max_channels)
+    for name, flag in _FLAGS.items():
+        value = getattr(job.network, name)
+        if value is not None:
+            environment[flag.name] = str(value if flag.values is None else flag.values[value])
     if job.framework.expandable_segments:
-        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        environment[_ALLOCATOR] = "expandable_segments:True"
     return environment
 
 
-def read_environment(
-    environment: Mapping[str, str], part: str, options: Options
-) -> dict[str, Any]:
-    """Fields of the ``recipe`` or the ``framework`` that variables say something of."""
-    if part == "framework":
-        grows = "expandable_segments:true" in environment.get(VARIABLES[2], "").lower()
-        return {"expandable_segments": True} if grows else {}
+def read_environment(environment: Mapping[str, str], options: Options) -> dict[str, Any]:
+    """The knobs that variables say something of."""
     fields: dict[str, Any] = {}
-    ours = {theirs: algo for algo, theirs in _NCCL_ALGO.items()}
-    algo, channels = environment.get(VARIABLES[0]), environment.get(VARIABLES[1], "")
-    if algo in ours:
-        fields["nccl_algo"] = ours[algo]
-    elif algo is not None:
-        options.assume(f"NCCL_ALGO={algo}", "NCCL chooses its algorithms")
-    if channels.isdigit():
-        fields["nccl_max_channels"] = int(channels)
+    for name, flag in _FLAGS.items():
+        text = environment.get(flag.name, "")
+        if flag.values is None and text.isdigit():
+            fields[name] = int(text)
+        elif flag.values is not None and text in flag.values.values():
+            fields[name] = next(ours for ours, theirs in flag.values.items() if theirs == text)
+        elif flag.values is not None and text:
+            options.assume(f"{flag.name}={text}", "NCCL chooses its algorithms")
     return fields
+
+
+def has_expandable_segments(environment: Mapping[str, str]) -> bool:
+    return "expandable_segments:true" in environment.get(_ALLOCATOR, "").lower()

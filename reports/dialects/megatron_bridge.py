@@ -12,6 +12,8 @@ from trainscout.reports.dialects import megatron_lm
 from trainscout.reports.dialects.megatron_layers import expert_layers
 from trainscout.reports.dialects.setting import Code, Settings
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE, MEGATRON_LM
+from trainscout.simulators.predictor.question.recipe import KNOBS
 
 TITLE = "Megatron-Bridge"
 Section = dict[str, Any]
@@ -19,9 +21,13 @@ Section = dict[str, Any]
 _RENAMED = {
     "num_moe_experts": "--num-experts",
     "gated_linear_unit": "--swiglu",
-    "num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
-    "num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
     "fp8": "--fp8-format",
+    # Knobs are declared with both names, this one behind its section.
+    **{
+        knob.flags[MEGATRON_BRIDGE].name.partition(".")[2]: knob.flags[MEGATRON_LM].name
+        for knob in KNOBS.values()
+        if MEGATRON_BRIDGE in knob.flags
+    },
 }
 # Which layers have experts, and latent attention, only the specification of a whole block knows.
 _BLOCK_SPEC = Code("partial(get_gpt_decoder_block_spec, use_transformer_engine=True)")

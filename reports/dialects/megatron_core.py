@@ -49,10 +49,10 @@ def grouped_gemm(job: Job) -> bool:
     return job.model.moe is not None and job.precision in _GROUPED_GEMM_PRECISIONS
 
 
-def recompute_modules(job: Job) -> tuple[str, ...]:
-    """The modules a selective recipe recomputes that Megatron-Core can; none: its default."""
-    given = (job.recipe.recompute_modules or "").split("+")
-    return tuple(module for module in given if module and _can_recompute(job, module))
+def recompute_modules(job: Job) -> tuple[str, ...] | None:
+    """The modules a selective recipe recomputes that Megatron-Core can; None: its default."""
+    named = (job.recipe.recompute_modules or "").split("+")
+    return tuple(module for module in named if module and _can_recompute(job, module)) or None
 
 
 def _can_recompute(job: Job, module: str) -> bool:

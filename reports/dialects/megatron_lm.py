@@ -7,9 +7,9 @@ fields, and what several arguments say together.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from trainscout.reports.dialects import megatron_core
 from trainscout.reports.dialects.megatron_layers import (
@@ -18,12 +18,24 @@ from trainscout.reports.dialects.megatron_layers import (
     expert_layers,
     layout,
 )
-from trainscout.reports.dialects.setting import Setting, Settings, Value, value_at, write
+from trainscout.reports.dialects.setting import (
+    Setting,
+    Settings,
+    Value,
+    knob,
+    num_steps,
+    value_at,
+    write,
+)
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import MEGATRON_LM
 
 TITLE = "Megatron-LM"
 SHARDING = ("no_shard", "optim", "optim_grads", "optim_grads_params")
 """How data parallelism shards, by ZeRO stage."""
+_NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+_POSITIONS = {"learned": "learned_absolute", "rope": "rope", "none": "none"}
+_ROTARY = dict.fromkeys(("mrope", "yarn", "relative"), ("rope", "positions are rotary"))
 
 
 def settings_of(job: Job) -> Settings:
@@ -58,20 +70,21 @@ def _given(path: str) -> Callable[[Job], Value]:
     return lambda job: value_at(job, path) is not None
 
 
-def _has_experts(job: Job) -> bool:
+def _expert(job: Job) -> bool:
     return job.model.moe is not None
 
 
-def _first_layers_differ(job: Job) -> bool:
+def _patterned(job: Job) -> bool:
+    """Whether not all layers have experts."""
     moe = job.model.moe
     return moe is not None and (moe.num_dense_layers > 0 or moe.layer_period > 1)
 
 
-def _is_pipeline(job: Job) -> bool:
+def _piped(job: Job) -> bool:
     return job.recipe.pp > 1
 
 
-def _is_counted(job: Job) -> bool:
+def _counted(job: Job) -> bool:
     """Whether a pipeline's split is one that Megatron makes from counts and degrees alone."""
     recipe = job.recipe
     if recipe.pp == 1 or recipe.first_stage_layers or recipe.last_stage_layers:
@@ -85,41 +98,45 @@ def _is_counted(job: Job) -> bool:
     return len(set(counts)) == 1
 
 
-def _is_laid_out(job: Job) -> bool:
-    return _is_pipeline(job) and not _is_counted(job)
-
-
-def _ends_differ(job: Job) -> bool:
-    """Whether a split has no single layer count per virtual stage."""
+def _chunks(job: Job) -> int | None:
+    """Virtual stages, where an uneven split has no single layer count for each."""
     recipe = job.recipe
-    named = (recipe.first_stage_layers, recipe.last_stage_layers)
-    return any((*named, recipe.embedding_as_layer, recipe.loss_as_layer))
+    even = not any(getattr(recipe, name) for name in _ENDS)
+    return None if recipe.vpp == 1 or even or not _counted(job) else recipe.vpp
 
 
-def _is_virtual(job: Job) -> bool:
-    return job.recipe.vpp > 1
+def _layers_per_chunk(job: Job) -> int | None:
+    if job.recipe.vpp == 1 or _chunks(job) or not _counted(job):
+        return None
+    return job.layers_per_stage[0] // job.recipe.vpp
 
 
-def _has_halved_moments(job: Job) -> bool:
+def _halved(job: Job) -> bool:
+    """Whether both moments of Adam have 16 bits."""
     return job.training.optimizer == "adam_bf16"
 
 
-def _overwrites_logits(job: Job) -> bool:
-    """Whether the loss is Transformer Engine's."""
+def _in_place(job: Job) -> bool:
+    """Whether the loss is Transformer Engine's, which overwrites its logits."""
     return job.framework.cross_entropy == "in_place"
 
 
-def _has_8_bits(job: Job) -> bool:
+def _scaled(job: Job) -> bool:
+    """Whether linear layers have 8 bits."""
     return job.precision in megatron_core.FP8
 
 
-def _is_recomputed(job: Job) -> bool:
+def _whole(job: Job) -> bool:
+    """Whether whole layers are recomputed."""
     return job.recipe.recompute == "full"
 
 
-def _is_by_fsdp(job: Job) -> bool:
+def _fsdp(job: Job) -> bool:
     return job.recipe.zero_stage >= 2
 
+
+_ENDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
+_knob = partial(knob, MEGATRON_LM)
 
 ARGUMENTS: tuple[Setting, ...] = (
     Setting("--num-layers", "model.num_layers"),
@@ -135,23 +152,14 @@ ARGUMENTS: tuple[Setting, ...] = (
     # NullTokenizer counts its end-of-document token on top.
     Setting("--vocab-size", lambda job: job.model.vocab_size - 1),
     Setting("--make-vocab-size-divisible-by", "model.vocab_multiple"),
-    Setting(
-        "--normalization",
-        "model.normalization",
-        {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"},
-    ),
-    Setting(
-        "--position-embedding-type",
-        "model.position",
-        {"learned": "learned_absolute", "rope": "rope", "none": "none"},
-        near=dict.fromkeys(("mrope", "yarn", "relative"), ("rope", "positions are rotary")),
-    ),
+    Setting("--normalization", "model.normalization", _NORMS),
+    Setting("--position-embedding-type", "model.position", _POSITIONS, near=_ROTARY),
     Setting("--swiglu", "model.gated_mlp"),
     Setting("--disable-bias-linear", "model.linear_bias", on=False),
     Setting("--add-qkv-bias", "model.qkv_bias", when=lambda job: not job.model.linear_bias),
     Setting("--untie-embeddings-and-output-weights", "model.tied_embeddings", on=False),
-    Setting("--attention-dropout", lambda job: "" if job.model.dropout else "0"),
-    Setting("--hidden-dropout", lambda job: "" if job.model.dropout else "0"),
+    Setting("--attention-dropout", lambda job: None if job.model.dropout else 0),
+    Setting("--hidden-dropout", lambda job: None if job.model.dropout else 0),
     Setting("--qk-layernorm", "model.qk_norm"),
     Setting("--multi-latent-attention", _given("model.mla")),
     Setting("--q-lora-rank", "model.mla.q_lora_rank"),
@@ -176,92 +184,71 @@ ARGUMENTS: tuple[Setting, ...] = (
     Setting("--moe-enable-deepep", lambda job: value_at(job, "model.moe.dispatcher") == "deepep"),
     Setting("--moe-grouped-gemm", megatron_core.grouped_gemm),
     Setting("--moe-shared-expert-intermediate-size", "model.moe.shared_ffn_hidden_size"),
-    Setting(EXPERT_LAYERS, lambda job: expert_layers(job.model), when=_first_layers_differ),
+    Setting(EXPERT_LAYERS, lambda job: expert_layers(job.model), when=_patterned),
     Setting("--moe-expert-capacity-factor", "model.moe.capacity_factor"),
     Setting("--moe-pad-expert-input-to-capacity", _given("model.moe.capacity_factor")),
-    Setting("--micro-batch-size", "recipe.micro_batch"),
+    _knob("micro_batch"),
     Setting("--global-batch-size", "training.global_batch_size"),
-    Setting(
-        "--train-iters", lambda job: max(1, math.ceil(job.training.tokens / job.tokens_per_step))
-    ),
+    Setting("--train-iters", num_steps),
     # Megatron has no default, and stops without one.
     Setting("--lr", lambda job: "1e-4"),
     Setting("--mock-data", lambda job: True),
     Setting("--attention-backend", megatron_core.attention_backend),
-    Setting("--bf16", lambda job: job.precision == "bf16" or _has_8_bits(job)),
+    Setting("--bf16", lambda job: job.precision == "bf16" or _scaled(job)),
     Setting("--fp16", lambda job: job.precision == "fp16"),
-    Setting("--fp8-format", lambda job: megatron_core.FP8[job.precision][1], when=_has_8_bits),
-    Setting("--fp8-recipe", lambda job: megatron_core.FP8[job.precision][0], when=_has_8_bits),
+    Setting("--fp8-format", lambda job: megatron_core.FP8[job.precision][1], when=_scaled),
+    Setting("--fp8-recipe", lambda job: megatron_core.FP8[job.precision][0], when=_scaled),
     Setting("--optimizer", lambda job: job.training.optimizer.partition("_")[0]),
-    Setting("--use-precision-aware-optimizer", _has_halved_moments),
-    Setting("--exp-avg-dtype", lambda job: "bf16", when=_has_halved_moments),
-    Setting("--exp-avg-sq-dtype", lambda job: "bf16", when=_has_halved_moments),
+    Setting("--use-precision-aware-optimizer", _halved),
+    Setting("--exp-avg-dtype", lambda job: "bf16", when=_halved),
+    Setting("--exp-avg-sq-dtype", lambda job: "bf16", when=_halved),
     Setting("--accumulate-allreduce-grads-in-fp32", "framework.accumulate_grads_fp32"),
     Setting("--grad-reduce-in-bf16", "framework.accumulate_grads_fp32", on=False),
-    Setting("--cross-entropy-loss-fusion", _overwrites_logits),
-    Setting("--cross-entropy-fusion-impl", lambda job: "te", when=_overwrites_logits),
-    Setting("--moe-router-fusion", "framework.fused_router", default=False, when=_has_experts),
+    Setting("--cross-entropy-loss-fusion", _in_place),
+    Setting("--cross-entropy-fusion-impl", lambda job: "te", when=_in_place),
+    Setting("--moe-router-fusion", "framework.fused_router", default=False, when=_expert),
     Setting("--no-gradient-accumulation-fusion", "framework.fused_wgrad", on=False, default=True),
-    Setting("--tensor-model-parallel-size", "recipe.tp"),
-    Setting("--pipeline-model-parallel-size", "recipe.pp"),
-    Setting("--context-parallel-size", "recipe.cp"),
-    Setting(
-        "--cp-comm-type", lambda job: job.recipe.cp_comm_type, when=lambda job: job.recipe.cp > 1
-    ),
-    Setting("--use-tp-pp-dp-mapping", "recipe.use_tp_pp_dp_mapping", when=_is_pipeline),
-    Setting("--expert-model-parallel-size", "recipe.ep", when=_has_experts),
-    Setting("--expert-tensor-parallel-size", "recipe.etp", when=_has_experts),
-    Setting("--overlap-moe-expert-parallel-comm", "recipe.overlap_moe_expert_parallel_comm"),
-    Setting("--sequence-parallel", "recipe.sp"),
-    Setting("--tp-comm-overlap", "recipe.tp_comm_overlap"),
-    Setting(LAYOUT, layout, when=_is_laid_out),
-    Setting("--decoder-first-pipeline-num-layers", "recipe.first_stage_layers", when=_is_counted),
-    Setting("--decoder-last-pipeline-num-layers", "recipe.last_stage_layers", when=_is_counted),
-    Setting(
-        "--account-for-embedding-in-pipeline-split",
-        "recipe.embedding_as_layer",
-        when=_is_counted,
-    ),
-    Setting("--account-for-loss-in-pipeline-split", "recipe.loss_as_layer", when=_is_counted),
-    Setting(
-        "--num-virtual-stages-per-pipeline-rank",
-        lambda job: job.recipe.vpp,
-        when=lambda job: _is_virtual(job) and _is_counted(job) and _ends_differ(job),
-    ),
-    Setting(
-        "--num-layers-per-virtual-pipeline-stage",
-        lambda job: job.layers_per_stage[0] // job.recipe.vpp,
-        when=lambda job: _is_virtual(job) and _is_counted(job) and not _ends_differ(job),
-    ),
+    _knob("tp"),
+    _knob("pp"),
+    _knob("cp"),
+    # It may be said layer by layer, too.
+    Setting("--cp-comm-type", lambda job: job.recipe.cp_comm_type if job.recipe.cp > 1 else None),
+    _knob("use_tp_pp_dp_mapping", _piped),
+    _knob("ep", _expert),
+    _knob("etp", _expert),
+    _knob("overlap_moe_expert_parallel_comm"),
+    _knob("sp"),
+    _knob("tp_comm_overlap"),
+    Setting(LAYOUT, lambda job: layout(job) if _piped(job) and not _counted(job) else None),
+    *(_knob(name, _counted) for name in _ENDS),
+    Setting("--num-virtual-stages-per-pipeline-rank", _chunks),
+    Setting("--num-layers-per-virtual-pipeline-stage", _layers_per_chunk),
     Setting(
         "--no-overlap-p2p-communication",
         "framework.overlap_p2p",
         on=False,
         default=True,
-        when=_is_virtual,
+        when=lambda job: job.recipe.vpp > 1,
     ),
     Setting(
         "--recompute-granularity",
-        lambda job: job.recipe.recompute,
-        when=lambda job: job.recipe.recompute != "none",
+        lambda job: job.recipe.recompute if job.recipe.recompute != "none" else None,
     ),
     Setting("--recompute-modules", megatron_core.recompute_modules),
     Setting(
         "--recompute-method",
         lambda job: "uniform" if job.recipe.recompute_layers is None else "block",
-        when=_is_recomputed,
+        when=_whole,
     ),
-    Setting(
-        "--recompute-num-layers", lambda job: job.recipe.recompute_layers or 1, when=_is_recomputed
-    ),
+    Setting("--recompute-num-layers", lambda job: job.recipe.recompute_layers or 1, when=_whole),
     Setting("--use-distributed-optimizer", lambda job: job.recipe.zero_stage >= 1),
-    Setting("--use-megatron-fsdp", _is_by_fsdp),
+    Setting("--use-megatron-fsdp", _fsdp),
     Setting(
         "--data-parallel-sharding-strategy",
         lambda job: SHARDING[job.recipe.zero_stage],
-        when=_is_by_fsdp,
+        when=_fsdp,
     ),
-    Setting("--ckpt-format", lambda job: "fsdp_dtensor", when=_is_by_fsdp),
+    Setting("--ckpt-format", lambda job: "fsdp_dtensor", when=_fsdp),
     Setting("--overlap-grad-reduce", "recipe.overlap_grad_reduce"),
     # All stages gather a chunk's parameters at once, as is predicted: its default.
     Setting("--overlap-param-gather", "recipe.overlap_param_gather"),

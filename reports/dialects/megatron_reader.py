@@ -12,13 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from trainscout.reports.dialects.environment import read_environment
+from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
 from trainscout.reports.dialects.megatron_core import FP8
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
 from trainscout.reports.dialects.megatron_lm import ARGUMENTS, SHARDING, TITLE
-from trainscout.reports.dialects.options import Options, Reading
+from trainscout.reports.dialects.options import Options, Reading, known_arguments
 from trainscout.reports.dialects.setting import read
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -186,7 +184,7 @@ class MegatronReader:
             fields["etp"] = None
         fields |= self._context_exchange() | self._chunks(model, pp, fields)
         fields |= self._recompute() | self._sharding(fields)
-        fields |= read_environment(self.environment, "recipe", options)
+        fields |= read_environment(self.environment, options)
         return Recipe(**fields)
 
     def _context_exchange(self) -> dict[str, Any]:
@@ -336,7 +334,8 @@ class MegatronReader:
         fused = options.has("--cross-entropy-loss-fusion")
         if options.text("--cross-entropy-fusion-impl", ("native", "te")) == "te" and fused:
             fields["cross_entropy"] = "in_place"
-        fields |= read_environment(self.environment, "framework", options)
+        if has_expandable_segments(self.environment):
+            fields["expandable_segments"] = True
         return replace(base, **fields)
 
     def _graphs(self) -> dict[str, Any]:
@@ -351,7 +350,7 @@ class MegatronReader:
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""
-        known = yaml.safe_load(_KNOWN.read_text("utf-8"))
+        known = known_arguments(_KNOWN)
         # What belongs to parts that this model has not was not read.
-        no_effect = [*known["no_effect"], *(row.name for row in ARGUMENTS)]
-        return self.options.reading(no_effect, known["not_modelled"])
+        silent = (*known.no_effect, *(row.name for row in ARGUMENTS))
+        return self.options.reading(replace(known, no_effect=silent))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
 
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -45,6 +48,23 @@ class Reading:
     not_modelled: tuple[tuple[str, str], ...]
     unknown: tuple[Unknown, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Arguments that are known and not read: those without effect, and those that are not
+    modelled with what is assumed instead. Names that end in ``*`` stand for a beginning."""
+
+    no_effect: tuple[str, ...]
+    not_modelled: Mapping[str, str]
+
+
+def known_arguments(path: Path) -> Known:
+    """A framework's table of them: names by topic, and by what is assumed."""
+    table = yaml.safe_load(path.read_text("utf-8"))
+    no_effect = tuple(name for names in table["no_effect"].values() for name in names)
+    assumed = {name: text for text, names in table["not_modelled"].items() for name in names}
+    return Known(no_effect, assumed)
 
 
 class Options:
@@ -144,11 +164,9 @@ class Options:
         except ValueError:
             raise InputError(name, text, "is not a number") from None
 
-    def reading(self, no_effect: Collection[str], not_modelled: Mapping[str, str]) -> Reading:
-        """What became of every option; call it last.
-
-        Those that were not read are without effect, or not modelled (with what is assumed
-        instead); names that end in ``*`` stand for a beginning. Others are unknown."""
+    def reading(self, known: Known) -> Reading:
+        """What became of every option; call it last."""
+        no_effect, not_modelled = known.no_effect, known.not_modelled
         silent: list[str] = []
         unmodelled = list(self.assumed)
         unknown = [Unknown(word, None) for word in self._stray]

@@ -8,6 +8,7 @@ function for either way.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
@@ -15,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import KNOBS
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,14 @@ Settings = dict[str, Value]
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting. What comes out as None, 0, empty or the other state of a switch is not
-    written; a setting that is not given says nothing, or ``default``."""
+    """One setting. What comes out as None or False is not written, nor is a field that is 0; a
+    setting that is not given says nothing, or ``default``."""
 
     name: str
     """As the framework has it: ``--num-layers``."""
     source: str | Callable[[Job], Value]
     """The field of a job that it is (``model.moe.top_k``), or what is written of a job."""
-    values: Mapping[str, str] | None = None
+    values: Mapping[Any, Any] | None = None
     """The framework's words by ours, for a choice."""
     near: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     """Its words that are none of ours: the nearest, and what is assumed (None: the same)."""
@@ -60,7 +62,7 @@ class Setting:
         value: Value = value_at(job, self.source)
         if isinstance(value, bool):
             return value == self.on
-        return value if self.values is None or value is None else self.values[str(value)]
+        return (value or None) if self.values is None or value is None else self.values[value]
 
     def read(self, options: Options) -> Any:
         """The field's value; None: nothing is said of it.
@@ -90,10 +92,16 @@ class Setting:
         return value
 
 
+def knob(framework: str, name: str, when: Callable[[Job], bool] = lambda job: True) -> Setting:
+    """The row of a knob that the framework has a flag for."""
+    flag = KNOBS[name].flags[framework]
+    return Setting(flag.name, f"recipe.{name}", flag.values, when=when)
+
+
 def write(table: Iterable[Setting], job: Job) -> Settings:
     """What a job sets, in the table's order."""
-    made = {row.name: row.write(job) for row in table}
-    return {name: value for name, value in made.items() if value}
+    made = ((row.name, row.write(job)) for row in table)
+    return {name: value for name, value in made if value is not None and value is not False}
 
 
 def read(table: Iterable[Setting], part: str, options: Options) -> dict[str, Any]:
@@ -112,6 +120,11 @@ def command_words(settings: Settings) -> list[tuple[str, ...]]:
         (name, *(() if value is True else value if isinstance(value, tuple) else (str(value),)))
         for name, value in settings.items()
     ]
+
+
+def num_steps(job: Job) -> int:
+    """Steps until the training has seen its tokens."""
+    return max(1, math.ceil(job.training.tokens / job.tokens_per_step))
 
 
 def value_at(job: Job, path: str) -> Any:

@@ -6,13 +6,18 @@ single fields, what several settings say together, and what the files of 2025 sa
 
 from __future__ import annotations
 
-import math
+from functools import partial
 
-from trainscout.reports.dialects.setting import Setting, Settings, write
+from trainscout.reports.dialects.setting import Setting, Settings, knob, num_steps, write
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import TORCHTITAN
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import KNOBS
 
 TITLE = "TorchTitan"
+_SCHEDULE = KNOBS["schedule"].flags[TORCHTITAN]
+SCHEDULES = dict(_SCHEDULE.values or {})
+"""Its names of the schedules of a pipeline whose stages are one chunk."""
 
 
 def settings_of(job: Job) -> Settings:
@@ -83,7 +88,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("moe.dispatcher=allgather (alltoall takes its place)")
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
-    if job.framework.cuda_graphs and not _has_cuda_graphs(job):
+    if job.framework.cuda_graphs and not _graphed(job):
         missing.append("CUDA graphs under pipelines or experts")
     return tuple(missing)
 
@@ -94,92 +99,71 @@ def equal_chunks(job: Job) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _has_cuda_graphs(job: Job) -> bool:
+def _graphed(job: Job) -> bool:
     """Whether steps run as CUDA graphs, which it refuses under pipelines and for experts."""
     return job.framework.cuda_graphs and job.recipe.pp == 1 and job.model.moe is None
 
 
-def _is_pipeline(job: Job) -> bool:
+def _piped(job: Job) -> bool:
     return job.recipe.pp > 1
 
 
-def _is_even(job: Job) -> bool:
-    return _is_pipeline(job) and equal_chunks(job) is not None
-
-
-def _is_sharded(job: Job) -> bool:
-    return job.recipe.zero_stage > 0
+def _even(job: Job) -> bool:
+    return _piped(job) and equal_chunks(job) is not None
 
 
 def _local_batch(job: Job) -> int:
     # A pipeline cuts its replica's whole share; without one, shares are accumulated.
-    return job.recipe.micro_batch * (job.num_micro_batches if _is_pipeline(job) else 1)
+    return job.recipe.micro_batch * (job.num_micro_batches if _piped(job) else 1)
 
 
-def _schedule(job: Job) -> str:
-    if job.recipe.vpp > 1:
-        return "Interleaved1F1B"
-    return {"1f1b": "1F1B", "gpipe": "GPipe"}[job.recipe.schedule]
-
+_knob = partial(knob, TORCHTITAN)
 
 ARGUMENTS: tuple[Setting, ...] = (
     Setting("--training.local-batch-size", _local_batch),
     Setting("--training.global-batch-size", "training.global_batch_size"),
     Setting("--training.seq-len", lambda job: job.sequence_length),
-    Setting(
-        "--training.steps",
-        lambda job: max(1, math.ceil(job.training.tokens / job.tokens_per_step)),
-    ),
+    Setting("--training.steps", num_steps),
     Setting(
         "--training.mixed-precision-param",
         lambda job: "float32" if job.precision in ("fp32", "tf32") else "bfloat16",
     ),
-    Setting("--training.disable-cuda-graphs", lambda job: not _has_cuda_graphs(job)),
+    Setting("--training.disable-cuda-graphs", lambda job: not _graphed(job)),
     Setting(
         "--parallelism.data-parallel-replicate-degree",
-        lambda job: 1 if _is_sharded(job) else job.dp,
+        lambda job: 1 if job.recipe.zero_stage else job.dp,
     ),
     Setting(
         "--parallelism.data-parallel-shard-degree",
-        lambda job: job.dp if _is_sharded(job) else 1,
+        lambda job: job.dp if job.recipe.zero_stage else 1,
     ),
     Setting(
         "--parallelism.fsdp-reshard-after-forward",
         lambda job: "always" if job.recipe.zero_stage == 3 else "never",
     ),
-    Setting("--parallelism.tensor-parallel-degree", "recipe.tp"),
-    Setting("--parallelism.context-parallel-degree", "recipe.cp"),
-    Setting("--parallelism.pipeline-parallel-degree", "recipe.pp"),
+    _knob("tp"),
+    _knob("cp"),
+    _knob("pp"),
     # The default of 0.3 fails in FSDP with PyTorch 2.13.
     Setting("--parallelism.spmd-backend", lambda job: "partial_dtensor"),
     Setting(
         "--parallelism.no-enable-sequence-parallel",
         lambda job: job.recipe.tp > 1 and not job.recipe.sp,
     ),
+    _knob("ep", lambda job: job.model.moe is not None),
     Setting(
-        "--parallelism.expert-parallel-degree",
-        "recipe.ep",
-        when=lambda job: job.model.moe is not None,
+        _SCHEDULE.name,
+        lambda job: "Interleaved1F1B" if job.recipe.vpp > 1 else SCHEDULES[job.recipe.schedule],
+        when=_piped,
     ),
-    Setting("--parallelism.pipeline-parallel-schedule", _schedule, when=_is_pipeline),
-    Setting(
-        "--parallelism.pipeline-parallel-microbatch-size",
-        "recipe.micro_batch",
-        when=_is_pipeline,
-    ),
-    Setting("--parallelism.pipeline-parallel-layers-per-stage", equal_chunks, when=_is_even),
+    Setting("--parallelism.pipeline-parallel-microbatch-size", "recipe.micro_batch", when=_piped),
+    Setting("--parallelism.pipeline-parallel-layers-per-stage", equal_chunks, when=_even),
     # Unless told, it counts the embedding and the head as a layer each.
-    Setting(
-        "--parallelism.pipeline-parallel-first-stage-less-layers",
-        lambda job: "0",
-        when=_is_even,
-    ),
-    Setting(
-        "--parallelism.pipeline-parallel-last-stage-less-layers", lambda job: "0", when=_is_even
-    ),
+    Setting("--parallelism.pipeline-parallel-first-stage-less-layers", lambda job: 0, when=_even),
+    Setting("--parallelism.pipeline-parallel-last-stage-less-layers", lambda job: 0, when=_even),
     Setting(
         "--compile.enable",
         lambda job: job.framework.fusion != "eager" or job.recipe.tp_comm_overlap,
     ),
-    Setting("--compile.enable-async-tensor-parallel", "recipe.tp_comm_overlap"),
+    _knob("tp_comm_overlap"),
 )

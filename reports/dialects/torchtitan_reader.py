@@ -14,12 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from trainscout.reports.dialects.environment import read_environment
-from trainscout.reports.dialects.options import Options, Reading
+from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
+from trainscout.reports.dialects.options import Known, Options, Reading, known_arguments
 from trainscout.reports.dialects.setting import read
-from trainscout.reports.dialects.torchtitan import ARGUMENTS, TITLE
+from trainscout.reports.dialects.torchtitan import ARGUMENTS, SCHEDULES, TITLE
 from trainscout.reports.dialects.torchtitan_presets import CONFIGURATIONS, FLAVORS
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -30,7 +28,7 @@ from trainscout.simulators.predictor.question.training import Training
 _KNOWN = Path(__file__).parent / "torchtitan_arguments.yaml"
 _EIGHT_BITS = ("--float8.*", "--quantize.*", "--mx.*")
 _SUBCOMMAND = re.compile(r"([a-z-]+):([a-z-]+)")
-_SINGLE_STAGE = {"1F1B": "1f1b", "GPipe": "gpipe"}
+_SINGLE_STAGE = {theirs: ours for ours, theirs in SCHEDULES.items()}
 _ASYNC_TP = "--compile.enable-async-tensor-parallel"
 # What settings of old are called now.
 _OLDER = {
@@ -137,7 +135,7 @@ class TorchTitanReader:
             "tp_comm_overlap": self._async_tp() and tp > 1,
             **self._sharding(sharded * cp, replicas, pp),
             **self._pipeline(model, pp),
-            **read_environment(self.environment, "recipe", self.options),
+            **read_environment(self.environment, self.options),
         }
         recipe = Recipe(**fields)
         return replace(recipe, **self._recompute(model, recipe))
@@ -265,7 +263,8 @@ class TorchTitanReader:
             tokens=float((10_000 if steps is None else steps) * batch * length),
             sequence_length=None if length == model.sequence_length else length,
             precision=self._precision(),
-            optimizer="adam",
+            # A module of one's own is not read, its optimizer no more than its model.
+            optimizer=base.optimizer if self.recent and self.model_name is None else "adam",
         )
 
     def _precision(self) -> str:
@@ -286,7 +285,9 @@ class TorchTitanReader:
     ) -> Framework:
         """The software with what settings switch in it."""
         components = (self.options.text("--compile.components") or "model,loss").split(",")
-        changes = read_environment(self.environment, "framework", self.options)
+        changes: dict[str, Any] = {}
+        if has_expandable_segments(self.environment):
+            changes["expandable_segments"] = True
         if not self._compiled() or "model" not in components:
             changes |= {"fusion": "eager", "fused_norm": False}
         if not self._compiled() or "loss" not in components:
@@ -304,14 +305,14 @@ class TorchTitanReader:
 
     def reading(self) -> Reading:
         """What became of every setting; call it last."""
-        known = yaml.safe_load(_KNOWN.read_text("utf-8"))
-        no_effect, not_modelled = list(known["no_effect"]), dict(known["not_modelled"])
+        known = known_arguments(_KNOWN)
         if self._precision() not in ("fp8_current", "mxfp8"):
             # Details of a conversion that is not made.
-            for name in _EIGHT_BITS:
-                del not_modelled[name]
-                no_effect.append(name)
-        return self.options.reading(no_effect, not_modelled)
+            assumed = {
+                name: text for name, text in known.not_modelled.items() if name not in _EIGHT_BITS
+            }
+            known = Known((*known.no_effect, *_EIGHT_BITS), assumed)
+        return self.options.reading(known)
 
 
 def _without_subcommands(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What is said of one operation beside its name: work, rates, how it is priced."""
+"""What is shown of one operation besides its name: work, rates, how it is priced."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ _DIGITS = 4
 def arguments(priced: PricedOp, seconds: float) -> dict[str, object]:
     """Of an operation that took ``seconds``: units in the names, rates achieved in that time."""
     op = priced.op
-    said: dict[str, object]
+    shown: dict[str, object]
     if isinstance(op, Collective | SendRecv):
-        said = {
+        shown = {
             "communicator": op.communicator,
             "bytes": op.bytes,
             **_per_s("gb_per_s", op.bytes / 1e9, seconds),
         }
         price = priced.communication
         if price is not None and price.seconds:
-            said |= {
+            shown |= {
                 "algorithm": price.algorithm,
                 "protocol": price.protocol,
                 "channels": price.channels,
             }
     else:
-        said = _of_kernel(op, seconds)
+        shown = _of_kernel(op, seconds)
     if seconds > _SLOWED * priced.seconds > 0:
-        said["slowdown"] = _rounded(seconds / priced.seconds)
-    return said | {"evidence": str(priced.evidence)}
+        shown["slowdown"] = _rounded(seconds / priced.seconds)
+    return shown | {"evidence": str(priced.evidence)}
 
 
 def _of_kernel(op: Kernel, seconds: float) -> dict[str, object]:
     assert isinstance(op, KERNELS)
     shape, flops, moved = _shape(op), kernel_flops(op), moved_bytes(op)
-    said: dict[str, object] = {"shape": shape} if shape else {}
+    shown: dict[str, object] = {"shape": shape} if shape else {}
     if flops:
-        said |= {"flops": flops, **_per_s("tflop_per_s", flops / 1e12, seconds)}
-    return said | {"bytes": moved, **_per_s("gb_per_s", moved / 1e9, seconds)}
+        shown |= {"flops": flops, **_per_s("tflop_per_s", flops / 1e12, seconds)}
+    return shown | {"bytes": moved, **_per_s("gb_per_s", moved / 1e9, seconds)}
 
 
 def _shape(op: Kernel) -> str:

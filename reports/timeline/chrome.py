@@ -144,8 +144,8 @@ class _Stage:
         ):
             for lane in range(max(rows.values(), default=NONE) + 1):
                 trace.thread(rank, first + lane, f"{name} {lane + 1}" if lane else name)
-        for name, start_s, end_s, said in self._spans():
-            trace.slice(name, rank, PASS_THREAD, start_s, end_s, said)
+        for name, start_s, end_s, args in self._spans():
+            trace.slice(name, rank, PASS_THREAD, start_s, end_s, args)
         self._write_rows(trace, rank, numbers)
         for first, name, rows in (
             (SEND_THREAD, "send", self._sends),
@@ -153,8 +153,8 @@ class _Stage:
         ):
             for row, lane in rows.items():
                 start_s, end_s = self._starts[row], self._ends[row]
-                said = self._arguments(row)
-                trace.slice(name, rank, first + lane, start_s, end_s, said)
+                args = self._arguments(row)
+                trace.slice(name, rank, first + lane, start_s, end_s, args)
 
     def _write_rows(self, trace: ChromeTrace, rank: int, numbers: Arrows) -> None:
         timeline = self._timeline
@@ -169,8 +169,8 @@ class _Stage:
             start_s, end_s = self._starts[row], self._ends[row]
             if row in leads:
                 number = arrow_of[row] = numbers.next()
-                said = self._launches(leads[row])
-                trace.slice(LAUNCH, rank, thread, start_s, end_s, said, leads_to=number)
+                args = self._launches(leads[row])
+                trace.slice(LAUNCH, rank, thread, start_s, end_s, args, leads_to=number)
                 continue
             name, led_by = names[operation[row]], arrow_of.get(by)
             trace.slice(name, rank, thread, start_s, end_s, self._arguments(row), led_by=led_by)
@@ -186,9 +186,9 @@ class _Stage:
         timeline = self._timeline
         priced = timeline.operations[timeline.operation[row]]
         assert priced is not None
-        said = arguments(priced, self._ends[row] - self._starts[row])
+        args = arguments(priced, self._ends[row] - self._starts[row])
         micro_batch = int(timeline.micro_batch[row])
-        return said if micro_batch == NONE else {"micro_batch": micro_batch, **said}
+        return args if micro_batch == NONE else {"micro_batch": micro_batch, **args}
 
     def _spans(self) -> Iterator[tuple[str, float, float, dict[str, object]]]:
         """Passes, each followed by its blocks: name, start, end, arguments.
@@ -208,11 +208,11 @@ class _Stage:
         for number, inside in blocks.items():
             micro_batch, chunk = int(passes.micro_batch[number]), int(passes.chunk[number])
             name = passes.name[number]
-            said: dict[str, object] = {}
+            args: dict[str, object] = {}
             if micro_batch != NONE:
                 name = f"{name} {micro_batch}"
-                said = {"micro_batch": micro_batch, "chunk": chunk}
-            yield name, min(each[1] for each in inside), max(each[2] for each in inside), said
+                args = {"micro_batch": micro_batch, "chunk": chunk}
+            yield name, min(each[1] for each in inside), max(each[2] for each in inside), args
             for block_name, start_s, end_s in inside:
                 yield block_name, start_s, end_s, {}
 

@@ -43,7 +43,7 @@ def _group(job: Job, communicator: str, rank: int) -> tuple[int, ...]:
     try:
         return group_of(job, communicator, rank)
     except InputError:
-        # A communicator of a source that does not say whom it joins.
+        # A communicator of a source that does not name its members.
         return ()
 
 

@@ -22,7 +22,7 @@ from trainscout.commands.schemas import register_commands
 from trainscout.commands.search_plan import build_plan, check_plan
 from trainscout.completion import SETTINGS
 from trainscout.conf.build import build_question, build_recipe
-from trainscout.optimizer.options import EXECUTORS
+from trainscout.optimizer.registry import EXECUTORS
 from trainscout.simulators.predictor.question.validity import check_job
 
 MEGATRON = (
@@ -104,7 +104,8 @@ def jobs(arguments: list[str]) -> list[list[str]]:
 
 @pytest.mark.parametrize("arguments", of("optimize"), ids=" ".join)
 def test_a_search_could_start(arguments):
-    for executor, package in EXECUTORS.items():
+    for executor, entry in EXECUTORS.items():
+        package = entry.package
         if f"executor={executor}" in arguments and package and not find_spec(package):
             pytest.skip(f"needs {package}")
     if "verify=traced" in arguments and not find_spec("megatron"):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.docs.blocks import ROOT
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.optimizer.options import SAMPLERS
+from trainscout.optimizer.registry import SAMPLERS
 from trainscout.simulators.predictor.answer.flops import attention_core_flops, layer_flops
 from trainscout.simulators.predictor.question.training import Training
 

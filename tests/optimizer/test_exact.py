@@ -9,13 +9,13 @@ from tests.optimizer.fake_simulator import FAKE
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.samplers import make_sampler
+from trainscout.optimizer.samplers import SearchSpec, make_sampler
 from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.registry import get_simulator
+from trainscout.simulators.registry import SimulatorSpec, get_simulator
 
 SERIAL = ExecutorOptions("serial", 1)
 SPACE = {
@@ -170,7 +170,8 @@ def test_stopped_early_it_says_how_far_off_it_may_be():
 def test_before_anything_is_bounded_everything_is_open():
     surveyed = survey(compile_space(SPACE, question()))
     options = SearchOptions(sampler="exact", pruning=())
-    proof = make_sampler(options, surveyed, Objective(("cost",)), 0).proof.certificate()
+    asked = SearchSpec(options, surveyed, Objective(("cost",)), 0, SimulatorSpec())
+    proof = make_sampler(asked).proof.certificate()
     assert not proof.proved
     assert proof.open == proof.recipes == len(surveyed)
     assert proof.best is proof.bound is proof.gap is None

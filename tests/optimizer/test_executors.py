@@ -16,7 +16,8 @@ from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import EXECUTORS, ExecutorOptions, SearchOptions
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.registry import EXECUTORS
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -26,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def installed(name: str) -> bool:
-    package = EXECUTORS[name]
+    package = EXECUTORS[name].package
     return package is None or importlib.util.find_spec(package) is not None
 
 
@@ -253,8 +254,9 @@ class TestMemory:
 ORPHANED = """
 import os, signal
 from trainscout.optimizer.executors.loky import LokyWorkers
+from trainscout.optimizer.options import ExecutorOptions
 from tests.optimizer.test_executors import pid_of_worker
-workers = LokyWorkers()
+workers = LokyWorkers(ExecutorOptions())
 workers.start(1)
 print(workers.submit(pid_of_worker, None).result(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

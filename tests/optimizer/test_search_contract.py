@@ -8,7 +8,8 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.options import SAMPLERS, ExecutorOptions, SearchOptions
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.registry import SAMPLERS
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import why_invalid
@@ -26,7 +27,7 @@ ALL = [
     for name in SAMPLERS
     if name != "exact"
 ]
-TAKES_SEVERAL = [p for p in ALL if p.values[0] not in ("cmaes", "cma")]
+TAKES_SEVERAL = [p for p in ALL if not SAMPLERS[p.values[0]].one_objective]
 
 
 def search(sampler, *, objective="cost", executor=SERIAL, seed=0, simulator=FAKE, **changes):

@@ -11,8 +11,6 @@ from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-pytestmark = pytest.mark.alone
-
 
 def search(storage, *, resume=False, n_trials=64, stop_at=None, **changes):
     def on_progress(progress):

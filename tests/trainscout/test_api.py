@@ -90,6 +90,14 @@ def test_a_name_a_file_fields_and_a_value_are_one_question(tmp_path, small):
     assert ts.question(small.model, small.cluster, training=small.training) == small
 
 
+def test_a_gpu_of_ones_own_is_its_rates():
+    fields = dataclasses.asdict(ts.gpus["h100"]) | {"name": "ours", "architecture": "blackwell"}
+    asked = ts.question("gpt13b", "h100_64", gpu=fields, memory_bytes=10**11)
+    assert (asked.gpu.architecture.name, asked.gpu.memory_bytes) == ("blackwell", 10**11)
+    with pytest.raises(ts.InputError, match="did you mean 'hopper'"):
+        ts.question("gpt13b", "h100_64", architecture="hoper")
+
+
 def test_a_folder_of_declarations_adds_names(tmp_path, small):
     folder = tmp_path / "_mine"
     (folder / "model").mkdir(parents=True)

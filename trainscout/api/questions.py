@@ -103,7 +103,7 @@ def question(
         "framework": _value(Framework, named.frameworks, framework, default["framework"]),
     }
     for group, fields in _by_part(overrides).items():
-        parts[group] = _changed(group, parts[group], fields)
+        parts[group] = _changed(named, group, parts[group], fields)
     asked = Question(**parts)
     asked.check()
     return asked
@@ -171,7 +171,7 @@ def _machines(named: Catalogue, cluster: Any, gpu: Any) -> tuple[Cluster, Gpu]:
         return named.machines(str(cluster), None if gpu is None else str(gpu))
     declared = _value(Cluster, named.clusters, cluster)
     if gpu is not None:
-        return declared, _value(Gpu, named.gpus, gpu)
+        return declared, _value(Gpu, named.gpus, named.with_architecture(gpu))
     # A declared cluster that was changed in place still has its GPUs.
     if declared.name in named.clusters:
         return declared, named.machines(declared.name)[1]
@@ -200,7 +200,7 @@ def _by_part(overrides: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _changed(group: str, value: Any, fields: Mapping[str, Any]) -> Any:
+def _changed(named: Catalogue, group: str, value: Any, fields: Mapping[str, Any]) -> Any:
     """A part of a question with other values of some fields, given by dotted names."""
     plain = dataclasses.asdict(value)
     for name, new in fields.items():
@@ -215,7 +215,7 @@ def _changed(group: str, value: Any, fields: Mapping[str, Any]) -> Any:
         plain["sources"]["price_usd_per_hour"] = "the caller"
     if group == "model" and "moe.histogram" in fields:
         plain["moe"]["measured"] = ()
-    changed: Any = typed_value(type(value), group, plain)
+    changed: Any = typed_value(type(value), group, named.with_architecture(plain))
     return with_histogram(changed) if "moe.histogram" in fields else changed
 
 

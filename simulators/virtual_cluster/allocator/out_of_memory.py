@@ -1,4 +1,4 @@
-"""Running out of device memory, told the way PyTorch tells it."""
+"""Running out of device memory, worded as PyTorch's own error."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Shim:
         self.new_event: Callable[[], int] = library.virtual_cuda_new_event
 
     def configure(self, devices: int, listener: Listener) -> None:
-        """Number of devices of the node, and who hears of what torch's engine waits for."""
+        """Number of devices of the node, and who is notified of what torch's engine waits for."""
         callback = _LISTENER(listener)
         self._library.virtual_cuda_configure(devices, callback)
         # The library keeps only a pointer.

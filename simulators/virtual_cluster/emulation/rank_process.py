@@ -36,7 +36,7 @@ _PACKAGES = ("torch", "megatron-core", "transformers", "torchtitan", "deepspeed"
 
 @dataclass(frozen=True)
 class RankOptions:
-    """What a rank's process is told; see the launcher's options."""
+    """What a rank's process is started with; see the launcher's options."""
 
     world_size: int
     rank: int
@@ -119,8 +119,8 @@ def run_script(script: tuple[str, ...]) -> int:
     except SystemExit as leaving:
         if not leaving.code:
             return OK
-        told = f"exit code {leaving.code}" if isinstance(leaving.code, int) else leaving.code
-        print(f"the script ended: {told}", file=sys.stderr)
+        reason = f"exit code {leaving.code}" if isinstance(leaving.code, int) else leaving.code
+        print(f"the script ended: {reason}", file=sys.stderr)
         return FAILURE
     except BaseException as error:
         # The launcher's own frames are nothing the script's author can use.

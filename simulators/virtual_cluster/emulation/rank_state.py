@@ -44,8 +44,8 @@ class RankState:
 
     ``lock`` is held while an operation is answered, as torch lets other threads run meanwhile.
     ``pinned`` are the storages the script pinned: ordinary memory here, but scripts ask.
-    ``backward`` follows compiled regions through the backward pass. ``notices`` hears what torch's
-    engine waits for; ``functional`` answers functional collectives, which come through the
+    ``backward`` follows compiled regions through the backward pass. ``notices`` follows what
+    torch's engine waits for; ``functional`` answers functional collectives, which come through the
     dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
     this rank holds.
     """

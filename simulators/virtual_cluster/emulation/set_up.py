@@ -48,10 +48,10 @@ def groups_of(options: RankOptions) -> list[Group]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "set_up.trace.gz"
-        told = dataclasses.replace(options, trace=path)
+        changed = dataclasses.replace(options, trace=path)
         done = subprocess.run(
-            own_process(MODULE, told.to_json()),
-            env=told.environment(),
+            own_process(MODULE, changed.to_json()),
+            env=changed.environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,

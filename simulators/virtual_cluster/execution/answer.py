@@ -1,4 +1,4 @@
-"""What a played job says: step time, breakdowns, memory, how sure, how much was understood."""
+"""What comes of an executed job: step time, breakdowns, memory, how sure, how much understood."""
 
 from __future__ import annotations
 

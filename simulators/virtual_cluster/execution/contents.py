@@ -57,7 +57,7 @@ class Priced:
 
 
 class Contents:
-    """Numbers contents of device work as they are met: lowered operations and communication."""
+    """Numbers contents of device work as they come: lowered operations and communication."""
 
     def __init__(self) -> None:
         self._lowered: dict[int, int] = {}
@@ -86,7 +86,7 @@ class Contents:
         return len(self.items) - 1
 
     def price(self, pricer: Pricer) -> Priced:
-        """Everything met so far.
+        """Everything that has come so far.
 
         Raises:
             InputError: for a precision the GPU does not have, or a collective NCCL has not.

@@ -89,7 +89,7 @@ def report(step: TracedStep) -> RenderableType:
         Text(),
         Text(_evidence(step)),
     ]
-    parts += [Text(f"Taken for granted: {said}") for said in step.assumptions]
+    parts += [Text(f"Taken for granted: {each}") for each in step.assumptions]
     parts += [
         Text(f"Does not fit together: {each}") for each in step.mismatches[:_MOST_MISMATCHES]
     ]

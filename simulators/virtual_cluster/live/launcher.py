@@ -186,12 +186,12 @@ def _network(
 
 
 def _ranks(given: argparse.Namespace) -> tuple[int, ...]:
-    from trainscout.simulators.virtual_cluster.traces.collate import told_ranks
+    from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
 
     if given.all and given.ranks is not None:
         raise InputError("--all", given.ranks, "says something else than --ranks", "one of both")
     if given.ranks is not None:
-        return told_ranks("--ranks", given.ranks, given.world_size)
+        return parse_ranks("--ranks", given.ranks, given.world_size)
     if not given.all and given.world_size > 8:
         raise InputError("--ranks", "", "is missing for a large job", "0,8,16 or --all")
     return tuple(range(given.world_size))

@@ -272,7 +272,7 @@ def main(arguments: list[str]) -> int:
             try:
                 code = run(options, virtual, rank)
             except (EOFError, BrokenPipeError, ConnectionResetError):
-                # The simulator has gone, and has said why.
+                # The simulator has gone, and has reported why.
                 pass
             except BaseException:
                 traceback.print_exc()

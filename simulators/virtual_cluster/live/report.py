@@ -1,4 +1,4 @@
-"""What a live run tells at its end: times of every rank, what was invented, what it took."""
+"""What a live run reports at its end: times of every rank, what was invented, what it took."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traced pieces on disk: one JSON file each, named by everything but the versions it holds.
+"""Traced layers on disk: one JSON file each, named by everything but the versions it holds.
 
 Reading needs no torch. Where torch and Megatron-Core are installed, an entry that other versions
 made counts as missing; where they are not, it is taken as it is.
@@ -38,7 +38,7 @@ _SOURCES = ("emulation", "traced", "traces")
 
 @dataclass(frozen=True)
 class TracedLayer:
-    """A piece's blocks and parameters on one rank; ``versions`` maps package to version.
+    """A layer's blocks and parameters on one rank; ``versions`` maps package to version.
 
     The head's parameters include an output weight of its own.
     """
@@ -61,7 +61,7 @@ class TracedLayer:
         """Raises MalformedBlockError for what ``to_json`` does not write."""
         names = {"forward", "backward", "parameters", "versions"}
         if not isinstance(given, dict) or set(given) != names:
-            raise MalformedBlockError(f"a traced piece has {', '.join(sorted(names))}")
+            raise MalformedBlockError(f"a traced spec has {', '.join(sorted(names))}")
         counts, versions = given["parameters"], given["versions"]
         if not isinstance(counts, list) or [type(each) for each in counts] != [int, int]:
             raise MalformedBlockError("parameters are two counts")
@@ -87,7 +87,7 @@ def cache_directory() -> Path:
 
 
 def installed_versions() -> dict[str, str] | None:
-    """Versions of what pieces are traced with, None where something is not installed."""
+    """Versions of what layers are traced with, None where something is not installed."""
     try:
         return {name: importlib.metadata.version(name) for name in TRACED_PACKAGES}
     except importlib.metadata.PackageNotFoundError:
@@ -96,7 +96,7 @@ def installed_versions() -> dict[str, str] | None:
 
 @functools.cache
 def code_digest() -> str:
-    """Hash of the code that makes blocks from a piece."""
+    """Hash of the code that makes blocks from a layer."""
     digest = hashlib.sha256()
     for folder in _SOURCES:
         for path in sorted((_VIRTUAL_CLUSTER / folder).rglob("*")):
@@ -107,14 +107,14 @@ def code_digest() -> str:
 
 
 class TracedLayerCache:
-    """The directory of traced pieces; ``None`` is the user's."""
+    """The directory of traced layers; ``None`` is the user's."""
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or cache_directory()
 
-    def read(self, piece: LayerSpec) -> TracedLayer | None:
-        """The traced piece; None when there is none, or what is there cannot be used."""
-        path = self._path(piece)
+    def read(self, spec: LayerSpec) -> TracedLayer | None:
+        """The traced layer; None when there is none, or what is there cannot be used."""
+        path = self._path(spec)
         try:
             if path.stat().st_size > MOST_BYTES:
                 return None
@@ -124,7 +124,7 @@ class TracedLayerCache:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             return None
         # A digest's collision, or a file that somebody renamed.
-        if content.get("piece") != _as_json(piece):
+        if content.get("spec") != _as_json(spec):
             return None
         try:
             traced = TracedLayer.from_json(content.get("traced"))
@@ -133,16 +133,16 @@ class TracedLayerCache:
         installed = installed_versions()
         return None if installed is not None and traced.versions != installed else traced
 
-    def write(self, piece: LayerSpec, traced: TracedLayer) -> None:
+    def write(self, spec: LayerSpec, traced: TracedLayer) -> None:
         """Keep it; raises OSError when it cannot be written."""
-        content = {"format": FORMAT, "piece": _as_json(piece), "traced": traced.to_json()}
+        content = {"format": FORMAT, "spec": _as_json(spec), "traced": traced.to_json()}
         self._directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-        write_whole(self._path(piece), text)
+        write_whole(self._path(spec), text)
 
     @contextlib.contextmanager
-    def claimed(self, pieces: Iterable[LayerSpec]) -> Iterator[None]:
-        """While inside, no other process traces any of ``pieces``: it waits for them instead.
+    def claimed(self, specs: Iterable[LayerSpec]) -> Iterator[None]:
+        """While inside, no other process traces any of ``specs``: it waits for them instead.
 
         Locks are files' (``flock``), which end with their process, taken in one order.
         """
@@ -150,19 +150,19 @@ class TracedLayerCache:
 
         self._directory.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            for name in sorted({_digest(_as_json(piece)) for piece in pieces}):
+            for name in sorted({_digest(_as_json(spec)) for spec in specs}):
                 path = self._directory / f"{name}.lock"
                 lock = stack.enter_context(path.open("wb"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _path(self, piece: LayerSpec) -> Path:
-        return self._directory / f"{_digest([FORMAT, code_digest(), _as_json(piece)])}.json"
+    def _path(self, spec: LayerSpec) -> Path:
+        return self._directory / f"{_digest([FORMAT, code_digest(), _as_json(spec)])}.json"
 
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _as_json(piece: LayerSpec) -> Any:
-    return json.loads(json.dumps(piece.to_json()))
+def _as_json(spec: LayerSpec) -> Any:
+    return json.loads(json.dumps(spec.to_json()))

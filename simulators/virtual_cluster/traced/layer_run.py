@@ -1,4 +1,4 @@
-"""One piece on the emulated device: a forward and a backward pass, recorded event by event.
+"""One layer on the emulated device: a forward and a backward pass, recorded event by event.
 
 Imported only where the emulator runs.
 """
@@ -39,16 +39,16 @@ class _Origin(torch.autograd.Function):
         return None, None
 
 
-def record(piece: LayerSpec, events: EventList) -> tuple[Recording, LocalParameters]:
-    """Both passes of a piece, after a first round that leaves caches and buffers made.
+def record(spec: LayerSpec, events: EventList) -> tuple[Recording, LocalParameters]:
+    """Both passes of a layer, after a first round that leaves caches and buffers made.
 
     Raises:
         ValueError, AssertionError: where Megatron-Core refuses the configuration.
     """
-    megatron_job.join_ranks(piece)
+    megatron_job.join_ranks(spec)
     groups = [event for event in events.events if isinstance(event, Group)]
-    config = megatron_job.transformer_config(piece)
-    run = _Run(piece, config)
+    config = megatron_job.transformer_config(spec)
+    run = _Run(spec, config)
     with watching_modules(events):
         run.both_passes(events)
         before = live_storages(events.events)
@@ -56,7 +56,7 @@ def record(piece: LayerSpec, events: EventList) -> tuple[Recording, LocalParamet
         start, given_up = run.both_passes(events)
     everything = list(events.events)
     recording = Recording(
-        name=piece.kind,
+        name=spec.kind,
         before=before,
         forward=everything[:start],
         between=everything[start:given_up],
@@ -69,22 +69,22 @@ def record(piece: LayerSpec, events: EventList) -> tuple[Recording, LocalParamet
 
 
 class _Run:
-    def __init__(self, piece: LayerSpec, config: TransformerConfig) -> None:
-        self.piece = piece
+    def __init__(self, spec: LayerSpec, config: TransformerConfig) -> None:
+        self.spec = spec
         self.config = config
-        layers = [] if piece.kind in (EMBEDDING, HEAD) else [piece.kind == MOE_LAYER]
+        layers = [] if spec.kind in (EMBEDDING, HEAD) else [spec.kind == MOE_LAYER]
         self.model = megatron_job.gpt_model(
-            piece,
+            spec,
             config,
             layers,
-            pre_process=piece.kind == EMBEDDING,
-            post_process=piece.kind == HEAD,
+            pre_process=spec.kind == EMBEDDING,
+            post_process=spec.kind == HEAD,
         )
         # As Megatron converts it, without its wrapper, which also converts what enters and leaves
         # a pipeline.
         Float16Module(config, self.model.cuda())
-        self.whole = megatron_job.replicated(piece, config, self.model)
-        self.tokens = megatron_job.token_tensors(piece)
+        self.whole = megatron_job.replicated(spec, config, self.model)
+        self.tokens = megatron_job.token_tensors(spec)
         self.seed = torch.empty(1, dtype=config.params_dtype, device="cuda", requires_grad=True)
         self.output_bytes = 0
 
@@ -102,7 +102,7 @@ class _Run:
         self.model.decoder.input_tensor = None
         self.output_bytes = output.untyped_storage().nbytes()
         complete = len(events.events)
-        if self.piece.kind == HEAD:
+        if self.spec.kind == HEAD:
             with self.whole.no_sync():
                 output.backward()
             return complete, complete
@@ -115,16 +115,16 @@ class _Run:
         return complete, given_up
 
     def _forward(self) -> torch.Tensor:
-        piece, tokens = self.piece, self.tokens
-        if piece.model.moe is not None:
+        spec, tokens = self.spec, self.tokens
+        if spec.model.moe is not None:
             # What the schedule sets for every micro-batch (``forward_step_calc_loss``).
             MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1, device="cuda"))
-        if piece.kind == EMBEDDING:
+        if spec.kind == EMBEDDING:
             return self.whole(tokens["tokens"], tokens["position_ids"], None)
-        local = piece.sequence_length // piece.cp // (piece.tp if piece.sp else 1)
-        shape = (local, piece.micro_batch, piece.model.hidden_size)
+        local = spec.sequence_length // spec.cp // (spec.tp if spec.sp else 1)
+        shape = (local, spec.micro_batch, spec.model.hidden_size)
         self.model.set_input_tensor(_Origin.apply(self.seed, shape))
-        if piece.kind != HEAD:
+        if spec.kind != HEAD:
             return self.whole(None, None, None)
         losses = self.whole(None, tokens["position_ids"], None, labels=tokens["labels"])
         loss, _, _ = megatron_job.masked_loss(tokens["loss_mask"], losses)

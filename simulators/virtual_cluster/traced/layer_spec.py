@@ -1,7 +1,7 @@
-"""Pieces of a model that are traced once each: an end of it, or one layer under one recomputation.
+"""What of a model is traced once each: a layer under one recomputation, the embedding, the head.
 
-A piece holds everything its trace depends on and nothing else, so that jobs share what they can:
-no layer count, no pipeline, no replicas, no cluster.
+A layer's spec holds everything its trace depends on and nothing else, so that jobs share what they
+can: no layer count, no pipeline, no replicas, no cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MO
 from trainscout.simulators.virtual_cluster.traced.job_file import read_model
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"
-# No piece but a pipeline stage's rank, which is traced whole.
+# Not one layer but a pipeline stage's rank, which is traced whole.
 WHOLE = "whole"
 # How Megatron-Core builds its layers: of Transformer Engine's modules, or of its own with Apex.
 TRANSFORMER_ENGINE, LOCAL = "transformer_engine", "local"
@@ -46,9 +46,9 @@ _PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8")
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One piece and how it is sharded.
+    """One layer, or the embedding or head, and how it is sharded.
 
-    ``model`` is stripped of what the piece does not read. ``sequence_length`` is the whole
+    ``model`` is stripped of what the layer does not read. ``sequence_length`` is the whole
     sequence's, ``micro_batch`` the number of sequences. ``modules`` is empty unless ``recompute``
     is ``selective``. The GPU's generation decides which kernels Transformer Engine takes.
     """
@@ -75,7 +75,7 @@ class LayerSpec:
 
     @property
     def world_size(self) -> int:
-        """The fewest ranks that hold every group of the piece."""
+        """The fewest ranks that hold every group of the layer."""
         return math.lcm(self.tp * self.cp, self.etp * self.ep)
 
     def to_json(self) -> dict[str, Any]:
@@ -83,12 +83,12 @@ class LayerSpec:
 
     @staticmethod
     def from_json(given: dict[str, Any]) -> LayerSpec:
-        """The piece that ``to_json`` wrote; raises TypeError for other fields."""
+        """The layer that ``to_json`` wrote; raises TypeError for other fields."""
         return LayerSpec(**{**given, "model": read_model(given["model"])})
 
 
 def check_traceable(job: Job) -> None:
-    """Refuse a valid job that is not Megatron-Core's, or that tracing cannot tell apart.
+    """Refuse a valid job that is not Megatron-Core's, or that tracing cannot distinguish.
 
     Raises:
         InputError: naming the field.
@@ -150,18 +150,18 @@ def head_layer(job: Job) -> LayerSpec:
 
 def transformer_layer(job: Job, *, is_moe: bool, recompute: str) -> LayerSpec:
     """One layer under ``recompute``, which may be none where the recipe recomputes others."""
-    piece = _piece(job, MOE_LAYER if is_moe else LAYER)
-    moe = piece.model.moe if is_moe else None
-    model = replace(piece.model, vocab_size=1, sequence_length=piece.sequence_length, moe=moe)
+    spec = _spec(job, MOE_LAYER if is_moe else LAYER)
+    moe = spec.model.moe if is_moe else None
+    model = replace(spec.model, vocab_size=1, sequence_length=spec.sequence_length, moe=moe)
     if model.moe is not None:
         model = replace(model, moe=replace(model.moe, num_dense_layers=0, layer_period=1))
     modules = _modules(job) if recompute == "selective" else ""
-    piece = replace(piece, model=model, recompute=recompute, modules=modules)
-    return piece if is_moe else replace(piece, ep=1, etp=piece.tp)
+    spec = replace(spec, model=model, recompute=recompute, modules=modules)
+    return spec if is_moe else replace(spec, ep=1, etp=spec.tp)
 
 
 def layer_specs_of(job: Job) -> tuple[LayerSpec, ...]:
-    """Every piece that the job's workload is put together from, without repeats.
+    """Every layer that the job's workload is put together from, without repeats.
 
     Raises:
         InputError: for a job that is not traceable.
@@ -183,20 +183,20 @@ def layer_specs_of(job: Job) -> tuple[LayerSpec, ...]:
 def whole_model(job: Job) -> LayerSpec:
     """The whole model, as every rank of the job is configured."""
     recompute = job.recipe.recompute
-    return replace(_piece(job, WHOLE), model=job.model, recompute=recompute, modules=_modules(job))
+    return replace(_spec(job, WHOLE), model=job.model, recompute=recompute, modules=_modules(job))
 
 
 def _end(job: Job, kind: str) -> LayerSpec:
-    piece = _piece(job, kind)
-    model = replace(piece.model, moe=None, mla=None)
+    spec = _spec(job, kind)
+    model = replace(spec.model, moe=None, mla=None)
     if model.head_dim is None and model.hidden_size % model.num_heads:
         model = replace(model, head_dim=1)
-    return replace(piece, model=model, ep=1, etp=piece.tp)
+    return replace(spec, model=model, ep=1, etp=spec.tp)
 
 
-def _piece(job: Job, kind: str) -> LayerSpec:
+def _spec(job: Job, kind: str) -> LayerSpec:
     recipe, framework = job.recipe, job.framework
-    # The vocabulary's padding depends on tp, which the piece has; layers and names do not matter.
+    # The vocabulary's padding depends on tp, which is in the spec; layers and names do not matter.
     model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0)
     return LayerSpec(
         kind=kind,

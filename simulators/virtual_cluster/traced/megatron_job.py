@@ -30,7 +30,7 @@ FP8_RECIPES = {"fp8": "delayed", "fp8_current": "tensorwise", "mxfp8": "mxfp8"}
 SEED = 1234
 
 
-def join_ranks(piece: LayerSpec, **pipeline: Any) -> None:
+def join_ranks(spec: LayerSpec, **pipeline: Any) -> None:
     """Join the job that torchrun's environment describes, and make Megatron's groups.
 
     ``pipeline``: further arguments of ``initialize_model_parallel``.
@@ -38,40 +38,40 @@ def join_ranks(piece: LayerSpec, **pipeline: Any) -> None:
     parallel_state.destroy_model_parallel()
     torch.distributed.init_process_group("nccl")
     parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=piece.tp,
-        context_parallel_size=piece.cp,
-        expert_model_parallel_size=piece.ep,
-        expert_tensor_parallel_size=piece.etp,
+        tensor_model_parallel_size=spec.tp,
+        context_parallel_size=spec.cp,
+        expert_model_parallel_size=spec.ep,
+        expert_tensor_parallel_size=spec.etp,
         create_gloo_process_groups=False,
         **pipeline,
     )
     model_parallel_cuda_manual_seed(SEED)
 
 
-def transformer_config(piece: LayerSpec, **overrides: Any) -> TransformerConfig:
-    """The configuration of a piece; ``overrides`` are fields of it."""
-    model = piece.model
+def transformer_config(spec: LayerSpec, **overrides: Any) -> TransformerConfig:
+    """The configuration of a layer; ``overrides`` are fields of it."""
+    model = spec.model
     settings = {
         **_shape(model),
-        **_precision(piece),
-        **_experts(piece),
-        **_recompute(piece),
-        "tensor_model_parallel_size": piece.tp,
-        "context_parallel_size": piece.cp,
-        "cp_comm_type": piece.cp_comm_type,
-        "expert_model_parallel_size": piece.ep,
-        "expert_tensor_parallel_size": piece.etp,
-        "sequence_parallel": piece.sp,
+        **_precision(spec),
+        **_experts(spec),
+        **_recompute(spec),
+        "tensor_model_parallel_size": spec.tp,
+        "context_parallel_size": spec.cp,
+        "cp_comm_type": spec.cp_comm_type,
+        "expert_model_parallel_size": spec.ep,
+        "expert_tensor_parallel_size": spec.etp,
+        "sequence_parallel": spec.sp,
         "hidden_dropout": DROPOUT if model.dropout else 0.0,
         "attention_dropout": DROPOUT if model.dropout else 0.0,
         # Nobody reads what weights hold, so they are not filled.
         "perform_initialization": False,
-        "gradient_accumulation_fusion": piece.fused_wgrad,
+        "gradient_accumulation_fusion": spec.fused_wgrad,
         "bias_activation_fusion": model.gated_mlp or model.linear_bias,
         "bias_dropout_fusion": True,
         "masked_softmax_fusion": True,
         "persist_layer_norm": True,
-        "apply_rope_fusion": _rotates_fused(piece),
+        "apply_rope_fusion": _rotates_fused(spec),
         "deallocate_pipeline_outputs": True,
         **overrides,
     }
@@ -89,10 +89,10 @@ def transformer_config(piece: LayerSpec, **overrides: Any) -> TransformerConfig:
     )
 
 
-def _rotates_fused(piece: LayerSpec) -> bool:
+def _rotates_fused(spec: LayerSpec) -> bool:
     """Whether Transformer Engine's kernel applies rotary positions (Megatron-LM's default)."""
-    rotates = piece.model.position == "rope" and piece.model.mla is None
-    return rotates and piece.implementation == TRANSFORMER_ENGINE
+    rotates = spec.model.position == "rope" and spec.model.mla is None
+    return rotates and spec.implementation == TRANSFORMER_ENGINE
 
 
 def _shape(model: Model) -> dict[str, Any]:
@@ -113,21 +113,21 @@ def _shape(model: Model) -> dict[str, Any]:
     }
 
 
-def _precision(piece: LayerSpec) -> dict[str, Any]:
-    half = torch.float16 if piece.precision == "fp16" else torch.bfloat16
+def _precision(spec: LayerSpec) -> dict[str, Any]:
+    half = torch.float16 if spec.precision == "fp16" else torch.bfloat16
     settings: dict[str, Any] = {
         "params_dtype": half,
         "pipeline_dtype": half,
         "fp16": half == torch.float16,
         "bf16": half == torch.bfloat16,
     }
-    if piece.precision in FP8_RECIPES:
-        settings |= {"fp8": "hybrid", "fp8_recipe": FP8_RECIPES[piece.precision]}
+    if spec.precision in FP8_RECIPES:
+        settings |= {"fp8": "hybrid", "fp8_recipe": FP8_RECIPES[spec.precision]}
     return settings
 
 
-def _experts(piece: LayerSpec) -> dict[str, Any]:
-    moe = piece.model.moe
+def _experts(spec: LayerSpec) -> dict[str, Any]:
+    moe = spec.model.moe
     if moe is None:
         return {}
     return {
@@ -138,43 +138,43 @@ def _experts(piece: LayerSpec) -> dict[str, Any]:
         "moe_shared_expert_intermediate_size": moe.shared_ffn_hidden_size or None,
         "moe_token_dispatcher_type": moe.dispatcher,
         "moe_grouped_gemm": True,
-        "moe_permute_fusion": piece.implementation == TRANSFORMER_ENGINE,
-        "moe_router_fusion": piece.fused_router,
+        "moe_permute_fusion": spec.implementation == TRANSFORMER_ENGINE,
+        "moe_router_fusion": spec.fused_router,
         "moe_aux_loss_coeff": AUXILIARY_LOSS,
         "moe_expert_capacity_factor": moe.capacity_factor,
         "moe_pad_expert_input_to_capacity": moe.capacity_factor is not None,
     }
 
 
-def _recompute(piece: LayerSpec) -> dict[str, Any]:
-    if piece.recompute == "none":
+def _recompute(spec: LayerSpec) -> dict[str, Any]:
+    if spec.recompute == "none":
         return {}
-    if piece.recompute == "selective":
-        modules = piece.modules.split("+")
+    if spec.recompute == "selective":
+        modules = spec.modules.split("+")
         return {"recompute_granularity": "selective", "recompute_modules": modules}
     return {
         "recompute_granularity": "full",
         "recompute_method": "block",
-        "recompute_num_layers": piece.model.num_layers,
+        "recompute_num_layers": spec.model.num_layers,
     }
 
 
-def layer_spec(piece: LayerSpec, config: TransformerConfig, *, is_moe: bool) -> Any:
+def module_spec(spec: LayerSpec, config: TransformerConfig, *, is_moe: bool) -> Any:
     """Megatron-Core's own spec of one layer."""
     shared = {
         "num_experts": config.num_moe_experts if is_moe else None,
         "moe_grouped_gemm": config.moe_grouped_gemm,
         "qk_layernorm": config.qk_layernorm,
-        "multi_latent_attention": piece.model.mla is not None,
+        "multi_latent_attention": spec.model.mla is not None,
     }
-    if piece.implementation == TRANSFORMER_ENGINE:
+    if spec.implementation == TRANSFORMER_ENGINE:
         return get_gpt_layer_with_transformer_engine_spec(**shared)
     return get_gpt_layer_local_spec(normalization=config.normalization, **shared)
 
 
-def final_norm(piece: LayerSpec) -> Any:
+def final_norm(spec: LayerSpec) -> Any:
     """The norm after the last layer, as Megatron-Core's block specs choose it."""
-    if piece.implementation == TRANSFORMER_ENGINE:
+    if spec.implementation == TRANSFORMER_ENGINE:
         from megatron.core.extensions.transformer_engine import TENorm
 
         return TENorm
@@ -184,22 +184,22 @@ def final_norm(piece: LayerSpec) -> Any:
 
 
 def gpt_model(
-    piece: LayerSpec, config: TransformerConfig, layers: list[bool], **options: Any
+    spec: LayerSpec, config: TransformerConfig, layers: list[bool], **options: Any
 ) -> GPTModel:
     """A GPT model, or a stage of one, of a layer for each of ``layers``: whether it has experts.
 
     ``options``: further arguments of ``GPTModel``.
     """
-    model = piece.model
+    model = spec.model
     learned = model.position == "learned"
-    spec = TransformerBlockSubmodules(
-        layer_specs=[layer_spec(piece, config, is_moe=is_moe) for is_moe in layers],
-        layer_norm=final_norm(piece),
+    submodules = TransformerBlockSubmodules(
+        layer_specs=[module_spec(spec, config, is_moe=is_moe) for is_moe in layers],
+        layer_norm=final_norm(spec),
     )
     return GPTModel(
         config=config,
-        transformer_layer_spec=spec,
-        vocab_size=model.padded_vocab_size(piece.tp),
+        transformer_layer_spec=submodules,
+        vocab_size=model.padded_vocab_size(spec.tp),
         max_sequence_length=model.sequence_length,
         position_embedding_type="learned_absolute" if learned else model.position,
         **options,
@@ -207,7 +207,7 @@ def gpt_model(
 
 
 def replicated(
-    piece: LayerSpec,
+    spec: LayerSpec,
     config: TransformerConfig,
     module: torch.nn.Module,
     *,
@@ -218,13 +218,13 @@ def replicated(
 
     ``later``: it is not the first chunk of its rank; ``options``: fields of the DDP configuration.
     """
-    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=piece.accumulate_grads_fp32, **options)
+    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=spec.accumulate_grads_fp32, **options)
     return DistributedDataParallel(config, ddp, module, disable_bucketing=later)
 
 
-def token_tensors(piece: LayerSpec) -> dict[str, torch.Tensor]:
+def token_tensors(spec: LayerSpec) -> dict[str, torch.Tensor]:
     """Tokens, positions, labels and loss mask of one micro-batch on this rank's device."""
-    shape = (piece.micro_batch, piece.sequence_length // piece.cp)
+    shape = (spec.micro_batch, spec.sequence_length // spec.cp)
     return {
         "tokens": torch.zeros(shape, dtype=torch.int64, device="cuda"),
         "position_ids": torch.zeros(shape, dtype=torch.int64, device="cuda"),

@@ -1,7 +1,7 @@
-"""Traces pieces of models on an emulated GPU: ``traced.recorder``.
+"""Traces layers of models on an emulated GPU, by their specs: ``traced.recorder``.
 
-Standard input holds the GPU on its first line and a piece on each that follows
-(``LayerSpec.to_json``). Every piece is answered with a line: ``{"traced": ...}``, or
+Standard input holds the GPU on its first line and a layer on each that follows
+(``LayerSpec.to_json``). Every layer is answered with a line: ``{"traced": ...}``, or
 ``{"failed": reason}`` where Megatron-Core does not run it so.
 """
 
@@ -22,7 +22,7 @@ from trainscout.simulators.virtual_cluster.traced.event_list import EventList
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
 from trainscout.simulators.virtual_cluster.traced.trace_to_blocks import blocks_of
 
-# No piece alone runs out of memory: whether all of them fit is the replay's to say.
+# No layer alone runs out of memory: whether all of them fit is the replay's to say.
 MEMORY_BYTES = 2**50
 
 
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 class LayerTracer:
-    """The one that makes this process an emulated rank; for all pieces of one GPU."""
+    """The one that makes this process an emulated rank; for all layers of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._traced = False
@@ -45,32 +45,32 @@ class LayerTracer:
 
         install_vendor()
 
-    def answer(self, piece: LayerSpec) -> dict[str, Any]:
-        """The piece's trace, or why there is none, as it is sent."""
+    def answer(self, spec: LayerSpec) -> dict[str, Any]:
+        """The layer's trace, or why there is none, as it is sent."""
         try:
-            return {"traced": self.trace(piece).to_json()}
-        except Exception as error:  # one piece that Megatron refuses must not cost the others
+            return {"traced": self.trace(spec).to_json()}
+        except Exception as error:  # one layer that Megatron refuses must not cost the others
             traceback.print_exc()
             return {"failed": f"{type(error).__name__}: {error}"}
 
     def restart(self, world_size: int) -> EventList:
         """Become the first of so many ranks; what it does from now on."""
-        # The last piece's modules go in cycles: what they hold must be gone before this one.
+        # The last layer's modules go in cycles: what they hold must be gone before this one.
         gc.collect()
         events = EventList()
         self._rank.restart(events, world_size=world_size, rank=0)
         return events
 
-    def trace(self, piece: LayerSpec) -> TracedLayer:
-        """Trace one piece; raises what Megatron-Core raises."""
+    def trace(self, spec: LayerSpec) -> TracedLayer:
+        """Trace one layer; raises what Megatron-Core raises."""
         from trainscout.simulators.virtual_cluster.traced.layer_run import record
 
         if not self._traced:
             # Modules and functions stay: no collection need look at them again.
             gc.freeze()
             self._traced = True
-        events = self.restart(piece.world_size)
-        recording, parameters = record(piece, events)
+        events = self.restart(spec.world_size)
+        recording, parameters = record(spec, events)
         versions = installed_versions()
         assert versions is not None
         return TracedLayer(*blocks_of(recording), parameters, versions)

@@ -56,27 +56,27 @@ class TracedSimulator(ReplaySimulator):
         Raises:
             InputError: when something is missing that cannot be traced here.
         """
-        pieces: dict[Gpu, dict[LayerSpec, None]] = {}
+        specs: dict[Gpu, dict[LayerSpec, None]] = {}
         for job in jobs:
             try:
-                pieces.setdefault(job.gpu, {}).update(dict.fromkeys(layer_specs_of(job)))
+                specs.setdefault(job.gpu, {}).update(dict.fromkeys(layer_specs_of(job)))
             except InputError:
                 continue
-        for gpu, needed in pieces.items():
+        for gpu, needed in specs.items():
             self._find(tuple(needed), gpu)
 
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``ReplaySimulator``'s, saying what was traced."""
         check_traceable(job)
         prediction = super().without_error_bar(job)
-        said = f"layers as Megatron-Core {self._version(job)} runs them, traced"
+        assumed = f"layers as Megatron-Core {self._version(job)} runs them, traced"
         if job.recipe.tp_comm_overlap:
-            said += "; userbuffers, which no trace shows, as in the built-in workload"
+            assumed += "; userbuffers, which no trace shows, as in the built-in workload"
         if prediction.breakdown_s.get(HOST, 0.0) > LAUNCH_BOUND * prediction.step_time_s:
-            said += (
+            assumed += (
                 "; the host's time per launch was fitted to the built-in layers' fewer launches"
             )
-        return replace(prediction, assumptions=(*prediction.assumptions, said))
+        return replace(prediction, assumptions=(*prediction.assumptions, assumed))
 
     def workload(self, job: Job) -> Workload:
         """The job's blocks, traced where the cache has none.
@@ -84,19 +84,19 @@ class TracedSimulator(ReplaySimulator):
         Raises:
             InputError: for a job that cannot be traced, here or at all.
         """
-        pieces = layer_specs_of(job)
-        self._find(pieces, job.gpu)
+        specs = layer_specs_of(job)
+        self._find(specs, job.gpu)
         found: dict[LayerSpec, TracedLayer] = {}
-        for piece in pieces:
-            traced = self._known[piece]
+        for spec in specs:
+            traced = self._known[spec]
             if isinstance(traced, Refused):
-                problem = f"Megatron-Core does not run this {piece.kind}: {traced.reason}"
-                raise InputError("recipe", _words(piece), problem)
-            found[piece] = traced
+                problem = f"Megatron-Core does not run this {spec.kind}: {traced.reason}"
+                raise InputError("recipe", _format_spec(spec), problem)
+            found[spec] = traced
         return traced_workload(job, found)
 
-    def _find(self, pieces: tuple[LayerSpec, ...], gpu: Gpu) -> None:
-        missing = [piece for piece in pieces if piece not in self._known]
+    def _find(self, specs: tuple[LayerSpec, ...], gpu: Gpu) -> None:
+        missing = [spec for spec in specs if spec not in self._known]
         if missing:
             self._known |= traced_layers(missing, gpu, self._cache)
 
@@ -105,8 +105,8 @@ class TracedSimulator(ReplaySimulator):
         return traced.versions["megatron-core"] if isinstance(traced, TracedLayer) else ""
 
 
-def _words(piece: LayerSpec) -> str:
+def _format_spec(spec: LayerSpec) -> str:
     return (
-        f"tp={piece.tp} cp={piece.cp} ep={piece.ep} sp={piece.sp} recompute={piece.recompute} "
-        f"precision={piece.precision}"
+        f"tp={spec.tp} cp={spec.cp} ep={spec.ep} sp={spec.sp} recompute={spec.recompute} "
+        f"precision={spec.precision}"
     )

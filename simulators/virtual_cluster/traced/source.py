@@ -1,7 +1,7 @@
 """The traced workload source: as ``workload.megatron``, with traced blocks in place of built ones.
 
 Schedules, gradient and parameter communication and the end of a step are the built-in source's,
-for the parameters that the traced pieces have.
+for the parameters that the traced layers have.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from trainscout.simulators.virtual_cluster.traced.userbuffers import beside_prod
 
 
 def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Workload:
-    """One training step of a valid job out of its pieces (``layer_specs_of``)."""
+    """One training step of a valid job out of its layers (``layer_specs_of``)."""
     known: dict[LayerSpec, Run] = {}
 
-    def run(piece: LayerSpec, count: int = 1) -> Run:
-        if piece not in known:
-            found = traced[piece]
-            known[piece] = Run(
+    def run(spec: LayerSpec, count: int = 1) -> Run:
+        if spec not in known:
+            found = traced[spec]
+            known[spec] = Run(
                 _as_declared(found.forward, job),
                 _as_declared(found.backward, job),
                 1,
                 found.parameters,
             )
-        return replace(known[piece], count=count)
+        return replace(known[spec], count=count)
 
     def chunk(shape: ChunkShape) -> Chunk:
         runs = [run(embedding_layer(job))] if shape.first else []

@@ -1,7 +1,7 @@
-"""What one piece of a model does in one pass, from the events of its trace: a block.
+"""What one layer of a model does in one pass, from the events of its trace: a block.
 
-Memory follows the built-in blocks' convention: a piece's activations hold its input where its
-backward pass needs it, and never its output, which the next piece counts.
+Memory follows the built-in blocks' convention: a layer's activations hold its input where its
+backward pass needs it, and never its output, which the next layer counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FUSED = "fused"
 
 @dataclass(frozen=True)
 class Recording:
-    """A piece's two passes as recorded.
+    """A layer's two passes as recorded.
 
     ``forward`` begins before the input is made and ends when only what autograd keeps, and the
     output, is alive; ``between`` gives the output up and makes its gradient; ``backward`` follows.
@@ -147,7 +147,7 @@ def _check_remembered(events: Sequence[Event], recorded: Recording) -> None:
 
 
 class _Memory:
-    """Bytes of storages that came into being since the piece began, as events pass."""
+    """Bytes of storages that came into being since the layer began, as events pass."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Has missing pieces traced by processes that emulate a GPU, and keeps what they answer."""
+"""Has missing layers traced by processes that emulate a GPU, and keeps what they answer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trainscout.simulators.virtual_cluster.traced.cache import (
 )
 from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec
 
-# A process costs as much to start as this many pieces to trace (5 s against 0.2 s each).
-PIECES_PER_PROCESS = 24
+# A process costs as much to start as this many layers to trace (5 s against 0.2 s each).
+LAYERS_PER_PROCESS = 24
 # What a tracing process may come to hold.
 PROCESS_BYTES = 10**9
 
 
 def check_traces_possible() -> None:
-    """Refuse where pieces can neither be traced nor read.
+    """Refuse where layers can neither be traced nor read.
 
     Raises:
         InputError: naming what to install.
@@ -63,44 +63,44 @@ def _is_installed(module: str) -> bool:
 
 @dataclass(frozen=True)
 class Refused:
-    """A piece that Megatron-Core does not run as configured, and what it said."""
+    """A layer that Megatron-Core does not run as configured, and its error."""
 
     reason: str
 
 
 def traced_layers(
-    pieces: Sequence[LayerSpec], gpu: Gpu, cache: TracedLayerCache
+    specs: Sequence[LayerSpec], gpu: Gpu, cache: TracedLayerCache
 ) -> dict[LayerSpec, TracedLayer | Refused]:
-    """Every piece, from the cache or traced now; processes that need the same one share it.
+    """Every layer, from the cache or traced now; processes that need the same one share it.
 
-    ``gpu`` is the one that pieces are of.
+    ``gpu`` is the one that layers are of.
 
     Raises:
         InputError: when something is missing that cannot be traced here.
         RuntimeError: when a tracing process ends early.
     """
-    found: dict[LayerSpec, TracedLayer | Refused | None] = {p: cache.read(p) for p in pieces}
-    missing = [piece for piece, traced in found.items() if traced is None]
+    found: dict[LayerSpec, TracedLayer | Refused | None] = {p: cache.read(p) for p in specs}
+    missing = [spec for spec, traced in found.items() if traced is None]
     if missing:
         check_installed()
         with cache.claimed(missing):
             # Another process may have traced them while this one waited.
-            found |= {piece: cache.read(piece) for piece in missing}
-            missing = [piece for piece in missing if found[piece] is None]
-            for piece, answer in _trace(missing, gpu):
+            found |= {spec: cache.read(spec) for spec in missing}
+            missing = [spec for spec in missing if found[spec] is None]
+            for spec, answer in _trace(missing, gpu):
                 if isinstance(answer, TracedLayer):
-                    cache.write(piece, answer)
-                found[piece] = answer
-    return {piece: answer for piece, answer in found.items() if answer is not None}
+                    cache.write(spec, answer)
+                found[spec] = answer
+    return {spec: answer for spec, answer in found.items() if answer is not None}
 
 
 def _trace(
-    pieces: Sequence[LayerSpec], gpu: Gpu
+    specs: Sequence[LayerSpec], gpu: Gpu
 ) -> Iterator[tuple[LayerSpec, TracedLayer | Refused]]:
-    if not pieces:
+    if not specs:
         return
     # Equal layouts one after another: groups are made anew when the layout changes.
-    ordered = sorted(pieces, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
+    ordered = sorted(specs, key=lambda p: (p.world_size, p.tp, p.cp, p.ep, p.etp, repr(p)))
     count = _processes(len(ordered))
     size = -(-len(ordered) // count)
     shares = [ordered[first : first + size] for first in range(0, len(ordered), size)]
@@ -109,10 +109,10 @@ def _trace(
             yield from answers
 
 
-def _processes(pieces: int) -> int:
+def _processes(specs: int) -> int:
     """No more than there are cores and memory for, nor than pay for their start."""
     affordable = _free_bytes() // PROCESS_BYTES
-    return max(1, min(os.cpu_count() or 1, affordable, -(-pieces // PIECES_PER_PROCESS)))
+    return max(1, min(os.cpu_count() or 1, affordable, -(-specs // LAYERS_PER_PROCESS)))
 
 
 def _free_bytes() -> int:
@@ -123,14 +123,14 @@ def _free_bytes() -> int:
 
 
 def _trace_share(
-    gpu: Gpu, pieces: Sequence[LayerSpec]
+    gpu: Gpu, specs: Sequence[LayerSpec]
 ) -> list[tuple[LayerSpec, TracedLayer | Refused]]:
-    """Trace pieces in one process of their own."""
-    questions = [piece.to_json() for piece in pieces]
+    """Trace layers in one process of their own."""
+    questions = [spec.to_json() for spec in specs]
     answers = ask(
         "trainscout.simulators.virtual_cluster.traced.recorder", dataclasses.asdict(gpu), questions
     )
-    return [(piece, _read(answer)) for piece, answer in zip(pieces, answers, strict=True)]
+    return [(spec, _read(answer)) for spec, answer in zip(specs, answers, strict=True)]
 
 
 def _read(answer: dict[str, Any]) -> TracedLayer | Refused:

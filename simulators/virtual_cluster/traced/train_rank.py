@@ -40,16 +40,16 @@ def train(job: Job, micro_batches: Sequence[int]) -> int:
 
     Returns the bytes of this rank's parameters.
     """
-    piece, recipe = whole_model(job), job.recipe
+    spec, recipe = whole_model(job), job.recipe
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     megatron_job.join_ranks(
-        piece,
+        spec,
         pipeline_model_parallel_size=recipe.pp,
         virtual_pipeline_model_parallel_size=recipe.vpp if recipe.vpp > 1 else None,
         order="tp-cp-ep-pp-dp" if recipe.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
     )
-    config = megatron_job.transformer_config(piece, **_pipeline(job))
-    chunks = _chunks(job, piece, config)
+    config = megatron_job.transformer_config(spec, **_pipeline(job))
+    chunks = _chunks(job, spec, config)
     optimizer = _optimizer(job, config, chunks)
     _connect(config, chunks, optimizer)
     gather = config.param_sync_func
@@ -58,7 +58,7 @@ def train(job: Job, micro_batches: Sequence[int]) -> int:
         config.param_sync_func = None
         for chunk in chunks:
             chunk.disable_forward_pre_hook(param_sync=False)
-    data: Any = [_micro_batches(piece) for _ in chunks]
+    data: Any = [_micro_batches(spec) for _ in chunks]
     run = get_forward_backward_func()
     for step, count in enumerate(micro_batches):
         for chunk in chunks:
@@ -106,16 +106,14 @@ def _stage(job: Job) -> int:
     return int(torch.distributed.get_rank() // apart % stages)
 
 
-def _chunks(
-    job: Job, piece: LayerSpec, config: TransformerConfig
-) -> list[DistributedDataParallel]:
+def _chunks(job: Job, spec: LayerSpec, config: TransformerConfig) -> list[DistributedDataParallel]:
     """The model chunks of this rank's stage."""
     recipe, model = job.recipe, job.model
     stage = _stage(job)
     chunks = []
     for index, (start, stop) in enumerate(layers_by_stage(job)[stage]):
         built = megatron_job.gpt_model(
-            piece,
+            spec,
             config,
             [model.is_moe_layer(layer) for layer in range(start, stop)],
             pre_process=stage == 0 and index == 0,
@@ -125,7 +123,7 @@ def _chunks(
         )
         chunks.append(
             megatron_job.replicated(
-                piece,
+                spec,
                 config,
                 Float16Module(config, built.cuda(torch.cuda.current_device())),
                 later=index > 0,
@@ -177,9 +175,9 @@ def _connect(
         config.param_sync_func = gather[0] if one else gather
 
 
-def _micro_batches(piece: LayerSpec) -> Iterator[dict[str, torch.Tensor]]:
+def _micro_batches(spec: LayerSpec) -> Iterator[dict[str, torch.Tensor]]:
     while True:
-        yield megatron_job.token_tensors(piece)
+        yield megatron_job.token_tensors(spec)
 
 
 def _forward_step(data: Iterator[dict[str, torch.Tensor]], model: Any) -> tuple[torch.Tensor, Any]:

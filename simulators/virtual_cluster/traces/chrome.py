@@ -100,7 +100,7 @@ class ChromeTrace:
 
     def arrow(self, number: int, ends: list[tuple[int, int, float]]) -> None:
         """An arrow from the first through all others of ``ends``: (pid, tid, a time within the
-        slice that it begins or ends at). ``number`` tells arrows apart."""
+        slice that it begins or ends at). ``number`` distinguishes arrows."""
         phases = ["s"] + ["t"] * (len(ends) - 2) + ["f"]
         for phase, (pid, tid, at_s) in zip(phases, ends, strict=True):
             event = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainscout.simulators.predictor.io.command_line import IMPOSSIBLE_LAUNCHES, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate, told_ranks
+from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.collate.classes import TOLERANCE
 from trainscout.simulators.virtual_cluster.traces.events import Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
@@ -100,7 +100,7 @@ def _chosen(given: argparse.Namespace, traces: Sequence[Trace]) -> list[Trace]:
     if given.ranks is None or given.ranks == ALL:
         return list(traces)
     by_rank = {trace.header.rank: trace for trace in traces}
-    ranks = told_ranks("--ranks", given.ranks, traces[0].header.world_size)
+    ranks = parse_ranks("--ranks", given.ranks, traces[0].header.world_size)
     for rank in ranks:
         if rank not in by_rank:
             raise InputError("--ranks", rank, "was not traced", ", ".join(map(str, by_rank)))
@@ -112,7 +112,7 @@ def _ranks(given: argparse.Namespace, job: Collated) -> Sequence[int]:
         return tuple(job.classes.first_of)
     if given.ranks == ALL:
         return range(job.world_size)
-    return told_ranks("--ranks", given.ranks, job.world_size)
+    return parse_ranks("--ranks", given.ranks, job.world_size)
 
 
 def kineto(arguments: Sequence[str]) -> int:

@@ -75,7 +75,7 @@ class KinetoTrace:
     """One rank's profile: its device work in order of start.
 
     ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``steps``: how
-    many steps the profiler was told of.
+    many steps the profiler was given.
     """
 
     gpu: str | None

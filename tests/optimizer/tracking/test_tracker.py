@@ -20,8 +20,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 main = command("tracking")
 
-pytestmark = pytest.mark.alone
-
 
 def test_a_search_is_a_parent_run_with_its_children(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

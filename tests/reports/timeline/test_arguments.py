@@ -1,4 +1,4 @@
-"""What slices say of operations."""
+"""What slices show of operations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def test_a_product_says_its_shape_work_and_rates() -> None:
 
 def test_what_was_slowed_says_by_how_much_and_at_what_rate_it_ran() -> None:
     priced = PricedOp(Streaming("add", "elementwise", 8_000_000), 1e-3, Evidence.FITTED)
-    said = arguments(priced, 2e-3)
-    assert said["slowdown"] == 2.0
-    assert said["gb_per_s"] == 4.0
+    shown = arguments(priced, 2e-3)
+    assert shown["slowdown"] == 2.0
+    assert shown["gb_per_s"] == 4.0
     assert "slowdown" not in arguments(priced, 1e-3)
 
 
@@ -50,5 +50,5 @@ def test_communication_says_how() -> None:
 def test_what_takes_no_time_has_no_rate(seconds: float) -> None:
     price = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0)
     priced = PricedOp(SendRecv("boundary", 8), 0.0, Evidence.FITTED, communication=price)
-    said = arguments(priced, seconds)
-    assert said == {"communicator": "pp", "bytes": 8, "evidence": "fitted"}
+    shown = arguments(priced, seconds)
+    assert shown == {"communicator": "pp", "bytes": 8, "evidence": "fitted"}

@@ -53,7 +53,7 @@ def nodes_of(path: Path) -> list[tuple[object, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_ranks_meet_and_none_waits_for_ever(tmp_path: Path, name: str) -> None:
+def test_ranks_fit_and_none_waits_for_ever(tmp_path: Path, name: str) -> None:
     traces, _ = written(tmp_path, name)
     job = collate(traces)
     assert job.mismatches == ()
@@ -105,7 +105,7 @@ def test_durations_work_and_order_are_those_of_the_timeline(tmp_path: Path, name
     timeline, _ = played(job)
     write_recipe_chakra("timeline.chakra", tmp_path, job, timeline, (0,))
     nodes = nodes_of(tmp_path / "trace.0.et")
-    compute = [(node, said) for node, said in nodes if node.type == NodeType.COMP_NODE]
+    compute = [(node, about) for node, about in nodes if node.type == NodeType.COMP_NODE]
     rows = np.flatnonzero((timeline.stage == 0) & (timeline.stream == COMPUTE))
     seconds = (timeline.end_s - timeline.start_s)[rows].sum()
     # Each end is rounded to a microsecond.
@@ -113,7 +113,7 @@ def test_durations_work_and_order_are_those_of_the_timeline(tmp_path: Path, name
     assert micros * 1e-6 == pytest.approx(seconds, abs=1e-6 * len(rows))
     operations = [timeline.operations[each].op for each in timeline.operation[rows].tolist()]
     flops = sum(kernel_flops(op) for op in operations if isinstance(op, KERNELS))
-    products = [said["num_ops"] for node, said in compute if _is_product(node.name, operations)]
+    products = [about["num_ops"] for node, about in compute if _is_product(node.name, operations)]
     assert sum(products) == flops
     for node, _ in nodes:
         assert all(before < node.id for before in node.data_deps)
@@ -133,19 +133,19 @@ def test_a_pass_waits_for_what_it_receives_and_sends_what_it_made(
     write_recipe_chakra("timeline.chakra", tmp_path, job, timeline, (rank,))
     nodes = nodes_of(tmp_path / f"trace.{rank}.et")
     waiting = {before for node, _ in nodes for before in node.data_deps}
-    by_number = {node.id: (node, said) for node, said in nodes}
-    for node, said in nodes:
+    by_number = {node.id: (node, about) for node, about in nodes}
+    for node, about in nodes:
         if node.type == NodeType.COMM_RECV_NODE:
-            assert said["comm_dst"] == rank
+            assert about["comm_dst"] == rank
             assert node.id in waiting
         elif node.type == NodeType.COMM_SEND_NODE:
-            assert said["comm_src"] == rank
+            assert about["comm_src"] == rank
             made = [by_number[before] for before in node.data_deps]
             # Besides what was sent to the same stage before.
             kernels = [each for each, _ in made if each.type != NodeType.COMM_SEND_NODE]
             assert kernels
             for each in kernels:
-                assert by_number[each.id][1]["micro_batch"] == said["micro_batch"]
+                assert by_number[each.id][1]["micro_batch"] == about["micro_batch"]
 
 
 def test_refuses_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

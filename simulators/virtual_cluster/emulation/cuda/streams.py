@@ -14,7 +14,7 @@ _CUDA_DEVICE_TYPE = 1
 
 
 class EngineNotices:
-    """Hears what torch's own engine records, waits for and synchronises, below Python.
+    """Follows what torch's own engine records, waits for and synchronises, below Python.
 
     A future of a communication records an event when it is made; waiting for that event is
     waiting for the communication.

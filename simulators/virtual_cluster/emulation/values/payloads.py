@@ -1,4 +1,4 @@
-"""Small tensors that ranks traced one after the other tell each other, by file.
+"""Small tensors that ranks traced one after the other send each other, by file.
 
 Only the source of a broadcast knows what it sends. Its run writes that down, and runs of other
 ranks read it: traced in that order, they know it exactly.

@@ -51,8 +51,8 @@ class Dependencies:
 
     def follow(self, event: Event) -> None:
         """Any event that is no launch."""
-        op = isinstance(event, Op)
-        self._walk.take(event, (Launch(event.name, event.stream, 1, None),) if op else ())
+        launches = [Launch(event.name, event.stream, 1, None)] if isinstance(event, Op) else []
+        self._walk.take(event, launches)
 
     # The walk's tasks
 
@@ -77,7 +77,7 @@ class Dependencies:
         return self._node
 
     def recorded(self, event: EventRecord, frontier: Sequence[int]) -> None:
-        """Graphs tell no times."""
+        """Graphs have no times."""
 
     def host_waits(self, event: HostWait, waits: Mapping[str, Sequence[int]]) -> None:
         for lane, nodes in waits.items():

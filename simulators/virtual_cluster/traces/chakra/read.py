@@ -1,4 +1,4 @@
-"""Import: Chakra execution traces as traces of ranks, as far as they tell.
+"""Import: Chakra execution traces as traces of ranks, with all that they hold of those.
 
 What comes back: operations with their tensors, communications with their communicators, CPU work,
 and the order between all of them (as events and waits: whether a stream or the host waited is not

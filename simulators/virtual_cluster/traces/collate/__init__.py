@@ -27,7 +27,7 @@ from trainscout.simulators.virtual_cluster.traces.collate.order import OrderProb
 from trainscout.simulators.virtual_cluster.traces.collate.probe import (
     ChosenRanks,
     choose_ranks,
-    told_ranks,
+    parse_ranks,
 )
 
 __all__ = [
@@ -51,5 +51,5 @@ __all__ = [
     "communication",
     "content",
     "match",
-    "told_ranks",
+    "parse_ranks",
 ]

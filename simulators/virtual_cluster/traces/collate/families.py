@@ -26,7 +26,7 @@ Groups = Mapping[int, tuple[int, ...]]
 class Family:
     """Communicators that are one shifted: ``offsets`` of the members from the lowest, in order.
 
-    ``occurrence`` tells those apart that a rank has several of.
+    ``occurrence`` distinguishes those that a rank has several of.
     """
 
     description: str

@@ -38,7 +38,7 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
 
     Raises:
         InputError: when the pipelines of the two are not one shifted over the world: then the
-            ranks must be told.
+            ranks must be given.
     """
     probed = sorted({0, world_size - 1})
     seen = {rank: families(_communicators(world_size, rank, set_up(rank))) for rank in probed}
@@ -67,8 +67,8 @@ def choose_ranks(world_size: int, set_up: Callable[[int], Iterable[Group]]) -> C
     return ChosenRanks(ranks, f"{family}: the first rank of each stage")
 
 
-def told_ranks(option: str, text: str, world_size: int) -> tuple[int, ...]:
-    """Ranks that a user told: ``0,24,48`` and ranges ``0-7``, in order.
+def parse_ranks(option: str, text: str, world_size: int) -> tuple[int, ...]:
+    """Ranks that a user names: ``0,24,48`` and ranges ``0-7``, in order.
 
     Raises:
         InputError: for what is no such list, or ranks outside the world.
@@ -92,7 +92,7 @@ def _communicators(world_size: int, rank: int, groups: Iterable[Group]) -> list[
 
 
 def _unclear(problem: str) -> InputError:
-    return InputError("unique_ranks", "auto", problem, "the ranks to trace, told")
+    return InputError("unique_ranks", "auto", problem, "the ranks to trace, by number")
 
 
 def _listed(found: Iterable[Family]) -> str:

@@ -1,4 +1,4 @@
-"""The command's door: options, scripts and the native part's compiler."""
+"""The command's entry point: options, scripts and the native part's compiler."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_ranks_are_numbers_and_ranges() -> None:
         (["--world-size", "8", "--"], "script=: is missing"),
     ],
 )
-def test_wrong_options_are_refused_at_the_door(
+def test_wrong_options_are_refused_at_once(
     arguments: list[str],
     message: str,
     tmp_path: Path,

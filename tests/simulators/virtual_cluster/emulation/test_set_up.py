@@ -45,11 +45,11 @@ def test_the_ranks_to_trace_are_found(
 
     monkeypatch.setattr(launcher, "_run", only_noted)
     script.write_text(SCRIPT)
-    told = ["--world-size", "64", "--rank", "auto", "--output", str(tmp_path / "traces")]
-    told.append("--no-check")  # Of ranks that were not run there are no traces.
-    assert run_command([*told, "--", script]) == 0
+    options = ["--world-size", "64", "--rank", "auto", "--output", str(tmp_path / "traces")]
+    options.append("--no-check")  # Of ranks that were not run there are no traces.
+    assert run_command([*options, "--", script]) == 0
     assert sorted(run) == [0, 16, 32, 48]
     assert "ranks 0, 16, 32, 48: PIPELINE of 4" in capsys.readouterr().err
-    assert run_command([*told, "--", script, "fail"]) == 1
+    assert run_command([*options, "--", script, "fail"]) == 1
     assert "rank 0 fails while it is set up: RuntimeError: no such data" in capsys.readouterr().err
     assert sorted(run) == [0, 16, 32, 48]

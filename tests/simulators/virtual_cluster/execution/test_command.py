@@ -63,7 +63,7 @@ def test_declared_hosts_are_slower_than_the_drivers_pace(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         (["--cluster", "h800_69"], "did you mean 'h800_96'?"),
         (["--cluster", "h800_96", "--gpu", "h80"], "did you mean 'h800'?"),
@@ -75,11 +75,11 @@ def test_declared_hosts_are_slower_than_the_drivers_pace(
     ],
 )
 def test_wrong_input_is_refused(
-    folder: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    folder: Path, options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(folder), *options]) == 2
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert expected in captured.err
     assert captured.out == ""
 
 

@@ -244,7 +244,7 @@ def test_a_ring_of_transfers_runs_at_once(batched: bool) -> None:
         assert step.step_time_s == pytest.approx(2 * gemm_s(SMALL, 8) + wire_s, rel=1e-6)
     else:
         assert step.step_time_s >= 2 * gemm_s(SMALL, 8) + wire_s - 1e-12
-    assert not any("no other side" in said for said in step.assumptions)
+    assert not any("no other side" in each for each in step.assumptions)
 
 
 def pipeline(stages: int, micro_batches: int) -> list[Script]:

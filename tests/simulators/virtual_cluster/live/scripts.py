@@ -97,7 +97,7 @@ Chooser = Callable[[Sequence[int]], tuple[int, int]]
 
 
 def in_turn(ranks: Sequence[int]) -> tuple[int, int]:
-    """Hear the first rank that has something to say, one event."""
+    """Feed the first rank that has something to send, one event."""
     return ranks[0], 1
 
 
@@ -113,9 +113,8 @@ def play(
 ) -> tuple[Simulation, list[Release]]:
     """Play scripts to their end.
 
-    As processes do, a rank says nothing while it waits; ``choose`` picks which of the others is
-    heard next, and how many of its events at once. Between any two hearings all is played that
-    can be.
+    As processes do, a rank sends nothing while it waits; ``choose`` picks which of the others is
+    next, and how many of its events come at once. In between all is played that can be.
     """
     who = representation or Representation.by_neighbours(len(scripts), list(scripts))
     simulation = Simulation(
@@ -129,14 +128,14 @@ def play(
     left = {rank: [*script, Finish()] for rank, script in scripts.items()}
     releases: list[Release] = []
     while True:
-        speaking = [rank for rank in left if left[rank] and simulation.hosts[rank].wait is None]
-        if speaking:
-            rank, count = choose(speaking)
+        sending = [rank for rank in left if left[rank] and simulation.hosts[rank].wait is None]
+        if sending:
+            rank, count = choose(sending)
             messages, left[rank] = left[rank][:count], left[rank][count:]
             simulation.feed(rank, messages)
         new = simulation.advance()
         releases += new
         if after is not None:
             after(simulation)
-        if not speaking and not new:
+        if not sending and not new:
             return simulation, releases

@@ -1,4 +1,4 @@
-"""Times do not depend on the order in which ranks are heard: to the last bit."""
+"""Times do not depend on the order in which ranks' messages come: to the last bit."""
 
 from __future__ import annotations
 

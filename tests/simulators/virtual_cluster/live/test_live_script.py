@@ -71,7 +71,7 @@ dist.destroy_process_group()
 @dataclass
 class Ran:
     lines: dict[int, list[str]]
-    told: str
+    errors: str
     code: int
 
 
@@ -109,7 +109,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(folder):
     found = live(folder, "--perfetto", str(folder / "p.json"), "--traces", str(folder / "traces"))
-    assert found.code == 0, found.told
+    assert found.code == 0, found.errors
     return found
 
 
@@ -146,9 +146,9 @@ def test_the_times_are_those_of_the_replayed_traces(ran, folder):
 
 
 def test_inventions_are_marked(ran):
-    assert "losses and other computed values are inventions" in ran.told
-    assert re.search(r"12 x item = 1\.0 at .*train\.py:\d+", ran.told)
-    assert "last step by rank, simulated" in ran.told
+    assert "losses and other computed values are inventions" in ran.errors
+    assert re.search(r"12 x item = 1\.0 at .*train\.py:\d+", ran.errors)
+    assert "last step by rank, simulated" in ran.errors
 
 
 def test_the_timeline_shows_kernels_and_collectives_of_every_rank(ran, folder):
@@ -161,7 +161,7 @@ def test_the_timeline_shows_kernels_and_collectives_of_every_rank(ran, folder):
 
 def test_scheduling_changes_nothing(ran, folder):
     again = live(folder, "--cores", "1")
-    assert again.code == 0, again.told
+    assert again.code == 0, again.errors
     assert again.lines == ran.lines
 
 
@@ -169,7 +169,7 @@ def test_a_script_that_fails_ends_the_run_with_its_error(folder):
     failed = live(folder, script=("fail",))
     assert failed.code == 1
     assert "ValueError: rank 2 had enough" in failed.lines[2]
-    assert "live: rank 2 ended with code 1" in failed.told
+    assert "live: rank 2 ended with code 1" in failed.errors
 
 
 @pytest.mark.parametrize(
@@ -185,13 +185,13 @@ def test_a_script_that_fails_ends_the_run_with_its_error(folder):
         (["--all", "--ranks", "0"], "--all"),
     ],
 )
-def test_wrong_options_are_met_at_the_door(folder, capsys, options, field):
+def test_wrong_options_are_refused_at_once(folder, capsys, options, field):
     path = folder / "empty.py"
     path.write_text("")
     assert main(["--world-size", "4", *options, "--", str(path)]) == 2
     assert re.search(field, capsys.readouterr().err)
 
 
-def test_a_script_that_is_not_there_is_met_at_the_door(capsys):
+def test_a_script_that_is_not_there_is_refused_at_once(capsys):
     assert main(["--world-size", "4", "--", "nowhere.py"]) == 2
     assert "script=nowhere.py: is no file" in capsys.readouterr().err

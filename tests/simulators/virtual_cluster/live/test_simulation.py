@@ -196,7 +196,7 @@ def test_device_time_is_booked_by_step():
 
 
 def test_nobody_is_released_before_the_slowest_host_has_passed():
-    """Rank 0 could go on at 1 ms; rank 1, heard up to 0.5 and 1 ms, might launch before that."""
+    """Rank 0 could go on at 1 ms; rank 1, known up to 0.5 and 1 ms, might launch before that."""
     seen = []
 
     def look(simulation):

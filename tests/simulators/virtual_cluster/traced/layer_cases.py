@@ -110,14 +110,14 @@ CASES = dict(_cases())
 
 
 def trace_cases(directory: Path) -> dict[LayerSpec, TracedLayer]:
-    """Every piece of every case."""
-    pieces = list(dict.fromkeys(piece for job in CASES.values() for piece in layer_specs_of(job)))
+    """Every layer of every case."""
+    specs = list(dict.fromkeys(spec for job in CASES.values() for spec in layer_specs_of(job)))
     gpu = next(iter(CASES.values())).gpu
-    answers = traced_layers(pieces, gpu, TracedLayerCache(directory))
+    answers = traced_layers(specs, gpu, TracedLayerCache(directory))
     traced = {}
-    for piece, answer in answers.items():
-        assert isinstance(answer, TracedLayer), f"{piece}: {answer}"
-        traced[piece] = answer
+    for spec, answer in answers.items():
+        assert isinstance(answer, TracedLayer), f"{spec}: {answer}"
+        traced[spec] = answer
     return traced
 
 

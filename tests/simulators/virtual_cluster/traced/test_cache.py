@@ -1,4 +1,4 @@
-"""Traced pieces are found again, by everything they depend on, whoever wrote them."""
+"""Traced layers are found again, by everything they depend on, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_changed_code_made_another_trace(tmp_path: Path, monkeypatch: pytest.Mon
     assert TracedLayerCache(tmp_path).read(PIECE) is None
 
 
-@pytest.mark.parametrize("damage", ["truncated", "other piece", "other format", "other block"])
+@pytest.mark.parametrize("damage", ["truncated", "other spec", "other format", "other block"])
 def test_a_damaged_file_counts_as_missing(tmp_path: Path, damage: str) -> None:
     TracedLayerCache(tmp_path).write(PIECE, TRACED)
     [path] = tmp_path.glob("*.json")
     content = json.loads(path.read_text())
-    if damage == "other piece":
-        content["piece"]["tp"] = 4
+    if damage == "other spec":
+        content["spec"]["tp"] = 4
     elif damage == "other format":
         content["format"] = 0
     elif damage == "other block":
@@ -87,8 +87,8 @@ def test_the_directory_follows_the_environment(
     assert cache_directory() == tmp_path / "here" / "traced"
 
 
-def _hold(directory: Path, piece: LayerSpec, began: Any, seconds: float) -> None:
-    with TracedLayerCache(directory).claimed([piece]):
+def _hold(directory: Path, spec: LayerSpec, began: Any, seconds: float) -> None:
+    with TracedLayerCache(directory).claimed([spec]):
         began.set()
         time.sleep(seconds)
         (directory / "done").touch()

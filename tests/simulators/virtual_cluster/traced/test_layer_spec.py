@@ -1,4 +1,4 @@
-"""Which pieces jobs need, what they share, and what is refused."""
+"""Which layers jobs need, what they share, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import (
 
 
 def kinds(job: Job) -> list[str]:
-    return [piece.kind for piece in layer_specs_of(job)]
+    return [spec.kind for spec in layer_specs_of(job)]
 
 
-def test_a_dense_model_is_three_pieces() -> None:
+def test_a_dense_model_is_three_specs() -> None:
     assert kinds(make_job(TINY)) == ["embedding", "layer", "head"]
 
 
-def test_dense_and_expert_layers_are_pieces_of_their_own() -> None:
+def test_dense_and_expert_layers_are_specs_of_their_own() -> None:
     assert kinds(make_job(MLA_MOE, ep=2)) == ["embedding", "layer", "moe_layer", "head"]
 
 
@@ -53,7 +53,7 @@ def test_layers_that_a_chunk_leaves_plain_are_traced_too() -> None:
         {"tp_comm_overlap": True},
     ],
 )
-def test_what_no_layer_sees_does_not_make_new_pieces(change: dict[str, Any]) -> None:
+def test_what_no_layer_sees_does_not_make_new_specs(change: dict[str, Any]) -> None:
     assert layer_specs_of(make_job(tp=2, sp=True, **change)) == layer_specs_of(
         make_job(tp=2, sp=True)
     )
@@ -63,8 +63,8 @@ def test_what_no_layer_sees_does_not_make_new_pieces(change: dict[str, Any]) -> 
     "change",
     [{"tp": 4}, {"cp": 2}, {"sp": False}, {"micro_batch": 2}, {"recompute": "full"}],
 )
-def test_what_a_layer_sees_makes_new_pieces(change: dict[str, Any]) -> None:
-    before = {piece for piece in layer_specs_of(make_job(tp=2, sp=True)) if piece.kind == LAYER}
+def test_what_a_layer_sees_makes_new_specs(change: dict[str, Any]) -> None:
+    before = {spec for spec in layer_specs_of(make_job(tp=2, sp=True)) if spec.kind == LAYER}
     after = layer_specs_of(make_job(**{"tp": 2, "sp": True, **change}))
     assert before.isdisjoint(after)
 
@@ -82,16 +82,16 @@ def test_ends_do_not_depend_on_experts() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model.name))
-def test_pieces_survive_json(model: Any) -> None:
-    for piece in layer_specs_of(make_job(model)):
-        assert LayerSpec.from_json(json.loads(json.dumps(piece.to_json()))) == piece
+def test_specs_survive_json(model: Any) -> None:
+    for spec in layer_specs_of(make_job(model)):
+        assert LayerSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
 def test_groups_fit_in_the_fewest_ranks() -> None:
-    piece = next(p for p in layer_specs_of(make_job(MOE, ep=8, etp=1)) if p.kind == MOE_LAYER)
-    assert piece.world_size == 8
-    piece = layer_specs_of(make_job(TINY, tp=2, cp=2))[1]
-    assert piece.world_size == 4
+    spec = next(p for p in layer_specs_of(make_job(MOE, ep=8, etp=1)) if p.kind == MOE_LAYER)
+    assert spec.world_size == 8
+    spec = layer_specs_of(make_job(TINY, tp=2, cp=2))[1]
+    assert spec.world_size == 4
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ Traced = Mapping[LayerSpec, TracedLayer]
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
-    """All cases' pieces, traced together."""
-    return trace_cases(tmp_path_factory.mktemp("pieces"))
+    """All cases' layers, traced together."""
+    return trace_cases(tmp_path_factory.mktemp("specs"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -65,19 +65,19 @@ def formula_bytes(job: Any) -> float:
 @pytest.mark.parametrize("case", [name for name in CASES if name.endswith("unfused")])
 def test_activations_are_those_of_the_published_formulas(case: str, traced: Traced) -> None:
     job = CASES[case]
-    piece = transformer_layer(job, is_moe=False, recompute=job.recipe.recompute)
-    assert traced[piece].forward.saved_bytes == pytest.approx(formula_bytes(job), rel=0.005)
+    spec = transformer_layer(job, is_moe=False, recompute=job.recipe.recompute)
+    assert traced[spec].forward.saved_bytes == pytest.approx(formula_bytes(job), rel=0.005)
 
 
 def test_what_is_kept_is_given_back(traced: Traced) -> None:
-    for piece, each in traced.items():
-        assert each.forward.saved_bytes == -each.backward.saved_bytes, piece
-        assert each.forward.peak_bytes >= each.forward.saved_bytes, piece
+    for spec, each in traced.items():
+        assert each.forward.saved_bytes == -each.backward.saved_bytes, spec
+        assert each.forward.peak_bytes >= each.forward.saved_bytes, spec
 
 
 def test_recomputed_layers_run_their_products_again(traced: Traced) -> None:
-    def products(piece: LayerSpec) -> list[int]:
-        found = traced[piece]
+    def products(spec: LayerSpec) -> list[int]:
+        found = traced[spec]
         return [
             sum(isinstance(op, Gemm | GroupedGemm) for op in block.ops)
             for block in (found.forward, found.backward)
@@ -92,13 +92,13 @@ def test_recomputed_layers_run_their_products_again(traced: Traced) -> None:
 
 
 def test_who_issues_what(traced: Traced) -> None:
-    for piece, each in traced.items():
-        if piece.kind != LAYER:
+    for spec, each in traced.items():
+        if spec.kind != LAYER:
             continue
         device = [op for op in each.forward.ops if not isinstance(op, Alloc)]
-        assert each.forward.forward_ops == len(device), piece
-        repeats = piece.recompute != "none" and "norm" not in piece.modules
-        assert (each.backward.forward_ops > 0) == repeats, piece
+        assert each.forward.forward_ops == len(device), spec
+        repeats = spec.recompute != "none" and "norm" not in spec.modules
+        assert (each.backward.forward_ops > 0) == repeats, spec
 
 
 def test_parameters_are_the_models(traced: Traced) -> None:

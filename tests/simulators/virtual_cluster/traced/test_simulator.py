@@ -51,17 +51,17 @@ JOBS = {
 }
 
 
-def built(piece: LayerSpec, job: Job) -> TracedLayer:
+def built(spec: LayerSpec, job: Job) -> TracedLayer:
     """What a trace would give if Megatron-Core did exactly what the built-in source says."""
     shard = replace(Shard.of(job), tp_comm_overlap=False)
-    if piece.kind == EMBEDDING:
+    if spec.kind == EMBEDDING:
         blocks, parameters = embedding_blocks(shard), embedding_parameters(shard)
-    elif piece.kind == HEAD:
+    elif spec.kind == HEAD:
         blocks, parameters = head_blocks(shard), head_parameters(shard, owns_weight=True)
     else:
-        is_moe = piece.kind == MOE_LAYER
-        modules = piece.modules or "core_attn"
-        blocks = layer_blocks(shard, is_moe, piece.recompute, modules)
+        is_moe = spec.kind == MOE_LAYER
+        modules = spec.modules or "core_attn"
+        blocks = layer_blocks(shard, is_moe, spec.recompute, modules)
         parameters = layer_parameters(shard, is_moe)
     return TracedLayer(*blocks, parameters, VERSIONS)
 
@@ -76,8 +76,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TracedLayerCache:
 @pytest.mark.parametrize("name", JOBS)
 def test_equal_blocks_predict_the_same(name: str, cache: TracedLayerCache) -> None:
     job = JOBS[name]
-    for piece in layer_specs_of(job):
-        cache.write(piece, built(piece, job))
+    for spec in layer_specs_of(job):
+        cache.write(spec, built(spec, job))
     traced = TracedSimulator(cache=cache).without_error_bar(job)
     plain = ReplaySimulator().without_error_bar(job)
     assert traced.step_time_s == pytest.approx(plain.step_time_s, rel=1e-9)
@@ -91,8 +91,8 @@ def test_nothing_is_traced_for_what_is_cached(
     cache: TracedLayerCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = JOBS["plain"]
-    for piece in layer_specs_of(job):
-        cache.write(piece, built(piece, job))
+    for spec in layer_specs_of(job):
+        cache.write(spec, built(spec, job))
     monkeypatch.setattr(tracer, "ask", lambda *_: pytest.fail("a process was started"))
     assert TracedSimulator().simulate(job).step_time_s > 0
 
@@ -141,15 +141,15 @@ def test_what_megatron_refuses_costs_only_the_jobs_that_need_it(
         simulator.simulate(bad)
 
 
-def test_without_the_extra_the_door_says_what_to_install(
+def test_without_the_extra_the_entry_point_names_what_to_install(
     cache: TracedLayerCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = JOBS["plain"]
     monkeypatch.setattr(tracer, "_is_installed", lambda module: False)
     with pytest.raises(InputError, match=r"pip install '\.\[trace\]'"):
         check_simulator("traced", job.gpu)
-    for piece in layer_specs_of(job)[1:]:
-        cache.write(piece, built(piece, job))
+    for spec in layer_specs_of(job)[1:]:
+        cache.write(spec, built(spec, job))
     # Something may be cached: only what is asked tells whether that is enough.
     check_simulator("traced", job.gpu)
     with pytest.raises(InputError, match="torch is not installed"):

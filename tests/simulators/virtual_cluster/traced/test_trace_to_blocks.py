@@ -1,4 +1,4 @@
-"""Events of a piece become blocks: operations, what stays, how much is held at once."""
+"""Events of a layer become blocks: operations, what stays, how much is held at once."""
 
 from __future__ import annotations
 

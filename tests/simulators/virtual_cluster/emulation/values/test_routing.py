@@ -262,7 +262,7 @@ def test_a_size_that_nothing_is_known_of_says_what_to_do() -> None:
         ("histogram=no_such_file.csv", "cannot be read"),
     ],
 )
-def test_a_wrong_imbalance_is_met_at_the_door(text: str, problem: str) -> None:
+def test_a_wrong_imbalance_is_refused_at_once(text: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         Imbalance.parse(text)
 

@@ -140,13 +140,13 @@ def test_sound_runs_break_no_invariant(
 
 
 def test_a_told_rank_knows_its_flags_when_the_telling_rank_was_traced(tmp_path: Path) -> None:
-    script = ("--", Path(__file__).parent / "told_flags.py")
+    script = ("--", Path(__file__).parent / "sent_flags.py")
     common = ("--world-size", 4, "--output", tmp_path / "traces")
     payloads = tmp_path / "payloads"
     payloads.mkdir()
-    told = run(*common, "--no-check", "--rank", "0,1", "--payloads", payloads, *script)
+    printed = run(*common, "--no-check", "--rank", "0,1", "--payloads", payloads, *script)
     for rank in (0, 1):
-        assert f"rank {rank}: train 1, valid 0, test 0" in told.stdout
+        assert f"rank {rank}: train 1, valid 0, test 0" in printed.stdout
     for trace in read_directory(tmp_path / "traces"):
         reads = [event for event in trace.events if isinstance(event, ValueRead)]
         grades = [(event.value, event.grade) for event in reads]
@@ -154,10 +154,10 @@ def test_a_told_rank_knows_its_flags_when_the_telling_rank_was_traced(tmp_path: 
 
 
 def test_a_script_that_does_not_train_is_a_loud_failure_that_says_why(tmp_path: Path) -> None:
-    script = Path(__file__).parent / "told_flags.py"
+    script = Path(__file__).parent / "sent_flags.py"
     found = run("--world-size", 4, "--rank", "1", "--output", tmp_path, "--", script)
-    said = " ".join((found.stdout + found.stderr).split())
+    printed = " ".join((found.stdout + found.stderr).split())
     assert found.returncode == 4
-    assert "optimizer step" in said
-    assert "member 0 of group" in said
-    assert "--payloads" in said
+    assert "optimizer step" in printed
+    assert "member 0 of group" in printed
+    assert "--payloads" in printed

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulators.virtual_cluster.traces.megatron_like import Layout, groups
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, told_ranks
+from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks, parse_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group
 
 
@@ -55,8 +55,8 @@ def test_a_pipeline_joined_with_something_else_is_not_taken_for_one() -> None:
         choose_ranks(4, crossing)
 
 
-def test_told_ranks() -> None:
-    assert told_ranks("--unique-ranks", "0, 24,2-4,3", 96) == (0, 2, 3, 4, 24)
+def test_ranks_are_parsed() -> None:
+    assert parse_ranks("--unique-ranks", "0, 24,2-4,3", 96) == (0, 2, 3, 4, 24)
     for text in ("", "a", "5-2", "96", "1--2", "-1"):
         with pytest.raises(InputError, match="unique-ranks"):
-            told_ranks("--unique-ranks", text, 96)
+            parse_ranks("--unique-ranks", text, 96)

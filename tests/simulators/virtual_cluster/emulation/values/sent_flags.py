@@ -1,4 +1,4 @@
-"""A script whose first rank tells the others what to do, as Megatron-LM's training does."""
+"""A script whose first rank sends the others what to do, as Megatron-LM's training does."""
 
 from __future__ import annotations
 
