@@ -16,7 +16,7 @@ from trainscout.reports.dialects.environment import has_expandable_segments, rea
 from trainscout.reports.dialects.megatron_core import FP8
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
 from trainscout.reports.dialects.megatron_lm import ARGUMENTS, SHARDING, TITLE
-from trainscout.reports.dialects.options import Options, Reading, known_arguments
+from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -350,7 +350,5 @@ class MegatronReader:
 
     def reading(self) -> Reading:
         """What became of every argument; call it last."""
-        known = known_arguments(_KNOWN)
         # What belongs to parts that this model has not was not read.
-        silent = (*known.no_effect, *(row.name for row in ARGUMENTS))
-        return self.options.reading(replace(known, no_effect=silent))
+        return self.options.reading(_KNOWN, [row.name for row in ARGUMENTS])

@@ -50,23 +50,6 @@ class Reading:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Known:
-    """Arguments that are known and not read: those without effect, and those that are not
-    modelled with what is assumed instead. Names that end in ``*`` stand for a beginning."""
-
-    no_effect: tuple[str, ...]
-    not_modelled: Mapping[str, str]
-
-
-def known_arguments(path: Path) -> Known:
-    """A framework's table of them: names by topic, and by what is assumed."""
-    table = yaml.safe_load(path.read_text("utf-8"))
-    no_effect = tuple(name for names in table["no_effect"].values() for name in names)
-    assumed = {name: text for text, names in table["not_modelled"].items() for name in names}
-    return Known(no_effect, assumed)
-
-
 class Options:
     """``--name value ...`` and ``--name=value`` as a framework's parser takes them; the last of
     equal names counts. Reading an option marks it as used; ``notes`` and ``assumed`` (argument,
@@ -164,10 +147,22 @@ class Options:
         except ValueError:
             raise InputError(name, text, "is not a number") from None
 
-    def reading(self, known: Known) -> Reading:
-        """What became of every option; call it last."""
-        no_effect, not_modelled = known.no_effect, known.not_modelled
-        silent: list[str] = []
+    def reading(self, known: Path, silent: Iterable[str] = ()) -> Reading:
+        """What became of every option; call it last.
+
+        ``known`` is the framework's table of options that are not read: those without effect, and
+        those that are not modelled, by what is assumed instead. ``silent`` are without effect on
+        this job. Names that end in ``*`` stand for a beginning.
+        """
+        table = yaml.safe_load(known.read_text("utf-8"))
+        no_effect = [name for names in (*table["no_effect"].values(), silent) for name in names]
+        not_modelled = {
+            name: assumed
+            for assumed, names in table["not_modelled"].items()
+            for name in names
+            if name not in no_effect
+        }
+        unaffected: list[str] = []
         unmodelled = list(self.assumed)
         unknown = [Unknown(word, None) for word in self._stray]
         names = [name for name in (*no_effect, *not_modelled) if not name.endswith("*")]
@@ -180,17 +175,17 @@ class Options:
                 continue
             if self._values[name] == ["false"]:
                 # A switch of a file that is off.
-                silent.append(self._words(name))
+                unaffected.append(self._words(name))
             elif (entry := _entry(name, not_modelled)) is not None:
                 unmodelled.append((self._words(name), not_modelled[entry]))
             elif _entry(name, no_effect) is not None:
-                silent.append(self._words(name))
+                unaffected.append(self._words(name))
             else:
                 nearest = difflib.get_close_matches(name, [*names, *self._asked], 1, _SLIP)
                 unknown.append(Unknown(self._words(name), next(iter(nearest), None)))
         return Reading(
             used=tuple(self._words(name) for name in self._values if name in self._used),
-            no_effect=tuple(silent),
+            no_effect=tuple(unaffected),
             not_modelled=tuple(unmodelled),
             unknown=tuple(unknown),
             notes=tuple(self.notes),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
-from trainscout.reports.dialects.options import Known, Options, Reading, known_arguments
+from trainscout.reports.dialects.options import Options, Reading
 from trainscout.reports.dialects.setting import read
 from trainscout.reports.dialects.torchtitan import ARGUMENTS, SCHEDULES, TITLE
 from trainscout.reports.dialects.torchtitan_presets import CONFIGURATIONS, FLAVORS
@@ -305,14 +305,9 @@ class TorchTitanReader:
 
     def reading(self) -> Reading:
         """What became of every setting; call it last."""
-        known = known_arguments(_KNOWN)
-        if self._precision() not in ("fp8_current", "mxfp8"):
-            # Details of a conversion that is not made.
-            assumed = {
-                name: text for name, text in known.not_modelled.items() if name not in _EIGHT_BITS
-            }
-            known = Known((*known.no_effect, *_EIGHT_BITS), assumed)
-        return self.options.reading(known)
+        # Details of a conversion that is not made.
+        silent = () if self._precision() in ("fp8_current", "mxfp8") else _EIGHT_BITS
+        return self.options.reading(_KNOWN, silent)
 
 
 def _without_subcommands(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

@@ -18,40 +18,29 @@ from trainscout.simulators.predictor.question.model import Model
 
 @dataclass(frozen=True)
 class _Family:
-    """A model of TorchTitan: its package, names of its classes, and how positions rotate."""
+    """A model of TorchTitan: its package, how its classes begin, and how positions rotate."""
 
     package: str
-    model: str
-    block: str
+    prefix: str
     parallelize: str
-    rope: str
-    adapter: str
+    rope: str = "ComplexRoPE"
+
+    @property
+    def block(self) -> str:
+        return f"{self.prefix}TransformerBlock"
+
+    @property
+    def model(self) -> str:
+        return f"{self.prefix}Model"
+
+    @property
+    def adapter(self) -> str:
+        return f"{self.prefix}StateDictAdapter"
 
 
-_LLAMA = _Family(
-    "llama3",
-    "Llama3Model",
-    "Llama3TransformerBlock",
-    "parallelize_llama",
-    "ComplexRoPE",
-    "Llama3StateDictAdapter",
-)
-_QWEN = _Family(
-    "qwen3",
-    "Qwen3Model",
-    "Qwen3TransformerBlock",
-    "parallelize_qwen3",
-    "CosSinRoPE",
-    "Qwen3StateDictAdapter",
-)
-_DEEPSEEK = _Family(
-    "deepseek_v3",
-    "DeepSeekV3Model",
-    "DeepSeekV3TransformerBlock",
-    "parallelize_deepseekv3",
-    "ComplexRoPE",
-    "DeepSeekV3StateDictAdapter",
-)
+_LLAMA = _Family("llama3", "Llama3", "parallelize_llama")
+_QWEN = _Family("qwen3", "Qwen3", "parallelize_qwen3", "CosSinRoPE")
+_DEEPSEEK = _Family("deepseek_v3", "DeepSeekV3", "parallelize_deepseekv3")
 _DISPATCHERS = {"alltoall": "standard", "allgather": "standard", "deepep": "deepep"}
 
 
