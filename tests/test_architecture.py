@@ -109,6 +109,23 @@ def test_rooms_that_price_one_thing_do_not_know_each_other(room: str) -> None:
     assert not wrong
 
 
+# From the ground up, as the virtual cluster's own map has them.
+ROOMS = ("traces", "walk", "allocator", "emulation", "execution", "live", "traced")
+
+
+def test_rooms_of_the_virtual_cluster_import_only_those_below_them() -> None:
+    house = "simulators.virtual_cluster."
+    # What a launch in a Chakra file waits for is the walk of its rank.
+    walks_too = f"{house}traces.chakra.dependencies"
+    wrong = set()
+    for name, target in OWN:
+        if name.startswith(house) and target.startswith(house) and name != walks_too:
+            room, other = (each.removeprefix(house).split(".")[0] for each in (name, target))
+            if ROOMS.index(other) > ROOMS.index(room):
+                wrong.add(f"{name} -> {target}")
+    assert not wrong
+
+
 def test_a_prediction_with_measured_kernels_imports_no_fit() -> None:
     program = (
         "import sys, trainscout.simulators.predictor.replay.simulator, "
