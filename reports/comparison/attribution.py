@@ -173,8 +173,8 @@ def _by_topic(names: Fields, *, one_thing: bool = False) -> list[Fields]:
     groups: dict[str, list[str]] = {}
     for name in names:
         knob = KNOBS[name]
-        together = knob.topic is not None and (knob.one_thing or not one_thing)
-        groups.setdefault(knob.topic if together else name, []).append(name)
+        topic = knob.topic if knob.one_thing or not one_thing else None
+        groups.setdefault(topic or name, []).append(name)
     return [tuple(group) for group in groups.values()]
 
 

@@ -147,10 +147,11 @@ def knobs_of(cls: type) -> dict[str, Knob]:
 
 
 def _completed(field: dataclasses.Field[Any]) -> Knob:
+    declared: Knob = field.metadata["knob"]
     # Annotations are text: ``int | None``.
     kinds = str(field.type).split(" | ")
     return dataclasses.replace(
-        field.metadata["knob"],
+        declared,
         name=field.name,
         default=field.default,
         kind={"int": int, "bool": bool, "str": str}[kinds[0]],
