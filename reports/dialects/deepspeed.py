@@ -8,13 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainscout.reports.dialects.setting import Code
+from trainscout.reports.dialects.setting import Code, unknown_knobs
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import DEEPSPEED
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES, KNOBS
 
 TITLE = "DeepSpeed"
+# Knobs that several settings say together, those that are said not to be supported, and those that
+# only mean something with parallelism that makes a job impossible.
+_TOGETHER = (
+    *("tp", "pp", "cp", "cp_comm_type", "ep", "etp", "vpp", "sp", "tp_comm_overlap", "schedule"),
+    *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping", "first_stage_layers"),
+    *("last_stage_layers", "embedding_as_layer", "loss_as_layer", "precision", "recompute"),
+    *("recompute_layers", "recompute_taper", "recompute_modules", "overlap_grad_reduce"),
+    "overlap_param_gather",
+)
 
 
 def settings_of(job: Job) -> dict[str, Any]:
@@ -41,6 +50,9 @@ def settings_of(job: Job) -> dict[str, Any]:
         flat[f"{job.precision}.enabled"] = True
     if job.framework.accumulate_grads_fp32 and recipe.zero_stage:
         flat["data_types.grad_accum_dtype"] = "fp32"
+    for name, knob in KNOBS.items():
+        if DEEPSPEED in knob.flags and (value := getattr(recipe, name)) != knob.default:
+            flat.setdefault(knob.flags[DEEPSPEED].name, value)
     return _nested(flat)
 
 
@@ -84,7 +96,7 @@ def impossible(job: Job) -> tuple[str, ...]:
 
 def unsupported(job: Job) -> tuple[str, ...]:
     recipe = job.recipe
-    missing = []
+    missing = unknown_knobs(DEEPSPEED, _TOGETHER, job)
     if recipe.recompute == "selective":
         modules = recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES
         missing.append(

@@ -44,6 +44,21 @@ def unsupported(job: Job) -> tuple[str, ...]:
 def configuration(job: Job) -> dict[str, Section]:
     """The sections that a job decides, by name."""
     said = megatron_lm.settings_of(job)
+    sections = _sections(job, said)
+    for name, knob in KNOBS.items():
+        if MEGATRON_BRIDGE not in knob.flags:
+            continue
+        section, _, key = knob.flags[MEGATRON_BRIDGE].name.partition(".")
+        if MEGATRON_LM in knob.flags:
+            value = said.get(_argument(key))
+        else:
+            value = getattr(job.recipe, name)
+        if value not in (None, knob.default):
+            sections[section].setdefault(key, value)
+    return sections
+
+
+def _sections(job: Job, said: Settings) -> dict[str, Section]:
     return {
         "model": _model(job, said),
         "train": _taken(said, "train_iters global_batch_size micro_batch_size"),

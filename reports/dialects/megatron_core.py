@@ -6,6 +6,7 @@ Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig``
 
 from __future__ import annotations
 
+from trainscout.reports.dialects.setting import unknown_knobs
 from trainscout.simulators.predictor.question.job import Job
 
 # 8-bit scaling: Transformer Engine's recipe and number format.
@@ -23,6 +24,14 @@ _RECOMPUTE_MODULES = (
     "mlp",
     "moe",
     "shared_experts",
+)
+
+
+# Knobs that several settings say together, and those that are said not to be supported.
+_TOGETHER = (
+    *("vpp", "schedule", "precision", "zero_stage", "overlap_grad_reduce"),
+    *("overlap_param_gather", "recompute", "recompute_layers", "recompute_modules"),
+    "recompute_taper",
 )
 
 
@@ -65,10 +74,11 @@ def _can_recompute(job: Job, module: str) -> bool:
     return module != "mla_up_proj" or job.model.mla is not None
 
 
-def unsupported(job: Job) -> tuple[str, ...]:
-    """What the recipe asks for and Megatron-Core does otherwise, in words."""
+def unsupported(job: Job, framework: str) -> tuple[str, ...]:
+    """What the recipe asks for and Megatron-Core does otherwise, or ``framework`` around it knows
+    nothing of, in words."""
     recipe = job.recipe
-    missing = []
+    missing = unknown_knobs(framework, _TOGETHER, job)
     if recipe.schedule == "gpipe" and recipe.pp > 1:
         missing.append("schedule=gpipe (Megatron runs 1F1B)")
     if recipe.recompute_taper:

@@ -25,6 +25,7 @@ from trainscout.reports.dialects.setting import (
     knob,
     num_steps,
     value_at,
+    with_other_knobs,
     write,
 )
 from trainscout.simulators.predictor.question.job import Job
@@ -138,7 +139,8 @@ def _fsdp(job: Job) -> bool:
 _ENDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 _knob = partial(knob, MEGATRON_LM)
 
-ARGUMENTS: tuple[Setting, ...] = (
+ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
+    MEGATRON_LM,
     Setting("--num-layers", "model.num_layers"),
     Setting("--hidden-size", "model.hidden_size"),
     Setting("--ffn-hidden-size", "model.ffn_hidden_size"),

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import ENVIRONMENT
 from trainscout.simulators.predictor.question.recipe import KNOBS
 
 
@@ -77,6 +78,8 @@ class Setting:
             value = self.on if options.has(self.name) else None
         elif self.values is not None:
             value = self._choice(options, self.values)
+        elif kind is str:
+            value = options.text(self.name)
         else:
             value = options.whole(self.name) if kind is int else options.number(self.name)
         return self.default if value is None else value
@@ -96,6 +99,24 @@ def knob(framework: str, name: str, when: Callable[[Job], bool] = lambda job: Tr
     """The row of a knob that the framework has a flag for."""
     flag = KNOBS[name].flags[framework]
     return Setting(flag.name, f"recipe.{name}", flag.values, when=when)
+
+
+def with_other_knobs(framework: str, *table: Setting) -> tuple[Setting, ...]:
+    """A table, and rows of the knobs that the framework has a flag for and the table no row."""
+    named = {row.name for row in table}
+    rows = (knob(framework, name) for name, each in KNOBS.items() if framework in each.flags)
+    return (*table, *(row for row in rows if row.name not in named))
+
+
+def unknown_knobs(framework: str, together: Container[str], job: Job) -> list[str]:
+    """Knobs with an effect that the framework knows nothing of: neither has it a flag for one, nor
+    does what its settings say ``together``."""
+    return [
+        f"{name}={value}"
+        for name, each in KNOBS.items()
+        if not {framework, ENVIRONMENT} & set(each.flags) and name not in together
+        if (value := each.canonical_value(job)) != each.default
+    ]
 
 
 def write(table: Iterable[Setting], job: Job) -> Settings:

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from trainscout.reports.dialects.setting import Setting, Settings, knob, num_steps, write
+from trainscout.reports.dialects.setting import (
+    Setting,
+    Settings,
+    knob,
+    num_steps,
+    unknown_knobs,
+    with_other_knobs,
+    write,
+)
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import TORCHTITAN
 from trainscout.simulators.predictor.question.model import Model
@@ -64,7 +72,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
     """What the recipe asks for and TorchTitan does otherwise, in words."""
     recipe, moe = job.recipe, job.model.moe
     modules = recipe.recompute_modules or "core_attn"
-    missing = []
+    missing = unknown_knobs(TORCHTITAN, _TOGETHER, job)
     if recipe.recompute == "selective" and modules != "operations":
         missing.append(f"recompute_modules={modules} (it recomputes by operation: operations)")
     for name in ("recompute_layers", "recompute_taper"):
@@ -118,8 +126,17 @@ def _local_batch(job: Job) -> int:
 
 
 _knob = partial(knob, TORCHTITAN)
+# Knobs that several settings say together, and those that are said not to be supported.
+_TOGETHER = (
+    *("cp_comm_type", "etp", "vpp", "micro_batch", "recompute", "recompute_layers"),
+    *("recompute_taper", "recompute_modules", "sp", "zero_stage", "overlap_grad_reduce"),
+    *("overlap_param_gather", "overlap_moe_expert_parallel_comm", "precision"),
+    *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
+    "use_tp_pp_dp_mapping",
+)
 
-ARGUMENTS: tuple[Setting, ...] = (
+ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
+    TORCHTITAN,
     Setting("--training.local-batch-size", _local_batch),
     Setting("--training.global-batch-size", "training.global_batch_size"),
     Setting("--training.seq-len", lambda job: job.sequence_length),

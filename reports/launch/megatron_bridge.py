@@ -11,6 +11,7 @@ from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import HERE, shell_script, title_lines
 from trainscout.reports.launch.source import call, python_module
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE
 
 _FILL_IN = (
     "settings that no speed depends on (optimizer.lr, model.rotary_base)",
@@ -37,7 +38,7 @@ def launch(job: Job) -> Launch:
         "megatron_bridge",
         megatron_bridge.TITLE,
         _FILL_IN,
-        megatron_core.unsupported(job) + megatron_bridge.unsupported(job),
+        megatron_core.unsupported(job, MEGATRON_BRIDGE) + megatron_bridge.unsupported(job),
         megatron_core.impossible(job),
     )
     if made.impossible:

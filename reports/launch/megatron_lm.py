@@ -10,6 +10,7 @@ from trainscout.reports.dialects.setting import command_words
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import RESUME, resumed, shell_script
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knob import MEGATRON_LM
 
 _FILL_IN = (
     "settings that no speed depends on (--lr, --rotary-base)",
@@ -27,7 +28,7 @@ def launch(job: Job) -> Launch:
         "megatron_lm",
         megatron_lm.TITLE,
         _FILL_IN,
-        megatron_core.unsupported(job),
+        megatron_core.unsupported(job, MEGATRON_LM),
         megatron_core.impossible(job) + megatron_lm.impossible(job),
     )
     if made.impossible:
