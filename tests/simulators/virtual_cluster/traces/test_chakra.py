@@ -240,6 +240,10 @@ def test_what_the_host_waited_for_comes_before_later_launches() -> None:
     assert waits_of(op(0), EventRecord(3, 0), op(0), Synchronise("event", 3), op(1))[4] == (0,)
     blocking = WorkWait(1, 0, blocks_host=True)
     assert waits_of(reduce_on("g", 1), blocking, op(1)) == {0: (), 2: (0,)}
+    # The later of two communications has waited for the earlier one.
+    later, earlier = WorkWait(2, 0, blocks_host=True), WorkWait(1, 0, blocks_host=True)
+    both = waits_of(reduce_on("g", 1), reduce_on("g", 2), later, earlier, op(1))
+    assert both == {0: (), 1: (0,), 4: (1,)}
     gap = HostGap(1.0)
     assert waits_of(op(0), read, gap, op(1), gap, op(2)) == {
         0: (), 2: (0,), 3: (2,), 4: (2,), 5: (4,),
