@@ -131,7 +131,7 @@ def test_a_prediction_with_measured_kernels_imports_no_fit() -> None:
         "import sys, trainscout.simulators.predictor.replay.simulator, "
         "trainscout.simulators.predictor.kernels.measured; "
         "print([name for name in sys.modules if name.startswith('trainscout') "
-        "and ('fit' in name.rpartition('.')[2] or 'laboratory' in name)])"
+        "and (name.rpartition('.')[2].startswith('fit') or 'laboratory' in name)])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stderr
