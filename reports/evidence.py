@@ -84,8 +84,8 @@ _ALLOCATED = Graded(
 )
 _MEMORY = Graded(
     Grade.ESTIMATED,
-    "tensors are counted shape by shape, what the allocator reserves beyond them, CUDA's context "
-    "and NCCL's buffers are not",
+    "tensors are counted shape by shape, what the allocator reserves beyond them, the context "
+    "and the buffers of communication are not",
 )
 
 

@@ -87,7 +87,9 @@ CHANGES = (
         (1.5, 1 / 1.5),
         _time("network_time"),
     ),
-    Change("NVLink bandwidth", "gpu.nvlink_bytes_per_s", (0.5, 2.0), _nvlink_bandwidth, True),
+    Change(
+        "bandwidth inside a node", "gpu.nvlink_bytes_per_s", (0.5, 2.0), _nvlink_bandwidth, True
+    ),
     Change("time of every kernel", "compute_time", (1.2, 1 / 1.2), _time("compute_time")),
     Change("peak FLOP/s at the same power", "gpu.peak_flops", (0.8, 1.25), _peak),
     Change(

@@ -274,6 +274,8 @@ def test_export_parts_differ_in_nvlink_alone(cut: str, whole: str) -> None:
 def test_nvlink_links_carry_what_their_generation_does(name: str) -> None:
     per_link = {0: 0.0, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
     built = gpu(name)
+    if built.architecture.link != "NVLink":
+        pytest.skip(f"joined by {built.architecture.link}")
     expected = 14.0625e9 if name == "a40" else per_link[built.nvlink_generation]
     assert built.nvlink_bytes_per_s == built.nvlink_links * expected
 
@@ -295,6 +297,7 @@ def test_memory_is_the_nominal_size_less_at_most_a_tenth(name: str) -> None:
         "h200_nvl": 141,
         "b300": 288,
         "gb300": 288,
+        "mi300x": 192,
     }
     gibibytes = gpu(name).memory_bytes / 2**30
     assert 0.9 * nominal.get(name, 80) < gibibytes <= nominal.get(name, 80)

@@ -58,4 +58,7 @@ def gpu_of(label: str, gpus: Mapping[str, Gpu]) -> tuple[Gpu, tuple[str, ...]]:
             if name == "a100_80" and "80" not in plain:
                 assumed = ("memory size of the A100 not published: 80 GB",)
             return gpus[name], assumed
+    called = [name for name in gpus if re.search(rf"\b{re.escape(name)}\b", plain)]
+    if called:
+        return gpus[max(called, key=len)], ()
     raise CannotReplayError(f"{label}: no such GPU is declared in conf/gpu")

@@ -7,14 +7,17 @@ only rows whose conditions are understood are used.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -34,36 +37,6 @@ COLUMNS = {
     "bandwidth": ("gpu", "benchmark", "bytes", "gbps"),
 }
 TEXT_COLUMNS = frozenset({"gpu", "dtype", "layout", "pass", "stage", "op", "benchmark"})
-
-# Published GPU names -> declaration; first match wins. The third entry is what has to be
-# assumed to use that declaration.
-GPU_NAMES: tuple[tuple[str, str, str], ...] = (
-    (r"GB300", "gb300", ""),
-    (r"GB200", "gb200", ""),
-    (r"B300", "b300", ""),
-    (r"B200", "b200", ""),
-    (r"H200.*NVL", "h200_nvl", ""),
-    (r"H200|GH200", "h200", ""),
-    (r"H100.*(96|HBM2E)", "h100_96_hbm2e", ""),
-    (r"H100.*SXM|H100_80", "h100", ""),
-    (r"H100.*(PCIE|NVL)", "", ""),
-    (r"H100", "h100", "form factor not stated: taken as SXM"),
-    (r"H800.*PCIE", "", ""),
-    (r"H800", "h800", ""),
-    (r"H20(?!\d)", "h20", ""),
-    (r"A100.*(80.*PCIE|PCIE.*80)", "a100_80_pcie", ""),
-    (r"A100.*PCIE", "a100_40", "A100-40GB SXM stands for the PCIe card"),
-    (r"A100.*40", "a100_40", ""),
-    (r"A100.*(SXM|80)", "a100_80", ""),
-    (r"A100", "a100_80", "form factor not stated: taken as SXM 80GB"),
-    (r"A800", "a800_80", ""),
-    (r"A40(?!\d)", "a40", ""),
-    (r"A6000", "a40", "A40 stands for the RTX A6000 (same die, 84 SMs)"),
-    (r"RTX.?3090", "rtx3090", ""),
-    (r"V100.*PCIE", "v100_32", "V100 SXM2 stands for the PCIe card"),
-    (r"V100.*SXM|V100_32", "v100_32", ""),
-    (r"V100", "v100_32", "form factor not stated: taken as SXM2"),
-)
 
 # The libraries' dimensions are 32-bit; bytes are exact as floating point up to here.
 LARGEST_DIMENSION = 2.0**31 - 1
@@ -126,10 +99,18 @@ def match_gpu(name: str, gpus: dict[str, Gpu]) -> tuple[str, str]:
     """Question GPU for a published name, and what that assumes; ("", "") when there is none."""
     if name in gpus:
         return name, ""
-    for pattern, declared, assumption in GPU_NAMES:
-        if re.search(pattern, name.upper()):
-            return (declared, assumption) if declared in gpus else ("", "")
-    return "", ""
+    for entry in _gpu_names():
+        if re.search(entry["pattern"], name.upper()):
+            found = entry["gpu"]
+            return (found, entry.get("assumes", "")) if found in gpus else ("", "")
+    called = (gpu for gpu in gpus if re.search(rf"\b{re.escape(gpu)}\b", name, re.IGNORECASE))
+    return max(called, key=len, default=""), ""
+
+
+@functools.cache
+def _gpu_names() -> list[dict[str, str]]:
+    names: list[dict[str, str]] = read_yaml(resources.files(__package__) / "gpu_names.yaml")
+    return names
 
 
 def attention_kernel(implementation: str) -> str:

@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.kernels.choice import (
     choose_gemm,
     grouped_evidence,
 )
-from trainscout.simulators.predictor.kernels.coefficients import FittedGpu
+from trainscout.simulators.predictor.kernels.coefficients import FittedGpu, fitted_gpus
 from trainscout.simulators.predictor.kernels.streaming import streaming_classes
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -30,6 +30,9 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 # of the architecture or a neighbouring one (A100's on H100 9 %, on V100 14 %).
 SAME_DIE = 0.03
 ON_LOAN = 0.12
+# Coefficients of the median architecture: left out of it, the fitted architectures are priced 11 %
+# off their own fits (16-bit products, median), 18 % (8 bits), 20 % (attention forward).
+OF_THE_MEDIAN = 0.20
 # Classes whose share of bandwidth was measured, and those taken over from another class or GPU.
 STREAMING_MEASURED = 0.10
 STREAMING_ASSUMED = 0.30
@@ -64,6 +67,8 @@ def _combined(*parts: float) -> float:
 def _loan(gpu: Gpu, fit: FittedGpu, evidence: Evidence) -> float:
     if fit.name == gpu.name:
         return 0.0
+    if not any(each.architecture == gpu.architecture.name for each in fitted_gpus()):
+        return OF_THE_MEDIAN
     return SAME_DIE if evidence is Evidence.FITTED else ON_LOAN
 
 

@@ -78,7 +78,10 @@ def _tensor_parallel_in_domain(job: Job) -> Broken:
     # unevenly has no regular ring; whole multiples of a node are left to the price model.
     tp, domain = job.recipe.tp, job.cluster.domain
     if domain % tp if tp <= domain else tp % domain:
-        return "tp", f"tp={tp} does not align with the {domain} GPUs joined by NVLink"
+        return (
+            "tp",
+            f"tp={tp} does not align with the {domain} GPUs joined by {job.gpu.architecture.link}",
+        )
     return None
 
 
@@ -208,7 +211,7 @@ def _interleaving_batch(job: Job) -> Broken:
 
 def _too_old_for_it(job: Job) -> str:
     declared = job.framework.attention
-    return "" if declared == job.attention else f"; {job.gpu.name} is too old for {declared}"
+    return "" if declared == job.attention else f"; {job.gpu.name} has no {declared} kernels"
 
 
 def _recompute(job: Job) -> Broken:

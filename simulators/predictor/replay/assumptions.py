@@ -19,12 +19,13 @@ def assumptions_of(
     ``host_share``: share of the predicted step that the device waits for the host; ``network``:
     the declared switches, which take a few things for granted less.
     """
-    recipe = job.recipe
+    recipe, architecture = job.recipe, job.gpu.architecture
     stated = [
-        "CUDA context, NCCL buffers and memory fragmentation are estimated",
+        f"{architecture.runtime} context, {architecture.library} buffers and memory fragmentation "
+        "are estimated",
     ]
     if job.world_size > 1:
-        alike = f"GPUs' speeds spread by {job.gpu.architecture.speed_spread:.0%}"
+        alike = f"GPUs' speeds spread by {architecture.speed_spread:.0%}"
         if network is None or not network.fabric.link_health:
             alike += ", and no link is slower than its peers"
         stated.append(alike)
@@ -32,7 +33,7 @@ def assumptions_of(
         stated.append(_launch_bound(job.framework, host_share))
     if job.attention != job.framework.attention:
         stated.append(
-            f"attention is unfused: {job.gpu.name} is too old for {job.framework.attention}"
+            f"attention is unfused: {job.gpu.name} has no {job.framework.attention} kernels"
         )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))

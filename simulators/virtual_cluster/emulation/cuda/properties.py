@@ -59,7 +59,7 @@ def properties_of(gpu: Gpu, memory_bytes: int) -> DeviceProperties:
 
 def name_of(gpu: Gpu) -> str:
     """The name the device tells: scripts look for H100 and the like in it."""
-    return "NVIDIA " + gpu.name.upper().replace("_", "-")
+    return f"{gpu.architecture.vendor} {gpu.name}".upper().replace("_", "-")
 
 
 def capability_of(gpu: Gpu) -> tuple[int, int]:
