@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -39,6 +41,13 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 pytest.importorskip("google.protobuf")
 
 
+@functools.cache
+def written_once(name: str) -> tuple[tuple[Trace, ...], Timeline]:
+    """The traces of all ranks, and what was played; several tests look at them."""
+    with tempfile.TemporaryDirectory() as folder:
+        return written(Path(folder), name)
+
+
 def written(directory: Path, name: str) -> tuple[tuple[Trace, ...], Timeline]:
     job = job_of(name)
     timeline, _ = played(job, job.recipe.pp)
@@ -53,16 +62,16 @@ def nodes_of(path: Path) -> list[tuple[object, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_ranks_fit_and_none_waits_for_ever(tmp_path: Path, name: str) -> None:
-    traces, _ = written(tmp_path, name)
+def test_ranks_fit_and_none_waits_for_ever(name: str) -> None:
+    traces, _ = written_once(name)
     job = collate(traces)
     assert job.mismatches == ()
     assert job.order_problems == ()
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_kernel_and_every_byte_is_there(tmp_path: Path, name: str) -> None:
-    traces, timeline = written(tmp_path, name)
+def test_every_kernel_and_every_byte_is_there(name: str) -> None:
+    traces, timeline = written_once(name)
     job = job_of(name)
     sent = {"send": Counter[tuple[int, int]](), "recv": Counter[tuple[int, int]]()}
     for rank, trace in enumerate(traces):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import itertools
 import json
+import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,13 @@ Events = list[dict[str, Any]]
 TICK_US = 0.001
 
 
+@functools.cache
+def written_once(name: str) -> tuple[Events, Timeline]:
+    """The file of every stage's first rank, and what was played; several tests look at it."""
+    with tempfile.TemporaryDirectory() as folder:
+        return written(Path(folder) / "t.json", name)
+
+
 def written(
     path: Path, name: str, ranks: tuple[int, ...] | None = None
 ) -> tuple[Events, Timeline]:
@@ -55,8 +64,8 @@ def threads(events: Events) -> dict[tuple[int, int], str]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_operation_of_every_rank_is_one_slice(tmp_path: Path, name: str) -> None:
-    events, timeline = written(tmp_path / "t.json", name)
+def test_every_operation_of_every_rank_is_one_slice(name: str) -> None:
+    events, timeline = written_once(name)
     by_thread = Counter(threads(events)[event["pid"], event["tid"]] for event in slices(events))
     streams = np.bincount(timeline.stream, minlength=5)
     assert by_thread["host launches"] == streams[HOST]
@@ -71,8 +80,8 @@ def test_every_operation_of_every_rank_is_one_slice(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_slices_of_a_thread_nest_and_never_overlap(tmp_path: Path, name: str) -> None:
-    events, _ = written(tmp_path / "t.json", name)
+def test_slices_of_a_thread_nest_and_never_overlap(name: str) -> None:
+    events, _ = written_once(name)
     by_thread: dict[tuple[int, int], Events] = defaultdict(list)
     for event in slices(events):
         by_thread[event["pid"], event["tid"]].append(event)
@@ -89,8 +98,8 @@ def test_slices_of_a_thread_nest_and_never_overlap(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_streams_of_a_rank_take_the_time_of_their_operations(tmp_path: Path, name: str) -> None:
-    events, timeline = written(tmp_path / "t.json", name)
+def test_streams_of_a_rank_take_the_time_of_their_operations(name: str) -> None:
+    events, timeline = written_once(name)
     job = job_of(name)
     names = threads(events)
     seconds = timeline.end_s - timeline.start_s
@@ -106,8 +115,8 @@ def test_streams_of_a_rank_take_the_time_of_their_operations(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_kernel_is_led_to_by_the_launch_before_it(tmp_path: Path, name: str) -> None:
-    events, timeline = written(tmp_path / "t.json", name)
+def test_every_kernel_is_led_to_by_the_launch_before_it(name: str) -> None:
+    events, timeline = written_once(name)
     launches = {e["bind_id"]: e for e in slices(events) if e.get("flow_out")}
     led = [event for event in slices(events) if event.get("flow_in")]
     assert len(launches) == len(led) == (timeline.launched_by != NONE).sum()
@@ -117,8 +126,8 @@ def test_every_kernel_is_led_to_by_the_launch_before_it(tmp_path: Path, name: st
         assert launch["ts"] + launch["dur"] <= event["ts"] + TICK_US
 
 
-def test_a_launch_of_several_kernels_says_so(tmp_path: Path) -> None:
-    events, timeline = written(tmp_path / "t.json", "experts")
+def test_a_launch_of_several_kernels_says_so() -> None:
+    events, timeline = written_once("experts")
     launches = {e["bind_id"]: e.get("args", {}) for e in slices(events) if e.get("flow_out")}
     named = {e["name"]: launches[e["bind_id"]] for e in slices(events) if e.get("flow_in")}
     launched = {op.op.name: launches_of(op.op) for op in timeline.operations if op is not None}
@@ -164,8 +173,8 @@ def test_arrows_join_slices_forward_in_time(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipeline", "interleaved", "gpipe"])
-def test_what_is_sent_leads_to_the_kernels_that_need_it(tmp_path: Path, name: str) -> None:
-    events, _ = written(tmp_path / "t.json", name)
+def test_what_is_sent_leads_to_the_kernels_that_need_it(name: str) -> None:
+    events, _ = written_once(name)
     names = threads(events)
     for ends in arrows(events).values():
         at = [names[end["pid"], end["tid"]].split()[0] for end in ends]
@@ -198,8 +207,8 @@ def test_the_memory_counter_peaks_at_the_prediction(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_link_counters_are_never_negative_and_end_at_nothing(tmp_path: Path, name: str) -> None:
-    events, _ = written(tmp_path / "t.json", name)
+def test_link_counters_are_never_negative_and_end_at_nothing(name: str) -> None:
+    events, _ = written_once(name)
     used = [counters(events, counter) for counter in LINK_COUNTERS.values()]
     assert any(used)
     for found in used:
