@@ -35,9 +35,7 @@ def cloned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project as ``git clone`` leaves it: results and caches stay behind."""
     clone = tmp_path_factory.mktemp("clone") / "trainscout"
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text("utf-8").splitlines()]
-    kept = [name for name in ignored if name != "__pycache__"]
-    # Compiled code is kept: making it again is slow, and proves nothing here.
-    ignore = shutil.ignore_patterns(".git", ".ci", *kept)
+    ignore = shutil.ignore_patterns(".git", ".ci", *ignored)
     shutil.copytree(ROOT, clone, symlinks=True, ignore=ignore)
     return clone
 
@@ -75,7 +73,7 @@ def run_block(block: Block, workplace: Path) -> str:
     variables = environment()
     variables["DOCUMENTED_PYTHON"] = sys.executable
     variables["WARM_CLIENT"] = client.__file__
-    variables[client.ADDRESS] = warm_python(workplace)
+    variables[client.ADDRESS] = warm_python()
     places = (Path(__file__).parent / "bin", Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([*map(str, places), variables["PATH"]])
     if block.page in TRACKED:

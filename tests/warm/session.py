@@ -28,14 +28,14 @@ def environment() -> dict[str, str]:
 
 
 @functools.cache
-def warm_python(root: Path = ROOT) -> str:
-    """The address of a server that has imported the project in ``root``."""
+def warm_python() -> str:
+    """The address of a server that has imported the project."""
     folder = tempfile.mkdtemp(prefix="warm")
     address = f"{folder}/python"
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.warm.server", address],
-        cwd=root,
-        env=environment() | {"PYTHONPATH": str(root)},
+        cwd=ROOT,
+        env=environment() | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
     )
 
