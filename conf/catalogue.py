@@ -10,7 +10,7 @@ import copy
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from trainscout.conf.histograms import with_histogram
 from trainscout.simulators.predictor.io.values import typed_value
@@ -114,7 +114,7 @@ class Group(Mapping[str, T], Generic[T]):
         try:
             value: Any = typed_value(self._cls, self.group, content)
             value.check()
-            return with_histogram(value) if isinstance(value, Model) else value
+            return cast(T, with_histogram(value) if isinstance(value, Model) else value)
         except InputError as error:
             where = f"{file.name}: {error.field}"
             raise InputError(

@@ -173,7 +173,8 @@ def test_a_prediction_is_the_commands(capfd, small):
 def test_a_prediction_knows_what_it_is_of(small):
     step = ts.predict(small, tp=2)
     assert (step.question, step.recipe) == (small, ts.Recipe(tp=2))
-    assert ts.predict(small, step.recipe, micro_batch=2).recipe == ts.Recipe(tp=2, micro_batch=2)
+    both = ts.predict(small, step.recipe, micro_batch=np.int64(2)).recipe
+    assert both == ts.Recipe(tp=2, micro_batch=2)
     assert step.memory.peak_reserved_bytes > 0
     assert pickle.loads(pickle.dumps(step)) == step
     (row,) = step.to_frame().to_dict("records")

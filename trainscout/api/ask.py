@@ -25,7 +25,7 @@ from trainscout.api.choices import (
     measures_of,
     search_options,
 )
-from trainscout.api.questions import catalogue
+from trainscout.api.questions import catalogue, plain
 from trainscout.commands.capacity_plan import check_cells, check_prices, named_declarations
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
@@ -83,7 +83,7 @@ def predict(
     """
     spec = SimulatorSpec.of(simulator)
     base = {} if recipe is None else dataclasses.asdict(recipe)
-    job = question.job(typed_value(Recipe, "recipe", {**base, **fields}))
+    job = question.job(typed_value(Recipe, "recipe", {**base, **plain(fields)}))
     check_job(job)
     check_simulator(spec, job.gpu, job.cluster)
     return make_prediction(get_simulator(spec).simulate(job), job, spec)
@@ -103,9 +103,10 @@ def search(
     config_dir: str | Path | None = None,
     **options: Any,
 ) -> SearchResult:
-    """The best recipes of a space. Nothing is written unless ``storage=`` names a place for it.
+    """The best recipes of a space with their predictions; those found so far on Ctrl-C.
 
-    What is left out is as in ``trainscout optimize``.
+    Nothing is written unless ``storage=`` names a place for it. What is left out is as in
+    ``trainscout optimize``.
 
     Args:
         question: what is trained on what.
@@ -122,9 +123,6 @@ def search(
         **options: fields of ``SearchOptions`` to change: ``n_trials=200``, ``top_k=5``,
             ``timeout_s=60``, ``storage="search.journal"``.
 
-    Returns:
-        The best recipes with their predictions; what was found so far on Ctrl-C.
-
     Raises:
         InputError: for anything wrong in the arguments, before anything is simulated.
 
@@ -135,7 +133,7 @@ def search(
         1
     """
     named, spec = catalogue(config_dir), SimulatorSpec.of(simulator)
-    chosen = search_options(named, "config", search, options)
+    chosen = search_options(named, "config", search, plain(options))
     view = progress_view(
         console_for(sys.stderr), question.job, "normal" if progress is True else "quiet"
     )

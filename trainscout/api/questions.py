@@ -159,7 +159,7 @@ def _value(cls: type[T], group: Group[T], given: Any, default: str | None = None
         return given
     if isinstance(given, Mapping):
         base = {} if default is None else dataclasses.asdict(group[default])  # type: ignore[call-overload]
-        value: Any = typed_value(cls, group.group, {**base, **_plain(given)})
+        value: Any = typed_value(cls, group.group, {**base, **plain(given)})
         if isinstance(value, Model):
             value = with_histogram(value)
         return value  # type: ignore[no-any-return]
@@ -185,7 +185,7 @@ def _by_part(overrides: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         group: {field.name for field in dataclasses.fields(cls)} - set(_EVERYWHERE)
         for group, cls in _PARTS.items()
     }
-    for name, value in _plain(overrides).items():
+    for name, value in plain(overrides).items():
         group, dot, field = name.partition(".")
         if not dot:
             field = name
@@ -219,6 +219,6 @@ def _changed(named: Catalogue, group: str, value: Any, fields: Mapping[str, Any]
     return with_histogram(changed) if "moe.histogram" in fields else changed
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """With numbers of NumPy and pandas, which loops over frames give, as Python's."""
     return {name: v.item() if hasattr(v, "item") else v for name, v in fields.items()}
