@@ -129,7 +129,9 @@ def read(table: Iterable[Setting], part: str, options: Options) -> dict[str, Any
     """Fields of one part of a job (``recipe``, ``model.moe``) that options say something of."""
     found = {}
     for row in table:
-        parent, _, name = row.source.rpartition(".") if isinstance(row.source, str) else ("",) * 3
+        if not isinstance(row.source, str):
+            continue
+        parent, _, name = row.source.rpartition(".")
         if parent == part and (value := row.read(options)) is not None:
             found[name] = value
     return found

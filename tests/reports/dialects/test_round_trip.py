@@ -1,14 +1,18 @@
 """What is launched is what is imported: job -> launch text -> the same job, in every dialect."""
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.reports.dialects.jobs import DENSE, EXPERTS, jobs
 from tests.reports.launch_import.samples import BASE, framework, model
 from trainscout.pruning.equivalence import canonical
+from trainscout.reports import dialects
 from trainscout.reports.dialects.megatron_layers import LAYOUT
 from trainscout.reports.dialects.torchtitan import equal_chunks
 from trainscout.reports.launch import launches
@@ -17,6 +21,8 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.validity import why_invalid
 
+DIALECTS = Path(dialects.__file__).parent
+KNOWN = {"megatron_lm": "megatron", "torchtitan": "torchtitan"}
 # Shipped models, whose launch scripts people write themselves.
 SHIPPED = tuple(
     map(
@@ -39,6 +45,11 @@ def launched(job: Job, name: str, tmp_path_factory, base: Question) -> ImportedL
     # A split that no field of a recipe says is said to be assumed otherwise.
     assume(not any(argument.startswith(LAYOUT) for argument in assumed))
     assert assumed == []
+    # What is written and not read is known to have no effect.
+    table = yaml.safe_load((DIALECTS / f"{KNOWN[name]}_arguments.yaml").read_text("utf-8"))
+    patterns = [each for names in table["no_effect"].values() for each in names]
+    for argument in read.reading.no_effect:
+        assert any(fnmatchcase(argument.split()[0], pattern) for pattern in patterns)
     assert read.question.cluster.num_gpus == job.world_size
     return read
 
