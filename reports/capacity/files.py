@@ -10,8 +10,12 @@ from trainscout.planning.changes import Change
 from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import StudyOutcome
 from trainscout.reports.capacity.page import study_page
-from trainscout.reports.capacity.record import study_csv
-from trainscout.reports.capacity.tables import format_answer, format_change, format_goodput
+from trainscout.reports.capacity.study_files import study_csv
+from trainscout.reports.capacity.terminal_tables import (
+    format_answer,
+    format_change,
+    format_goodput,
+)
 from trainscout.reports.launch import megatron_launch
 
 

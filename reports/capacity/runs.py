@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.capacity.record import FORMAT
+from trainscout.reports.capacity.study_files import FORMAT
 from trainscout.simulators.predictor.io.output import write_whole
 
 STUDY = "study.json"

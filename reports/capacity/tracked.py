@@ -13,8 +13,12 @@ from trainscout.optimizer.tracking import Run, RunTree, make_run
 from trainscout.optimizer.tracking.metrics import breakdown_metrics, flat_params, interval_metrics
 from trainscout.planning.changes import Change
 from trainscout.planning.outcome import CellResult, StudyOutcome
-from trainscout.reports.capacity.tables import fabric_matters, format_answer, format_change
-from trainscout.reports.record import NOTE, code_tags, config_hash, size_params
+from trainscout.reports.capacity.terminal_tables import (
+    fabric_matters,
+    format_answer,
+    format_change,
+)
+from trainscout.reports.tracker_runs import NOTE, code_tags, config_hash, size_params
 
 Record = Mapping[str, Any]
 

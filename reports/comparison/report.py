@@ -12,7 +12,7 @@ from rich.text import Text
 from trainscout.reports.comparison.attribution import Attribution, Change
 from trainscout.reports.comparison.comparison import Comparison, Difference, Side
 from trainscout.reports.comparison.one_knob import Neighbour
-from trainscout.reports.comparison.words import (
+from trainscout.reports.comparison.wording import (
     Unit,
     format_change,
     signed_gib,

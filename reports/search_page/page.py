@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trainscout.reports.search_page.record import page_record
+from trainscout.reports.search_page.page_data import page_record
 from trainscout.reports.search_page.searched import Searched
 from trainscout.simulators.predictor.io.output import write_whole
 

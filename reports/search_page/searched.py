@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.record import config_hash, git_commit, product_version
+from trainscout.reports.tracker_runs import config_hash, git_commit, product_version
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec
 from trainscout.simulators.virtual_cluster.traced.verification import Verification

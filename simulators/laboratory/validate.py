@@ -22,7 +22,7 @@ from trainscout.simulators.laboratory.published.published import (
 from trainscout.simulators.laboratory.published.replay import Result, replay_rows
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
-from trainscout.simulators.laboratory.published.tables import validation_tables
+from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError

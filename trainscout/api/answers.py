@@ -17,16 +17,16 @@ from trainscout.optimizer import trial
 from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import StudyOutcome
 from trainscout.planning.points import Point
-from trainscout.reports.capacity.record import study_record, study_rows
-from trainscout.reports.capacity.tables import format_answer, study_report
+from trainscout.reports.capacity.study_files import study_record, study_rows
+from trainscout.reports.capacity.terminal_tables import format_answer, study_report
 from trainscout.reports.comparison import Comparison
 from trainscout.reports.comparison.attribution import Change
 from trainscout.reports.comparison.one_knob import Neighbour
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.files import trial_columns, trial_row
 from trainscout.reports.for_programs import prediction_row
-from trainscout.reports.tables import prediction_report, search_report, shown_trials
 from trainscout.reports.terminal import as_html, as_text
+from trainscout.reports.terminal_tables import prediction_report, search_report, shown_trials
 from trainscout.reports.wording import (
     format_percent,
     format_recipe,

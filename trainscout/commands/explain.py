@@ -14,7 +14,7 @@ from trainscout.commands.entry_point import run_command
 from trainscout.commands.explanation_plan import Compared, ExplanationPlan, build_explanation
 from trainscout.commands.output_choice import output_choice
 from trainscout.reports.comparison import Predictions, compare
-from trainscout.reports.comparison.record import comparison_csv, comparison_record
+from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.launch_import.report import imported_record, imported_report
 from trainscout.reports.terminal import show

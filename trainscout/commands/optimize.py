@@ -28,10 +28,10 @@ from trainscout.reports.nothing_found import (
     why_nothing_fits,
 )
 from trainscout.reports.progress import progress_view
-from trainscout.reports.record import search_record
 from trainscout.reports.search_page import Searched, asked_now, launch_texts, write_search_page
-from trainscout.reports.tables import search_report, shown_trials
 from trainscout.reports.terminal import as_text, console_for, show
+from trainscout.reports.terminal_tables import search_report, shown_trials
+from trainscout.reports.tracker_runs import search_record
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.question import Question

@@ -27,13 +27,13 @@ from trainscout.planning.store import AnswerStore
 from trainscout.planning.webhook import post
 from trainscout.reports.capacity.files import study_texts
 from trainscout.reports.capacity.progress import study_view
-from trainscout.reports.capacity.record import study_csv, study_json, study_record
 from trainscout.reports.capacity.runs import CELLS, STUDY, last_record, new_directory, save_run
-from trainscout.reports.capacity.tables import format_answer, study_report
+from trainscout.reports.capacity.study_files import study_csv, study_json, study_record
+from trainscout.reports.capacity.terminal_tables import format_answer, study_report
 from trainscout.reports.capacity.tracked import study_runs
 from trainscout.reports.capacity.why import why_no_recipe
-from trainscout.reports.record import git_commit
 from trainscout.reports.terminal import as_text, console_for, show
+from trainscout.reports.tracker_runs import git_commit
 from trainscout.simulators.predictor.io.command_line import CHANGED, INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 

@@ -27,8 +27,8 @@ from trainscout.reports.launch import (
     write_launches,
 )
 from trainscout.reports.network import network_record, network_report
-from trainscout.reports.tables import prediction_report
 from trainscout.reports.terminal import show
+from trainscout.reports.terminal_tables import prediction_report
 from trainscout.reports.timeline.files import write_timeline_files
 from trainscout.simulators.predictor.io.command_line import OK
 from trainscout.simulators.predictor.io.output import show_text, write_output

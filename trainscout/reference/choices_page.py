@@ -12,8 +12,8 @@ from trainscout.commands.listing import NOT_CHOSEN, parameters
 from trainscout.conf.build import build_value
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.optimizer.space import with_choices
+from trainscout.reference.markdown import markdown_table
 from trainscout.reference.settings import as_written
-from trainscout.reference.tables import markdown_table
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment, read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from trainscout.commands.schemas import COMMANDS, PLAIN_SETTINGS
 from trainscout.reference.groups import Group, all_groups
+from trainscout.reference.markdown import markdown_table
 from trainscout.reference.settings import Setting, as_written, settings
-from trainscout.reference.tables import markdown_table
 
 _TITLES = {
     "model": "the model's shape",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
+from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
-from trainscout.simulators.predictor.network.packet.tables import Floats, Ints
 from trainscout.simulators.predictor.network.topology.routing import Routes
 
 _HOSTS, _LEAVES, _SPINES = 32, 4, 4

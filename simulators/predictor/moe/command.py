@@ -57,7 +57,12 @@ def run(experiment: Experiment, files: Files) -> None:
         InputError: when a file cannot be written.
     """
     # rich takes a tenth of a second to load.
-    from trainscout.simulators.predictor.moe.tables import load_tables, show, times_of, times_table
+    from trainscout.simulators.predictor.moe.terminal_tables import (
+        load_tables,
+        show,
+        times_of,
+        times_table,
+    )
 
     times = []
     for layer in _written(experiment, files):

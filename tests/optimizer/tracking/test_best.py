@@ -14,7 +14,7 @@ from trainscout.optimizer.tracking import RunTree
 from trainscout.optimizer.tracking.best import BestRecipe, best_recipes, best_text
 from trainscout.optimizer.tracking.runs import log_spooled, open_store
 from trainscout.optimizer.tracking.spool import spooled, write_spool
-from trainscout.reports.record import search_record
+from trainscout.reports.tracker_runs import search_record
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe

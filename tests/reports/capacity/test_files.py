@@ -12,7 +12,7 @@ from trainscout.planning.outcome import StudyOutcome, run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.reports.capacity import files
 from trainscout.reports.capacity.files import launch_scripts, study_texts
-from trainscout.reports.capacity.record import study_record
+from trainscout.reports.capacity.study_files import study_record
 from trainscout.reports.launch import megatron_launch
 
 

@@ -15,7 +15,7 @@ from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Study, Target
 from trainscout.reports.capacity.page import study_page
 from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
-from trainscout.reports.capacity.record import study_record
+from trainscout.reports.capacity.study_files import study_record
 
 VOID = {"meta", "line", "polyline", "rect", "circle"}
 

@@ -14,7 +14,7 @@ from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import run_study
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Target
-from trainscout.reports.capacity.record import study_record
+from trainscout.reports.capacity.study_files import study_record
 from trainscout.reports.capacity.tracked import study_runs
 
 NOTE = "mlflow.note.content"

@@ -12,9 +12,9 @@ from tests.reports.launch_import.samples import CONF
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
 from trainscout.reports.comparison import Predictions, compare
-from trainscout.reports.comparison.record import comparison_csv, comparison_record
+from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
 from trainscout.reports.comparison.report import answer_line, comparison_report
-from trainscout.reports.comparison.words import Unit, format_change, signed_seconds
+from trainscout.reports.comparison.wording import Unit, format_change, signed_seconds
 from trainscout.reports.terminal import as_text
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from trainscout.simulators.predictor.network.flow import engine_arrays as t
 from trainscout.simulators.predictor.network.flow import play, rollback
-from trainscout.simulators.predictor.network.flow import tables as t
-from trainscout.simulators.predictor.network.flow.tables import Floats, Ints, to_femtoseconds
+from trainscout.simulators.predictor.network.flow.engine_arrays import (
+    Floats,
+    Ints,
+    to_femtoseconds,
+)
 from trainscout.simulators.predictor.network.flow.water_filling import check_routes, link_table
 from trainscout.simulators.predictor.network.topology.routing import Routes
 from trainscout.simulators.predictor.question.errors import InputError

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.flow.event_queue import put, put_all, remove
-from trainscout.simulators.predictor.network.flow.play import finish_time, note, release
-from trainscout.simulators.predictor.network.flow.tables import (
+from trainscout.simulators.predictor.network.flow.engine_arrays import (
     DRAINED,
     FREE_SEGMENT,
     IN_HEAP,
@@ -25,6 +23,8 @@ from trainscout.simulators.predictor.network.flow.tables import (
     SWEEP,
     WAITING,
 )
+from trainscout.simulators.predictor.network.flow.event_queue import put, put_all, remove
+from trainscout.simulators.predictor.network.flow.play import finish_time, note, release
 from trainscout.simulators.predictor.network.flow.water_filling import attach, detach
 from trainscout.simulators.predictor.network.union_find import root_of
 

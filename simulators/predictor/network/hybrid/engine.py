@@ -21,9 +21,13 @@ from trainscout.simulators.predictor.network.hybrid.parking import Parked, shift
 from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS, Predictor
 from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
-from trainscout.simulators.predictor.network.packet import tables as t
+from trainscout.simulators.predictor.network.packet import engine_arrays as t
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
+    Floats,
+    Ints,
+    to_picoseconds,
+)
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
-from trainscout.simulators.predictor.network.packet.tables import Floats, Ints, to_picoseconds
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK
 from trainscout.simulators.predictor.question.errors import InputError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.tables import Floats, Ints
+from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)

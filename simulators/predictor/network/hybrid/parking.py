@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.tables import (
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
     ACK_HEAD,
     ALPHA_AT,
     FLY_HEAD,

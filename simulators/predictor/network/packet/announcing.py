@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.heap import push
-from trainscout.simulators.predictor.network.packet.tables import (
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
     DONE,
     EARLIEST,
     FIRST_LATER,
@@ -16,6 +15,7 @@ from trainscout.simulators.predictor.network.packet.tables import (
     START_EVENT,
     WAITS,
 )
+from trainscout.simulators.predictor.network.packet.heap import push
 
 
 @njit(cache=True)

@@ -8,9 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from trainscout.simulators.predictor.network.packet import announcing, kernel
-from trainscout.simulators.predictor.network.packet import tables as t
+from trainscout.simulators.predictor.network.packet import engine_arrays as t
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
+    Floats,
+    Ints,
+    to_picoseconds,
+)
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
-from trainscout.simulators.predictor.network.packet.tables import Floats, Ints, to_picoseconds
 from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
 from trainscout.simulators.predictor.question.errors import InputError
 

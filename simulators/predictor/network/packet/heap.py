@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from numba import njit
 
-from trainscout.simulators.predictor.network.packet.tables import EVENTS_DUE, KIND_SHIFT, SUBJECT
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
+    EVENTS_DUE,
+    KIND_SHIFT,
+    SUBJECT,
+)
 
 
 @njit(cache=True)

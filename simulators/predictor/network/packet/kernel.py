@@ -12,8 +12,7 @@ from numba import njit
 
 from trainscout.simulators.predictor.network.packet.chance import draw
 from trainscout.simulators.predictor.network.packet.dcqcn import catch_up, notified
-from trainscout.simulators.predictor.network.packet.heap import pop, push
-from trainscout.simulators.predictor.network.packet.tables import (
+from trainscout.simulators.predictor.network.packet.engine_arrays import (
     ACK_HEAD,
     ACK_TAIL,
     ALPHA_AT,
@@ -113,6 +112,7 @@ from trainscout.simulators.predictor.network.packet.tables import (
     WAKE_EVENT,
     WINDOW,
 )
+from trainscout.simulators.predictor.network.packet.heap import pop, push
 
 
 @njit(cache=True)

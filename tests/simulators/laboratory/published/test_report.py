@@ -16,7 +16,7 @@ from trainscout.simulators.laboratory.published.page import accuracy_page
 from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.report import GROUPINGS, validation_report
-from trainscout.simulators.laboratory.published.tables import validation_tables
+from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 
 KEYS = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
 ROWS = [

@@ -13,7 +13,7 @@ from trainscout.planning.outcome import CellResult, StudyOutcome, run_study
 from trainscout.planning.scaling import scaling_curves
 from trainscout.planning.store import AnswerStore
 from trainscout.planning.study import Target
-from trainscout.reports.capacity.tables import (
+from trainscout.reports.capacity.terminal_tables import (
     changes_report,
     format_answer,
     format_bend,

@@ -11,7 +11,7 @@ from tests.reports.search_page.searches import (
     several_objectives,
 )
 from trainscout.optimizer.certificate import Certificate
-from trainscout.reports.search_page.record import MOST_RECIPES, page_record
+from trainscout.reports.search_page.page_data import MOST_RECIPES, page_record
 from trainscout.simulators.virtual_cluster.traced.verification import (
     RankCheck,
     RankFigures,

@@ -2,7 +2,7 @@ import subprocess
 from pathlib import Path
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, search_result
-from trainscout.reports.record import config_hash, git_commit, search_record
+from trainscout.reports.tracker_runs import config_hash, git_commit, search_record
 from trainscout.simulators.predictor.question.question import Question
 
 DECLARED = Question(MODEL, GPU, CLUSTER, TRAINING)

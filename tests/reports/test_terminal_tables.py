@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from tests.samples import job_of, prediction, search_result
-from trainscout.reports.tables import prediction_report, search_report
 from trainscout.reports.terminal import as_text
+from trainscout.reports.terminal_tables import prediction_report, search_report
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainscout.reports.comparison.attribution import Attribution
 from trainscout.reports.comparison.comparison import Comparison, Difference, Side
-from trainscout.reports.comparison.words import format_change
+from trainscout.reports.comparison.wording import format_change
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:

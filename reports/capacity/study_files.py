@@ -15,7 +15,7 @@ from trainscout.planning.cells import Cell
 from trainscout.planning.changes import Change
 from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
 from trainscout.planning.points import Point, TargetAnswer
-from trainscout.reports.capacity.tables import format_answer
+from trainscout.reports.capacity.terminal_tables import format_answer
 from trainscout.reports.wording import format_recipe
 
 FORMAT = 1
