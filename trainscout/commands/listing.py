@@ -74,12 +74,12 @@ def _model(name: str, catalogue: Catalogue) -> str:
     model = catalogue.models[name]
     experts = f"{model.moe.top_k} of {model.moe.num_experts} experts, " if model.moe else ""
     return (
-        f"{parameters(model, catalogue) / 1e9:,.1f} B parameters, {model.num_layers} layers of "
+        f"{parameters(model) / 1e9:,.1f} B parameters, {model.num_layers} layers of "
         f"{model.hidden_size:,}, {experts}{model.sequence_length:,} tokens a sequence"
     )
 
 
-def parameters(model: Model, catalogue: Catalogue) -> int:
+def parameters(model: Model) -> int:
     """Parameters of one replica of a model as the workload on a single GPU has them, vocabulary
     padded."""
     from trainscout.simulators.predictor.question.cluster import Cluster
@@ -90,7 +90,7 @@ def parameters(model: Model, catalogue: Catalogue) -> int:
 
     one = Cluster("one", 1, 1, 0, 0.0, "none", "")
     training = Training(global_batch_size=1, tokens=1.0)
-    job = Job(model, catalogue.gpus["h100"], one, training, Recipe())
+    job = Job(model, load_catalogue().gpus["h100"], one, training, Recipe())
     (stage,) = build_workload(job).stages
     return stage.parameters.total
 

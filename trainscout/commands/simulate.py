@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from trainscout.commands.entry_point import run_command
+from trainscout.commands.listing import parameters
 from trainscout.commands.output_choice import output_choice
 from trainscout.commands.schemas import HeatMapChoice, LaunchChoice, refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
@@ -70,7 +71,8 @@ def simulate(config: DictConfig) -> int:
         found = launches(job, launch.framework)
         write_launches(Path(launch.directory), job, found)
     if output.format == "json":
-        beside: dict[str, Any] = {}
+        named = {"name": job.model.name, "parameters": parameters(job.model)}
+        beside: dict[str, Any] = {"model": named}
         if load is not None:
             beside["experts"] = expert_record(load)
         if use is not None:

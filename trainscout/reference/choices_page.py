@@ -72,7 +72,7 @@ def _models(catalogue: Catalogue) -> str:
     rows = [
         (
             f"`{name}`",
-            f"{parameters(model, catalogue) / 1e9:,.1f}",
+            f"{parameters(model) / 1e9:,.1f}",
             str(model.num_layers),
             f"{model.hidden_size:,}",
             "MLA" if model.mla else f"{model.num_heads} / {model.kv_heads}",

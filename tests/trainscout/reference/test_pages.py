@@ -76,7 +76,7 @@ def test_parameters_are_those_counted_matrix_by_matrix():
     for name, model in catalogue.models.items():
         counted = count_parameters(model).total
         # The page's are padded to a multiple of 128 rows.
-        assert parameters(model, catalogue) == pytest.approx(counted, rel=1e-5), name
+        assert parameters(model) == pytest.approx(counted, rel=1e-5), name
 
 
 def test_the_command_writes_both_pages(pages, tmp_path):
