@@ -33,7 +33,7 @@ def table(folder: Path, *rows: str) -> Path:
         ("A800", "a800_80"),
         ("Tesla V100-SXM2-16GB", "v100_32"),
         ("H100", "h100"),
-        ("AMD Instinct MI300X", None),
+        ("AMD Instinct MI250X", None),
         ("A100/H100 x4", None),
     ],
 )
@@ -74,7 +74,7 @@ def test_rows_left_out_are_counted_by_reason(tmp_path: Path) -> None:
     rows = [
         "H100,GEMM,x,all-gather,,8,1.3,kernel,here,",
         "H100,GEMM,x,all-gather,,8,1.3,step,here,",
-        "MI300X,GEMM,x,all-gather,,8,1.3,kernel,here,",
+        "MI250X,GEMM,x,all-gather,,8,1.3,kernel,here,",
         "H100,GEMM,x,all-gather,,8,,kernel,here,",
     ]
     samples = read_samples([table(tmp_path, *rows)], GPUS)

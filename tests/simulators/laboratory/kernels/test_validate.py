@@ -50,7 +50,7 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
         gemm_row("H200-SXM-141GB", "sustained;"),
         gemm_row("H200-SXM-141GB", "sustained;", factor=2.0),
         gemm_row("H200-SXM-141GB", "sustained;outlier;"),
-        gemm_row("MI300X", "sustained;"),
+        gemm_row("MI250X", "sustained;"),
         gemm_row("H200-SXM-141GB", "sustained;", dtype="nvfp4"),
         gemm_row("A100(form n/s)", "sustained;"),
     ]
@@ -254,7 +254,8 @@ def test_all_classes(tmp_path: Path) -> None:
         ("B300-SXM", "b300"),
         ("V100-SXM2", "v100_32"),
         ("h800", "h800"),
-        ("MI300X", ""),
+        ("MI250X", ""),
+        ("AMD Instinct MI300X", "mi300x"),
         ("H100-PCIE", ""),
         ("L40S", ""),
     ],

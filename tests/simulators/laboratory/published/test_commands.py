@@ -15,7 +15,7 @@ TWO_SECONDS = ["--simulator", "tests.simulators.laboratory.published.runs:TwoSec
 
 @pytest.fixture
 def table(tmp_path):
-    return write_table(tmp_path / "runs.csv", cells(), cells(id="strange", gpu="MI300X"))
+    return write_table(tmp_path / "runs.csv", cells(), cells(id="strange", gpu="MI250X"))
 
 
 def test_a_table_is_validated(table, tmp_path, capsys):
@@ -28,7 +28,7 @@ def test_a_table_is_validated(table, tmp_path, capsys):
 
 
 def test_nothing_predicted_is_a_failure(tmp_path, capsys):
-    table = write_table(tmp_path / "runs.csv", cells(gpu="MI300X"))
+    table = write_table(tmp_path / "runs.csv", cells(gpu="MI250X"))
     assert validate([str(table), *TWO_SECONDS]) == 1
     capsys.readouterr()
 

@@ -23,7 +23,7 @@ ROWS = [
     RUN,
     replace(RUN, id="slow", measured_iter_s=2.5, measured_peak_mem_gib=30.0),
     replace(RUN, id="poor", measured_iter_s=200.0, quality="C"),
-    replace(RUN, id="strange", gpu="MI300X"),
+    replace(RUN, id="strange", gpu="MI250X"),
     replace(RUN, id="tiny", source="VIA-Research/vTrain@x:data/ground_truth_single.csv row 1"),
 ]
 COVERAGE = {
@@ -66,10 +66,10 @@ def test_poor_rows_are_listed_but_not_counted(report):
 
 def test_what_cannot_be_predicted_is_counted_as_skipped_with_its_reason(report):
     assert report["overall"]["skipped"] == 1
-    assert report["by_gpu"]["MI300X"]["skipped"] == 1
+    assert report["by_gpu"]["MI250X"]["skipped"] == 1
     ((skipped),) = report["skipped"]
     assert skipped["id"] == "strange"
-    assert "MI300X" in skipped["reason"]
+    assert "MI250X" in skipped["reason"]
 
 
 def test_memory_is_summed_up_apart(report):
@@ -120,7 +120,7 @@ def test_bands_are_shown_from_small_to_large():
 def test_the_terminal_shows_summaries_and_reasons(report, results):
     text = as_text(validation_tables(report, results))
     assert "Somebody 2024" in text
-    assert "MI300X: no such GPU is declared" in text
+    assert "MI250X: no such GPU is declared" in text
     assert "-40.0%" in text
 
 
