@@ -178,15 +178,15 @@ def test_a_system_without_fork_is_one(elsewhere: dict[str, str], tmp_path: Path)
 def test_a_search_needs_no_more_than_every_system_has(
     elsewhere: dict[str, str], tmp_path: Path
 ) -> None:
-    asked = [*SMALL[:-1], "executor=loky", "executor.n_jobs=2", "search.n_trials=40"]
+    asked = [*SMALL[:-1], "executor=loky", "executor.n_jobs=2", "search.n_trials=12"]
     run_there("optimize.py", *asked, cwd=tmp_path, there=elsewhere)
     assert (tmp_path / "mlflow.db").exists()
-    more = [*asked[:-1], "search.n_trials=60", "resume=true", "tracking=none"]
+    more = [*asked[:-1], "search.n_trials=16", "resume=true", "tracking=none"]
     # What was simulated is read, the rest simulated.
     run_there("optimize.py", *more, cwd=tmp_path, there=elsewhere)
     (trials,) = (tmp_path / "outputs").rglob("trials.csv")
     with trials.open(encoding="utf-8", newline="") as file:
-        assert sum(row["status"] != "invalid" for row in csv.DictReader(file)) == 60
+        assert sum(row["status"] != "invalid" for row in csv.DictReader(file)) == 16
     assert not unwritable_on_windows(tmp_path)
     for script in tmp_path.rglob("*.sh"):
         assert b"\r" not in script.read_bytes()
@@ -207,7 +207,7 @@ def test_a_study_needs_no_more_either(elsewhere: dict[str, str], tmp_path: Path)
         training: {global_batch_size: 64, tokens: 1.0e+9}"""
     (tmp_path / "mine/sweep").mkdir(parents=True)
     (tmp_path / "mine/sweep/ours.yaml").write_text(study, "utf-8")
-    asked = ["--config-dir", "mine", "sweep=ours", "search=random", "search.n_trials=20"]
+    asked = ["--config-dir", "mine", "sweep=ours", "search=random", "search.n_trials=8"]
     run_there("plan.py", *asked, "n_jobs=2", cwd=tmp_path, there=elsewhere)
     # Both sizes, and what the page asks besides.
     assert len(list((tmp_path / "plans/ours/cells").iterdir())) >= 2
