@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.commands import environment
 from tests.reports.dialects.jobs import DENSE
 from tests.samples import CLUSTER, GPU, TRAINING
+from tests.warm.session import environment, run_python
 from trainscout.reports.launch import launch_texts, launches
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
@@ -44,22 +44,12 @@ def emulation():
 def emulated(directory: Path, *words: str) -> str:
     """What a script says that runs as rank 0 of the job."""
     place = ["--world-size", str(JOB.world_size), "--rank", "0", "--gpu", GPU.name]
-    command = [
-        sys.executable,
-        "-m",
-        "trainscout",
-        "run",
-        *place,
-        "--",
-        *words,
-    ]
     variables = {
         **environment(),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(directory), *sys.path]),
     }
-    done = subprocess.run(
-        command, cwd=directory, env=variables, capture_output=True, text=True, timeout=400
-    )
+    command = ("-m", "trainscout", "run", *place, "--", *words)
+    done = run_python(*command, cwd=directory, environment=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.warm.session import run_python
 from trainscout.simulators.virtual_cluster.traces.events import (
     Begin,
     End,
@@ -59,22 +58,8 @@ def emulate(folder: Path, script: str, *options: Any, check: bool = False) -> Ru
     """Run one of the scripts as a rank."""
     trace = folder / f"{Path(script).stem}.trace.gz"
     arguments = [*options, "--trace", trace, *([] if check else ["--no-check"])]
-    command = [
-        sys.executable,
-        "-m",
-        "trainscout",
-        "run",
-        *map(str, arguments),
-        "--",
-    ]
-    done = subprocess.run(
-        [*command, str(SCRIPTS / script)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    words = map(str, ("-m", "trainscout", "run", *arguments, "--", SCRIPTS / script))
+    path = {"PYTHONPATH": str(ROOT)}
+    done = run_python(*words, cwd=folder, environment={**os.environ, **path})
     assert trace.exists(), done.stdout + done.stderr
     return Run(done.returncode, done.stdout + done.stderr, read_trace(trace))

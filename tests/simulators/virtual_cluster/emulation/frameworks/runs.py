@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tests.e2e.commands import ROOT, environment
+from tests.warm.session import ROOT, environment, run_python
 from trainscout.simulators.virtual_cluster.traces.events import (
     PHASES,
     Collective,
@@ -59,21 +58,8 @@ def emulate(
 ) -> Run:
     """Run a script with its arguments (``-m module`` too) as one rank, in ``folder``."""
     options = ["--world-size", world_size, "--rank", rank, "--gpu", gpu, "--output", folder]
-    command = [
-        sys.executable,
-        "-m",
-        "trainscout",
-        "run",
-        *map(str, options),
-        "--",
-    ]
-    found = subprocess.run(
-        [*command, *script],
-        cwd=folder,
-        env={**environment(), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = map(str, ("-m", "trainscout", "run", *options, "--", *script))
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    found = run_python(*words, cwd=folder, environment=environment() | {"PYTHONPATH": path})
     assert found.returncode == 0, found.stdout + found.stderr
     return Run(found.stdout + found.stderr, read_trace(trace_path(folder, rank)))

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.e2e.commands import ROOT, environment
+from tests.warm.session import ROOT, environment, run_python
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import (
     Imbalance,
     expected_loads,
@@ -38,20 +38,9 @@ MOE = (
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "trainscout",
-            "run",
-            *map(str, arguments),
-        ],
-        env={**environment(), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    words = map(str, ("-m", "trainscout", "run", *arguments))
+    return run_python(*words, cwd=Path.cwd(), environment=environment() | path)
 
 
 def traced(folder: Path, ranks: str, *options: str) -> tuple[Trace, ...]:
