@@ -71,8 +71,8 @@ def explain_omegaconf_error(
     if unknown and isinstance(error.parent_node, DictConfig):
         if field == "recipe":
             problem = "a search chooses the recipe"
-            allowed = "space.knobs.tp=8 to hold a knob; or trainscout simulate"
-            return InputError(field, given, problem, allowed)
+            instead = "space.knobs.tp=8 to hold a knob; or trainscout simulate"
+            return InputError(field, given, problem, instead)
         names = (str(key) for key in error.parent_node if key != "hydra")
         return unknown_name(field, given, names)
     allowed = _expected(error.child_node)

@@ -84,6 +84,9 @@ trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
         "--trace", type=Path, metavar="FILE", help="file for the trace of a single rank"
     )
     made.add_argument(
+        "--steps", type=int, metavar="N", help="end the script after so many optimizer steps"
+    )
+    made.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="ranks run at the same time (default 1)"
     )
     made.add_argument(
@@ -196,6 +199,7 @@ def _options(given: argparse.Namespace, rank: int) -> RankOptions:
         payloads=given.payloads,
         without=tuple(name for name in given.without.split(",") if name),
         script=tuple(script),
+        steps=given.steps,
     )
 
 
@@ -206,6 +210,8 @@ def _check(given: argparse.Namespace, options: list[RankOptions]) -> None:
     if given.memory_gib is not None:
         require_positive("--memory-gib", given.memory_gib)
     require_positive("--jobs", given.jobs)
+    if given.steps is not None:
+        require_positive("--steps", given.steps)
     for name in options[0].without:
         require_choice("--without", name, PACKAGES)
     if given.trace is not None and len(options) > 1:

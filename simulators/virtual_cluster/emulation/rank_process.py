@@ -49,6 +49,8 @@ class RankOptions:
     payloads: Path | None
     without: tuple[str, ...]
     script: tuple[str, ...]
+    steps: int | None = None
+    """After which the script is ended; None: it ends by itself."""
 
     def to_json(self) -> str:
         """As one argument of a process."""
@@ -169,6 +171,7 @@ def main(arguments: list[str]) -> int:
     except InputError as error:
         writer.abandon()
         return explain(error, debug=False)
+    virtual.state.recorder.most_steps = options.steps
     code = run_script(options.script)
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()

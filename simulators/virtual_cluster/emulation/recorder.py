@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 _SHORTEST_GAP_NS = 1000
 
 
+class EnoughStepsError(SystemExit):
+    """Raised into a script that has run as many steps as were asked for; not an Exception, so that
+    no handler of the script's takes it for a failure."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
 class Recorder:
     """The one writer of events of a rank.
 
@@ -48,6 +56,8 @@ class Recorder:
         self.backward: CompiledBackward | None = None
         self.sites = Sites(skipped, self.emit)
         self.step = 0
+        # The script is ended when it begins another step after so many; None: never.
+        self.most_steps: int | None = None
         self.phase = SETUP
         self.operations = 0
         self.collectives = 0
@@ -104,10 +114,16 @@ class Recorder:
         self.sink.emit(event)
 
     def enter_phase(self, phase: str) -> None:
-        """What follows belongs to ``phase``; a forward after an optimizer step is a new step."""
+        """What follows belongs to ``phase``; a forward after an optimizer step is a new step.
+
+        Raises:
+            EnoughStepsError: instead of a step that nobody asked for.
+        """
         if phase == self.phase:
             return
         if phase == FORWARD and self._optimizer_steps:
+            if self.finished_steps == self.most_steps:
+                raise EnoughStepsError
             self.step += 1
             self._optimizer_steps = 0
         self.phase = phase

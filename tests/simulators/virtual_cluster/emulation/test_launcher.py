@@ -14,6 +14,7 @@ from tests.simulators.virtual_cluster.emulation.sections import ROOT
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.launcher import ranks_of
 from trainscout.simulators.virtual_cluster.traced.tracer import check_installed
+from trainscout.simulators.virtual_cluster.traces.events import Phase
 from trainscout.simulators.virtual_cluster.traces.files import read_directory
 
 main = command("run")
@@ -36,6 +37,7 @@ def test_ranks_are_numbers_and_ranges() -> None:
         (["--world-size", "8", "--local-world-size", "0"], "--local-world-size=0"),
         (["--world-size", "8", "--memory-gib", "-1"], "--memory-gib=-1.0"),
         (["--world-size", "8", "--jobs", "0"], "--jobs=0"),
+        (["--world-size", "8", "--steps", "0"], "--steps=0"),
         (["--world-size", "8", "--without", "apx"], "did you mean 'apex'"),
         (["--world-size", "8", "--rank", "0,1", "--trace", "t.gz"], "--output DIR"),
         (["--world-size", "8", "--", "no_such_script.py"], "no_such_script.py: is no file"),
@@ -153,3 +155,33 @@ def test_a_run_that_trained_nothing_breaks_an_invariant(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(PLAIN)
     options = ["--world-size", "8", "--trace", str(tmp_path / "t.gz")]
     assert main([*options, "--", str(tmp_path / "script.py")]) == 4
+
+
+TRAINING = """
+import torch
+
+model = torch.nn.Linear(64, 64, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+try:
+    for step in range(5):
+        print("step", step, flush=True)
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+except Exception:
+    print("taken for a failure", flush=True)
+"""
+
+
+def test_a_script_is_ended_after_the_steps_asked_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "script.py").write_text(TRAINING)
+    options = ["--world-size", "8", "--steps", "2", "--output", tmp_path / "traces", "--no-check"]
+    assert main([*options, "--", tmp_path / "script.py"]) == 0
+    shown = capfd.readouterr().out
+    assert "taken for a failure" not in shown
+    assert "step 3" not in shown
+    (trace,) = read_directory(tmp_path / "traces")
+    assert {event.step for event in trace.events if isinstance(event, Phase)} == {0, 1}
