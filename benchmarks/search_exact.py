@@ -3,7 +3,7 @@
     python -m benchmarks.search_exact certificates   # whole commands: points, simulations, seconds
     python -m benchmarks.search_exact truth          # against simulating everything
     python -m benchmarks.search_exact bounds         # bound against simulation, random recipes
-    python -m benchmarks.search_exact rules          # what each rule settles in a grid search
+    python -m benchmarks.search_exact rules          # what each rule resolves in a grid search
 
 Seconds are CPU seconds of all processes, start-up included, which other work on the machine
 changes little.

@@ -1,10 +1,10 @@
-"""What each pruning tactic settles, and whether it hides anything.
+"""What each pruning tactic resolves, and whether it hides anything.
 
     python -m benchmarks.tactics model=gpt175b cluster=h800_96
 
 Arguments are those of ``optimize.py``. Simulates the whole space once without pruning (a minute
 or two), then searches it exhaustively again with pruning, from that table. Prints what each tactic
-settled and got wrong, and whether the best recipes are still the same.
+resolved and got wrong, and whether the best recipes are still the same.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def show_pruning(plan: SearchPlan, truth: SearchResult, pruned: SearchResult) ->
         actual = TABLE[trial.recipe]
         wrong_memory[trial.rule] += actual.fits == trial.rule.endswith("_oom")
         if trial.values is not None:
-            settled = plan.objective.losses(trial.values)[0]
+            resolved = plan.objective.losses(trial.values)[0]
             real = plan.objective.losses(plan.objective.values(actual))[0]
-            faster.setdefault(trial.rule, []).append((settled - real) / abs(settled))
+            faster.setdefault(trial.rule, []).append((resolved - real) / abs(resolved))
     for rule, count in pruned.counts_by_rule("pruned").items():
         gains = faster.get(rule, [0.0])
         print(
-            f"{rule}: settled {count}, wrong about memory {wrong_memory[rule]}, better than "
-            f"settled {sum(gain > 0 for gain in gains)} (most: {max(gains):.2%})"
+            f"{rule}: resolved {count}, wrong about memory {wrong_memory[rule]}, better than "
+            f"resolved {sum(gain > 0 for gain in gains)} (most: {max(gains):.2%})"
         )
     same = [t.recipe for t in pruned.best] == [t.recipe for t in truth.best]
     print(f"the {len(truth.best)} best recipes are {'the same' if same else 'NOT THE SAME'}")

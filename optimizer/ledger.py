@@ -18,10 +18,10 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 class Ledger:
-    """The trials so far, in the order asked; what is unseen, settled, best and stable.
+    """The trials so far, in the order asked; what is unseen, resolved, best and stable.
 
     ``unseen[row]`` is true for the recipes not asked yet; ``evaluations`` holds what samplers
-    are told about the settled rows; ``stable_for`` counts the recipes that fit since the
+    are told about the resolved rows; ``stable_for`` counts the recipes that fit since the
     ``stable_top`` best (or the Pareto front) last changed.
     """
 
@@ -42,7 +42,7 @@ class Ledger:
 
     @property
     def considered(self) -> int:
-        """Distinct launchable recipes settled so far."""
+        """Distinct launchable recipes resolved so far."""
         return len(self.trials) - self.counts["invalid"]
 
     def best(self, count: int) -> list[Trial]:
@@ -74,13 +74,13 @@ class Ledger:
             )
 
     def add_pruned(self, row: int, verdict: Verdict) -> None:
-        """Settle a recipe by a tactic; samplers learn the outcome it was given."""
-        settled_by = self.evaluations[self._row_of_recipe[verdict.settled_by.recipe]]
-        self.evaluations[row] = settled_by
+        """Record a recipe resolved by a tactic; samplers learn the outcome it was given."""
+        resolved_by = self.evaluations[self._row_of_recipe[verdict.resolved_by.recipe]]
+        self.evaluations[row] = resolved_by
         values = None
-        if verdict.fits and settled_by.losses is not None:
+        if verdict.fits and resolved_by.losses is not None:
             # Turning losses round once more gives the values back.
-            values = self._objective.losses(settled_by.losses)
+            values = self._objective.losses(resolved_by.losses)
             self.stable_for += 1
         else:
             self._row_of_recipe[self._survey.recipes[row]] = row
@@ -88,7 +88,7 @@ class Ledger:
         self._append(self._trial(row, "pruned", verdict.rule, verdict.reason, values=values))
 
     def add_screened(self, row: int, screened: Screened) -> None:
-        """Settle a recipe by its bounds; samplers learn those."""
+        """Record a recipe resolved by its bounds; samplers learn those."""
         self.evaluations[row] = screened.evaluation
         fits = screened.evaluation.memory_violation <= 0
         if fits:
@@ -99,7 +99,7 @@ class Ledger:
         self._append(self._trial(row, "pruned", screened.rule, screened.reason))
 
     def add_simulated(self, row: int, outcome: Outcome) -> None:
-        """Settle a recipe by its simulation."""
+        """Record a simulated recipe."""
         recipe, prediction = self._survey.recipes[row], outcome.prediction
         self._row_of_recipe[recipe] = row
         if prediction is None:

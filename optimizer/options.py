@@ -21,7 +21,7 @@ class SearchOptions:
     sampler: str = "tpe"
     """What proposes recipes."""
     n_trials: int | None = 600
-    """How many distinct launchable recipes are simulated or settled by a tactic; None means no
+    """How many distinct launchable recipes are simulated or resolved by a tactic; None means no
     limit."""
     patience: int | None = 100
     """The search also ends once the ``stable_top`` best have not changed for so many recipes that
@@ -48,7 +48,7 @@ class SearchOptions:
     """A file of recipes to try first (or a search's directory: its best ones), moved to the
     nearest that the space holds."""
     promote_to: str | None = None
-    """A costlier simulator that looks at the ``top_k`` best again and ranks them anew."""
+    """Another simulator that looks at the ``top_k`` best again and ranks them anew."""
     storage: str | None = None
     """Where simulated recipes are kept: a journal file's path or a database URL (None: a journal
     file among the search's results)."""

@@ -1,4 +1,4 @@
-"""The highest fidelity last: the best of a search are simulated again by a costlier simulator."""
+"""The highest fidelity last: the best of a search are simulated again by another simulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainscout.optimizer.trial import Trial
 
 @dataclasses.dataclass(frozen=True)
 class Promotion:
-    """What a costlier simulator made of the best recipes.
+    """What the promotion simulator made of the best recipes.
 
     ``trials`` fit there too, in the order of its own values, each with the ``searched_values`` it
     came with. ``note`` says in words what changed.

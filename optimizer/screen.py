@@ -18,7 +18,7 @@ MEMORY_RULE, TIME_RULE = "memory_bound", "time_bound"
 
 @dataclass(frozen=True)
 class Screened:
-    """A recipe settled by its bounds: ``evaluation`` is what samplers are told."""
+    """A recipe resolved by its bounds: ``evaluation`` is what samplers are told."""
 
     rule: str
     reason: str
@@ -26,7 +26,7 @@ class Screened:
 
 
 class Screen:
-    """Settles recipes by admissible bounds (``pruning.bounds``), so it cannot hide a best one.
+    """Resolves recipes by admissible bounds (``pruning.bounds``), so it cannot hide a best one.
 
     A small space is bounded at once, a large one as its recipes are asked for.
     """
@@ -42,7 +42,7 @@ class Screen:
         self._least_bytes: int | None = None
         self._something_fits = False
 
-    def settle(
+    def resolve(
         self, rows: Sequence[int], known: Sequence[tuple[float, ...]]
     ) -> dict[int, Screened]:
         """Those of ``rows`` that need no simulation.
@@ -57,7 +57,7 @@ class Screen:
         bounds = self._bounds(rows)
         capacity = self._bounding.capacity_bytes
         slow = beaten(bounds.losses, known, self._top_k)
-        settled: dict[int, Screened] = {}
+        resolved: dict[int, Screened] = {}
         for place, row in enumerate(rows):
             used = int(bounds.used_bytes[place])
             losses = tuple(bounds.losses[place].tolist())
@@ -67,13 +67,13 @@ class Screen:
                     self._least_bytes = used
                     continue
                 reason = f"needs at least {used / 2**30:.1f} of {capacity / 2**30:.1f} GiB"
-                settled[row] = Screened(MEMORY_RULE, reason, Evaluation(losses, miss))
+                resolved[row] = Screened(MEMORY_RULE, reason, Evaluation(losses, miss))
                 continue
             self._something_fits = True
             if slow[place]:
                 reason = "even its lower bound is no better than the best known"
-                settled[row] = Screened(TIME_RULE, reason, Evaluation(losses, min(miss, 0.0)))
-        return settled
+                resolved[row] = Screened(TIME_RULE, reason, Evaluation(losses, min(miss, 0.0)))
+        return resolved
 
     def _bounds(self, rows: Sequence[int]) -> Bounded:
         if len(self._survey) > BLOCK_ROWS:

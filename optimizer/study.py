@@ -1,4 +1,4 @@
-"""One search: ask a batch, settle what a tactic can, simulate the rest, tell, until done.
+"""One search: ask a batch, apply tactics, simulate the rest, tell, until done.
 
 Everything that decides (proposals, tactics, batch borders, ranking) happens in this process in
 a fixed order; executors only turn recipes into predictions. So the answer depends on the seed
@@ -28,7 +28,7 @@ from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import Survey, survey
 from trainscout.optimizer.trial import Progress, SearchResult
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
-from trainscout.pruning import select_tactics, settle
+from trainscout.pruning import apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec, check_simulator
@@ -71,7 +71,7 @@ def run_search(
         on_progress: called after every batch.
 
     Returns:
-        The trials and the best of them; on Ctrl-C those settled so far (``interrupted``).
+        The trials and the best of them; on Ctrl-C those resolved so far (``interrupted``).
 
     Raises:
         InputError: for anything wrong in the arguments or the store, before simulating.
@@ -103,10 +103,10 @@ def run_search(
     notes = (*_notes(surveyed), *workers.notes)
     if options.promote_to is not None and best and stopped != "interrupted":
         asked = pareto if len(objective.names) > 1 else best
-        costlier = make_executor(
+        promotion = make_executor(
             executor, declared, _promotion_simulator(options.promote_to, simulator)
         )
-        promoted = promote(asked, options.promote_to, costlier, objective)
+        promoted = promote(asked, options.promote_to, promotion, objective)
         if promoted.trials:
             best, pareto = promoted.trials, front_of(promoted.trials, objective)
         notes += (promoted.note,)
@@ -220,7 +220,7 @@ class Search:
             proposals, rows = self._ask()
             if not rows:
                 return "proved"
-            self._settle(rows)
+            self._resolve(rows)
             self._tell(proposals, rows)
             if on_progress is not None:
                 on_progress(self._progress(started_s))
@@ -246,7 +246,7 @@ class Search:
         """A batch of unseen rows, and the proposals with the row each stands for.
 
         A proposal that cannot be launched stands for the nearest recipe that can. One that is
-        settled already still brings a new recipe, its nearest unseen neighbour, so that every
+        resolved already still brings a new recipe, its nearest unseen neighbour, so that every
         sampler makes progress however often it repeats itself.
         """
         ledger, survey_ = self._ledger, self._survey
@@ -272,17 +272,19 @@ class Search:
             rows.append(row)
         return proposals, rows
 
-    def _settle(self, rows: Sequence[int]) -> None:
+    def _resolve(self, rows: Sequence[int]) -> None:
         """Screen, prune or simulate the rows, and record them in the order asked."""
         ledger, recipes, declared = self._ledger, self._survey.recipes, self._survey.space.declared
         screened: dict[int, Screened] = {}
         if self._screen is not None:
-            screened = self._screen.settle(rows, ledger.best_losses(self._options.top_k))
+            screened = self._screen.resolve(rows, ledger.best_losses(self._options.top_k))
         verdicts = {
             row: verdict
             for row in rows
             if row not in screened
-            and (verdict := settle(declared.job(recipes[row]), ledger.history, self._tactics))
+            and (
+                verdict := apply_tactics(declared.job(recipes[row]), ledger.history, self._tactics)
+            )
         }
         new = [row for row in rows if row not in screened and row not in verdicts]
         simulated = self._executor.map([recipes[row] for row in new])

@@ -20,7 +20,7 @@ class Trial:
     tactic knew the outcome: ``rule`` names it), ``invalid`` (breaks the validity rule
     ``rule``), ``failed`` (the simulator raised: ``error``). ``values`` are the objective
     values of an ``ok`` trial, or of a ``pruned`` one whose runtime the tactic supplied;
-    ``reason`` says in words why it was pruned, invalid or failed. Where a costlier simulator has
+    ``reason`` says in words why it was pruned, invalid or failed. Where a promotion simulator has
     been asked too, ``prediction`` and ``values`` are its, and ``searched_values`` the search's.
     """
 

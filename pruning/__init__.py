@@ -1,6 +1,6 @@
 """What need not be simulated: MAYA's four tactics (Table 5) and three more orders of memory.
 
-A tactic settles a recipe from recipes already settled. None can hide one of the best recipes
+A tactic resolves a recipe from recipes already resolved. None can hide one of the best recipes
 of a simulator that keeps the tactic's ``premise``.
 """
 
@@ -25,9 +25,9 @@ __all__ = [
     "Known",
     "Tactic",
     "Verdict",
+    "apply_tactics",
     "resolves_others_rank",
     "select_tactics",
-    "settle",
 ]
 
 TACTICS: dict[str, Tactic] = {
@@ -54,7 +54,7 @@ def select_tactics(names: Iterable[str]) -> tuple[Tactic, ...]:
     return tuple(TACTICS[name] for name in dict.fromkeys(names))
 
 
-def settle(job: Job, history: History, tactics: Iterable[Tactic]) -> Verdict | None:
+def apply_tactics(job: Job, history: History, tactics: Iterable[Tactic]) -> Verdict | None:
     """The first verdict on a valid job, or None when it has to be simulated."""
     for tactic in tactics:
         verdict = tactic.check(job, history)

@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 
 @dataclass(frozen=True)
 class Known:
-    """One recipe's settled outcome.
+    """One recipe's resolved outcome.
 
     ``time_like`` is the objective as a quantity proportional to step time, None when the
     search is not after time alone. ``prediction`` is None for a recipe that was itself ruled
@@ -26,7 +26,7 @@ class Known:
 
 @dataclass
 class History:
-    """Settled recipes, and the bar a newcomer must beat to be among the ``top`` best."""
+    """Resolved recipes, and the bar a newcomer must beat to be among the ``top`` best."""
 
     top: int
     _known: dict[Recipe, Known] = field(default_factory=dict)

@@ -8,7 +8,7 @@ _MOST_RECOMPUTATION_FIRST = {"full": 0, "selective": 1, "none": 2}
 
 
 def resolves_others_rank(recipe: Recipe) -> tuple[int, ...]:
-    """Sort key: recipes whose outcome settles others come before those others.
+    """Sort key: recipes whose outcome resolves others come before those others.
 
     More recomputation before less, with sequence parallelism before without, without the
     distributed optimizer before with, fewer virtual stages before more, larger micro-batches
@@ -20,6 +20,6 @@ def resolves_others_rank(recipe: Recipe) -> tuple[int, ...]:
         not recipe.sp,
         recipe.zero_stage,
         recipe.vpp,
-        # Without pipelining larger ones settle smaller ones' time, with it smaller their memory.
+        # Without pipelining larger ones resolve smaller ones' time, with it smaller their memory.
         -recipe.micro_batch if recipe.pp == 1 else recipe.micro_batch,
     )

@@ -13,18 +13,18 @@ from trainscout.simulators.predictor.question.job import Job
 class Verdict:
     """A recipe that need not be simulated.
 
-    ``fits`` False: it would run out of memory. True: it fits, is no faster than ``settled_by``
-    can tell, and cannot be among the best; its runtime is set to that of ``settled_by``.
+    ``fits`` False: it would run out of memory. True: it fits, is no faster than ``resolved_by``
+    can tell, and cannot be among the best; its runtime is set to that of ``resolved_by``.
     """
 
     rule: str
     fits: bool
     reason: str
-    settled_by: Known
+    resolved_by: Known
 
 
 class Tactic(Protocol):
-    """One rule that settles a recipe from recipes already settled.
+    """One rule that resolves a recipe from recipes already resolved.
 
     ``premise`` states, for the reader, what must hold of the simulator for the rule to be
     fidelity-preserving, that is, never to hide one of the best recipes.
@@ -37,5 +37,5 @@ class Tactic(Protocol):
     def premise(self) -> str: ...
 
     def check(self, job: Job, history: History) -> Verdict | None:
-        """The verdict on a valid job, or None when this rule cannot settle it."""
+        """The verdict on a valid job, or None when this rule cannot resolve it."""
         ...

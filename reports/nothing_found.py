@@ -48,8 +48,8 @@ _NOTHING_ASKED = {
     "done. resume=true goes on with it.",
 }
 _CUT_SHORT = {
-    "n_trials": "search.n_trials= gives more of them a try, search=exact settles all.",
-    "converged": "search.patience=null goes on, search=exact settles all.",
+    "n_trials": "search.n_trials= gives more of them a try, search=exact covers all.",
+    "converged": "search.patience=null goes on, search=exact covers all.",
     "timeout": "search.timeout_s= gives more time.",
     "interrupted": "resume=true goes on.",
 }

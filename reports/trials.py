@@ -24,6 +24,6 @@ def layout(trial: Trial) -> tuple[object, ...]:
 
 
 def latest_trials(result: SearchResult) -> list[Trial]:
-    """All trials; what a costlier simulator said of the best replaces what the search was told."""
+    """All trials; the promotion simulator's word on the best replaces what the search was told."""
     latest = {t.number: t for t in (*result.trials, *result.best, *result.pareto)}
     return list(latest.values())

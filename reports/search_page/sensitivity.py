@@ -142,8 +142,8 @@ def sensitivity(
 def _base(
     best: Trial, declared: Question, simulator: SimulatorSpec
 ) -> tuple[Prediction, list[str]]:
-    """What changes are held against, and what to say of it: a recipe that a costlier simulator was
-    asked about too is simulated again by the search's own, which answers for the changes."""
+    """What changes are held against, and what to say of it: a recipe that was promoted to another
+    simulator is simulated again by the search's own, which answers for the changes."""
     if best.searched_values is None:
         return predicted(best), []
     base = get_simulator(simulator).simulate(declared.job(best.recipe))

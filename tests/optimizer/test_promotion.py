@@ -1,4 +1,4 @@
-"""The best recipes of a search, looked at again by a costlier simulator."""
+"""The best recipes of a search, looked at again by a promotion simulator."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def search(promote_to, objective=("step_time",), simulator=FAKE):
     )
 
 
-def test_the_costlier_simulator_ranks_the_best_anew():
+def test_the_promotion_simulator_ranks_the_best_anew():
     coarse = search(None)
     fine = search(f"{HERE}:Reversed")
     assert [t.recipe for t in fine.best] == [t.recipe for t in reversed(coarse.best)]

@@ -44,12 +44,12 @@ def test_screening_the_whole_space_finds_the_same_best_with_fewer_simulations(gi
     assert len(launchable(screened)) == len(launchable(truth))
 
 
-def test_what_the_memory_bound_settles_does_not_fit():
+def test_what_the_memory_bound_resolves_does_not_fit():
     truth = {t.recipe: t for t in launchable(of_whole_space("grid", 1.0))}
-    settled = [t for t in of_whole_space("random", 1.0).trials if t.rule == "memory_bound"]
-    assert settled
-    assert all(truth[t.recipe].status == "oom" for t in settled)
-    assert all(t.reason and "GiB" in t.reason for t in settled)
+    resolved = [t for t in of_whole_space("random", 1.0).trials if t.rule == "memory_bound"]
+    assert resolved
+    assert all(truth[t.recipe].status == "oom" for t in resolved)
+    assert all(t.reason and "GiB" in t.reason for t in resolved)
 
 
 def test_when_nothing_fits_the_closest_miss_is_simulated():

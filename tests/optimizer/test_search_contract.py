@@ -222,7 +222,7 @@ def test_progress_is_reported_after_every_batch():
     assert all(a.best.values <= b.best.values for a, b in itertools.pairwise(seen))
 
 
-def test_ctrl_c_keeps_what_is_settled():
+def test_ctrl_c_keeps_what_is_resolved():
     def interrupt(progress):
         if progress.considered >= 32:
             raise KeyboardInterrupt

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.optimizer.fake_simulator import SPACE, FakeSimulator, declared
 from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
-from trainscout.pruning import TACTICS, History, Known, resolves_others_rank, settle
+from trainscout.pruning import TACTICS, History, Known, apply_tactics, resolves_others_rank
 
 QUESTION = declared()
 SMALL = {
@@ -64,7 +64,7 @@ def test_the_best_recipes_are_those_of_the_exhaustive_search(name, seed, top):
 
     history, simulated = History(top), []
     for recipe in order:
-        verdict = settle(QUESTION.job(recipe), history, tactics)
+        verdict = apply_tactics(QUESTION.job(recipe), history, tactics)
         prediction = predictions[recipe]
         if verdict is not None:
             # Said to be out of memory: it is. Said to fit: it does.
@@ -88,7 +88,7 @@ def test_each_tactic_saves_simulations_somewhere(name):
         if seed % 2:
             random.Random(seed).shuffle(order)
         for recipe in order:
-            if settle(QUESTION.job(recipe), history, [TACTICS[name]]) is not None:
+            if apply_tactics(QUESTION.job(recipe), history, [TACTICS[name]]) is not None:
                 saved += 1
                 continue
             prediction = simulator.simulate(QUESTION.job(recipe))

@@ -94,7 +94,7 @@ def test_fires_from_less_to_more_only(tactic, smaller, larger):
         ({"zero_stage": 3}, {"zero_stage": 2}),
     ],
 )
-def test_what_is_no_order_settles_nothing(smaller, larger):
+def test_what_is_no_order_resolves_nothing(smaller, larger):
     history = History(1)
     history.add(Known(Recipe(**smaller), False))
     for tactic in MEMORY_ORDER:

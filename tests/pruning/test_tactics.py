@@ -9,9 +9,9 @@ from trainscout.pruning import (
     TACTICS,
     History,
     Known,
+    apply_tactics,
     resolves_others_rank,
     select_tactics,
-    settle,
 )
 from trainscout.pruning.micro_batches import QUANTISATION_GAIN
 from trainscout.simulators.predictor.answer.prediction import StageMemory
@@ -25,12 +25,12 @@ PREDICTION = FakeSimulator().simulate(QUESTION.job(Recipe(zero_stage=0)))
 
 def history(*known, bar=None):
     """A history of ``known`` and, if given, one best recipe as fast as ``bar``."""
-    settled = History(top=1)
+    resolved = History(top=1)
     for one in known:
-        settled.add(one)
+        resolved.add(one)
     if bar is not None:
-        settled.add(Known(Recipe(tp=8, pp=2), True, PREDICTION, bar))
-    return settled
+        resolved.add(Known(Recipe(tp=8, pp=2), True, PREDICTION, bar))
+    return resolved
 
 
 def out_of_memory(**fields):
@@ -41,8 +41,8 @@ def fits(time_like=1.0, **fields):
     return Known(Recipe(**fields), True, PREDICTION, time_like)
 
 
-def rule(recipe, settled, question=QUESTION):
-    verdict = settle(question.job(recipe), settled, TACTICS.values())
+def rule(recipe, resolved, question=QUESTION):
+    verdict = apply_tactics(question.job(recipe), resolved, TACTICS.values())
     return None if verdict is None else verdict.rule
 
 
@@ -66,27 +66,27 @@ class TestRecompute:
         assert rule(less, history(Known(more, True, PREDICTION, 1.0))) is None
 
     def test_another_difference_proves_nothing(self):
-        settled = history(out_of_memory(recompute="full", micro_batch=2))
-        assert rule(Recipe(recompute="none", micro_batch=1), settled) is None
+        resolved = history(out_of_memory(recompute="full", micro_batch=2))
+        assert rule(Recipe(recompute="none", micro_batch=1), resolved) is None
 
     def test_one_layer_per_stage_gains_nothing_from_full(self):
-        settled = history(out_of_memory(recompute="full", pp=8))
-        assert rule(Recipe(recompute="none", pp=8), settled) is None
-        settled = history(out_of_memory(recompute="selective", pp=8))
-        assert rule(Recipe(recompute="none", pp=8), settled) == "recompute_oom"
+        resolved = history(out_of_memory(recompute="full", pp=8))
+        assert rule(Recipe(recompute="none", pp=8), resolved) is None
+        resolved = history(out_of_memory(recompute="selective", pp=8))
+        assert rule(Recipe(recompute="none", pp=8), resolved) == "recompute_oom"
 
     def test_unfused_attention_scores_can_make_full_the_larger(self):
         unfused = replace(QUESTION, framework=Framework(attention="unfused"))
-        settled = history(out_of_memory(recompute="full"))
-        assert rule(Recipe(recompute="selective"), settled, unfused) is None
-        assert rule(Recipe(recompute="none"), settled, unfused) == "recompute_oom"
+        resolved = history(out_of_memory(recompute="full"))
+        assert rule(Recipe(recompute="selective"), resolved, unfused) is None
+        assert rule(Recipe(recompute="none"), resolved, unfused) == "recompute_oom"
 
 
 class TestSequenceParallel:
     def test_fires_only_for_the_twin_without(self):
-        settled = history(out_of_memory(tp=2, sp=True))
-        assert rule(Recipe(tp=2), settled) == "sequence_parallel_oom"
-        assert rule(Recipe(tp=4), settled) is None
+        resolved = history(out_of_memory(tp=2, sp=True))
+        assert rule(Recipe(tp=2), resolved) == "sequence_parallel_oom"
+        assert rule(Recipe(tp=4), resolved) is None
         assert rule(Recipe(tp=2, sp=True), history(out_of_memory(tp=2))) is None
         assert rule(Recipe(tp=2), history(fits(tp=2, sp=True))) is None
 
@@ -103,9 +103,9 @@ class TestDistributedOptimizer:
 
     def test_needs_a_twin_that_fits_and_enough_best(self):
         assert rule(Recipe(), history(out_of_memory(zero_stage=0), bar=0.01)) is None
-        settled = History(top=2)
-        settled.add(fits(1.0, zero_stage=0))
-        assert rule(Recipe(), settled) is None
+        resolved = History(top=2)
+        resolved.add(fits(1.0, zero_stage=0))
+        assert rule(Recipe(), resolved) is None
 
     def test_leaves_overlap_and_other_stages_alone(self):
         twin = fits(1.0, zero_stage=0, overlap_grad_reduce=True)
@@ -141,23 +141,23 @@ class TestMicroBatches:
         far = 0.01
         smaller = fits(1.0, micro_batch=1)
         assert rule(Recipe(micro_batch=2), history(smaller, bar=far)) is None
-        settled = history(out_of_memory(micro_batch=4), bar=far)
-        assert rule(Recipe(micro_batch=2), settled) is None
-        settled = history(fits(1.0, micro_batch=4, pp=2), bar=far)
-        assert rule(Recipe(micro_batch=2, pp=2), settled) is None
+        resolved = history(out_of_memory(micro_batch=4), bar=far)
+        assert rule(Recipe(micro_batch=2), resolved) is None
+        resolved = history(fits(1.0, micro_batch=4, pp=2), bar=far)
+        assert rule(Recipe(micro_batch=2, pp=2), resolved) is None
 
 
 def test_no_runtime_is_ruled_out_when_time_alone_does_not_decide():
-    settled = history(
+    resolved = history(
         Known(Recipe(micro_batch=4), True, PREDICTION, None),
         Known(Recipe(zero_stage=0), True, PREDICTION, None),
         bar=0.01,
     )
-    assert rule(Recipe(micro_batch=2), settled) is None
-    assert rule(Recipe(), settled) is None
+    assert rule(Recipe(micro_batch=2), resolved) is None
+    assert rule(Recipe(), resolved) is None
 
 
-def test_the_twin_that_settles_comes_first_in_an_exhaustive_search():
+def test_the_twin_that_resolves_comes_first_in_an_exhaustive_search():
     for first, second in (
         (Recipe(recompute="full"), Recipe(recompute="selective")),
         (Recipe(recompute="full"), Recipe(recompute="full", recompute_layers=3)),

@@ -65,7 +65,7 @@ def test_says_how_to_come_to_it_again():
     assert "published runs" in facts["error bars"]
 
 
-def test_what_a_costlier_simulator_said_stands_in_every_figure():
+def test_what_a_promotion_simulator_said_stands_in_every_figure():
     given = searched()
     best = given.shown[0]
     slower = replace(best.prediction, step_time_s=best.prediction.step_time_s * 2)

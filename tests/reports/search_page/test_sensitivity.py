@@ -95,7 +95,7 @@ def test_slow_simulators_are_not_asked_again():
 
 
 def test_changes_are_held_against_the_simulator_that_answers_for_them():
-    """A costlier simulator was asked about the best recipe too, and says something else."""
+    """A promotion simulator was asked about the best recipe too, and says something else."""
     trials = fitting_trials()
     own = trials[0].prediction
     other = replace(own, step_time_s=own.step_time_s * 1.5, interval_s=None)
