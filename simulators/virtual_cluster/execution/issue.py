@@ -83,9 +83,10 @@ class RankIssue:
         updates = [0, 0]
         for index in range(window.start, window.stop):
             event = trace[index]
-            if isinstance(event, events.HostGap):
+            if type(event) is events.HostGap:
                 self._gap_s += event.cpu_s * self._cost.gap_factor
-            launches = self._launches(event, lowered[index])
+            alone = lowered[index]
+            launches = () if alone is None else self._launches(event, alone)
             for count in self._calls.take(event, launches):
                 self._issue(count)
             task = walk.take(event, launches)
@@ -103,8 +104,8 @@ class RankIssue:
         )
         return Issued(device, host, launched, run_up, step, window.step_start)
 
-    def _launches(self, event: events.Event, lowered: Lowered | None) -> tuple[Launch, ...]:
-        if lowered is None or not (lowered.kernels or lowered.transfer_bytes):
+    def _launches(self, event: events.Event, lowered: Lowered) -> tuple[Launch, ...]:
+        if not lowered.kernels and not lowered.transfer_bytes:
             return ()
         assert isinstance(event, events.Op)
         content = self._contents.operation(lowered)

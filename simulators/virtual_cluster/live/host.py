@@ -105,9 +105,11 @@ class Host:
                 self._end_step()
                 self.finished = True
             else:
-                self._walk.take(message, self.clock.apply(message))
+                launches = self.clock.apply(message)
                 handle = _HANDLERS.get(type(message))
-                if handle is not None:
+                if handle is None:
+                    self._walk.take(message, launches)
+                else:
                     handle(self, message)
         return self.wait
 

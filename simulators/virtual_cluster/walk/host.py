@@ -60,11 +60,11 @@ class HostCalls:
     def take(self, event: Event, launches: Sequence[Launch]) -> list[int]:
         """How many launches each call makes: one for a communication, one for all of a batch's
         sends and receives, one for the copy that reads a value, and ``launches``."""
-        if isinstance(event, Phase):
-            self.phase = event.phase
-        elif isinstance(event, PointToPoint):
+        if launches:
+            return [launch.count for launch in launches]
+        if type(event) is PointToPoint:
             batch, self._batch = self._batch, event.batch
             return [1] if event.batch is None or event.batch != batch else []
-        elif isinstance(event, Collective | ValueRead):
-            return [1]
-        return [launch.count for launch in launches]
+        if type(event) is Phase:
+            self.phase = event.phase
+        return [1] if type(event) in (Collective, ValueRead) else []

@@ -123,6 +123,7 @@ class RankWalk(Generic[T]):
         self._maker = maker
         self._whole = whole
         self._lanes: dict[str, Lane[T]] = {}
+        self._streams: dict[int, Lane[T]] = {}
         # Tasks with the lane they are on.
         self._works: dict[int, tuple[str, list[T]]] = {}
         self._events: dict[int, tuple[str, list[T]]] = {}
@@ -160,7 +161,10 @@ class RankWalk(Generic[T]):
         return lane
 
     def _stream(self, number: int) -> Lane[T]:
-        return self._lane(f"stream {number}")
+        lane = self._streams.get(number)
+        if lane is None:
+            lane = self._streams[number] = self._lane(f"stream {number}")
+        return lane
 
     def _kernel(self, launch: Launch) -> T | None:
         lane = self._stream(launch.stream)
