@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.knobs import values_of
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, MLA_MOE, make_job
 from trainscout.pruning.equivalence import canonical
 from trainscout.reports.launch import FRAMEWORKS, Launch
 from trainscout.reports.wording import format_recipe
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.knob import Knob
-from trainscout.simulators.predictor.question.recipe import KNOBS, RECOMPUTE_MODULES, Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 
@@ -48,16 +48,6 @@ BASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "whole experts": (EXPERTS, {"tp": 2, "sp": True, "recompute": "selective"}),
     "latent attention": (MLA_MOE, {"ep": 2, "recompute": "selective"}),
 }
-
-
-def values_of(knob: Knob) -> list[Any]:
-    """Several values of a knob, valid ones among them."""
-    left_out = [None] if knob.optional else []
-    if knob.name == "recompute_modules":
-        return [*left_out, *RECOMPUTE_MODULES, "core_attn+mlp", "mlp+core_attn"]
-    if knob.kind is int and knob.choices is None:
-        return [*left_out, *range(knob.least, 5), 8]
-    return [*left_out, *(knob.choices or (False, True))]
 
 
 def neighbours(base: Job) -> list[Job]:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.knobs import impossible_value
 from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model, Moe
@@ -99,8 +100,7 @@ def test_a_precision_from_the_training_is_refused_there() -> None:
 @pytest.mark.parametrize("name", [name for name, knob in KNOBS.items() if knob.is_limited])
 def test_a_knob_is_one_of_its_values(name: str) -> None:
     knob = KNOBS[name]
-    wrong = "?" if knob.kind is str else max(knob.choices) + 1 if knob.choices else knob.least - 1
-    violation = why_invalid(make_job(TINY, **{name: wrong}))
+    violation = why_invalid(make_job(TINY, **{name: impossible_value(knob)}))
     assert violation is not None
     assert (violation.rule, violation.field) == (f"{name}_value", name)
     assert knob.allowed in violation.reason

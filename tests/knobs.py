@@ -1,0 +1,26 @@
+"""Values of every knob, for tests that vary all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainscout.simulators.predictor.question.knob import Knob
+from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODULES
+
+
+def values_of(knob: Knob) -> list[Any]:
+    """Several values of a knob, its default first."""
+    if knob.name == "recompute_modules":
+        values = [*RECOMPUTE_MODULES, "core_attn+mlp", "mlp+core_attn"]
+    elif knob.kind is int and knob.choices is None:
+        values = [*range(knob.least, 5), 8]
+    else:
+        values = list(knob.choices or (False, True))
+    return list(dict.fromkeys([knob.default, *values]))
+
+
+def impossible_value(knob: Knob) -> Any:
+    """A value of the knob's type that it cannot have."""
+    if knob.choices is None:
+        return knob.least - 1 if knob.kind is int else "?"
+    return "?" if knob.kind is str else max(knob.choices) + 1
