@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit code (0 done, 2 wrong input)."""
     parser = argparse.ArgumentParser(
         prog="python -m trainscout.reference",
-        description="Write docs/reference.md and docs/choices.md from the code and conf/.",
+        description="Write docs/reference.md, choices.md and hardware.md from the code and conf/.",
     )
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder of the pages")
     docs = parser.parse_args(arguments).docs

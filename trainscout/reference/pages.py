@@ -1,4 +1,4 @@
-"""Both pages of the reference by file name."""
+"""The generated pages of the documentation by file name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from omegaconf import OmegaConf
 from trainscout.commands.entry_point import run_directory
 from trainscout.commands.schemas import register_commands
 from trainscout.reference.choices_page import choices_page
+from trainscout.reference.hardware_page import hardware_page
 from trainscout.reference.settings_page import settings_page
 
 
 def reference_pages() -> dict[str, str]:
-    """What ``docs/reference.md`` and ``docs/choices.md`` have to contain."""
+    """What the generated pages of ``docs/`` have to contain."""
     register_commands()
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     with initialize_config_module("trainscout.conf", version_base="1.3"):
-        return {"reference.md": settings_page(), "choices.md": choices_page()}
+        return {
+            "reference.md": settings_page(),
+            "choices.md": choices_page(),
+            "hardware.md": hardware_page(),
+        }

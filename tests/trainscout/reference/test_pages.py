@@ -23,7 +23,7 @@ def generated() -> dict[str, str]:
     return reference_pages()
 
 
-@pytest.mark.parametrize("name", ["reference.md", "choices.md"])
+@pytest.mark.parametrize("name", ["reference.md", "choices.md", "hardware.md"])
 def test_the_committed_page_is_the_generated_one(pages, name):
     committed = (ROOT / "docs" / name).read_text(encoding="utf-8")
     assert committed == pages[name], "run: python -m trainscout.reference"
