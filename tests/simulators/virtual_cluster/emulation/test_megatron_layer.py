@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.sections import Run, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Op
 
+pytestmark = needs("megatron.core")
+
 pytest.importorskip("torch")
-pytest.importorskip("megatron.core")
 SEQUENCE, HIDDEN, HEADS, TP = 2048, 12288, 96, 8
 SBH = SEQUENCE * HIDDEN
 # Operations that compute, forward and backward, as recorded from a prototype's runs of the same

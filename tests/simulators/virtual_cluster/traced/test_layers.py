@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("megatron.core")
 
+from tests.needs import needs
 from tests.simulators.jobs import GPT175B
 from tests.simulators.virtual_cluster.traced.layer_cases import (
     CASES,
@@ -26,6 +26,8 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import (
     LayerSpec,
     transformer_layer,
 )
+
+pytestmark = needs("megatron.core")
 
 Traced = Mapping[LayerSpec, TracedLayer]
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("megatron.core")
 
+from tests.needs import needs
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
 from trainscout.reports.terminal import as_text
 from trainscout.reports.verification import verification_json, verification_report
@@ -29,6 +29,8 @@ from trainscout.simulators.virtual_cluster.traced.verify import (
     rank_questions,
     verify,
 )
+
+pytestmark = needs("megatron.core")
 
 GPT = replace(
     GPT175B,

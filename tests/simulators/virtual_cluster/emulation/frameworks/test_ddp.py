@@ -3,10 +3,12 @@
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
+from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Collective, Group, Op, ValueRead
+
+pytestmark = needs("transformers")
 
 LAYERS, HIDDEN, VOCABULARY, SEQUENCE = 2, 128, 50257, 128
 # Embeddings and final norm; the head shares the token embedding.

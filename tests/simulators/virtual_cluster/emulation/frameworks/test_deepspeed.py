@@ -3,10 +3,11 @@
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("deepspeed")
 
+from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
+
+pytestmark = needs("transformers", "deepspeed")
 
 WORLD, ACCUMULATE = 16, 2
 LAYERS, HIDDEN, MLP, VOCABULARY = 2, 128, 256, 1024

@@ -3,10 +3,12 @@
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
+from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
 from trainscout.simulators.virtual_cluster.traces.events import Op
+
+pytestmark = needs("transformers")
 
 WORLD = 16
 LAYERS, HIDDEN, MLP, VOCABULARY = 2, 128, 256, 1024

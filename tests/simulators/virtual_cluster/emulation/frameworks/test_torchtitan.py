@@ -6,10 +6,11 @@ import sys
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("torchtitan")
-pytest.importorskip("triton")
 
+from tests.needs import needs
 from tests.simulators.virtual_cluster.emulation.frameworks.runs import EXAMPLES, emulate
+
+pytestmark = needs("torchtitan", "triton")
 
 WORLD = 16
 # TorchTitan's llama3_debugmodel.

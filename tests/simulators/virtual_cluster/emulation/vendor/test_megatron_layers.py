@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.needs import needs
 from tests.simulators.jobs import GPT175B, make_job
 from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
     Layer,
@@ -27,8 +28,9 @@ from trainscout.simulators.virtual_cluster.traces.events import (
 )
 from trainscout.simulators.virtual_cluster.traces.vocabulary import arguments
 
+pytestmark = needs("megatron.core")
+
 pytest.importorskip("torch")
-pytest.importorskip("megatron.core")
 
 TOKENS, HIDDEN, TP = 2048, 12288, 8
 # Random states and statistics are small tensors, each of which takes whole 512 byte blocks.

@@ -1,0 +1,22 @@
+"""Tests that need a package which not everybody has installed."""
+
+from importlib.util import find_spec
+
+import pytest
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    """Skips where one of ``packages`` is missing.
+
+    Unlike ``pytest.importorskip`` it imports none: every worker would, to collect tests that run
+    in processes of their own.
+    """
+    missing = [package for package in packages if not _installed(package)]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
+
+
+def _installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
