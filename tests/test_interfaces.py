@@ -129,6 +129,6 @@ def test_run_and_live(name, script, code, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "script.py").write_text(script)
-    options = {"run": ["--rank", "3", "--gpu", "h800", "--no-check"], "live": ["--ranks", "0"]}
+    options = {"run": ["--rank", "3", "--gpu", "h800", "--steps", "1"], "live": ["--ranks", "0"]}
     asked = ["--world-size", "8", *options[name], "--", "script.py"]
     assert command(name)(asked) == code
