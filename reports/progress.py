@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -16,37 +17,27 @@ from trainscout.reports.terminal import redraws
 from trainscout.reports.wording import format_percent, format_recipe, format_seconds
 
 _LOG_EVERY_S = 5.0
+P = TypeVar("P")
 
 
-class ProgressView(Protocol):
-    """Shows where a search stands; a context manager that owns its place on the screen."""
+@dataclass(frozen=True)
+class Standing:
+    """How far something is: ``done`` of ``total``; what a log adds to those; the latest news."""
 
-    def show(self, progress: Progress) -> None: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    done: int
+    total: int | None
+    counted: str
+    news: str
 
 
-def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") -> ProgressView:
-    """The view that suits the console: none when ``quiet``, every batch when ``verbose``."""
-    if verbosity == "quiet":
-        return Silence()
-    if verbosity == "verbose":
-        return LogLines(console, job_of, every_s=0.0)
-    return LiveBar(console, job_of) if redraws(console) else LogLines(console, job_of)
+class View(Generic[P]):
+    """Shows where something stands; a context manager that owns its place on the screen.
 
+    This one shows nothing.
+    """
 
-class Silence:
-    """Shows nothing."""
-
-    def show(self, progress: Progress) -> None:
-        return None
+    def show(self, progress: P) -> None:
+        """Show what ``progress`` says."""
 
     def __enter__(self) -> Self:
         return self
@@ -55,11 +46,11 @@ class Silence:
         return None
 
 
-class LiveBar:
-    """One line that is redrawn, and gone when the search is over."""
+class LiveBar(View[P]):
+    """One line that is redrawn, and gone at the end."""
 
-    def __init__(self, console: Console, job_of: JobOf) -> None:
-        self._job_of = job_of
+    def __init__(self, console: Console, standing: Callable[[P], Standing]) -> None:
+        self._standing = standing
         self._bar = Bar(
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
@@ -70,13 +61,9 @@ class LiveBar:
         )
         self._task = self._bar.add_task("starting", total=None)
 
-    def show(self, progress: Progress) -> None:
-        self._bar.update(
-            self._task,
-            completed=progress.considered,
-            total=progress.limit,
-            description=format_best(progress, self._job_of),
-        )
+    def show(self, progress: P) -> None:
+        at = self._standing(progress)
+        self._bar.update(self._task, completed=at.done, total=at.total, description=at.news)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -86,32 +73,41 @@ class LiveBar:
         self._bar.stop()
 
 
-class LogLines:
-    """The first batch, then a line every few seconds."""
+class LogLines(View[P]):
+    """The first, then a line every few seconds (0: all)."""
 
-    def __init__(self, console: Console, job_of: JobOf, every_s: float = _LOG_EVERY_S) -> None:
+    def __init__(
+        self, console: Console, standing: Callable[[P], Standing], every_s: float = _LOG_EVERY_S
+    ) -> None:
         self._console = console
-        self._job_of = job_of
+        self._standing = standing
         self._every_s = every_s
         self._next_s = 0.0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: P) -> None:
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
         self._next_s = now_s + self._every_s
+        at = self._standing(progress)
+        line = f"{at.done}/{at.total} {at.counted}: {at.news}"
+        self._console.print(line, soft_wrap=True, markup=False)
+
+
+def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") -> View[Progress]:
+    """The view that suits the console: none when ``quiet``, every batch when ``verbose``."""
+
+    def standing(progress: Progress) -> Standing:
         left = f", about {progress.eta_s:.0f} s left" if progress.eta_s is not None else ""
-        self._console.print(
-            f"{progress.considered}/{progress.limit} recipes, {progress.elapsed_s:.1f} s{left}: "
-            + format_best(progress, self._job_of),
-            soft_wrap=True,
-        )
+        counted = f"recipes, {progress.elapsed_s:.1f} s{left}"
+        news = format_best(progress, job_of)
+        return Standing(progress.considered, progress.limit, counted, news)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+    if verbosity == "quiet":
+        return View()
+    if verbosity == "verbose":
+        return LogLines(console, standing, every_s=0.0)
+    return LiveBar(console, standing) if redraws(console) else LogLines(console, standing)
 
 
 def format_best(progress: Progress, job_of: JobOf) -> str:

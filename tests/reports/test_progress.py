@@ -23,14 +23,6 @@ def test_a_log_gets_plain_lines_now_and_then():
     assert stream.getvalue() == "4/10 recipes, 2.0 s, about 3 s left: nothing fits yet\n"
 
 
-def test_every_line_when_asked():
-    stream = io.StringIO()
-    view = LogLines(console_for(stream), job_of, every_s=0.0)
-    view.show(progress())
-    view.show(progress())
-    assert len(stream.getvalue().splitlines()) == 2
-
-
 def test_quiet_shows_nothing_and_verbose_every_batch():
     for verbosity, lines in (("quiet", 0), ("verbose", 2)):
         stream = io.StringIO()
