@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,7 @@ def select(kind: str, rows: pd.DataFrame, where: Sequence[str]) -> pd.DataFrame:
 
 
 def sections(
-    kind: str, rows: pd.DataFrame, gpus: dict[str, Gpu], serve: str | None
+    kind: str, rows: pd.DataFrame, gpus: Mapping[str, Gpu], serve: str | None
 ) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
     """(declared GPU, section, dtype or streaming class, rows) of everything a table can fit.
 
@@ -109,7 +109,7 @@ def sections(
             yield str(declared), str(section), dtype, part
 
 
-def _serving_as_training(rows: pd.DataFrame, gpus: dict[str, Gpu]) -> pd.DataFrame:
+def _serving_as_training(rows: pd.DataFrame, gpus: Mapping[str, Gpu]) -> pd.DataFrame:
     """Long paged prefills of GPUs whose newest attention is FlashAttention-2, a second time, as
     forward rows of the training kernel.
 

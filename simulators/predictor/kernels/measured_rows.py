@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +95,7 @@ ATTENTION_KERNELS = (
 )
 
 
-def match_gpu(name: str, gpus: dict[str, Gpu]) -> tuple[str, str]:
+def match_gpu(name: str, gpus: Mapping[str, Gpu]) -> tuple[str, str]:
     """Question GPU for a published name, and what that assumes; ("", "") when there is none."""
     if name in gpus:
         return name, ""

@@ -48,7 +48,8 @@ def median_of(fits: Iterable[FittedGpu], gpu: Gpu) -> FittedGpu:
         }
         for section, sets in middle["attention"].items()
     }
-    sections = {"gemm": gemm, **attention}
+    measured = [("gemm", precision) for precision in gemm]
+    measured += [(section, precision) for section in attention for precision in attention[section]]
     return FittedGpu(
         name="the median architecture",
         architecture=gpu.architecture.name,
@@ -57,9 +58,7 @@ def median_of(fits: Iterable[FittedGpu], gpu: Gpu) -> FittedGpu:
         gemm=gemm,
         attention=attention,
         sustained_fraction=middle["sustained_fraction"],
-        transferred=frozenset(
-            (name, precision) for name in sections for precision in sections[name]
-        ),
+        transferred=frozenset(measured),
     )
 
 
