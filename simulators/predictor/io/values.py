@@ -39,7 +39,7 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
     Raises:
         InputError: for a missing, unknown, mistyped or non-finite field.
     """
-    declared = _fields(cls)
+    declared = _fields(typing.cast(Any, cls))
     if not isinstance(given, Mapping):
         raise InputError(field, given, "is not a group of fields", expected(cls))
     values: dict[str, Any] = {}
