@@ -180,7 +180,8 @@ def _refuse_mismatch(location: str, storage: Any, question: Mapping[str, Any], m
             "resume",
             True,
             f"{address} holds another search: the model, cluster, training, space, "
-            "objective, simulator, sampler, search settings but budgets, or seed differ"
+            "objective, simulator, sampler, search settings but budgets, or seed differ, "
+            "or another version of Trainscout started it"
             if present
             else f"there is no search in {address}",
             "the declarations it was started with, or another storage",
