@@ -87,6 +87,7 @@ def test_the_best_recipe_is_what_simulate_predicts(searched, tmp_path):
     done = run("simulate.py", *SMALL[:3], *recipe, "format=json", cwd=tmp_path)
     predicted = json.loads(done.stdout)
     assert predicted.pop("evidence") == best["evidence"]
+    assert predicted.pop("model")["name"] == "gpt13b"
     assert predicted == best["prediction"]
 
 

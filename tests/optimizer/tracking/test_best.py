@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import logging
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -110,7 +111,9 @@ def test_forms(found):
     assert table[2].endswith(rows[1].recipe)
 
 
-def test_the_command(found, capsys):
+def test_the_command(found, capsys, monkeypatch):
+    # An earlier test's log handler may hold a stream that is closed by now.
+    monkeypatch.setattr(logging, "raiseExceptions", False)
     assert main(["best", "--uri", found.uri]) == 0
     assert "tp4" in capsys.readouterr().out
     assert main(["best", "--uri", found.uri, "--where", "tags.seed = '9'"]) == 1
