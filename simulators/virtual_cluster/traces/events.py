@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-DEFAULT_STREAM = 0
 # Phases of a step; what is not inside any of them is "setup" before the first step, "other" after.
 SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER = "setup", "forward", "backward", "optimizer", "other"
 PHASES = (SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER)
