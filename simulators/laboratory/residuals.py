@@ -17,6 +17,7 @@ from trainscout.simulators.laboratory.published.groups import source_group
 from trainscout.simulators.laboratory.published.jobs import Declarations
 from trainscout.simulators.laboratory.published.layouts import sweep_of
 from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.rows import read_rows
 from trainscout.simulators.laboratory.uncertainty.coverage import Coverage, calibrate
@@ -44,7 +45,7 @@ MIN_SOURCES = 3
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
     options = _parser().parse_args(arguments)
-    rows = read_rows(options.runs)
+    rows = mark_extrapolated(read_rows(options.runs))
     check_output("--output", options.output, [options.runs])
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
@@ -74,14 +75,17 @@ class Bare:
 def residuals_of(results: Sequence[Result]) -> tuple[Residual, ...]:
     """The residual of every trusted row with a measured and a predicted step time.
 
-    A row that repeats another one's job and measurement (editions of one table) is left out.
+    Extrapolated rows are no measurements. A row that repeats another one's job and measurement
+    (editions of one table) is left out.
     """
     residuals: list[Residual] = []
     sweeps: dict[object, str] = {}
     seen: set[tuple[object, ...]] = set()
     for result in results:
         job, prediction, measured_s = result.job, result.prediction, result.measured_s
-        if result.row.quality not in TRUSTED or job is None or prediction is None:
+        if result.row.quality not in TRUSTED or result.row.extrapolated:
+            continue
+        if job is None or prediction is None:
             continue
         if measured_s is None:
             continue

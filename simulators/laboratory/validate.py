@@ -19,6 +19,7 @@ from trainscout.simulators.laboratory.published.published import (
     PUBLISHED_RUNS,
     read_peer_predictions,
 )
+from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
 from trainscout.simulators.laboratory.published.replay import Result, replay_rows
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
@@ -56,7 +57,7 @@ def predict(
     Raises:
         InputError: for a file that is not a table of measured runs, or an unknown simulator.
     """
-    rows = read_rows(runs)
+    rows = mark_extrapolated(read_rows(runs))
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
     results = replay_with_progress(rows, declared, get_simulator(simulator))

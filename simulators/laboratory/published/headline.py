@@ -12,7 +12,6 @@ from trainscout.simulators.laboratory.published.fits import KernelFit, collectiv
 from trainscout.simulators.laboratory.published.summaries import AVERAGED, NCCL, SAME_ROWS
 from trainscout.simulators.laboratory.score import Summary, summarise
 
-TINY_SWEEP = "vTrain single-node sweep"
 MULTI_NODE_SWEEP = "vTrain multi-node sweep"
 DENSE_SETS = ("Korthikanti 2022, table 5", "Narayanan 2021, table 1", "Narayanan 2021, table 2")
 B200_SET = "SimuMax, eight B200"
@@ -35,18 +34,11 @@ class Target:
 
 
 def headline(report: Report) -> Summary:
-    """Step time of every counted row outside the tiny single-node sweep."""
+    """Step time of every counted row."""
     errors = [
-        row["error"]
-        for row in report["rows"]
-        if row["counted"] and row["error"] is not None and row["group"] != TINY_SWEEP
+        row["error"] for row in report["rows"] if row["counted"] and row["error"] is not None
     ]
-    outside = sum(
-        summary["skipped"]
-        for source, summary in report["by_source"].items()
-        if source != TINY_SWEEP
-    )
-    return summarise(errors, outside)
+    return summarise(errors, report["overall"]["skipped"])
 
 
 def allocator_memory(report: Report) -> Summary:
@@ -93,7 +85,6 @@ def _step_time(report: Report) -> list[Target]:
             "-" if worst is None else f"{worst:.1%} ({worst_name})",
             None if worst is None else worst <= 0.12,
         ),
-        _below(TINY_SWEEP + ", mean", _mean(sources.get(TINY_SWEEP)), 0.08),
         _below(MULTI_NODE_SWEEP + ", mean", _mean(sources.get(MULTI_NODE_SWEEP)), 0.10),
         _below("TorchTitan, mean", _mean(sources.get("TorchTitan")), 0.05),
     ]
@@ -103,7 +94,7 @@ def _worst_source(sources: Report) -> tuple[str, float | None]:
     medians = {
         name: summary["median_abs_error"]
         for name, summary in sources.items()
-        if summary["n"] >= MIN_ROWS_OF_A_SOURCE and name != TINY_SWEEP
+        if summary["n"] >= MIN_ROWS_OF_A_SOURCE
     }
     if not medians:
         return "", None
@@ -141,11 +132,7 @@ def _sets(report: Report) -> list[Target]:
 
 
 def _layouts(report: Report) -> list[Target]:
-    layouts = {
-        name: ranking
-        for name, ranking in report["layouts"].items()
-        if not name.startswith(TINY_SWEEP)
-    }
+    layouts = report["layouts"]
     found = []
     for name, ranking in layouts.items():
         if "GPT-39" in name or name.startswith("BigScience"):
@@ -157,8 +144,7 @@ def _layouts(report: Report) -> list[Target]:
     middle = statistics.median(regrets) if regrets else None
     worst = max(regrets, default=None)
     for title, regret, target in (("median", middle, 0.02), ("worst", worst, 0.05)):
-        label = f"selection regret, {title} (single-node sweep apart)"
-        found.append(_below(label, regret, target))
+        found.append(_below(f"selection regret, {title}", regret, target))
     return found
 
 

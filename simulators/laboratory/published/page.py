@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from trainscout.simulators.laboratory.published.fits import kernel_fits
 from trainscout.simulators.laboratory.published.headline import (
-    TINY_SWEEP,
     Report,
     Target,
     by_scale,
@@ -66,6 +65,7 @@ def accuracy_page(
         _beside_others(report),
         _memory(report),
         _error_bars(coverage),
+        _extrapolated(report),
         kernels_section(kernels),
         collectives_section(collectives),
         overlap_section(),
@@ -77,7 +77,6 @@ def accuracy_page(
 
 def _introduction(report: Report) -> str:
     everything = headline(report)
-    tiny = report["by_source"].get(TINY_SWEEP, {"n": 0})["n"]
     grades = " and ".join(report["quality"])
     return f"""# Accuracy
 
@@ -90,8 +89,7 @@ How far predictions are from published measurements of real training runs. The p
 
 It replays the rows of `simulators/laboratory/data/published_runs.csv` (each with its source)
 and compares.
-Of grades {grades} there are {report["overall"]["n"]} step times; {tiny} of them are one sweep of
-0.2 to 1.3B models on up to eight GPUs, which is listed but kept out of the headline. No price is
+Of grades {grades} there are {report["overall"]["n"]} step times. No price is
 keyed on a row, a model name or a source: parameters belong to a GPU, a transport or a framework
 version. Where a row names neither the year of its software nor its fabric, the name of its
 source may tell (a paper's year, a cloud's recipes); that picks the declared framework or
@@ -142,9 +140,7 @@ def _layouts(report: Report) -> str:
             percent(ranking["selection_regret"]),
         )
         for name, ranking in report["layouts"].items()
-        if not name.startswith(TINY_SWEEP)
     ]
-    tiny = [one for name, one in report["layouts"].items() if name.startswith(TINY_SWEEP)]
     text = (
         "## Layouts\n\nA sweep is a set of runs that did the same work in the same conditions and "
         "differ in their recipe. Kendall's tau compares the predicted order with the measured "
@@ -153,17 +149,20 @@ def _layouts(report: Report) -> str:
         "layout: its blocks (one state of software and hardware each) are ranked by time per "
         "model FLOP.\n\n"
     )
-    text += table(("sweep", "layouts", "Kendall's tau", "selection regret"), shown)
-    if tiny:
-        taus, regrets = (
-            sorted(one[key] for one in tiny) for key in ("kendall_tau", "selection_regret")
-        )
-        text += (
-            f"\n\nThe {len(tiny)} sweeps of the {TINY_SWEEP} have a median tau of "
-            f"{taus[len(taus) // 2]:.2f} and a median regret of "
-            f"{percent(regrets[len(regrets) // 2])}, at worst {percent(regrets[-1])}."
-        )
-    return text
+    return text + table(("sweep", "layouts", "Kendall's tau", "selection regret"), shown)
+
+
+def _extrapolated(report: Report) -> str:
+    rows = [(name, *summary_cells(one)) for name, one in by_size(report["extrapolated"])]
+    if not rows:
+        return ""
+    return (
+        "## Extrapolated, not measured\n\nTimes of runs that differ in their layers or batch "
+        "alone lie on straight lines to parts per million in most families of these publications; "
+        "no clock repeats to that. They enter no fit, error bar, summary or sweep above; "
+        "predictions beside them are shown for what they are worth.\n\n"
+        + table(("source", *SUMMARY_HEADER), rows)
+    )
 
 
 def _beside_others(report: Report) -> str:

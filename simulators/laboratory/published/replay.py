@@ -22,6 +22,10 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES, Recipe
 from trainscout.simulators.registry import Simulator
 
+_EXTRAPOLATED = (
+    "extrapolated, not measured: the publication's times are affine to parts per million"
+)
+
 
 @dataclass(frozen=True)
 class MemoryResult:
@@ -96,6 +100,8 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         if not row.memory_kind:
             where = ", of the last pipeline stage" if last else ""
             assumptions = (*assumptions, f"memory figure read as {memory_kind(row)}{where}")
+    if row.extrapolated:
+        assumptions = (*assumptions, _EXTRAPOLATED)
     return Result(
         row=row,
         job=job,

@@ -35,20 +35,22 @@ def validation_report(
     Args:
         results: every row, predicted or not.
         counted: the quality grades that enter the summaries; rows of other grades are listed
-            with ``counted: false``.
+            with ``counted: false``, as are extrapolated rows of any grade.
         peers: what other simulators predict for rows that may be among the results.
 
     Returns:
         ``overall`` and one ``by_...`` dictionary per grouping with the fields of ``Summary``
         for step times; ``memory`` with the same for memory and the number of runs predicted
         not to fit though they ran; ``coverage`` as
-        ``coverage_of`` gives it; ``layouts`` with the fields of
-        ``Ranking`` per sweep; ``baseline`` with the flat baseline by source and, per set of
-        published cases, beside ours and the peers'; ``rows`` for what was predicted;
+        ``coverage_of`` gives it; ``extrapolated`` with the summaries of publications whose times
+        are too regular to have been measured, which enter nothing else; ``layouts`` with the
+        fields of ``Ranking`` per sweep; ``baseline`` with the flat baseline by source and, per set
+        of published cases, beside ours and the peers'; ``rows`` for what was predicted;
         ``skipped`` with the reason for what was not.
     """
     grades = set(counted)
-    inside = [result for result in results if result.row.quality in grades]
+    graded = [result for result in results if result.row.quality in grades]
+    inside = [result for result in graded if not result.row.extrapolated]
     # A row that publishes nothing but memory has no step time to miss.
     timed = [result for result in inside if result.memory is None or result.measured_s is not None]
     weighed = [result for result in inside if result.row.measured_peak_mem_gib is not None]
@@ -62,6 +64,13 @@ def validation_report(
             ),
         },
         "coverage": coverage_of(inside),
+        "extrapolated": as_dicts(
+            summarise_by(
+                [result for result in graded if result.row.extrapolated],
+                GROUPINGS["by_source"],
+                lambda result: result.error,
+            )
+        ),
         "layouts": {name: found.to_dict() for name, found in rank_layouts(inside).items()},
         "baseline": {
             "by_source": as_dicts(flat_by(inside, GROUPINGS["by_source"])),
@@ -98,7 +107,8 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "model": row.model,
         "precision": precision_group(row),
         "quality": row.quality,
-        "counted": row.quality in grades,
+        "counted": row.quality in grades and not row.extrapolated,
+        "extrapolated": row.extrapolated,
         "measured": result.measured_s,
         "predicted": prediction.step_time_s,
         "error": result.error,

@@ -38,7 +38,8 @@ class Row:
     ``measured_peak_mem_gib`` in GiB, ``inter_link_gbps_per_gpu`` in Gb/s. Degrees, flags and
     labels as in Megatron-LM; ``memory_kind`` says what the memory figure counts (``allocated``,
     ``reserved`` or ``device``), ``quality`` how far the row can be trusted (A, B or C). ``fault``
-    is no column: it says why the row cannot be used, "" when it can.
+    is no column: it says why the row cannot be used, "" when it can; nor is ``extrapolated``: the
+    publication's times are too regular to have been measured (``regularity``).
     """
 
     id: str
@@ -90,9 +91,11 @@ class Row:
     quality: str = "A"
     inferred_fields: str = ""
     fault: str = ""
+    extrapolated: bool = False
 
 
-_KINDS = {field.name: str(field.type) for field in fields(Row) if field.name != "fault"}
+_NO_COLUMNS = ("fault", "extrapolated")
+_KINDS = {field.name: str(field.type) for field in fields(Row) if field.name not in _NO_COLUMNS}
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
 _NAMES_SHOWN = 6
 

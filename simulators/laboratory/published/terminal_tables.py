@@ -43,6 +43,10 @@ def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> R
         parts.append(_sets(report["baseline"]["sets"]))
     if report["coverage"]["n"]:
         parts.append(_coverage(report["coverage"]))
+    for source, summary in report["extrapolated"].items():
+        words = f"{summary['n']} runs of {source} are extrapolated, not measured, and not counted:"
+        words += " their times are affine to parts per million."
+        parts.append(Text(words))
     parts.append(_reasons(results))
     return Group(*parts)
 

@@ -27,7 +27,7 @@ def test_drawings_are_the_same_every_time(report):
     drawn = step_time_plot(report["rows"])
     assert drawn == step_time_plot(report["rows"])
     assert drawn.startswith("<?xml")
-    assert "H100 (3)" in drawn
+    assert "H100 (2)" in drawn
     assert "Somebody 2024 (2)" in error_plot(report["rows"])
 
 

@@ -7,7 +7,6 @@ from tests.samples import prediction
 from tests.simulators.laboratory.published.runs import RUN, TwoSeconds, declarations
 from trainscout.reports.terminal import as_text
 from trainscout.simulators.laboratory.published.headline import (
-    TINY_SWEEP,
     by_scale,
     headline,
     targets,
@@ -17,6 +16,7 @@ from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import replay_rows
 from trainscout.simulators.laboratory.published.report import GROUPINGS, validation_report
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
+from trainscout.simulators.laboratory.residuals import residuals_of
 
 KEYS = {"n", "skipped", "median_abs_error", "mean_abs_error", "p90_abs_error", "bias"}
 ROWS = [
@@ -24,7 +24,7 @@ ROWS = [
     replace(RUN, id="slow", measured_iter_s=2.5, measured_peak_mem_gib=30.0),
     replace(RUN, id="poor", measured_iter_s=200.0, quality="C"),
     replace(RUN, id="strange", gpu="MI250X"),
-    replace(RUN, id="tiny", source="VIA-Research/vTrain@x:data/ground_truth_single.csv row 1"),
+    replace(RUN, id="drawn", source="A ruler", extrapolated=True),
 ]
 COVERAGE = {
     "level": 0.8,
@@ -57,8 +57,8 @@ def test_the_shape_that_others_read(report):
 
 
 def test_poor_rows_are_listed_but_not_counted(report):
-    assert report["overall"]["n"] == 3
-    assert report["overall"]["bias"] == pytest.approx((-0.5 - 0.2 - 0.5) / 3)
+    assert report["overall"]["n"] == 2
+    assert report["overall"]["bias"] == pytest.approx((-0.5 - 0.2) / 2)
     rows = {row["id"]: row for row in report["rows"]}
     assert not rows["poor"]["counted"]
     assert rows["poor"]["error"] == pytest.approx(-0.99)
@@ -94,10 +94,16 @@ def test_every_grouping_shares_out_the_rows(report):
         assert sum(one["n"] for one in report[name].values()) == report["overall"]["n"]
 
 
-def test_the_headline_leaves_the_tiny_sweep_out(report):
-    assert report["by_source"][TINY_SWEEP]["n"] == 1
+def test_extrapolated_rows_are_named_so_and_count_nowhere_else(report, results):
+    assert report["extrapolated"]["A ruler"]["n"] == 1
+    assert "A ruler" not in report["by_source"]
     assert headline(report).n == 2
     assert headline(report).skipped == 1
+    (drawn,) = (row for row in report["rows"] if row["id"] == "drawn")
+    assert not drawn["counted"]
+    assert any("extrapolated" in words for words in drawn["assumptions"])
+    assert residuals_of([result for result in results if result.row.id == "drawn"]) == ()
+    assert "A ruler" in accuracy_page(report, COVERAGE, None, None, "")
 
 
 def test_targets_are_met_or_not_by_the_figures(report):
@@ -121,7 +127,7 @@ def test_the_terminal_shows_summaries_and_reasons(report, results):
     text = as_text(validation_tables(report, results))
     assert "Somebody 2024" in text
     assert "MI250X: no such GPU is declared" in text
-    assert "-40.0%" in text
+    assert "-35.0%" in text
 
 
 def test_the_page_has_every_section(report):
@@ -140,4 +146,4 @@ def test_the_page_has_every_section(report):
     ):
         assert f"\n## {section}\n" in text
     assert "What is missing is said here." in text
-    assert "| gemm | 3 | 1 |" in text
+    assert "| gemm | 2 | 1 |" in text
