@@ -33,6 +33,12 @@ _MODULES_IN_MEGATRON = 2025.25
 _PLACEHOLDERS_IN_MEGATRON = 2025.25
 _LOSS_IN_PLACE_OF_COPY = 2024.2
 
+# NeMo-Framework-Launcher's performance configurations of spring 2024, NeMo 1.20, and the scripts
+# of NeMo 2 for performance (scripts/performance/executors.py).
+_16BIT_GRADIENTS_IN_NEMO = 2024.2
+_REMAINDERS_IN_NEMO = 2023.5
+_EXPANDABLE_IN_NEMO = 2025.0
+
 _FUSED_LOSS = ("megatron-bridge", "nemo 25", "nemo 26", "automodel")
 
 _MEGATRON_LIKE = ("megatron", "nemo", "mcore", "megascale", "ptd-p", "moe parallel folding")
@@ -87,6 +93,8 @@ def framework_of(
         changes["attention"] = "flash2"
     if megatron and precision == "fp16":
         changes["accumulate_grads_fp32"] = False
+    if "nemo" in label and published is not None:
+        changes |= _nemo(label, published, gpu)
     if "fp32 gradient accumulation" in notes:
         changes["accumulate_grads_fp32"] = True
     if "fp16 gradient accumulation" in notes:
@@ -105,18 +113,36 @@ def framework_of(
         # Its MPT models take their loss from the flash-attn package unless told otherwise
         # (loss_fn: fused_crossentropy): it reads 16-bit logits, writes a gradient beside them.
         changes["cross_entropy"] = "compiled"
+        # Its attention kernels take sequences first, as the projections have them.
+        changes["packs_heads"] = False
     if "(ci)" in label and re.search(r"\bmla\b", notes):
         # Megatron-LM's tests run deterministically, where fused latent attention fails.
         changes["attention"] = "unfused"
     if is_bridge(row):
         # Its performance recipes fuse the router and reduce gradients in 16 bits.
         changes |= {"fused_router": True, "accumulate_grads_fp32": False}
+        changes["expandable_segments"] = True
     if given(row.num_experts, 1) > 1:
         preset = moe_preset(row)
         changes |= {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}
     elif "cuda graphs" in notes:
         changes["cuda_graphs"] = True
     return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
+
+
+def _nemo(label: str, published: float, gpu: Gpu) -> dict[str, object]:
+    """What NVIDIA's performance recipes for NeMo set: gradients kept and reduced in bf16
+    (``grad_sync_dtype``, ``grad_reduce_in_fp32``; in MLPerf from its first round), bf16 weights
+    counted as half of the master copy (Apex's distributed optimizer as NeMo sets it up, then the
+    precision-aware one), and PyTorch's expandable segments except on B200."""
+    changes: dict[str, object] = {}
+    if published >= _16BIT_GRADIENTS_IN_NEMO or "mlperf" in label:
+        changes["accumulate_grads_fp32"] = False
+    if published >= _REMAINDERS_IN_NEMO:
+        changes["master_remainders"] = True
+    if published >= _EXPANDABLE_IN_NEMO and gpu.name != "b200":
+        changes["expandable_segments"] = True
+    return changes
 
 
 def _torchtitan(row: Row, notes: str) -> dict[str, object]:

@@ -54,6 +54,13 @@ class Framework:
     gathers_ring: bool = False
     """Context parallelism by ``p2p`` gathers all keys and values at once and merges pieces in fp32
     (``torch.distributed``'s ``context_parallel``)."""
+    keeps_gathered: bool = False
+    """Under sequence parallelism the gathered input of a column-parallel layer is kept for its
+    backward pass (a plain autograd function), instead of gathered again (Megatron-LM,
+    nanotron's ``tp_recompute_allgather``)."""
+    packs_heads: bool = False
+    """Attention's output is copied into the layout of the projection that follows, and kept in
+    both, where a micro-batch has several sequences."""
     recompute_stops_early: bool = False
     """A recomputed layer's last product, which no gradient reads, is not made again (PyTorch's
     non-reentrant checkpoints since 2.1, JAX)."""
@@ -67,6 +74,9 @@ class Framework:
     keeps_16bit_grads: bool = False
     """The 16-bit gradient is kept beside the fp32 one where there are replicas (DDP's buckets,
     DeepSpeed's BF16 optimizer)."""
+    master_remainders: bool = False
+    """Of an fp32 master weight the optimizer keeps the 16 low bits: the high ones are the bf16
+    weight (Apex's and Transformer Engine's ``store_param_remainders``)."""
     cross_entropy: str = "fp32"
     """The loss overwrites its 16-bit logits with their gradient (``in_place``), reads them and
     writes a gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy

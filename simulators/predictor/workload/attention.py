@@ -70,7 +70,7 @@ def _projection(shard: Shard) -> list[Part]:
         forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
         saved.append(Alloc("qk_norm_input", q + k))
-    if shard.fusion == "eager":
+    if shard.fusion == "eager" and model.position == "rope":
         # Attention reads slices of the packed product, which keep all of it alive; keys and
         # values are written once more with their positions.
         saved.append(Alloc("packed_kv", k + v))

@@ -10,6 +10,7 @@ from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.moe import moe_parts
 from trainscout.simulators.predictor.workload.part import (
+    ATTENTION_RESIDUAL,
     Part,
     checkpointed,
     compose,
@@ -49,7 +50,7 @@ def _layer_parts(shard: Shard, is_moe: bool) -> list[Part]:
     mlp = moe_parts(shard) if is_moe else [mlp_part(shard, model.ffn_hidden_size)]
     return [
         *attention_parts(shard),
-        residual(shard, "attention_residual"),
+        residual(shard, ATTENTION_RESIDUAL),
         norm(
             shard,
             "mlp_norm",

@@ -19,6 +19,8 @@ from trainscout.simulators.predictor.workload.ir import (
 )
 from trainscout.simulators.predictor.workload.shard import Shard
 
+ATTENTION_RESIDUAL = "attention_residual"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -179,4 +181,5 @@ def residual(shard: Shard, name: str) -> Part:
         saved=(Alloc(f"{name}_mask", mask),) if mask else (),
         forward_peak_bytes=2 * elements * size,
         backward_peak_bytes=2 * elements * size,
+        module=name,
     )

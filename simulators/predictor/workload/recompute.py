@@ -22,7 +22,11 @@ from trainscout.simulators.predictor.workload.ir import (
     SendRecv,
     Streaming,
 )
-from trainscout.simulators.predictor.workload.part import Part, until_needed
+from trainscout.simulators.predictor.workload.part import (
+    ATTENTION_RESIDUAL,
+    Part,
+    until_needed,
+)
 from trainscout.simulators.predictor.workload.shard import Shard
 
 OPERATIONS = "operations"
@@ -34,6 +38,9 @@ _APART = re.compile(r"(?:qkv|fc1)_(\d)_fwd")
 # A norm by its input: its name where the projection after it makes it, and whose module runs it.
 _INNER_NORMS = {"attention_norm_input": "norm in qkv", "mlp_norm_input": "norm in mlp"}
 _HOLDERS = {"norm in qkv": "qkv", "norm in mlp": "mlp", "layernorm": "layernorm"}
+# A policy that runs the output projection and the norms again makes the residual stream between
+# attention and MLP on the way.
+_STREAM, _BETWEEN = frozenset(("attn_out", "layernorm")), "mlp_norm_input"
 _KEPT_OF_OPERATIONS = frozenset(("attention_norm_input", "q", "v", "logsumexp", "core_output"))
 
 
@@ -73,9 +80,15 @@ def _by_module(shard: Shard, part: Part, modules: frozenset[str]) -> Part:
         rerun = until_needed(part.forward) if last else part.forward
         return _drop(part, [tensor.tag for tensor in part.saved], rerun)
     if _HOLDERS.get(part.module) in modules:
-        # A norm's input is the residual stream and stays.
-        outputs = [tensor.tag for tensor in part.saved if tensor.tag.endswith("_output")]
+        # A norm's input is the residual stream and stays, unless it is made again too.
+        outputs = [
+            tensor.tag
+            for tensor in part.saved
+            if tensor.tag.endswith("_output") or (modules >= _STREAM and tensor.tag == _BETWEEN)
+        ]
         return _drop(part, outputs, part.forward)
+    if modules >= _STREAM and part.module == ATTENTION_RESIDUAL:
+        return replace(part, rerun=part.forward)
     if part.module == "moe" and "moe_act" in modules:
         again = tuple(
             op

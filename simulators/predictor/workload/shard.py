@@ -46,6 +46,8 @@ class Shard:
     separate_projections: bool
     batch_first: bool
     gathers_ring: bool
+    keeps_gathered: bool
+    packs_heads: bool
     recompute_stops_early: bool
     fused_wgrad: bool
     accumulate_grads_fp32: bool
@@ -83,6 +85,9 @@ class Shard:
             separate_projections=job.framework.separate_projections,
             batch_first=job.framework.batch_first,
             gathers_ring=job.framework.gathers_ring,
+            # Without sequence parallelism nothing is gathered.
+            keeps_gathered=job.framework.keeps_gathered and recipe.sp,
+            packs_heads=job.framework.packs_heads,
             recompute_stops_early=job.framework.recompute_stops_early,
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
@@ -129,23 +134,14 @@ class Shard:
         return self.linear_input_bytes * (self.tp if self.keeps_gathered else 1)
 
     @property
-    def keeps_gathered(self) -> bool:
-        """Whether what a column-parallel layer gathered is kept for its backward pass.
-
-        Megatron's layers keep the share and gather it again; a plain autograd function keeps
-        the gathered tensor that it multiplied.
-        """
-        return self.sp and self.fusion != "fused"
-
-    @property
     def copies_attention_output(self) -> bool:
         """Whether the output projection keeps a copy of what attention keeps as its output.
 
         The ring puts the output together in a layout of its own; a quantised projection keeps
-        its quantised input; written as is, several sequences are transposed on the way.
+        its quantised input; where heads are packed, several sequences are transposed on the way.
         """
         quantised = self.linear_input_bytes < self.element_bytes
-        return self.cp > 1 or quantised or (self.fusion == "eager" and self.batch > 1)
+        return self.cp > 1 or quantised or (self.packs_heads and self.batch > 1)
 
     @property
     def heads(self) -> int:

@@ -28,8 +28,11 @@ def owned_parameters(parameters: LocalParameters, job: Job) -> int:
 
 
 def master_bytes(job: Job) -> int:
-    """Bytes of the fp32 master copy; fp32 training updates the parameters themselves."""
-    return 0 if job.precision in ("fp32", "tf32") else 4
+    """Bytes of the fp32 master copy, or of what bf16 weights lack of it; fp32 training updates the
+    parameters themselves."""
+    if job.precision in ("fp32", "tf32"):
+        return 0
+    return 2 if job.framework.master_remainders and job.precision == "bf16" else 4
 
 
 def finish_block(
@@ -70,7 +73,7 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     """Clip, update, write back, and zero the gradients.
 
     The update reads gradient, master (or parameter) and moments, and writes master, moments
-    and the forward copy.
+    and the forward copy, which it reads too where it is half of the master.
     """
     size = gradient_bytes_per_parameter(job)
     owned = owned_parameters(parameters, job)
@@ -79,6 +82,8 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     weight = master_bytes(job) or parameter_bytes(job)
     moments = MOMENT_BYTES[job.training.optimizer]
     copy = parameter_bytes(job) if master_bytes(job) else 0
+    if 0 < master_bytes(job) < 4:
+        copy *= 2
     update = size + 2 * (weight + moments) + copy
     ops = [
         Streaming("clip_grads", "elementwise", 2 * owned * size),

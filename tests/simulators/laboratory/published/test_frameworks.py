@@ -34,8 +34,33 @@ def test_what_the_notes_say_wins():
 
 
 def test_gradients_are_summed_in_fp32_only_with_bf16():
-    assert framework(dtype="bf16").accumulate_grads_fp32
-    assert not framework(dtype="fp16").accumulate_grads_fp32
+    label = "Megatron-LM (2023)"
+    assert framework(framework=label, dtype="bf16").accumulate_grads_fp32
+    assert not framework(framework=label, dtype="fp16").accumulate_grads_fp32
+
+
+@pytest.mark.parametrize(
+    ("label", "notes", "kept"),
+    [
+        # fp32 gradients, half of the master weights, segments that grow in place.
+        ("NeMo Megatron 2022", "", (True, False, False)),
+        ("NeMo Megatron 2023", "", (True, True, False)),
+        ("NeMo 24.07", "", (False, True, False)),
+        ("NeMo 24.07", "fp32 gradient accumulation", (True, True, False)),
+        ("NeMo/Megatron-Core (NeMo 25.02)", "", (False, True, True)),
+        ("NeMo (MLPerf v3.1)", "", (False, True, False)),
+        ("Megatron-Bridge (NeMo 26.06)", "", (False, True, True)),
+        ("Megatron-LM (2025)", "", (True, False, False)),
+    ],
+)
+def test_what_nvidia_s_recipes_keep_in_16_bits(label, notes, kept):
+    software = framework(framework=label, notes=notes, dtype="bf16")
+    found = (
+        software.accumulate_grads_fp32,
+        software.master_remainders,
+        software.expandable_segments,
+    )
+    assert found == kept
 
 
 def test_input_gradients_were_summed_beside_weight_gradients_from_2022():

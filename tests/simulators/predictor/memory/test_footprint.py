@@ -42,6 +42,9 @@ def static_per_parameter(job: Job) -> float:
         (1, {}, 2 + 4 + 12 / 8),
         (0, {"accumulate_grads_fp32": False}, 2 + 2 + 12),
         (1, {"accumulate_grads_fp32": False}, 2 + 2 + 12 / 8),
+        # A master weight is the bf16 weight and 16 bits more; fp16 is no half of fp32.
+        (1, {"master_remainders": True}, 2 + 4 + (2 + 8) / 8),
+        (1, {"master_remainders": True, "precision": "fp16"}, 2 + 4 + 12 / 8),
         (0, {"optimizer": "sgd"}, 2 + 4 + 4 + 4),
         (1, {"optimizer": "adam_bf16"}, 2 + 4 + (4 + 4) / 8),
         # No separate master when training is in single precision.

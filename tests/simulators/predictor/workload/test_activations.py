@@ -84,6 +84,35 @@ def test_fp8_keeps_inputs_of_linear_layers_at_one_byte() -> None:
     assert bf16[0].saved_bytes - fp8[0].saved_bytes == (7 - 2) * 2048 * 12288 // 8
 
 
+def test_what_software_keeps_of_a_layer_besides() -> None:
+    plain = Shard.of(make_job(GPT175B, batch=16, tp=8, sp=True, micro_batch=2))
+    whole = 2 * plain.tokens * 12288
+
+    def kept(**changes: bool) -> int:
+        ours, theirs = (layer_blocks(each, False, "none")[0] for each in (plain, changed(changes)))
+        return theirs.saved_bytes - ours.saved_bytes
+
+    def changed(changes: dict[str, bool]) -> Shard:
+        return replace(plain, **changes)  # type: ignore[arg-type]
+
+    # Two column-parallel layers keep seven more shares of their inputs; attention's output, once.
+    assert kept(keeps_gathered=True) == 2 * 7 * whole // 8
+    assert kept(packs_heads=True) == whole // 8
+    one = replace(plain, batch=1)
+    assert layer_blocks(replace(one, packs_heads=True), False, "none") == layer_blocks(
+        one, False, "none"
+    )
+
+
+def test_eager_slices_without_rotation_are_not_written_again() -> None:
+    learned, rotary = (Shard.of(make_job(model)) for model in (GPT175B, LLAMA))
+    eager = [replace(shard, fusion="eager") for shard in (learned, rotary)]
+    tags = [
+        {tensor.tag for part in attention_parts(each) for tensor in part.saved} for each in eager
+    ]
+    assert ["packed_kv" in each for each in tags] == [False, True]
+
+
 def every_block_pair(model: Model, **recipe: object) -> list[tuple[Block, Block]]:
     shard = Shard.of(make_job(model, **recipe))
     pairs = [embedding_blocks(shard), head_blocks(shard)]

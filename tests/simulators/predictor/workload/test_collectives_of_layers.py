@@ -271,7 +271,7 @@ def moved(block: Block, ending: str) -> list[int]:
 
 def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
     plain = Shard.of(
-        make_job(LLAMA, tp=4, sp=True, micro_batch=2, training={"fusion": "compiled"})
+        make_job(LLAMA, tp=4, sp=True, micro_batch=2, training={"keeps_gathered": True})
     )
     whole = plain.tokens * LLAMA.hidden_size * plain.element_bytes
     for block, ordered in zip(
@@ -294,7 +294,7 @@ def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
 
 def test_what_autograd_keeps_gathered_is_not_gathered_again() -> None:
     fused = Shard.of(make_job(LLAMA, tp=4, sp=True))
-    plain = replace(fused, fusion="compiled")
+    plain = replace(fused, keeps_gathered=True)
     whole = fused.tokens * LLAMA.hidden_size * fused.element_bytes
     ours, theirs = (layer_blocks(shard, False, "none")[1] for shard in (fused, plain))
     assert wire_bytes(ours, "tp") - wire_bytes(theirs, "tp") == 2 * whole

@@ -86,6 +86,20 @@ def test_modules_drop_their_tensors(modules: str, dropped: set[str]) -> None:
     assert all(plain[tag] == size for tag, size in recomputed.items())
 
 
+def test_a_policy_that_runs_the_residual_stream_again_does_not_keep_it() -> None:
+    job = make_job(LLAMA, training={"fusion": "compiled"})
+    kept = [
+        {
+            op.tag
+            for op in layer_blocks(Shard.of(job), False, "selective", modules)[0].ops
+            if isinstance(op, Alloc)
+        }
+        for modules in ("layernorm", "layernorm+attn_out")
+    ]
+    assert "mlp_norm_input" in kept[0]
+    assert kept[1] == kept[0] - {"mlp_norm_input", "attention_output_input"}
+
+
 def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
     def dropped(model: Model, **software: str) -> set[str]:
         shard = Shard.of(make_job(model, training=software))
