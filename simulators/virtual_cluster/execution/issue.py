@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.traces import events
 from trainscout.simulators.virtual_cluster.traces.lowering import Lowered
 from trainscout.simulators.virtual_cluster.walk.host import HostCalls, HostCost
 from trainscout.simulators.virtual_cluster.walk.rank_walk import (
+    WALKED,
     Batch,
     HostWait,
     Lane,
@@ -24,6 +25,8 @@ from trainscout.simulators.virtual_cluster.walk.rank_walk import (
 
 NO_TASK = -1
 _HOST_PART = PART_INDEX[HOST]
+# Events besides operations that take the host's time or make something wait.
+_ISSUED = WALKED | {events.HostGap, events.Phase}
 
 
 @dataclass(frozen=True)
@@ -83,33 +86,40 @@ class RankIssue:
         updates = [0, 0]
         for index in range(window.start, window.stop):
             event = trace[index]
-            if type(event) is events.HostGap:
-                self._gap_s += event.cpu_s * self._cost.gap_factor
             alone = lowered[index]
-            launches = () if alone is None else self._launches(event, alone)
-            for count in self._calls.take(event, launches):
-                self._issue(count)
-            task = walk.take(event, launches)
-            if task is not None:
-                device[index] = task
-                for launch in launches:
-                    launched.setdefault(launch.stream, []).append((index, task))
+            if alone is not None:
+                # Most of a trace, and what most of the time goes to.
+                if alone.kernels or alone.transfer_bytes:
+                    assert isinstance(event, events.Op)
+                    task = device[index] = self._operation(event, alone, walk)
+                    launched.setdefault(event.stream, []).append((index, task))
                     which = index >= window.step_start
                     kernels[which].append(task)
                     if self._calls.phase == events.OPTIMIZER:
                         updates[which] = len(kernels[which])
+            elif type(event) in _ISSUED:
+                device[index] = self._issue_event(event, walk)
             host[index] = self._issued
         run_up, step = (
             each[: count or len(each)] for each, count in zip(kernels, updates, strict=True)
         )
         return Issued(device, host, launched, run_up, step, window.step_start)
 
-    def _launches(self, event: events.Event, lowered: Lowered) -> tuple[Launch, ...]:
-        if not lowered.kernels and not lowered.transfer_bytes:
-            return ()
-        assert isinstance(event, events.Op)
+    def _operation(self, event: events.Op, lowered: Lowered, walk: RankWalk[int]) -> int:
         content = self._contents.operation(lowered)
-        return (Launch(event.name, event.stream, self._contents.launches[content], content),)
+        count = self._contents.launches[content]
+        self._issue(count)
+        task = walk.launch(Launch(event.name, event.stream, count, content))
+        return NO_TASK if task is None else task
+
+    def _issue_event(self, event: events.Event, walk: RankWalk[int]) -> int:
+        if type(event) is events.HostGap:
+            self._gap_s += event.cpu_s * self._cost.gap_factor
+            return NO_TASK
+        for count in self._calls.take(event, ()):
+            self._issue(count)
+        task = walk.take(event)
+        return NO_TASK if task is None else task
 
     # The walk's tasks
 

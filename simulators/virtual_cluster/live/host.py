@@ -94,23 +94,15 @@ class Host:
         """
         while self.inbox and self.running:
             message = self.inbox.popleft()
-            if isinstance(message, Sleep):
-                until_ps = self.clock.now_ps + to_picoseconds(message.seconds)
-                self.wait = Wait(self.rank, "sleep", None, until_ps=until_ps)
-            elif isinstance(message, AskElapsed):
-                self.wait = self._elapsed(message)
-            elif isinstance(message, Receive):
-                self.wait = Wait(self.rank, "small message", None, tasks=self._communicated)
-            elif isinstance(message, Finish):
-                self._end_step()
-                self.finished = True
+            if isinstance(message, (Sleep, AskElapsed, Receive, Finish)):
+                self.wait = _REQUESTS[type(message)](self, message)
+                continue
+            launches = self.clock.apply(message)
+            handle = _HANDLERS.get(type(message))
+            if handle is not None:
+                handle(self, message)
             else:
-                launches = self.clock.apply(message)
-                handle = _HANDLERS.get(type(message))
-                if handle is None:
-                    self._walk.take(message, launches)
-                else:
-                    handle(self, message)
+                self._walk.take(message, launches)
         return self.wait
 
     def release(self) -> None:
@@ -244,6 +236,17 @@ class Host:
         before = [task for tasks in self._walk.device().values() for task in tasks]
         self._mark("step", before, passed)
 
+    def _sleep(self, asked: Sleep) -> Wait:
+        until_ps = self.clock.now_ps + to_picoseconds(asked.seconds)
+        return Wait(self.rank, "sleep", None, until_ps=until_ps)
+
+    def _receive(self, asked: Receive) -> Wait:
+        return Wait(self.rank, "small message", None, tasks=self._communicated)
+
+    def _finish(self, asked: Finish) -> None:
+        self._end_step()
+        self.finished = True
+
     def _elapsed(self, asked: AskElapsed) -> Wait:
         for event in (asked.start, asked.end):
             if event not in self._marks:
@@ -252,6 +255,12 @@ class Host:
         return Wait(self.rank, "elapsed time", None, tasks=tasks, asked=asked)
 
 
+_REQUESTS: dict[type, Callable[[Host, Any], Wait | None]] = {
+    Sleep: Host._sleep,
+    AskElapsed: Host._elapsed,
+    Receive: Host._receive,
+    Finish: Host._finish,
+}
 _HANDLERS: dict[type, Callable[[Host, Any], None]] = {
     Group: Host._group,
     Phase: Host._phase,

@@ -50,6 +50,9 @@ class HostCost:
         return cls(host_launch_s(framework) * factor, forward_s * factor, 0.0)
 
 
+_CALLS = frozenset((Collective, Phase, PointToPoint, ValueRead))
+
+
 class HostCalls:
     """Which of a rank's events are calls that launch something, and which ``phase`` it is in."""
 
@@ -61,10 +64,13 @@ class HostCalls:
         """How many launches each call makes: one for a communication, one for all of a batch's
         sends and receives, one for the copy that reads a value, and ``launches``."""
         if launches:
-            return [launch.count for launch in launches]
+            return [launch.times for launch in launches]
+        if type(event) not in _CALLS:
+            return []
         if type(event) is PointToPoint:
             batch, self._batch = self._batch, event.batch
             return [1] if event.batch is None or event.batch != batch else []
         if type(event) is Phase:
             self.phase = event.phase
-        return [1] if type(event) in (Collective, ValueRead) else []
+            return []
+        return [1]

@@ -43,16 +43,17 @@ class LoweredLaunches:
         Raises:
             InputError: for operations that cannot be lowered.
         """
-        if isinstance(event, Alloc | Resize):
+        if isinstance(event, Op) and not self._depth:
+            return self._launch(event, lower(event))
+        if isinstance(event, (Alloc, Resize)):
             self._sizes[event.storage] = event.bytes
-        if isinstance(event, Begin | End) and event.kind == FUSED:
+        elif isinstance(event, (Begin, End)) and event.kind == FUSED:
             self._depth = max(0, self._depth + (1 if isinstance(event, Begin) else -1))
             self._region.append(event)
             return () if self._depth else self._close()
         if self._depth:
             self._region.append(event)
-            return ()
-        return self._launch(event, lower(event)) if isinstance(event, Op) else ()
+        return ()
 
     def _close(self) -> tuple[Launch, ...]:
         region, self._region = self._region, []

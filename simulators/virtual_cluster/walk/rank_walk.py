@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
@@ -38,13 +38,12 @@ class UseError(RuntimeError):
     """A rank's events make no sense: a work nobody launched, a communicator nobody announced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """``count`` launches of one operation's kernels on ``stream``; equal content, one object."""
+class Launch(NamedTuple):
+    """``times`` launches of one operation's kernels on ``stream``; equal content, one object."""
 
     name: str
     stream: int
-    count: int
+    times: int
     content: object
 
 
@@ -138,7 +137,7 @@ class RankWalk(Generic[T]):
         """
         task = None
         for launch in launches:
-            task = self._kernel(launch)
+            task = self.launch(launch)
         handle = _HANDLERS.get(type(event))
         return task if handle is None else handle(self, event)
 
@@ -166,7 +165,8 @@ class RankWalk(Generic[T]):
             lane = self._streams[number] = self._lane(f"stream {number}")
         return lane
 
-    def _kernel(self, launch: Launch) -> T | None:
+    def launch(self, launch: Launch) -> T | None:
+        """Take one launch of an operation, which is no event to wait for; returns its task."""
         lane = self._stream(launch.stream)
         task = self._maker.kernel(launch, lane)
         if task is not None:
@@ -244,3 +244,5 @@ _HANDLERS: dict[type, Callable[[RankWalk[Any], Any], Any]] = {
     Synchronise: RankWalk._synchronise,
     ValueRead: RankWalk._value_read,
 }
+WALKED = frozenset(_HANDLERS)
+"""Events that make tasks, or make something wait."""
