@@ -32,6 +32,7 @@ from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
+from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]
@@ -156,7 +157,8 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
         require_choice("space.constants", name, RECIPE_DEFAULTS)
         _check_type(f"space.constants.{name}", name, value)
     gpu, precision = declared.gpu, declared.training.precision
-    if "precision" not in known | set(constants) and precision not in gpu.peak_flops:
+    operand = TENSOR_CORE_TYPE.get(precision, precision)
+    if "precision" not in known | set(constants) and operand not in gpu.peak_flops:
         problem = f"{gpu.name} has no {precision} arithmetic"
         raise InputError("training.precision", precision, problem, gpu.peak_flops)
     space = Space(

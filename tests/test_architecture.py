@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
         *("conf", "simulators.virtual_cluster", "pruning", "optimizer", "planning", "reports"),
     },
     # Nobody imports it. Its commands print as the others do.
-    "simulators.laboratory": {*PREDICTING, "conf", "reports"},
+    "simulators.laboratory": {*PREDICTING, "conf", "pruning", "optimizer", "reports"},
 }
 # Rooms of the predictor that price one thing each; ``replay`` puts their prices together.
 PRICING = ("collectives", "interference", "kernels", "memory", "network")

@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "interference fit": (f"{_LABORATORY}.interference.fit", "train on measured slowdowns"),
         "residuals": (f"{_LABORATORY}.residuals", "redo the table that error bars come from"),
         "accuracy": (f"{_LABORATORY}.accuracy", "redo the documentation's page of accuracy"),
+        "questions": (f"{_LABORATORY}.questions", "search again what published runs answer"),
     },
     "parts": {
         "network": ("", "engines of the network: train what predicts queues"),

@@ -258,6 +258,14 @@ def test_a_precision_the_gpu_lacks_is_refused_unless_the_space_sets_it():
     compile_space({"knobs": {"tp": [1, 2]}, "constants": {"precision": "bf16"}}, question)
 
 
+def test_a_way_of_scaling_is_arithmetic_of_its_operands():
+    question = declared()
+    gpu = dataclasses.replace(question.gpu, peak_flops={**question.gpu.peak_flops, "fp8": 2e15})
+    training = dataclasses.replace(question.training, precision="fp8_current")
+    space = compile_space(SPACE, dataclasses.replace(question, gpu=gpu, training=training))
+    assert len(survey(space))
+
+
 def test_a_point_outside_a_constraint_says_so():
     spec = {"knobs": {"tp": [1, 2], "pp": [1, 2]}, "constraints": ["tp >= pp"]}
     space = compile_space(spec, declared())

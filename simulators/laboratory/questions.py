@@ -1,0 +1,141 @@
+"""Search every published question again: ``trainscout questions --help``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.reports.terminal import show
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.searched.answer import Answer, default_software
+from trainscout.simulators.laboratory.searched.grouping import (
+    PublishedQuestion,
+    published_questions,
+    telling,
+)
+from trainscout.simulators.laboratory.searched.page import questions_page, read_before
+from trainscout.simulators.laboratory.searched.run import answers
+from trainscout.simulators.laboratory.searched.summary import as_dict, report
+from trainscout.simulators.laboratory.searched.tables import answer_tables
+from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
+from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command: 0, or 1 when there is no answer."""
+    options = _parser().parse_args(arguments)
+    outputs = {"--json": options.json, "--csv": options.csv, "--page": options.page}
+    read = [options.runs, options.before, options.journal]
+    for option, path in outputs.items():
+        check_output(option, path, [*read, *(p for o, p in outputs.items() if o != option)])
+    if options.workers != -1:
+        require_positive("--workers", options.workers)
+    before = {} if options.before is None else read_before(options.before)
+    chosen = _chosen(options)
+    found = _with_progress(chosen, options.workers, options.journal)
+    if options.json is not None:
+        text = json.dumps(report(found), indent=1, allow_nan=False) + "\n"
+        write_output("--json", options.json, text)
+    if options.csv is not None:
+        write_output("--csv", options.csv, _csv(found))
+    if options.page is not None:
+        write_output("--page", options.page, questions_page(found, before))
+    show(answer_tables(found))
+    return OK if found else FAILURE
+
+
+def _chosen(options: argparse.Namespace) -> tuple[PublishedQuestion, ...]:
+    named = load_catalogue()
+    declared = Declarations(named.gpus, named.frameworks)
+    questions = published_questions(
+        mark_extrapolated(read_rows(options.runs)), declared, default_software()
+    )
+    if not options.all:
+        questions = telling(questions)
+    names = [each.name for each in questions]
+    if options.only:
+        questions = tuple(q for q in questions if any(w in q.name for w in options.only))
+    if not questions:
+        given = " ".join(options.only) or options.runs
+        raise InputError("--only", given, "names no question", f"a part of {', '.join(names[:6])}")
+    return questions
+
+
+def _with_progress(
+    questions: Sequence[PublishedQuestion], workers: int, journal: Path | None
+) -> tuple[Answer, ...]:
+    columns = (TextColumn("searching"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(questions))
+        return answers(questions, workers, journal, lambda _: bar.advance(task))
+
+
+def _csv(found: Sequence[Answer]) -> str:
+    text = io.StringIO()
+    rows = [as_dict(one) for one in found]
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "questions",
+        "Search every question that published runs answer (model, GPU, count, batch, sequence, "
+        "precision), and say whether what was measured is among the recipes, whether memory cuts "
+        "it, and how our best compares with the fastest measured run.",
+        "trainscout questions                           # the most telling, some minutes\n"
+        "trainscout questions --only 405b --only gpt3   # names that hold one of these\n"
+        "trainscout questions --journal answers.jsonl --json answers.json --csv answers.csv",
+        "0 done; 1 an internal failure; 2 wrong input",
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every question; without it one of each model, GPU and precision class, and no more "
+        "than six of a publication on GPUs of one architecture",
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="questions so named (repeat)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=-1, help="processes (default -1: one a core)"
+    )
+    parser.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="keep every answer here as it comes, and go on from those it holds",
+    )
+    parser.add_argument(
+        "--json", type=Path, help="write the summary and every answer to this file"
+    )
+    parser.add_argument("--csv", type=Path, help="write a row for every question")
+    parser.add_argument("--page", type=Path, help="write the page of the documentation")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="FILE",
+        help="with --page: an earlier --json, shown beside",
+    )
+    return parser

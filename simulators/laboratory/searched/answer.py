@@ -1,0 +1,222 @@
+"""One published question, searched as anybody would search it, beside what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainscout.conf.catalogue import command_defaults, load_catalogue
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import prepare_search, run_search
+from trainscout.optimizer.trial import Trial
+from trainscout.reports.wording import format_recipe
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.replay import replay_row
+from trainscout.simulators.laboratory.searched.grouping import PublishedQuestion
+from trainscout.simulators.laboratory.searched.place import place_of
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.registry import get_simulator
+
+SLOWER, FAR_SLOWER = 0.03, 0.08
+"""By what fraction an answer may be predicted slower than the best measured run: in few questions
+by more than the first, in none by more than the second."""
+_SIMULATOR = "replay"
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question: the fastest measured run, our answer, and how the two compare.
+
+    Times in seconds, errors and ``slower`` as fractions (positive: predicted longer). ``measured``
+    is the fastest run, ``replayed_s`` the prediction of it with the software it had.
+    ``inside``: its recipe is in the space, else ``why`` not; ``predicted_s``: its recipe with the
+    software of the question; ``fits``: so predicted; ``rank``: its place among our best, None
+    behind them. ``best_s`` is our best, None where the search has none (then ``why``).
+    ``software``: what the run's software has otherwise than the question's.
+    """
+
+    name: str
+    model: str
+    gpu: str
+    num_gpus: int
+    global_batch: int
+    sequence_length: int
+    precision: str
+    asked_software: str
+    runs: int
+    recipes: int
+    row: str
+    source: str
+    measured_recipe: str
+    measured_s: float
+    replayed_s: float | None
+    software: str
+    inside: bool
+    why: str
+    predicted_s: float | None
+    fits: bool | None
+    used_gib: float | None
+    rank: int | None
+    best_recipe: str
+    best_s: float | None
+    points: int
+    simulated: int
+    proved: bool
+    wall_s: float
+
+    @property
+    def slower(self) -> float | None:
+        """Our best against the fastest run."""
+        return None if self.best_s is None else self.best_s / self.measured_s - 1
+
+    @property
+    def error(self) -> float | None:
+        """The prediction of the fastest run, with its own software, against its measured step."""
+        return None if self.replayed_s is None else self.replayed_s / self.measured_s - 1
+
+    @property
+    def cut(self) -> bool:
+        """Whether the space holds the measured recipe, and memory keeps it out."""
+        return self.inside and self.fits is False
+
+    @property
+    def verdict(self) -> str:
+        """``as fast``, or what the answer is lost by."""
+        if self.best_s is None:
+            return "no answer"
+        if self.slower is not None and self.slower <= SLOWER:
+            return "as fast"
+        return "lost: memory" if self.cut else "lost: prediction" if self.inside else "lost: space"
+
+
+@functools.cache
+def search_settings() -> tuple[Mapping[str, Any], SearchOptions, Objective]:
+    """The space and objective of ``trainscout optimize``, and ``search=exact``."""
+    named, (own, default) = load_catalogue(), command_defaults("config")
+    space = named.contents("space").chosen("space", default["space"])
+    search = named.contents("search").chosen("search", "exact")
+    options = typed_value(SearchOptions, "search", {**search, **own.get("search", {})})
+    objective = named.contents("objective").chosen("objective", default["objective"])
+    return space, options, Objective(tuple(objective["names"]))
+
+
+def default_software() -> Framework:
+    """The framework of ``trainscout optimize``."""
+    return load_catalogue().frameworks[command_defaults("config")[1]["framework"]]
+
+
+def answer(published: PublishedQuestion, declared: Declarations) -> Answer:
+    """Search one question in this process."""
+    started_s = time.monotonic()
+    run, question = published.best, published.question
+    replayed = replay_row(run.row, declared, get_simulator(_SIMULATOR))
+    ran = replayed.job or run.job
+    blank = Answer(
+        name=published.name,
+        model=run.row.model,
+        gpu=question.gpu.name,
+        num_gpus=question.cluster.num_gpus,
+        global_batch=question.training.global_batch_size,
+        sequence_length=ran.sequence_length,
+        precision=ran.precision,
+        asked_software=question.framework.name,
+        runs=len(published.runs),
+        recipes=published.recipes,
+        row=run.row.id,
+        source=run.row.source,
+        measured_recipe=format_recipe(ran.recipe, ran.dp),
+        measured_s=run.measured_s,
+        replayed_s=None if replayed.prediction is None else replayed.prediction.step_time_s,
+        software=_software(ran, question.job(ran.recipe)),
+        inside=False,
+        why="",
+        predicted_s=None,
+        fits=None,
+        used_gib=None,
+        rank=None,
+        best_recipe="",
+        best_s=None,
+        points=0,
+        simulated=0,
+        proved=False,
+        wall_s=0.0,
+    )
+    try:
+        found = _searched(published, ran)
+    except InputError as error:
+        found = {"why": f"not searched: {error}"}
+    return dataclasses.replace(blank, **found, wall_s=round(time.monotonic() - started_s, 2))
+
+
+def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
+    """What the search of a question says, and of the recipe that was measured."""
+    question = published.question
+    space, options, objective = search_settings()
+    serial = ExecutorOptions(name="serial")
+    survey, _ = prepare_search(
+        question, space, objective, options, simulator=_SIMULATOR, executor=serial, seed=0
+    )
+    place = place_of(ran.recipe, survey)
+    here = _predicted(question.job(place.recipe)) if place.inside else None
+    found = run_search(question, space, objective, options, simulator=_SIMULATOR, executor=serial)
+    best = found.best[0] if found.best else None
+    return {
+        "inside": place.inside,
+        "why": place.why,
+        "predicted_s": here and here.step_time_s,
+        "fits": here and here.fits,
+        "used_gib": here and _used_gib(here),
+        "rank": _rank(found.best, place.recipe, here),
+        "best_recipe": "" if best is None else _words(question.job(best.recipe)),
+        "best_s": None if best is None else _step_s(best),
+        "points": found.space_size,
+        "simulated": len(found.trials),
+        "proved": found.certificate is not None and found.certificate.proved,
+    }
+
+
+def _predicted(job: Job) -> Prediction:
+    return get_simulator(_SIMULATOR).simulate(job)
+
+
+def _used_gib(prediction: Prediction) -> float:
+    memory = prediction.memory
+    return round((memory.capacity_bytes - memory.headroom_bytes) / _GIB, 2)
+
+
+def _rank(best: tuple[Trial, ...], recipe: Any, here: Prediction | None) -> int | None:
+    """The place among the best; None for one that is behind them or does not fit."""
+    recipes = [trial.recipe for trial in best]
+    return recipes.index(recipe) + 1 if here is not None and recipe in recipes else None
+
+
+def _step_s(trial: Trial) -> float:
+    if trial.prediction is None:
+        raise AssertionError("a best recipe has a prediction")
+    return trial.prediction.step_time_s
+
+
+def _words(job: Job) -> str:
+    return format_recipe(job.recipe, job.dp)
+
+
+def _software(ran: Job, here: Job) -> str:
+    """Facts of software in which two jobs of one recipe differ."""
+    fields = {
+        f.name: (getattr(ran.framework, f.name), getattr(here.framework, f.name))
+        for f in dataclasses.fields(Framework)
+        if f.name != "source"
+    }
+    if ran.model.moe is not None and here.model.moe is not None:
+        fields["dispatcher"] = (ran.model.moe.dispatcher, here.model.moe.dispatcher)
+    return ", ".join(f"{name}={one}" for name, (one, other) in fields.items() if one != other)

@@ -1,0 +1,160 @@
+"""Published runs that did the same work on the same GPUs: each group is one question."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.laboratory.published.groups import source_group
+from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.measured import measured_step
+from trainscout.simulators.laboratory.published.outcome import NotReplayable
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+
+COUNTED = ("A", "B")
+FROM_ONE_PUBLICATION = 6
+# A run asks for no reserve, since it did fit; who asks before a run has the default's.
+_RESERVE = Cluster.memory_reserve
+# Software before FlashAttention-2 (mid 2023): nobody starts a run with it today.
+_OF_THE_PAST = ("unfused", "flash1")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published run: its row, the job it describes, and its measured step in seconds."""
+
+    row: Row
+    job: Job
+    measured_s: float
+
+
+@dataclass(frozen=True)
+class PublishedQuestion:
+    """What was trained on what, and the runs that answer it, fastest first.
+
+    ``question`` is as somebody asks today: today's software, unless the fastest run had software
+    of the past, and memory with the usual reserve.
+    """
+
+    name: str
+    question: Question
+    runs: tuple[Run, ...]
+
+    @property
+    def best(self) -> Run:
+        return self.runs[0]
+
+    @property
+    def recipes(self) -> int:
+        """How many different recipes were measured."""
+        return len({run.job.recipe for run in self.runs})
+
+    @property
+    def kind(self) -> tuple[str, str, str, str]:
+        """Publication, model, GPU and class of precision: questions of one kind differ in size."""
+        job = self.best.job
+        precision = precision_class(job.precision)
+        return source_group(self.best.row), self.best.row.model, job.gpu.name, precision
+
+
+def precision_class(precision: str) -> str:
+    """``16-bit`` or ``8-bit`` where tensor cores multiply such numbers, else the type's name."""
+    operand = TENSOR_CORE_TYPE.get(precision, precision)
+    return {"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit"}.get(operand, operand)
+
+
+def published_questions(
+    rows: Iterable[Row], declared: Declarations, software: Framework
+) -> tuple[PublishedQuestion, ...]:
+    """Every question that runs of grades A and B answer, in the order of the table.
+
+    Args:
+        rows: measured runs; those that describe no job, or have no step time, answer nothing.
+        declared: what rows refer to.
+        software: the framework that somebody has who asks today.
+    """
+    groups: dict[Hashable, list[Run]] = {}
+    for row in rows:
+        if row.quality not in COUNTED or row.extrapolated:
+            continue
+        outcome = job_of(row, declared)
+        if isinstance(outcome, NotReplayable):
+            continue
+        measured = measured_step(row, outcome.job)
+        if measured is not None:
+            run = Run(row, outcome.job, measured.step_time_s)
+            groups.setdefault(_asked(outcome.job), []).append(run)
+    return tuple(_question(runs, software) for runs in groups.values())
+
+
+def telling(questions: Sequence[PublishedQuestion]) -> tuple[PublishedQuestion, ...]:
+    """One question of each kind, and of what a publication has on one architecture of GPUs the
+    ``FROM_ONE_PUBLICATION`` that tell most: those with the most recipes, then the most GPUs."""
+    chosen: dict[Hashable, PublishedQuestion] = {}
+    for each in sorted(questions, key=_weight, reverse=True):
+        chosen.setdefault(each.kind, each)
+    by_publication: dict[tuple[str, str], list[PublishedQuestion]] = {}
+    for each in chosen.values():
+        place = each.kind[0], each.question.gpu.architecture.name
+        by_publication.setdefault(place, []).append(each)
+    kept = {
+        each.name for group in by_publication.values() for each in group[:FROM_ONE_PUBLICATION]
+    }
+    return tuple(each for each in questions if each.name in kept)
+
+
+def _weight(published: PublishedQuestion) -> tuple[int, int]:
+    return published.recipes, published.question.cluster.num_gpus
+
+
+def _asked(job: Job) -> Hashable:
+    """What runs of one question have in common."""
+    return (
+        _plain(job.model),
+        job.gpu.name,
+        job.world_size,
+        job.training.global_batch_size,
+        job.sequence_length,
+        precision_class(job.precision),
+    )
+
+
+def _plain(model: Model) -> Model:
+    """The model alone: how tokens are sent to its experts is the software's."""
+    moe = model.moe and replace(model.moe, dispatcher=Moe.dispatcher)
+    return replace(model, name="", source="", moe=moe)
+
+
+def _question(runs: list[Run], software: Framework) -> PublishedQuestion:
+    runs = sorted(runs, key=lambda run: run.measured_s)
+    job = runs[0].job
+    moe = job.model.moe and replace(job.model.moe, dispatcher=Moe.dispatcher)
+    question = Question(
+        model=replace(job.model, moe=moe),
+        gpu=job.gpu,
+        cluster=replace(job.cluster, memory_reserve=_RESERVE),
+        training=job.training,
+        framework=job.framework if job.framework.attention in _OF_THE_PAST else software,
+    )
+    return PublishedQuestion(_name(job), question, tuple(runs))
+
+
+def _name(job: Job) -> str:
+    """The question in a word; equal shapes under one label differ in the last letters."""
+    shape = hashlib.sha256(repr(_asked(job)).encode()).hexdigest()[:4]
+    words = (
+        re.sub(r"[^a-z0-9.]+", "-", job.model.name.lower()).strip("-"),
+        f"{job.gpu.name}x{job.world_size}",
+        f"{job.training.global_batch_size}x{job.sequence_length}",
+        precision_class(job.precision).replace("-", ""),
+        shape,
+    )
+    return "_".join(words)

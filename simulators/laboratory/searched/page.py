@@ -1,0 +1,123 @@
+"""The page of published questions, in Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.laboratory.published.markdown import MET, folded, signed, table
+from trainscout.simulators.laboratory.searched.answer import Answer
+from trainscout.simulators.laboratory.searched.summary import targets
+from trainscout.simulators.laboratory.searched.tables import most_lost_first, rank, why
+from trainscout.simulators.predictor.question.errors import InputError
+
+_INTRODUCTION = """# Published questions
+
+Is what people already run among the recipes that a search chooses from, and is its answer as fast?
+This page is generated:
+
+<!-- not run: writes this page, in some minutes -->
+```
+trainscout questions --page docs/questions.md --before docs/questions/before.json
+```
+
+Published runs of grades A and B that did the same work on the same GPUs (model, GPU, count, global
+batch, sequence length, 16 or 8 bits) are one *question*. Each is asked as `trainscout optimize
+search=exact` is: the default space, framework and memory reserve, the cluster and precision of the
+fastest run; one whose software predates FlashAttention-2 is asked with its own. Of questions
+that differ in size alone the one with the most measured recipes stands here, and no more than six
+of a publication on GPUs of one architecture (`--all` searches every one).
+
+*Replayed*: the prediction of the fastest run, with the software it had, against its measured step.
+*Rank*: where its recipe stands among our ten best (`behind` them, `cut` by memory, `absent` from
+the space). *Slower*: our best, predicted, against the fastest measured."""
+
+
+def questions_page(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
+    """The whole page.
+
+    Args:
+        answers: what was found.
+        before: answers of an earlier version, by question.
+    """
+    parts = [_INTRODUCTION, _targets(answers, before), _lost(answers), _all(answers, before)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def read_before(path: Path) -> dict[str, Mapping[str, Any]]:
+    """The answers that ``--json`` of an earlier version wrote, by question.
+
+    Raises:
+        InputError: for a file that is none.
+    """
+    try:
+        answers = json.loads(path.read_text("utf-8"))["answers"]
+        return {each["name"]: each for each in answers}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            "--before", path, f"holds no answers ({error})", "a --json file"
+        ) from error
+
+
+def _targets(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
+    common = [before[one.name] for one in answers if one.name in before]
+    earlier = {}
+    if common:
+        fields = Answer.__dataclass_fields__
+        old = [Answer(**{k: v for k, v in each.items() if k in fields}) for each in common]
+        earlier = {target.name: target.reached for target in targets(old)}
+    rows = [
+        (each.name, each.aim, earlier.get(each.name, "-"), each.reached, MET[each.met])
+        for each in targets(answers)
+    ]
+    return "## Targets\n\n" + table(("", "aim", "before", "now", "met"), rows)
+
+
+def _lost(answers: Sequence[Answer]) -> str:
+    lost = [one for one in most_lost_first(answers) if one.verdict != "as fast" or not one.inside]
+    if not lost:
+        return ""
+    rows = [
+        (_question(one), one.verdict, signed(one.slower), signed(one.error), _because(one))
+        for one in lost
+    ]
+    title = "## Lost questions, and measured recipes that are absent"
+    return f"{title}\n\n" + table(("question", "verdict", "slower", "replayed", "because"), rows)
+
+
+def _because(one: Answer) -> str:
+    words = [why(one)]
+    if one.software:
+        words.append(f"its software: {one.software}")
+    return "; ".join(filter(None, words))
+
+
+def _all(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            _question(one),
+            one.recipes,
+            f"{one.measured_s:.4g}",
+            signed(one.error),
+            rank(one),
+            "-" if one.best_s is None else f"{one.best_s:.4g}",
+            signed(one.slower),
+            signed(before[one.name].get("slower")) if one.name in before else "-",
+            f"`{one.measured_recipe}`",
+            f"`{one.best_recipe}`",
+            one.source,
+        )
+        for one in answers
+    ]
+    header = (
+        *("question", "recipes", "measured, s", "replayed", "rank", "our best, s", "slower"),
+        *("before", "measured recipe", "our recipe", "source"),
+    )
+    return "## All questions\n\n" + folded(f"{len(rows)} questions", table(header, rows))
+
+
+def _question(one: Answer) -> str:
+    work = f"{one.global_batch} x {one.sequence_length}"
+    return f"{one.model} on {one.num_gpus} {one.gpu}, {work}, {one.precision}"

@@ -1,0 +1,60 @@
+import csv
+import json
+
+import pytest
+
+from tests.in_process import command
+from tests.simulators.laboratory.published.runs import cells, write_table
+
+questions = command("questions")
+SMALL = {"model": "Small", "num_layers": 8, "num_gpus": 8, "dp": 8, "tp": 1, "pp": 1, "sp": 0}
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    """One small question, answered once, in every form; and its table and journal."""
+    folder = tmp_path_factory.mktemp("questions")
+    table = write_table(folder / "runs.csv", cells(**SMALL), cells(id="two", gpu="MI250X"))
+    names = {each: folder / f"out.{each}" for each in ("json", "csv", "page", "journal")}
+    outputs = [word for each, path in names.items() for word in (f"--{each}", str(path))]
+    assert questions([str(table), *outputs]) == 0
+    return table, names
+
+
+def test_a_question_is_answered_and_written(answered):
+    _, names = answered
+    report = json.loads(names["json"].read_text())
+    (one,) = report["answers"]
+    assert (one["row"], one["inside"], one["proved"]) == ("run", True, True)
+    assert one["slower"] == pytest.approx(one["best_s"] / 4.0 - 1)
+    assert [target["met"] for target in report["targets"]] == [True, True, True, True]
+    (row,) = csv.DictReader(names["csv"].open())
+    assert row["name"] == one["name"]
+    assert one["best_recipe"] in names["page"].read_text()
+
+
+def test_a_journal_spares_what_it_holds(answered, monkeypatch, capsys):
+    table, names = answered
+    monkeypatch.delattr("trainscout.simulators.laboratory.searched.run.answer")
+    before = names["journal"].read_text()
+    assert questions([str(table), "--journal", str(names["journal"])]) == 0
+    assert "as fast" in capsys.readouterr().out
+    assert names["journal"].read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["--only", "gpt9"], "--only=gpt9: names no question"),
+        (["--workers", "0"], "--workers"),
+        (["--json", "/nowhere/at/all.json"], "--json"),
+        (["--before", "{table}", "--page", "{folder}/page.md"], "--before"),
+        (["--journal", "{table}"], "--journal"),
+    ],
+)
+def test_wrong_input_ends_with_2(answered, capsys, arguments, wrong):
+    table, names = answered
+    given = [each.format(table=table, folder=table.parent) for each in arguments]
+    journal = [] if "--journal" in given else ["--journal", str(names["journal"])]
+    assert questions([str(table), *given, *journal]) == 2
+    assert wrong in capsys.readouterr().err

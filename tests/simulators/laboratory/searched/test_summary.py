@@ -1,0 +1,61 @@
+import pytest
+
+from tests.simulators.laboratory.searched.samples import made_up
+from trainscout.simulators.laboratory.searched.page import questions_page
+from trainscout.simulators.laboratory.searched.summary import report, targets
+from trainscout.simulators.laboratory.searched.tables import most_lost_first, rank
+
+
+@pytest.mark.parametrize(
+    ("fields", "verdict", "place"),
+    [
+        ({}, "as fast", "1"),
+        ({"best_s": 1.02}, "as fast", "1"),
+        ({"best_s": 1.04}, "lost: prediction", "1"),
+        ({"best_s": 1.04, "rank": None}, "lost: prediction", "behind"),
+        ({"best_s": 1.04, "inside": False}, "lost: space", "absent"),
+        ({"best_s": 1.04, "fits": False}, "lost: memory", "cut"),
+        ({"best_s": 0.9, "fits": False}, "as fast", "cut"),
+        ({"best_s": None}, "no answer", "1"),
+    ],
+)
+def test_what_an_answer_is_lost_by(fields, verdict, place):
+    one = made_up(**fields)
+    assert one.verdict == verdict
+    assert rank(one) == place
+
+
+def met(*answers):
+    return [target.met for target in targets(answers)]
+
+
+def test_targets_are_met_up_to_their_shares():
+    nineteen = [made_up()] * 19
+    assert met(*nineteen, made_up(inside=False)) == [True, True, True, True]
+    assert met(*nineteen, made_up(fits=False)) == [True, False, True, True]
+    assert met(*nineteen, made_up(best_s=1.05)) == [True, True, True, True]
+    assert met(*nineteen, made_up(best_s=1.09)) == [True, True, True, False]
+    assert met(*nineteen[1:], *[made_up(best_s=1.05, inside=False)] * 2) == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_no_answer_is_the_worst_loss():
+    answers = [made_up(), made_up(name="none", best_s=None), made_up(name="far", best_s=2.0)]
+    assert [one.name for one in most_lost_first(answers)][:2] == ["none", "far"]
+    assert met(*answers)[2:] == [False, False]
+
+
+def test_the_page_shows_what_was_before():
+    now, before = made_up(best_s=0.9), made_up(best_s=1.2)
+    lost = made_up(name="other", model="Lost|model", best_s=1.2, inside=False, why="vpp=7")
+    text = questions_page(
+        [now, lost], {each["name"]: each for each in report([before])["answers"]}
+    )
+    assert "| -10.0% | +20.0% |" in text
+    assert "Lost\\|model" in text
+    assert "lost: space" in text
+    assert "vpp=7" in text
