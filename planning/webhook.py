@@ -12,6 +12,17 @@ from typing import Any
 TIMEOUT_S = 10.0
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """What is posted is for the address that the user gave, which may hold a token, and for nobody
+    whom that names; besides, a POST that is sent on would lose its content."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
 def post(address: str, content: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> str | None:
     """POST ``content`` as JSON; returns what went wrong in words, None when it was taken."""
     request = urllib.request.Request(
@@ -21,10 +32,11 @@ def post(address: str, content: Mapping[str, Any], timeout_s: float = TIMEOUT_S)
         method="POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=timeout_s):
+        with _OPENER.open(request, timeout=timeout_s):
             return None
     except urllib.error.HTTPError as error:
-        return f"it answered {error.code} {error.reason}"
+        sent_on = ", and redirects are not followed" if 300 <= error.code < 400 else ""
+        return f"it answered {error.code} {error.reason}{sent_on}"
     except urllib.error.URLError as error:
         return str(error.reason)
     except (OSError, HTTPException, ValueError) as error:

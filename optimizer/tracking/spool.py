@@ -147,6 +147,9 @@ def write_spool(directory: Path, waiting: Spooled) -> Path:
 def read_spool(path: Path) -> Spooled:
     """What ``write_spool`` wrote.
 
+    Whoever shares a directory may have written it in our place: it names files that are sent to
+    a server, which may only be those beside it.
+
     Raises:
         ValueError: when it is something else.
     """
@@ -157,7 +160,9 @@ def read_spool(path: Path) -> Spooled:
             content["parent"] = Run(**content["parent"])
             content["children"] = tuple(Run(**child) for child in content["children"])
             content["artifacts"] = tuple(content["artifacts"])
-            return Spooled(**content)
+            waiting = Spooled(**content)
+            _check(waiting, path.parent)
+            return waiting
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         problem = f"{path} is no spooled search: {type(error).__name__}: {error}"
         raise ValueError(problem) from error
@@ -165,3 +170,14 @@ def read_spool(path: Path) -> Spooled:
         f"{path} was left by another version of Trainscout (format {written}, not {_FORMAT}): "
         "let that version flush it, or delete it (the results beside it are kept)"
     )
+
+
+def _check(waiting: Spooled, directory: Path) -> None:
+    TrackingSettings(uri=waiting.uri, experiment=waiting.experiment).check()
+    for value in (waiting.record_id, waiting.children_digest):
+        if value is not None and not re.fullmatch(r"\w+", value):  # they enter queries
+            raise ValueError(f"{value!r} is no identifier")
+    for name in waiting.artifacts:
+        file = directory / name
+        if not file.resolve().is_relative_to(directory.resolve()) or name != Path(name).as_posix():
+            raise ValueError(f"{name!r} is no file of {directory}")

@@ -16,9 +16,13 @@ def server():
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            taken.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            taken.append(
+                json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
+            )
             self.send_response(204 if self.path == "/good" else 500)
             self.end_headers()
+
+        do_GET = do_POST
 
         def log_message(self, *_):
             """Quiet."""
@@ -54,3 +58,27 @@ def test_a_silent_server_is_not_waited_for():
         silent.listen()
         problem = post(f"http://127.0.0.1:{silent.getsockname()[1]}/", {}, timeout_s=0.2)
     assert "timed out" in (problem or "")
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_nobody_else_is_told(server, code):
+    address, taken = server
+    sent_on = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self):
+            sent_on.append(self.path)
+            self.send_response(code)
+            self.send_header("Location", f"{address}/good")
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Quiet."""
+
+    other = HTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=other.serve_forever, daemon=True).start()
+    problem = post(f"http://127.0.0.1:{other.server_port}/token", {"changed": True})
+    other.shutdown()
+    other.server_close()
+    assert sent_on == ["/token"] and taken == []
+    assert f"{code}" in problem and "redirects are not followed" in problem

@@ -230,6 +230,28 @@ class TestFlushing:
         assert (tmp_path / SPOOL).read_text() == content
         assert "Traceback" not in capsys.readouterr().err
 
+    @pytest.mark.parametrize(
+        "planted",
+        [
+            {"artifacts": ("/etc/passwd",)},
+            {"artifacts": ("../elsewhere.txt",)},
+            {"artifacts": ("link.txt",)},
+            {"uri": "file:///srv/mlruns"},
+            {"record_id": "x' OR tags.record_id != '"},
+            {"children_digest": "x' OR tags.a != '"},
+        ],
+        ids=str,
+    )
+    def test_only_files_beside_it_are_sent(self, fresh, tmp_path, capsys, cwd, planted):
+        (tmp_path / "search").mkdir()
+        (tmp_path / "elsewhere.txt").write_text("private")
+        (tmp_path / "search/link.txt").symlink_to(tmp_path / "elsewhere.txt")
+        waiting = spooled(tree(tmp_path / "search"), fresh)
+        write_spool(tmp_path / "search", replace(waiting, **planted))
+        assert main(["flush", str(tmp_path), "--uri", fresh.uri]) == 1
+        assert "no spooled search" in capsys.readouterr().err
+        assert runs_in(fresh) == []
+
     def test_what_an_older_version_left_is_said_and_stops_no_other(
         self, fresh, tmp_path, capsys, cwd
     ):
