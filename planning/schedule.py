@@ -68,7 +68,7 @@ def _local_zone() -> tzinfo:
 
 
 def _next_due(trigger: Any, after: datetime, zone: tzinfo, twice: bool) -> datetime | None:
-    """The first time from ``after`` on, in UTC, that a schedule is due on the wall clock of a zone.
+    """The first time from ``after`` on, in UTC, that is due on the wall clock of a zone.
 
     As cron has it: a time that summer time skips comes as much later as the clock is put forward,
     and one that its end repeats counts once; but every hour (``twice``) is every hour there is.

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Any
 
+from trainscout.simulators.predictor.question.redaction import visible
+
 TIMEOUT_S = 10.0
 
 
@@ -36,8 +38,11 @@ def post(address: str, content: Mapping[str, Any], timeout_s: float = TIMEOUT_S)
             return None
     except urllib.error.HTTPError as error:
         sent_on = ", and redirects are not followed" if 300 <= error.code < 400 else ""
-        return f"it answered {error.code} {error.reason}{sent_on}"
+        return f"it answered {error.code} {visible(str(error.reason))}{sent_on}"
     except urllib.error.URLError as error:
         return str(error.reason)
-    except (OSError, HTTPException, ValueError) as error:
+    except (HTTPException, ValueError) as error:
+        # What these say may hold the address, or what a server would have a terminal do.
+        return type(error).__name__
+    except OSError as error:
         return str(error) or type(error).__name__

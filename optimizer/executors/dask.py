@@ -19,7 +19,9 @@ _CONNECT_S = 20
 
 
 class DaskWorkers:
-    """``address`` is that of a scheduler (``tcp://host:8786``); None starts a local cluster.
+    """``address`` is that of a scheduler (``tls://host:8786``), reached with what Dask's own
+    configuration says of certificates; None starts a local cluster that only this process, which
+    has made its certificate, can talk to.
 
     Workers have one thread each: a recipe that hangs is ended together with its process.
     """
@@ -56,6 +58,10 @@ class DaskWorkers:
             threads_per_worker=1,
             dashboard_address=None,
             silence_logs=logging.CRITICAL,
+            # Other users of this machine reach its ports, and whoever may talk to a scheduler can
+            # run code as us.
+            protocol="tls://",
+            security=distributed.Security.temporary(),
         )
         return distributed.Client(self._cluster)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -51,5 +52,7 @@ class LokyWorkers:
 
     def close(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, kill_workers=True)
+            # The thread that it would wait for may never have started.
+            with contextlib.suppress(RuntimeError):
+                self._pool.shutdown(wait=True, kill_workers=True)
             self._pool = None

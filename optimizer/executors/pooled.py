@@ -19,6 +19,7 @@ from typing import Protocol, Self
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
+from trainscout.optimizer.executors.serial import SerialExecutor
 from trainscout.optimizer.executors.worker import Report, Task, work
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.simulators.predictor.question.question import Question
@@ -31,6 +32,8 @@ _TASK_S = 0.05
 _TASKS_PER_WORKER = 4
 # Tasks sent ahead, so that a worker that ends one has the next.
 _AHEAD_PER_WORKER = 1
+# The longest that workers of this machine take to be there: a crowded one needs half a minute.
+_START_S = 120.0
 # How often to look whether there is still somebody to wait for.
 _LOOK_EVERY_S = 10.0
 
@@ -64,6 +67,10 @@ class Workers(Protocol):
         ...
 
 
+class _NotStartedError(RuntimeError):
+    """Workers of this machine are not there; why, in words."""
+
+
 class PooledExecutor(Executor):
     """Tasks, deaths, timeouts and memory: what is the same for all kinds of workers."""
 
@@ -82,11 +89,20 @@ class PooledExecutor(Executor):
         self._count = options.n_jobs
         self._mean_s: float | None = None
         self._peak_bytes = 0
+        self._alone: SerialExecutor | None = None
 
     def __enter__(self) -> Self:
         try:
             self._start(self._options.n_jobs)
             self._fit_memory()
+        except _NotStartedError as error:
+            self._workers.close()
+            self._alone = SerialExecutor(self._declared, self._simulator)
+            self.notes.append(
+                f"{error}: recipes are simulated one after another in the search's own process, "
+                "where none can be given up that hangs (executor.n_jobs=1, or more memory and "
+                "processes, may help)"
+            )
         except BaseException:
             self._workers.close()
             raise
@@ -103,6 +119,9 @@ class PooledExecutor(Executor):
             self._workers.close()
 
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+        if self._alone is not None:
+            yield from self._alone.run(recipes)
+            return
         prepare_simulator(self._simulator, map(self._declared.job, recipes))
         waiting = deque(self._cut(len(recipes)))
         running: dict[Future[Report], range] = {}
@@ -180,13 +199,30 @@ class PooledExecutor(Executor):
         return f"the worker process died, twice: {type(error).__name__}"
 
     def _start(self, count: int) -> None:
-        """Have ``count`` workers that are ready to simulate."""
-        with interrupts_held():
-            self._count = self._workers.start(count)
-            # Some kinds of workers are not there before they are given something to do.
-            warm = [self._submit(()) for _ in range(self._count)]
-        for future in warm:
-            self._outcomes(future)
+        """Have ``count`` workers that are ready to simulate.
+
+        Raises:
+            _NotStartedError: when this machine has not the memory, processes or threads for them.
+        """
+        try:
+            with interrupts_held():
+                self._count = self._workers.start(count)
+                # Some kinds of workers are not there before they are given something to do.
+                warm = [self._submit(()) for _ in range(self._count)]
+            # Jobs of a cluster may queue for as long as they must.
+            limit_s = time.monotonic() + _START_S if self._workers.local else None
+            for future in warm:
+                left_s = None if limit_s is None else max(0.0, limit_s - time.monotonic())
+                future.exception(left_s)
+                self._outcomes(future)
+        except TimeoutError as error:
+            problem = f"the workers were not there after {_START_S:g} s"
+            raise _NotStartedError(problem) from error
+        except (OSError, RuntimeError, MemoryError) as error:
+            if not self._workers.local:
+                raise
+            problem = f"no workers could be started ({type(error).__name__}: {error})"
+            raise _NotStartedError(problem) from error
 
     def _fit_memory(self) -> None:
         """Run no more workers than their measured peak leaves memory for."""

@@ -1,7 +1,9 @@
 """Workers in Slurm jobs, submitted by submitit; Dask carries tasks to them.
 
 A recipe takes milliseconds to minutes and a Slurm job seconds to start, so jobs live as long as
-the search: each runs Dask workers that connect back to a scheduler in this process.
+the search: each runs Dask workers that connect back to a scheduler in this process. The scheduler
+listens on the network, and whoever may talk to one can run code as us: it and its workers take
+only peers that show the certificate made for this search.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -47,18 +50,23 @@ class SlurmWorkers:
         self.local = False
         self._scheduler: Any = None
         self._client: Any = None
+        self._certificate: Path | None = None
         self._jobs: list[Any] = []
 
     def start(self, count: int) -> int:
         if self._client is None:
             dask.config.set({"distributed.scheduler.allowed-failures": 0})
+            security = distributed.Security.temporary()
             self._scheduler = distributed.LocalCluster(
                 n_workers=0,
                 host="127.0.0.1" if self._cluster_kind == "local" else socket.getfqdn(),
                 dashboard_address=None,
                 silence_logs=50,
+                protocol="tls://",
+                security=security,
             )
             self._client = distributed.Client(self._scheduler)
+            self._certificate = _write_certificate(Path(self._folder), security)
             self._jobs = self._submit_jobs(math.ceil(count / self._workers_per_job))
         # Jobs queue for as long as they must; the first worker is enough to begin.
         while not self._client.nthreads():
@@ -73,7 +81,8 @@ class SlurmWorkers:
             address = self._scheduler.scheduler_address
             with _modules_found_in_jobs():
                 return [
-                    executor.submit(serve, address, self._workers_per_job) for _ in range(count)
+                    executor.submit(serve, address, self._workers_per_job, str(self._certificate))
+                    for _ in range(count)
                 ]
         except Exception as error:  # whatever submitit refuses, it is a setting
             raise InputError(
@@ -101,14 +110,37 @@ class SlurmWorkers:
         if self._scheduler is not None:
             self._scheduler.close()
             self._scheduler = None
+        if self._certificate is not None:
+            self._certificate.unlink(missing_ok=True)
+            self._certificate = None
 
 
-def serve(address: str, workers: int) -> None:
+def _write_certificate(folder: Path, security: Any) -> Path:
+    """Key and certificate of a search in one file of the folder that jobs share, which only its
+    owner can read.
+
+    Raises:
+        InputError: when the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(dir=folder, prefix=".certificate-", suffix=".pem")
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror or error}"
+        raise InputError("executor.options.folder", folder, problem) from error
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(security.tls_worker_key + security.tls_worker_cert)
+    return Path(path).absolute()
+
+
+def serve(address: str, workers: int, certificate: str) -> None:
     """Run Dask workers for the scheduler at ``address`` until it is gone: a Slurm job's work."""
     command = [sys.executable, "-m", "distributed.cli.dask_worker", address]
     command += ["--nworkers", str(workers), "--nthreads", "1", "--no-dashboard"]
     command += ["--death-timeout", str(_SCHEDULER_LOST_S)]
-    subprocess.run(command, check=True)
+    command += [f"--tls-{part}={certificate}" for part in ("ca-file", "cert", "key")]
+    encrypted = {"DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION": "true"}
+    subprocess.run(command, check=True, env={**os.environ, **encrypted})
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 import optuna
 from optuna.storages.journal import JournalFileBackend
 
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.question.errors import InputError
 
 FIELD = "search.storage"
@@ -43,9 +42,7 @@ def open_storage(location: str) -> Any:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(
-            FIELD, without_password(location), f"cannot be opened: {error}"
-        ) from error
+        raise InputError(FIELD, location, f"cannot be opened: {error}") from error
     except Exception as error:  # whatever a damaged file or a database makes a backend raise
         raise damaged(location, error) from error
 
@@ -53,9 +50,7 @@ def open_storage(location: str) -> Any:
 def damaged(location: str, error: Exception) -> InputError:
     """What to say when something in the storage cannot be read."""
     if "://" in location:
-        return InputError(
-            FIELD, without_password(location), f"cannot be used: {_innermost(error)}"
-        )
+        return InputError(FIELD, location, f"cannot be used: {_innermost(error)}")
     return InputError(
         FIELD,
         location,
@@ -142,7 +137,7 @@ def _database(url: str) -> Any:
     except ImportError as error:
         raise InputError(
             FIELD,
-            without_password(url),
+            url,
             f"needs a database driver that is not installed ({_innermost(error)})",
             "pip install 'trainscout[postgres]' for PostgreSQL, or a path, or sqlite:///FILE",
         ) from error

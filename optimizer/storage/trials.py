@@ -20,7 +20,6 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.prediction_record import prediction_from_dict
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.storage.backends import FIELD, damaged, file_of, open_storage
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -47,7 +46,7 @@ def check_storage(location: str, question: Mapping[str, Any], mode: Mode) -> Non
     if file is None or file.exists():
         _refuse_mismatch(location, open_storage(location), question, mode)
     elif mode == "resume":
-        raise InputError("resume", True, f"there is no search in {without_password(location)}")
+        raise InputError("resume", True, f"there is no search in {location}")
     elif not (directory := file.absolute().parent).is_dir():
         raise InputError(FIELD, location, f"{directory} is not a directory", "an existing one")
 
@@ -111,7 +110,7 @@ class TrialStore:
             self._study.add_trial(self._trial(indices, recipe, outcome, owner))
         except (OSError, optuna.exceptions.StorageInternalError) as error:
             problem = f"cannot be written: {error}"
-            raise InputError(FIELD, without_password(self.location), problem) from error
+            raise InputError(FIELD, self.location, problem) from error
         if outcome.prediction is not None:
             self.known.setdefault(recipe, outcome)
 
@@ -174,7 +173,7 @@ def _refuse_mismatch(location: str, storage: Any, question: Mapping[str, Any], m
         present = optuna.get_all_study_names(storage)
     except Exception as error:
         raise damaged(location, error) from error
-    found, address = _study_name(question) in present, without_password(location)
+    found, address = _study_name(question) in present, location
     if mode == "resume" and not found:
         raise InputError(
             "resume",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from trainscout.optimizer.tracking.runs import client_of
 from trainscout.optimizer.tracking.settings import TrackingSettings
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.question.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,9 +82,7 @@ def _runs(settings: TrackingSettings, where: str | None) -> Iterator[Run]:
     path = Path(settings.uri.removeprefix("sqlite:///"))
     if settings.uri.startswith("sqlite:///") and not path.exists():
         # MLflow would make one.
-        raise InputError(
-            "--uri", without_password(settings.uri), "is not there", "the store of a search"
-        )
+        raise InputError("--uri", settings.uri, "is not there", "the store of a search")
     client = client_of(settings.uri)
     experiment = client.get_experiment_by_name(settings.experiment)
     if experiment is None:

@@ -10,10 +10,10 @@ from trainscout.optimizer.tracking.best import FORMATS, best_recipes, best_text
 from trainscout.optimizer.tracking.runs import log_spooled, open_store, root_cause
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import SPOOL, read_spool
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.redaction import redacted_text
 
 
 def flush(arguments: Sequence[str]) -> int:
@@ -75,7 +75,7 @@ def flush_directories(directories: list[Path], uri: str | None) -> int:
         try:
             target = uri or waiting.uri
             run_id = log_spooled(*open_store(target, waiting.experiment), path, again=True)
-            print(f"Tracked: {path.parent} in {without_password(target)}, run {run_id}")
+            print(f"Tracked: {path.parent} in {redacted_text(target)}, run {run_id}")
         except Exception as error:  # one search that cannot be logged must not stop the others
             failed += 1
             print(f"warning: {path} waits: {root_cause(error)}", file=sys.stderr)
@@ -96,7 +96,7 @@ def show_best(settings: TrackingSettings, where: str | None, form: str) -> int:
     except InputError:
         raise
     except Exception as error:  # whatever the store says
-        print(f"error: {without_password(settings.uri)}: {root_cause(error)}", file=sys.stderr)
+        print(f"error: {redacted_text(settings.uri)}: {root_cause(error)}", file=sys.stderr)
         return FAILURE
     if not rows:
         print("No recipe is tracked there.", file=sys.stderr)

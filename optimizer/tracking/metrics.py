@@ -11,8 +11,8 @@ from typing import Any
 
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.trial import SearchResult
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.redaction import redacted
 
 _GIB = 2**30
 
@@ -107,9 +107,9 @@ def best_so_far(result: SearchResult) -> dict[str, list[tuple[int, float]]]:
 def flat_params(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested configuration as dotted names, for a run's parameters; passwords are left out."""
     flat: dict[str, Any] = {}
-    for key, value in config.items():
+    for key, value in redacted(config).items():
         if isinstance(value, Mapping):
             flat |= flat_params(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = without_password(value) if isinstance(value, str) else value
+            flat[f"{prefix}{key}"] = value
     return flat

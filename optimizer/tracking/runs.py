@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trainscout.optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
+from trainscout.simulators.predictor.question.redaction import shown
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -127,7 +128,7 @@ def root_cause(error: BaseException) -> str:
     """The innermost reason in one line: what the socket or the database said."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    return shown((str(error).strip() or type(error).__name__).splitlines()[0][:300])
 
 
 def _probe_sqlite(path: Path) -> None:

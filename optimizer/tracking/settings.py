@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -39,5 +38,4 @@ class TrackingSettings:
             raise InputError("tracking.experiment", self.experiment, "is empty", "a name")
         scheme = self.uri.partition(":")[0].partition("+")[0]
         if ":" not in self.uri or scheme not in URI_SCHEMES:
-            uri = without_password(self.uri)
-            raise InputError("tracking.uri", uri, "has no known scheme", URI_SCHEMES)
+            raise InputError("tracking.uri", self.uri, "has no known scheme", URI_SCHEMES)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from trainscout.optimizer.tracking.settings import TrackingSettings
 from trainscout.optimizer.tracking.spool import RunTree, spooled, write_spool
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.io.own_process import own_process
+from trainscout.simulators.predictor.question.redaction import redacted_text
 
 
 class TrackingError(Exception):
@@ -48,7 +48,7 @@ class MlflowTracker:
         self._logger = _logger(settings.uri, settings.experiment)
 
     def record(self, tree: RunTree) -> str:
-        settings, uri = self._settings, without_password(self._settings.uri)
+        settings, uri = self._settings, redacted_text(self._settings.uri)
         path = write_spool(tree.directory, spooled(tree, settings))
         if not self._logger.is_there():
             # An earlier search of a multirun may have lost it.

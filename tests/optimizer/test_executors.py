@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 from trainscout.optimizer.executors import make_executor
 from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
+from trainscout.optimizer.executors.pooled import PooledExecutor
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import EXECUTORS
@@ -209,6 +211,79 @@ def test_workers_of_a_running_dask_cluster_are_used():
         outcomes = executor.map(RECIPES)
         assert all(outcome.prediction is not None for outcome in outcomes)
         assert len(cluster.workers) == 1
+
+
+@pytest.mark.parametrize("options", ["dask", "slurm"], indirect=True)
+def test_a_stranger_cannot_run_code_on_the_workers(executor):
+    import distributed
+
+    client = executor._workers._client
+    addresses = [client.scheduler.address, *client.scheduler_info()["workers"]]
+    own, elsewhere = client.security, distributed.Security.temporary()
+    for address in addresses:
+        plain = address.replace("tls://", "tcp://")
+        assert not _lets_in(plain, distributed.Security())
+        assert not _lets_in(address, elsewhere)
+        assert _lets_in(address, own)
+
+
+def _lets_in(address, security):
+    """Whether whoever listens at an address answers a peer that shows what ``security`` has."""
+    import asyncio
+
+    from distributed import core
+
+    async def ask():
+        async with core.rpc(address, timeout=2, **_shown(security)) as peer:
+            return await asyncio.wait_for(peer.identity(), 2)
+
+    try:
+        return bool(asyncio.run(ask()))
+    except (OSError, TimeoutError):
+        return False
+
+
+def _shown(security):
+    return {"connection_args": security.get_connection_args("client")}
+
+
+@pytest.mark.parametrize("options", ["slurm"], indirect=True)
+def test_only_its_owner_reads_a_searchs_key(executor):
+    certificate = executor._workers._certificate
+    assert certificate.stat().st_mode & 0o077 == 0
+    jobs = [path for path in certificate.parent.rglob("*") if path.is_file()]
+    key = certificate.read_text().splitlines()[1].encode()
+    assert [path for path in jobs if key in path.read_bytes()] == [certificate]
+
+
+class NeverThere:
+    """Workers of a machine that starts no more threads: what they are given is never done."""
+
+    deaths = ()
+    local = True
+
+    def start(self, count):
+        return count
+
+    def submit(self, call, task):
+        return Future()
+
+    def close(self):
+        """None to end."""
+
+
+class Refused(NeverThere):
+    def start(self, count):
+        raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("workers", [NeverThere, Refused])
+def test_a_search_whose_workers_do_not_start_goes_on_alone(workers, monkeypatch):
+    monkeypatch.setattr("trainscout.optimizer.executors.pooled._START_S", 0.1)
+    pool = PooledExecutor(workers(), declared(), FAKE, ExecutorOptions("loky", 2))
+    with pool:
+        assert all(outcome.prediction is not None for outcome in pool.map(RECIPES))
+    assert "one after another" in pool.notes[0]
 
 
 class TestMemory:

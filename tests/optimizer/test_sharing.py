@@ -21,7 +21,6 @@ from trainscout.optimizer.storage import claims as claims_module
 from trainscout.optimizer.storage.backends import open_storage
 from trainscout.optimizer.storage.claims import Claims
 from trainscout.optimizer.study import run_search
-from trainscout.optimizer.urls import without_password
 from trainscout.simulators.predictor.question.errors import InputError
 
 pytestmark = pytest.mark.alone
@@ -233,12 +232,6 @@ def test_a_first_line_that_was_torn_is_begun_again(tmp_path):
     path.write_bytes(b'{"op_code":0,"work')
     optuna.create_study(storage=open_storage(str(path)))
     assert path.read_bytes().startswith(b'{"op_code":0,"worker_id"')
-
-
-def test_passwords_are_not_without_password():
-    assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
-    assert without_password("postgresql://me@host/db") == "postgresql://me@host/db"
-    assert without_password("/a/path:with@signs") == "/a/path:with@signs"
 
 
 def test_a_database_that_is_not_there_is_refused_without_its_password():

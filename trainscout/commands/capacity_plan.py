@@ -139,8 +139,13 @@ def _check_settings(plan: CapacityPlan) -> None:
     if plan.schedule is not None:
         check_schedule(plan.schedule)
     if plan.webhook is not None:
-        address = urlsplit(plan.webhook)
-        if address.scheme not in ("http", "https") or not address.hostname:
+        try:
+            address = urlsplit(plan.webhook)
+            known = address.scheme in ("http", "https") and bool(address.hostname)
+            address.port  # noqa: B018 - looking at it checks it
+        except ValueError:
+            known = False
+        if not known:
             raise InputError("webhook", plan.webhook, "is no address", "https://...")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import math
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
@@ -21,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.input_errors import in_words
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
+from trainscout.simulators.predictor.question.redaction import redacted
 
 STORE = "trials.journal"
 """File of a run's directory that holds what was simulated, for ``resume=true``."""
@@ -69,9 +72,30 @@ def prepare_hydra() -> None:
     """Tell Hydra what commands there are, and how to fail."""
     register_commands()
     _share_schemas()
+    OmegaConf.to_yaml = staticmethod(_redacted_yaml)
+    logging.setLogRecordFactory(_redacted_record)
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     # Makes Hydra raise what it would otherwise print in its own way.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+
+
+_YAML = OmegaConf.to_yaml
+
+
+def _redacted_yaml(config: Any, *, resolve: bool = False, sort_keys: bool = False) -> str:
+    """What Hydra keeps of settings (``.hydra``, ``multirun.yaml``) and shows (``--cfg``), without
+    passwords."""
+    plain: Any = config
+    if OmegaConf.is_config(config):
+        plain = OmegaConf.to_container(config, resolve=resolve, enum_to_str=True)
+    return _YAML(OmegaConf.create(redacted(plain)), sort_keys=sort_keys)
+
+
+def _redacted_record(*given: Any, **more: Any) -> logging.LogRecord:
+    """What Hydra logs of the jobs that it launches: their settings."""
+    record = logging.LogRecord(*given, **more)
+    record.msg = redacted(record.msg)
+    return record
 
 
 @contextlib.contextmanager

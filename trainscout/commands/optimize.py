@@ -35,6 +35,7 @@ from trainscout.reports.tracker_runs import search_record
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.redaction import redacted
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 
@@ -87,13 +88,13 @@ def optimize(config: DictConfig) -> int:
         files += inside
     if output.format == "table":
         show(report(output.verbosity))
-    settings: Any = OmegaConf.to_container(config, resolve=True)
+    settings: Any = redacted(OmegaConf.to_container(config, resolve=True))
     searched = Searched(
         result,
         declared,
         plan.simulator,
         shown,
-        asked_now(_arguments(), settings, plan.seed, result),
+        asked_now(redacted(_arguments()), settings, plan.seed, result),
         launch_texts(directory, launching),
         checks,
         relief,

@@ -36,6 +36,7 @@ from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.reports.tracker_runs import git_commit
 from trainscout.simulators.predictor.io.command_line import CHANGED, INTERRUPTED, NOTHING_FITS, OK
 from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.question.redaction import redacted
 
 # Groups that trainscout optimize has too, so that a cell can be searched alone.
 _SEARCH_GROUPS = ("framework", "space", "search", "simulator", "network", "topology")
@@ -55,6 +56,7 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
     """One run of the study, whose directory is this process's alone."""
     started = datetime.now().astimezone()
     tracker = make_tracker(capacity.tracking)
+    settings: Any = redacted(OmegaConf.to_container(config, resolve=True))
     outcome = answer_study(capacity, study_directory)
     choices = HydraConfig.get().runtime.choices
     record = study_record(
@@ -76,7 +78,7 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
         capacity.reliability,
         found,
         report=as_text(report("verbose")),
-        settings=OmegaConf.to_yaml(config, resolve=True),
+        settings=OmegaConf.to_yaml(OmegaConf.create(settings)),
     )
     save_run(directory, record, texts)
     output = capacity.output
@@ -84,7 +86,6 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
         show(report(output.verbosity))
     if capacity.webhook is not None:
         tell(capacity.webhook, outcome, found, directory)
-    settings: Any = OmegaConf.to_container(config, resolve=True)
     files = [*texts, STUDY]
     tree = study_runs(
         outcome, record, settings=settings, found=found, directory=directory, files=files

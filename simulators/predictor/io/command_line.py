@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.redaction import shown
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 NOTHING_FITS = FAILURE
@@ -88,12 +89,12 @@ def exit_code(main: Callable[[list[str]], int | None], arguments: Sequence[str])
 def explain(error: Exception, *, debug: bool) -> int:
     """Say on stderr what went wrong; returns the exit code."""
     if debug:
-        traceback.print_exception(error)
+        print(shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     if isinstance(error, InputError):
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     print(
-        f"internal failure: {type(error).__name__}: {error}\n"
+        f"internal failure: {shown(f'{type(error).__name__}: {error}')}\n"
         "debug=true (or --debug, where options begin so) shows where; please report it together "
         "with the command.",
         file=sys.stderr,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.redaction import visible
 
 T = TypeVar("T")
 
@@ -130,6 +131,9 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
         }
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_converted(inner[0], f"{field}.{i}", item) for i, item in enumerate(value))
+    if kind is str and isinstance(value, str) and visible(value) != value:
+        # Names are shown on terminals, and these would be obeyed.
+        raise InputError(field, value, "holds control characters", "text that can be shown")
     try:
         found = _PRIMITIVES[kind](value)
     except (KeyError, ValueError):

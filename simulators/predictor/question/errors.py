@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from trainscout.simulators.predictor.question.redaction import redacted, shown
+
 
 class InputError(ValueError):
     """A value a user declared cannot be used.
@@ -42,12 +44,12 @@ class InputError(ValueError):
         return (InputError, (self.field, self.value, self.problem, self.allowed, self.nearest))
 
     def _text(self) -> str:
-        text = f"{self.field}={self.value}: {self.problem}"
+        text = f"{self.field}={redacted(self.value)}: {self.problem}"
         if self.nearest is not None:
             text += f"; did you mean {self.nearest!r}?"
         if self.allowed:
             text += f" (allowed: {self.allowed})"
-        return text
+        return shown(text)
 
 
 def nearest_name(given: str, names: Iterable[str]) -> str | None:
