@@ -26,9 +26,9 @@ from hydra import compose, initialize_config_module
 from trainscout.commands.schemas import register_commands
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.options import ExecutorOptions
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.pruning import TACTICS
 from trainscout.pruning.bounds import Bounds
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator

@@ -86,7 +86,7 @@ def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:
 
 def build_value(cls: type[T], field: str, given: object) -> T:
     """An instance of dataclass ``cls`` from a mapping, typed as its schema says; a GPU with the
-    architecture that it names.
+    architecture that it names, a framework with its alternatives.
 
     Args:
         cls, field: see ``typed_value``.
@@ -99,6 +99,8 @@ def build_value(cls: type[T], field: str, given: object) -> T:
     plain = _plain(field, given)
     if cls is Gpu:
         plain = hydra_catalogue().with_architecture(plain)
+    if cls is Framework:
+        plain = hydra_catalogue().with_alternatives(plain)
     return typed_value(cls, field, plain)
 
 

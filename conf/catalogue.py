@@ -97,13 +97,18 @@ class Group(Mapping[str, T], Generic[T]):
         if not isinstance(content, dict):
             return content
         # What Hydra composes it with: names of this group, the file's own fields last unless the
-        # list has them elsewhere, and the GPU of a cluster (``_own_gpu``).
+        # list has them elsewhere, and the GPU of a cluster (``_own_gpu``). What stands behind an @
+        # is where in the file a declaration goes.
         names = [each for each in content.pop("defaults", ()) if isinstance(each, str)]
         if "_self_" not in names:
             names.append("_self_")
         merged: dict[str, Any] = {}
-        for name in names:
-            _merge(merged, content if name == "_self_" else self.content(self.file(name)))
+        for entry in names:
+            name, _, place = entry.partition("@")
+            fields = content if name == "_self_" else self.content(self.file(name))
+            for key in reversed(place.split(".") if place else ()):
+                fields = {key: fields}
+            _merge(merged, fields)
         return merged
 
     def __repr__(self) -> str:
@@ -134,6 +139,17 @@ class Gpus(Group[Gpu]):
         own, shipped = file.absolute().parents[1], self._catalogue
         catalogue = shipped if own in shipped.folders else Catalogue((own, *shipped.folders))
         return catalogue.with_architecture(super().content(file))
+
+
+class Frameworks(Group[Framework]):
+    """Frameworks by name, with the alternatives that their files name."""
+
+    def __init__(self, catalogue: Catalogue, folders: tuple[Path, ...]) -> None:
+        super().__init__("framework", Framework, folders)
+        self._catalogue = catalogue
+
+    def content(self, file: Path) -> Any:
+        return self._catalogue.with_alternatives(super().content(file))
 
 
 class Contents(Group[dict[str, Any]]):
@@ -168,7 +184,7 @@ class Catalogue:
         self.gpus = Gpus(self, tuple(folder / "gpu" for folder in folders))
         self.clusters = self._group("cluster", Cluster)
         self.trainings = self._group("training", Training)
-        self.frameworks = self._group("framework", Framework)
+        self.frameworks = Frameworks(self, tuple(folder / "framework" for folder in folders))
 
     @functools.cached_property
     def topologies(self) -> Group[SwitchFabric]:
@@ -193,6 +209,23 @@ class Catalogue:
             return gpu
         named = self.architectures.chosen("gpu.architecture", gpu["architecture"])
         return {**gpu, "architecture": named}
+
+    def with_alternatives(self, framework: Any) -> Any:
+        """The fields of a framework with its alternatives as values, where it names some.
+
+        Raises:
+            InputError: for one that is not declared, with the nearest.
+        """
+        named = framework.get("alternatives") if isinstance(framework, Mapping) else None
+        if not isinstance(named, list | tuple):
+            return framework
+        found = [
+            self.frameworks.chosen("framework.alternatives", each)
+            if isinstance(each, str)
+            else each
+            for each in named
+        ]
+        return {**framework, "alternatives": found}
 
     def contents(self, group: str) -> Contents:
         """Any group's declarations as plain fields."""

@@ -15,9 +15,10 @@ import typing
 from typing import Any
 
 from trainscout.simulators.predictor.question.architecture import Architecture
+from trainscout.simulators.predictor.question.framework import Framework
 
 # Dataclasses that a declaration names instead of spelling them out: they have files of their own.
-NAMED = (Architecture,)
+NAMED = (Architecture, Framework)
 
 
 def structured(cls: type[Any]) -> type[Any]:
@@ -41,6 +42,8 @@ def _twin_type(hint: Any) -> Any:
         return str
     if dataclasses.is_dataclass(hint):
         return structured(typing.cast(type, hint))
+    if typing.get_origin(hint) is tuple:
+        return types.GenericAlias(tuple, (_twin_type(typing.get_args(hint)[0]), ...))
     if typing.get_origin(hint) is dict:
         key, value = typing.get_args(hint)
         return types.GenericAlias(dict, (key, _twin_type(value)))

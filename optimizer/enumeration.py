@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trainscout.optimizer.expressions import Expression, NotWholeError
 from trainscout.optimizer.space import Space
+from trainscout.optimizer.union import UnionSpace
 from trainscout.pruning.launchable import Rejected
 from trainscout.pruning.recipe_table import Column, Mask, RecipeTable, Rows, distinct
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS
@@ -39,6 +40,11 @@ class Block:
 
 def blocks(space: Space) -> Iterator[Block]:
     """The points of ``space`` in order, the last knob varying fastest."""
+    if isinstance(space, UnionSpace):
+        for number, part in enumerate(space.parts):
+            for block in blocks(part):
+                yield replace(block, indices=space.as_union(number, block.indices))
+        return
     yield from _Enumeration(space).from_knob(0, _Points({}, np.zeros((1, 0), dtype=np.int16)))
 
 
@@ -142,7 +148,19 @@ class _Enumeration:
                 violation = Violation(f"derived_{name}", name, f"{name}: {reasons[first]}")
                 rejected[violation.rule] = Rejected(int(wrong.sum()), violation)
                 broken |= wrong
-        return Block(points.indices, RecipeTable(fields, size), broken, rejected)
+        return self.held(Block(points.indices, RecipeTable(fields, size), broken, rejected))
+
+    def held(self, block: Block) -> Block:
+        """The points whose fields have the values that are wanted."""
+        wanted = np.ones(len(block.indices), dtype=np.bool_)
+        for name, allowed in self.space.held.items():
+            found = block.recipes.distinct((name,))
+            values = [block.recipes.value(name, int(row)) for row in found.first]
+            wanted &= found.spread([value in allowed for value in values]).astype(np.bool_)
+        if wanted.all():
+            return block
+        recipes = block.recipes.take(wanted)
+        return Block(block.indices[wanted], recipes, block.broken[wanted], block.rejected)
 
     def with_dp(self, points: _Points, fields: Mapping[str, Column]) -> _Points:
         """``dp`` for derived fields to read; 0 where the degrees do not divide the GPUs."""

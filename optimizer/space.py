@@ -17,12 +17,16 @@ even enumerated::
     constants: {zero_stage: 1}
     constraints: [num_gpus % (tp * pp) == 0]
 
+``of`` names the frameworks whose settings these are (``Framework.space``), and ``parts`` takes the
+place of all the rest where a space is several (``optimizer.union``).
+
 A point is a tuple of choice indices, one per knob, so that every sampler sees the order.
 Knobs that do not matter at a point are collapsed to index 0: equal questions, equal point.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,7 +52,7 @@ class Candidate(NamedTuple):
     violation: Violation | None
 
 
-_SECTIONS = ("name", "knobs", "constraints", "derived", "constants")
+_SECTIONS = ("name", "of", "knobs", "constraints", "derived", "constants", "held")
 _KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
 _MAX_CHOICES = 1000
 
@@ -74,11 +78,17 @@ class Space:
     constraints: tuple[tuple[Expression, ...], ...]
     derived: tuple[tuple[str, Expression], ...]
     constants: Mapping[str, Any]
+    # Fields that only some values are wanted of, whatever gives them.
+    held: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Number of raw points: the product of the numbers of choices."""
         return math.prod(len(knob.choices) for knob in self.knobs)
+
+    def of_recipe(self, recipe: Recipe) -> Space:
+        """The part that a recipe lies in, of a space that has several."""
+        return self
 
     def canonical(self, indices: Indices) -> Indices:
         """The same point with every knob that does not matter at index 0."""
@@ -95,6 +105,11 @@ class Space:
         candidate = self._candidate(dict(values))
         broken = [
             each.text for group in self.constraints for each in group if not each.holds(values)
+        ]
+        broken += [
+            f"{name} to be one of {', '.join(map(str, allowed))}"
+            for name, allowed in self.held.items()
+            if getattr(candidate.recipe, name) not in allowed
         ]
         if candidate.violation is None and broken:
             reason = f"the space asks for {broken[0]}"
@@ -129,8 +144,8 @@ class Space:
         return tuple(kept), values
 
 
-def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
-    """Read a space file (as plain mappings and lists) for one declared question.
+def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
+    """Read the file of a space that is no union, for one declared question.
 
     Raises:
         InputError: for unknown sections, knobs, names or quantities, empty or repeated choices,
@@ -168,6 +183,7 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
         _compile_constraints(spec.get("constraints"), knobs, set(quantities)),
         tuple(derived),
         constants,
+        {name: tuple(allowed) for name, allowed in spec.get("held", {}).items()},
     )
     _refuse_conflicts(space)
     return space

@@ -24,9 +24,9 @@ from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
 from trainscout.optimizer.samplers import Proposal, Sampler, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import Survey, survey
 from trainscout.optimizer.trial import Progress, SearchResult
+from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.pruning import apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.errors import InputError

@@ -62,9 +62,10 @@ class RowOf(Mapping[Indices, int]):
         self._weights = [1] * len(sizes)
         for knob in range(len(sizes) - 2, -1, -1):
             self._weights[knob] = self._weights[knob + 1] * sizes[knob + 1]
-        # Points come in the order of their ranks.
-        self._ranks = points.astype(np.int64) @ np.array(self._weights, dtype=np.int64)
-        self._points, self._rows = Points(points), rows
+        ranks = points.astype(np.int64) @ np.array(self._weights, dtype=np.int64)
+        order = np.argsort(ranks, kind="stable")
+        self._ranks, self._rows = ranks[order], rows[order]
+        self._points = Points(points[order])
 
     def __getitem__(self, point: Indices) -> int:
         rank = sum(weight * index for weight, index in zip(self._weights, point, strict=True))

@@ -12,8 +12,8 @@ import numpy as np
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.objective import Objective
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job

@@ -12,6 +12,8 @@ def values_of(knob: Knob) -> list[Any]:
     """Several values of a knob, its default first."""
     if knob.name == "recompute_modules":
         values = [*RECOMPUTE_MODULES, "core_attn+mlp", "mlp+core_attn"]
+    elif knob.name == "framework":
+        values = ["one", "other"]
     elif knob.kind is int and knob.choices is None:
         values = [*range(knob.least, 5), 8]
     else:

@@ -86,7 +86,17 @@ class Bounds:
 
     def __call__(self, table: RecipeTable) -> RecipeBounds:
         """The bounds of launchable recipes."""
-        return _Columns(self, table).bounds()
+        frameworks = table.distinct(("framework",))
+        if len(frameworks.first) < 2:
+            return _Columns(self, table).bounds()
+        # Software differs in what the columns of all recipes have in common.
+        columns = [np.empty(len(table), dtype=np.float64), *np.empty((2, len(table)), np.int64)]
+        for number in range(len(frameworks.first)):
+            rows = np.flatnonzero(frameworks.of == number)
+            found = _Columns(self, table.take(rows)).bounds()
+            for column, field in zip(columns, fields(RecipeBounds), strict=True):
+                column[rows] = getattr(found, field.name)
+        return RecipeBounds(*columns)
 
     def job(self, recipe: Recipe) -> Job:
         return self._job_of(recipe)
@@ -275,7 +285,7 @@ class _Columns:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
         return self.given.once(
             "paths",
-            (layout, schedule, micro_batches),
+            (layout, schedule, micro_batches, blocking),
             lambda: find_paths(layout, schedule, micro_batches, blocking=blocking),
         )
 

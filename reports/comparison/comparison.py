@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainscout.optimizer.space import Space
 from trainscout.reports.comparison.attribution import Attribution, attribute, changed_fields
@@ -11,7 +11,7 @@ from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.comparison.reasons import Reason, reasons
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def compare(
 ) -> Comparison:
     """Compare launchable recipes, each given as name, origin and recipe."""
     side = _side(first, predictions)
-    neighbours = tuple(one_knob(side.recipe, space, predictions))
+    neighbours = tuple(one_knob(side.recipe, space.of_recipe(side.recipe), predictions))
     if other is None:
         return Comparison(side, neighbours, None)
     second = _side(other, predictions)
@@ -93,4 +93,7 @@ def compare(
 
 def _side(given: tuple[str, str, Recipe], predictions: Predictions) -> Side:
     name, origin, recipe = given
+    # A search names the framework, its users mostly do not.
+    named = KNOBS["framework"].canonical_value(predictions.job(recipe))
+    recipe = replace(recipe, framework=named)
     return Side(name, origin, predictions.job(recipe), predictions.of(recipe))

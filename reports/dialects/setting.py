@@ -110,11 +110,13 @@ def with_other_knobs(framework: str, *table: Setting) -> tuple[Setting, ...]:
 
 def unknown_knobs(framework: str, together: Container[str], job: Job) -> list[str]:
     """Knobs with an effect that the framework knows nothing of: neither has it a flag for one, nor
-    does what its settings say ``together``."""
+    does what its settings say ``together``. Which framework a recipe is of, no flag says."""
     return [
         f"{name}={value}"
         for name, each in KNOBS.items()
-        if not {framework, ENVIRONMENT} & set(each.flags) and name not in together
+        if not {framework, ENVIRONMENT} & set(each.flags)
+        and name not in together
+        and name != "framework"
         if (value := each.canonical_value(job)) != each.default
     ]
 

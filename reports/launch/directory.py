@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from trainscout.reports.launch import deepspeed, megatron_bridge, megatron_lm, torchtitan
@@ -15,11 +17,21 @@ from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Job
 
+
+def _of_its_framework(launch: Callable[[Job], Launch], job: Job) -> Launch:
+    """A launch of the recipe's framework; none where it is another's."""
+    made, framework = launch(job), job.framework
+    if job.recipe.framework is None or made.framework in framework.launch:
+        return made
+    reason = f"framework={framework.name} (its launch files are others)"
+    return replace(made, impossible=(reason, *made.impossible), files={})
+
+
 FRAMEWORKS: dict[str, Callable[[Job], Launch]] = {
-    "megatron_lm": megatron_lm.launch,
-    "megatron_bridge": megatron_bridge.launch,
-    "torchtitan": torchtitan.launch,
-    "deepspeed": deepspeed.launch,
+    "megatron_lm": partial(_of_its_framework, megatron_lm.launch),
+    "megatron_bridge": partial(_of_its_framework, megatron_bridge.launch),
+    "torchtitan": partial(_of_its_framework, torchtitan.launch),
+    "deepspeed": partial(_of_its_framework, deepspeed.launch),
 }
 # Whatever each may write: what an earlier recipe left must not stay beside another one's.
 _FILES = {

@@ -138,7 +138,7 @@ def _provenance(searched: Searched) -> list[tuple[str, str]]:
         ("seed", str(asked.seed)),
         ("simulator", _format_simulator(searched)),
         ("network", "white-box collectives" if spec.network is None else spec.network.words),
-        ("framework", searched.declared.framework.name),
+        ("framework", ", ".join(each.name for each in searched.declared.framework.offered)),
         (
             "error bars",
             f"{LEVEL:.0%} intervals from {runs:,} published runs "

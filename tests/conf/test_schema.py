@@ -24,7 +24,7 @@ def test_twin_has_the_same_fields_and_defaults(cls: type) -> None:
     for name, value in content.items():
         field = fields[str(name)]
         if field.default is not dataclasses.MISSING:
-            assert value == field.default
+            assert (tuple(value) if isinstance(value, list) else value) == field.default
         elif field.default_factory is not dataclasses.MISSING:
             assert value == field.default_factory()
         else:

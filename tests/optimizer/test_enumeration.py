@@ -7,8 +7,8 @@ import pytest
 from tests.optimizer.fake_simulator import SPACE, declared
 from tests.optimizer.test_space import shipped
 from trainscout.optimizer.enumeration import blocks
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.pruning.equivalence import canonical
 from trainscout.simulators.predictor.question.recipe import Recipe
 

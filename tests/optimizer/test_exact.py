@@ -10,9 +10,9 @@ from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.samplers import SearchSpec, make_sampler
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec, get_simulator

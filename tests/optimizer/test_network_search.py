@@ -10,9 +10,9 @@ from tests.simulators.predictor.network.topology.test_network import fabric_name
 from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.study import identity, prepare_search, run_search
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.registry import SimulatorSpec, get_simulator

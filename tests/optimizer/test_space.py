@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.optimizer.fake_simulator import SPACE, declared
 from tests.samples import GPU
 from trainscout.optimizer.enumeration import blocks
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Moe
 from trainscout.simulators.predictor.question.validity import why_invalid

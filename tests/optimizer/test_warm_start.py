@@ -6,8 +6,8 @@ import pytest
 
 from tests.optimizer.test_exact import SPACE, question, search
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe

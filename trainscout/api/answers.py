@@ -33,6 +33,7 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer import prediction as predictor
+from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -83,7 +84,8 @@ class Prediction(Shown, predictor.Prediction):
     def question(self) -> Question:
         """What was asked, without the recipe."""
         job = self.job
-        return Question(job.model, job.gpu, job.cluster, job.training, job.framework)
+        framework = declared_framework(job.framework)
+        return Question(job.model, job.gpu, job.cluster, job.training, framework)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures alone, JSON-ready."""

@@ -29,9 +29,9 @@ from trainscout.api.questions import catalogue, plain
 from trainscout.commands.capacity_plan import check_cells, check_prices, named_declarations
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.trial import Progress
+from trainscout.optimizer.union import compile_space
 from trainscout.planning.answer import answer_cell
 from trainscout.planning.cells import SearchSettings, study_cells
 from trainscout.planning.goodput import Reliability

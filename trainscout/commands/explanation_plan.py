@@ -15,9 +15,9 @@ from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_question, build_value, hydra_catalogue
 from trainscout.optimizer.options import SearchOptions
-from trainscout.optimizer.space import Space, compile_space
+from trainscout.optimizer.space import Space
+from trainscout.optimizer.union import compile_space
 from trainscout.optimizer.warm_start import read_recipes
-from trainscout.reports.dialects.torchtitan import TITLE as TORCHTITAN
 from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
@@ -97,8 +97,6 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
     if other is not None:
         _check(declared, "b" if b else "against", other.recipe, config.against)
     space_spec: Any = OmegaConf.to_container(config.space, resolve=True)
-    if given is not None and given.framework == TORCHTITAN and "space" not in said:
-        space_spec = catalogue.spaces["torchtitan"]
     spec = build_simulator(config)
     check_simulator(spec, declared.gpu, declared.cluster)
     return ExplanationPlan(

@@ -84,13 +84,13 @@ def as_written(value: Any) -> str:
     if isinstance(value, dict):
         inside = ", ".join(f"{key}: {as_written(part)}" for key, part in value.items())
         return "{" + inside + "}"
-    return str(value) or '""'
+    return str(value.name if isinstance(value, NAMED) else value) or '""'
 
 
 def _allowed(value: Any, name: str, hints: dict[str, Any], check: Check) -> str | None:
     """What ``check`` says is allowed when it meets something impossible in a field."""
     hint = _bare(hints[name])
-    if typing.get_origin(hint) is tuple:
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] in _PROBES:
         probe: Any = (_PROBES[typing.get_args(hint)[0]],)
     elif hint not in _PROBES:
         return None
@@ -130,7 +130,8 @@ def _is_text(hint: Any) -> bool:
 def _kind(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is tuple:
-        return f"list of {_kind(arguments[0])}s" if arguments[0] is not str else "list of names"
+        names = arguments[0] in (str, *NAMED)
+        return "list of names" if names else f"list of {_kind(arguments[0])}s"
     if origin is dict:
         return "names to values" if arguments[1] is Any else f"names to {_kind(arguments[1])}s"
     return _KINDS.get(hint, "value")

@@ -6,6 +6,8 @@ documented properties of a framework's version, declared in ``conf/framework/``.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
@@ -14,6 +16,7 @@ ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
 PIPELINE_BUFFERS = ("released", "outputs", "preallocated")
 CROSS_ENTROPIES = ("in_place", "compiled", "fp32", "copies", "eager")
+LACKS = ("experts", "latent_attention", "multi_token_prediction", "fp8")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,16 @@ class Framework:
     """What results call it."""
     source: str = ""
     """Where its facts are documented."""
+    space: str = "megatron"
+    """Whose settings it has, by the name that search spaces know them by (``of`` in
+    ``conf/space/``)."""
+    launch: tuple[str, ...] = ()
+    """The launch files that start it (``launch.framework``)."""
+    alternatives: tuple[Framework, ...] = ()
+    """Other frameworks that a recipe may name."""
+    lacks: tuple[str, ...] = ()
+    """What of models and precisions it does not have: ``experts``, ``latent_attention``,
+    ``multi_token_prediction``, ``fp8``."""
     attention: str = "flash"
     """``flash`` is the best fused kernel of the GPU's generation (FlashAttention-2 on Ampere,
     cuDNN or FlashAttention-3 on Hopper and later), ``flash2`` is FlashAttention-2 on any GPU,
@@ -133,6 +146,11 @@ class Framework:
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""
 
+    @property
+    def offered(self) -> tuple[Framework, ...]:
+        """Itself and its alternatives."""
+        return (self, *self.alternatives)
+
     def check(self) -> None:
         """Refuse what does not exist.
 
@@ -143,8 +161,37 @@ class Framework:
         require_choice("framework.fusion", self.fusion, FUSIONS)
         require_choice("framework.pipeline_buffers", self.pipeline_buffers, PIPELINE_BUFFERS)
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
+        for what in self.lacks:
+            require_choice("framework.lacks", what, LACKS)
         require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
         require_positive("framework.host_forward_s", self.host_forward_s, allow_zero=True)
 
 
 UNDECLARED = Framework()
+
+
+@dataclass(frozen=True)
+class ChosenFramework(Framework):
+    """The framework that a recipe asks for, and the one that was ``declared``."""
+
+    declared: Framework = UNDECLARED
+
+
+def declared_framework(framework: Framework) -> Framework:
+    """What a framework was before a recipe was heard."""
+    return framework.declared if isinstance(framework, ChosenFramework) else framework
+
+
+def chosen_framework(declared: Framework, name: str | None) -> Framework:
+    """The framework of a name among a declared one and its alternatives; an unknown name, which
+    ``question.validity`` refuses, is the declared one."""
+    if name is None or name == declared.name:
+        return declared
+    return _chosen(declared, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _chosen(declared: Framework, name: str) -> Framework:
+    found = next((each for each in declared.alternatives if each.name == name), declared)
+    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(Framework)}
+    return ChosenFramework(**facts, declared=declared)

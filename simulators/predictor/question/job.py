@@ -10,7 +10,12 @@ import functools
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.framework import (
+    UNDECLARED,
+    Framework,
+    chosen_framework,
+    declared_framework,
+)
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.layout import split_by_compute, split_layers
 from trainscout.simulators.predictor.question.model import Model
@@ -20,7 +25,10 @@ from trainscout.simulators.predictor.question.training import Training
 
 @dataclass(frozen=True)
 class Job:
-    """One complete question: everything a simulator needs to predict one training step."""
+    """One complete question: everything a simulator needs to predict one training step.
+
+    ``framework`` is given as declared, and read as the recipe asks for it.
+    """
 
     model: Model
     gpu: Gpu
@@ -28,6 +36,12 @@ class Job:
     training: Training
     recipe: Recipe
     framework: Framework = UNDECLARED
+
+    def __post_init__(self) -> None:
+        declared = declared_framework(self.framework)
+        framework = chosen_framework(declared, self.recipe.framework)
+        if framework is not self.framework:
+            object.__setattr__(self, "framework", framework)
 
     @property
     def world_size(self) -> int:

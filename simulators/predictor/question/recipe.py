@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.cluster import NCCL_ALGOS
+from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
     DEEPSPEED,
@@ -53,7 +54,7 @@ DEFAULT_RECOMPUTE_MODULES = "core_attn"
 
 _REPLICAS = ("tp", "pp", "cp", "ep", "etp")
 _SPLIT = (
-    *("pp", "vpp", "first_stage_layers", "last_stage_layers"),
+    *("framework", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
     *("embedding_as_layer", "loss_as_layer"),
 )
 _UNSHARED = "there are no replicas to shard over or to reduce among"
@@ -451,6 +452,20 @@ class Recipe:
     )
     """The stages of a pipeline lie next to each other and its replicas apart, instead of the other
     way round."""
+    framework: str | None = knob(
+        None,
+        "{}",
+        (LAYER_BLOCKS, PASSES, LAYOUT, BOUNDARY, STEP_END, MICRO_BATCHES),
+        left_out="question's",
+        canonical=Canonical(
+            "what is left out is the question's, which is named where there are others",
+            (),
+            lambda job: job.recipe.framework in (None, declared_framework(job.framework).name),
+            lambda job: job.framework.name if job.framework.alternatives else None,
+        ),
+    )
+    """The software that it runs under, of those that the question offers; None means the
+    question's own."""
 
 
 KNOBS: Mapping[str, Knob] = knobs_of(Recipe)

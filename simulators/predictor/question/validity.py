@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT
 from trainscout.simulators.predictor.question.recipe import (
@@ -49,6 +50,23 @@ def _value(name: str, job: Job) -> Broken:
     value = getattr(job.recipe, name)
     reason = KNOBS[name].why_not(value)
     return None if reason is None else (name, f"{name}={value} {reason}")
+
+
+def _framework(job: Job) -> Broken:
+    name, declared = job.recipe.framework, declared_framework(job.framework)
+    offered = [each.name for each in declared.offered]
+    if name is not None and name not in offered:
+        return "framework", f"framework={name} is not among the question's: {', '.join(offered)}"
+    asked = {
+        "experts": job.model.moe is not None,
+        "latent_attention": job.model.mla is not None,
+        "multi_token_prediction": job.model.num_mtp_layers > 0,
+        "fp8": TENSOR_CORE_TYPE.get(job.precision, job.precision) == "fp8",
+    }
+    for what in job.framework.lacks:
+        if asked[what]:
+            return "framework", f"{job.framework.name} has no {what.replace('_', ' ')}"
+    return None
 
 
 def _precision(job: Job) -> Broken:
@@ -266,6 +284,7 @@ RULES: dict[str, Rule] = {
         for name, knob in KNOBS.items()
         if knob.is_limited
     },
+    "framework": Rule(("framework", "precision"), _framework),
     "precision": Rule(("precision",), _precision),
     "degrees_divide_world": Rule(_WORLD, _degrees_divide_world),
     "tensor_parallel_in_domain": Rule(("tp",), _tensor_parallel_in_domain),
@@ -273,7 +292,7 @@ RULES: dict[str, Rule] = {
     "pipeline_splits_layers": Rule(_LAYOUT, _pipeline_splits_layers),
     "virtual_stages": Rule(("pp", "vpp", "schedule"), _virtual_stages),
     "sequence_parallel": Rule(("sp", "tp", "cp", "tp_comm_overlap", "etp"), _sequence_parallel),
-    "context_parallel": Rule(("tp", "cp", "cp_comm_type"), _context_parallel),
+    "context_parallel": Rule(("framework", "tp", "cp", "cp_comm_type"), _context_parallel),
     "experts": Rule(
         (
             *("tp", "cp", "pp", "vpp", "ep", "etp", "recompute"),

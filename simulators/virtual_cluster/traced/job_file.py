@@ -22,13 +22,15 @@ def job_json(job: Job) -> dict[str, Any]:
 
 def read_job(given: dict[str, Any]) -> Job:
     """The job that ``job_json`` described; raises TypeError or InputError for other fields."""
+    framework = given["framework"]
     return Job(
         read_model(given["model"]),
         typed_value(Gpu, "gpu", given["gpu"]),
         Cluster(**given["cluster"]),
         Training(**given["training"]),
         Recipe(**given["recipe"]),
-        Framework(**given["framework"]),
+        # As it was declared: the recipe chooses again.
+        typed_value(Framework, "framework", framework.get("declared", framework)),
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING, prediction
-from trainscout.optimizer.space import Space, compile_space
+from trainscout.optimizer.space import Space
+from trainscout.optimizer.union import compile_space
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from tests.reports.comparison.samples import DECLARED, Formula, predictions, space
 from tests.samples import MODEL
-from trainscout.optimizer.space import compile_space
+from trainscout.optimizer.union import compile_space
 from trainscout.reports.comparison.one_knob import one_knob
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.simulators.predictor.question.recipe import Recipe

@@ -24,6 +24,7 @@ SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
+    ("framework", "framework", TINY, {"framework": "another"}),
     ("precision", "precision", TINY, {"precision": "fp32"}),
     ("precision", "precision", TINY, {"precision": "mxfp8"}),
     ("degrees_divide_world", "pp", TINY, {"pp": 3}),
