@@ -263,7 +263,7 @@ def plan(
     )
     reliability.check()
     if not isinstance(framework, Framework):
-        fields = content_of(named, "plan", "framework", framework)
+        fields = named.with_alternatives(content_of(named, "plan", "framework", framework))
         framework = typed_value(Framework, "framework", fields)
     settings = SearchSettings(
         content_of(named, "plan", "space", space),
