@@ -12,7 +12,7 @@ class Certificate:
     """The account of one exact search.
 
     ``points`` of the space are distinct; ``not_launchable`` counts those that break each validity
-    rule, ``equal`` those that mean the same as another one (``spelled`` by which rule). Of the
+    rule, ``equal`` those that mean the same as another one (``equal_by_rule``). Of the
     ``recipes`` left, ``out_of_memory`` have a memory bound above the capacity,
     ``out_of_reach`` bounds that known recipes beat; ``simulated`` were replayed (``failed`` of
     them raised: nothing is said about those) and ``open`` were still to do.
@@ -27,7 +27,7 @@ class Certificate:
     points: int
     not_launchable: dict[str, int]
     equal: int
-    spelled: dict[str, int]
+    equal_by_rule: dict[str, int]
     recipes: int
     out_of_memory: int
     out_of_reach: int

@@ -35,7 +35,7 @@ def _format_account(certificate: Certificate) -> str:
     points = f"Of {certificate.points:,} points"
     gone = [f"{count:,} break {rule}" for rule, count in _most_first(certificate.not_launchable)]
     if certificate.equal:
-        rules = ", ".join(rule for rule, _ in _most_first(certificate.spelled))
+        rules = ", ".join(rule for rule, _ in _most_first(certificate.equal_by_rule))
         gone.append(f"{certificate.equal:,} mean the same as another ({rules})")
     rest = f"{certificate.recipes:,} launchable recipes"
     return (

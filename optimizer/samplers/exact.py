@@ -136,7 +136,7 @@ class ExactSampler:
             points=len(survey.row_of) + sum(e.count for e in survey.rejected.values()),
             not_launchable={name: entry.count for name, entry in survey.rejected.items()},
             equal=survey.equal_points,
-            spelled=survey.rewritten,
+            equal_by_rule=survey.rewritten,
             recipes=len(survey),
             out_of_memory=len(survey) - len(order) if bounded else 0,
             out_of_reach=len(order) - self._simulated - still_open if bounded else 0,

@@ -49,7 +49,7 @@ def test_one_that_fits_outweighs_those_that_do_not():
 
 def test_a_proof_says_why_a_layout_was_not_simulated():
     proof = Certificate(
-        objectives=("cost",), points=9, not_launchable={}, equal=0, spelled={}, recipes=9,
+        objectives=("cost",), points=9, not_launchable={}, equal=0, equal_by_rule={}, recipes=9,
         out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
         proved=True, best=1.0, bound=1.0, gap=0.0,
     )  # fmt: skip

@@ -113,7 +113,7 @@ def test_a_long_front_is_cut_where_it_is_drawn_side_by_side():
 
 def test_a_proof_is_told():
     proof = Certificate(
-        objectives=("cost",), points=9, not_launchable={}, equal=0, spelled={}, recipes=9,
+        objectives=("cost",), points=9, not_launchable={}, equal=0, equal_by_rule={}, recipes=9,
         out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
         proved=True, best=1.0, bound=1.0, gap=0.0,
     )  # fmt: skip
