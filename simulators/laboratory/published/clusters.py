@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from trainscout.simulators.laboratory.published.era import nccl_version, year_of
+from trainscout.simulators.laboratory.published.era import Era, nccl_version
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -23,10 +24,17 @@ _FABRICS = (
     (r"slingshot", "slingshot"),
     (r"tcpx|\ba3[ -]?(mega|high)\b|gpu-recipes", "tcpx"),
 )
+# Fabrics of which nobody published measurements.
+_PRICED_AS = {
+    "omni-path": ("infiniband", "Omni-Path is priced as InfiniBand of the same rate"),
+    "ethernet": ("roce", "Ethernet is priced as RoCE of the same rate"),
+}
 _BRIDGED = {"a100_80_pcie": 2, "a40": 2, "h200_nvl": 4}
 
 
-def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, ...]]:
+def cluster_of(
+    row: Row, said: Said, era: Era, gpu: Gpu, num_gpus: int
+) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of ``num_gpus`` that the row ran on, and what was assumed about it.
 
     Raises:
@@ -43,7 +51,7 @@ def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, .
         raise CannotReplayError(f"{num_gpus} GPUs do not fill nodes of {per_node}")
     nodes = num_gpus // per_node
 
-    rate = row.inter_link_gbps_per_gpu
+    rate = row.inter_link_gbps_per_gpu or _stated_rate(said, per_node)
     if rate is None:
         ultra = gpu.name in _BLACKWELL_ULTRA
         rate = _REFERENCE_GBPS_ULTRA if ultra else gpu.architecture.usual_server.nic_gbps
@@ -51,11 +59,12 @@ def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, .
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
     nics, nic_gbps = _nics(rate, per_node)
 
-    fabric, said = _fabric(row)
-    if nodes > 1 and not said:
+    named = said.get("fabric") or _named_by_source(row)
+    fabric, words = _PRICED_AS.get(named or "", (named or "infiniband", ""))
+    if nodes > 1 and named is None:
         assumed.append(f"fabric not published: {fabric}")
-    if "omni-path" in row.notes.lower():
-        assumed.append("Omni-Path is priced as InfiniBand of the same rate")
+    if nodes > 1 and words:
+        assumed.append(words)
 
     domain = None
     if rack:
@@ -65,9 +74,9 @@ def cluster_of(row: Row, gpu: Gpu, num_gpus: int) -> tuple[Cluster, tuple[str, .
     elif gpu.name in _BRIDGED:
         domain = min(_BRIDGED[gpu.name], per_node)
         assumed.append(f"NVLink bridges join {domain} GPUs")
-    version = nccl_version(year_of(row, gpu))
+    version = nccl_version(era)
     if num_gpus > 1:
-        assumed.append(f"NCCL {version}, by the year of the software")
+        assumed.append(f"NCCL {version}, by the year of the software ({era.why})")
     cluster = Cluster(
         name=f"{num_gpus}x{row.gpu}",
         num_nodes=nodes,
@@ -94,12 +103,18 @@ def _nics(gbps_per_gpu: float, per_node: int) -> tuple[int, float]:
     return nics, rate
 
 
-def _fabric(row: Row) -> tuple[str, bool]:
-    text = f"{row.source} {row.framework} {row.notes}".lower()
-    for pattern, fabric in _FABRICS:
-        if re.search(pattern, text):
-            return fabric, True
-    return "infiniband", "infiniband" in text or "hdr" in text or "ndr" in text
+def _stated_rate(said: Said, per_node: int) -> float | None:
+    """Gb/s of one GPU's share of the node's NICs, where the notes count them (``8x400G``)."""
+    numbers = re.findall(r"\d+", said.facts.get("nics", ""))
+    if len(numbers) != 2:
+        return None
+    return int(numbers[0]) * int(numbers[1]) / per_node
+
+
+def _named_by_source(row: Row) -> str | None:
+    """The fabric that a cloud's or a framework's own recipes run on, by the text of the source."""
+    text = f"{row.source} {row.framework}".lower()
+    return next((fabric for pattern, fabric in _FABRICS if re.search(pattern, text)), None)
 
 
 def _rack_share(num_gpus: int, per_node: int) -> int:

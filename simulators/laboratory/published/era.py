@@ -1,11 +1,13 @@
-"""When a run was made, as far as its framework label tells; software facts depend on it."""
+"""When a run was made, as far as it says; software facts depend on it, and no GPU tells it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.rows import Row
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.laboratory.published.rows import Row, given
+from trainscout.simulators.laboratory.published.words import Said
 
 _MLPERF = {
     "3.0": 2023.4,
@@ -15,52 +17,134 @@ _MLPERF = {
     "5.0": 2025.4,
     "5.1": 2025.8,
 }
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# PyTorch came out in March, October, January, April, July, October ... (release notes).
+_TORCH = {
+    "1": 2022.0,
+    "2.0": 2023.2,
+    "2.1": 2023.75,
+    "2.2": 2024.05,
+    "2.3": 2024.3,
+    "2.4": 2024.55,
+}
+_TORCH |= {"2.5": 2024.8, "2.6": 2025.05, "2.7": 2025.3, "2.8": 2025.6, "2.9": 2025.8}
+_TORCH_LATEST = 2026.05
 
 # Release years of NCCL as they reached PyTorch and NGC containers (NCCL release notes).
 _NCCL = ((2021.0, "2.7"), (2022.0, "2.10"), (2023.0, "2.12"), (2024.0, "2.18"), (2025.0, "2.22"))
-# Jiang et al. 2024 (arXiv 2402.15627) measured in the second half of 2023.
-_MEGASCALE = 2023.7
+# From measuring to publishing.
+_WRITING = 0.3
+_CONFERENCE = (
+    r"\b(?:nsdi|osdi|sosp|mlsys|asplos|isca|sc|ppopp|eurosys|atc|micro|icml|neurips|iclr)"
+)
+_CONFERENCE += r"['\s]*(20[12]\d)\b"
 # NVIDIA's NeMo-Framework-Launcher ended with the 24.05 containers.
 _LAST_LAUNCHER = 2024.3
 _NCCL_LATEST = "2.27"
 
+# Nothing can have had a feature before its software did: context parallelism (Megatron-Core and
+# Transformer Engine from the end of 2023, PyTorch later), 8-bit operands (Transformer Engine, end
+# of 2022; with scales of blocks, early 2025).
+_CONTEXT_PARALLEL = 2024.0
+_EIGHT_BITS = 2022.9
+_BLOCK_SCALES = 2025.1
 
-def published_year(row: Row) -> float | None:
-    """The year in the framework's label (2024.5 is mid 2024), else that of the paper it was
-    published in, else None.
 
-    Labels carry a year, perhaps a month (``Megatron-LM (Feb 2022)``; the middle of the year
-    otherwise), a container (``NeMo 24.09``), an MLPerf
-    round (``NeMo (MLPerf v3.1)``) or a Megatron-Core release (``mcore r0.8.0``).
-    """
-    label = row.framework
-    if match := re.search(r"MLPerf v(\d\.\d)", label):
-        return _MLPERF.get(match[1])
-    if match := re.search(r"(?:(\w{3})\w* )?\b(20[12]\d)\b", label):
-        month = (match[1] or "").lower()
-        passed = _MONTHS.index(month) / 12 if month in _MONTHS else 0.5
-        return int(match[2]) + passed
-    if match := re.search(r"\b(2[2-9])\.(0[1-9]|1[0-2])\b", label):
-        return 2000 + int(match[1]) + (int(match[2]) - 1) / 12
-    if match := re.search(r"mcore r0\.(\d+)", label):
-        # Core 0.8 came out in July 2024, a release about every two months after it.
-        return 2024.5 + (int(match[1]) - 8) / 6
-    if match := re.search(r"et al\. (20[12]\d)", row.source):
-        return int(match[1]) + 0.5
-    if "megascale" in row.source.lower():
-        return _MEGASCALE
-    if "framework-launcher" in row.source.lower():
-        return _LAST_LAUNCHER
+@dataclass(frozen=True)
+class Era:
+    """The year of a row's software (2024.5 is mid 2024) and in words what tells it; None where
+    nothing does, and the software counts as today's."""
+
+    year: float | None
+    why: str
+
+    def before(self, year: float) -> bool:
+        """Whether the software is known to be older."""
+        return self.year is not None and self.year < year
+
+
+def era_of(row: Row, said: Said) -> Era:
+    """When the software of a row is from: by its label, its publication, its notes; never before
+    what the row says it did."""
+    told = _told(row, said)
+    least, feature = _least(row)
+    if told.year is not None and told.year < least:
+        return Era(least, f"{feature}, which {told.why} predates")
+    if told.year is None and least > _EIGHT_BITS:
+        return Era(None, f"not published, but with {feature}")
+    return told
+
+
+def nccl_version(era: Era) -> str:
+    """The NCCL release that software of that year shipped with."""
+    return next((version for year, version in _NCCL if era.before(year)), _NCCL_LATEST)
+
+
+def _told(row: Row, said: Said) -> Era:
+    if (year := _version(said.label)) is not None:
+        return Era(year, "its label")
+    source = row.source.lower()
+    if match := re.search(r"et al\.,? \(?(20[12]\d)", source):
+        return Era(int(match[1]) + 0.5, "its paper")
+    if match := re.search(r"arxiv[: ]*(\d\d)(0[1-9]|1[0-2])\.\d{4,5}", source):
+        return Era(_month(2000 + int(match[1]), int(match[2])) - _WRITING, "its paper")
+    if match := re.search(_CONFERENCE, source):
+        return Era(int(match[1]) - _WRITING, "its paper")
+    if "framework-launcher" in source:
+        return Era(_LAST_LAUNCHER, "the launcher's last release")
+    if (year := _version(said.facts)) is not None:
+        return Era(year, "its notes")
+    return Era(None, "not published")
+
+
+def _least(row: Row) -> tuple[float, str]:
+    """The earliest year of what a row's columns say, and that in words."""
+    found = [(0.0, "")]
+    if given(row.cp, 1) > 1:
+        found.append((_CONTEXT_PARALLEL, "context parallelism"))
+    if row.dtype.lower().startswith(("fp8", "float8")):
+        found.append((_EIGHT_BITS, "8-bit operands"))
+    if row.dtype.lower().startswith(("mxfp8", "nvfp4", "mxfp4")):
+        found.append((_BLOCK_SCALES, "block-scaled operands"))
+    return max(found)
+
+
+def _version(facts: Mapping[str, str]) -> float | None:
+    """The year of the most telling version or date among facts, None without any."""
+    readers: tuple[tuple[str, Callable[[str], float | None]], ...] = (
+        ("mlperf_round", _MLPERF.get),
+        ("month", _date),
+        ("container", _container),
+        # Core 0.8 came out in July 2024, a release about every two months around it.
+        ("core", lambda minor: 2024.5 + (int(minor) - 8) / 6),
+        ("torch", lambda text: _TORCH.get("1" if text[0] == "1" else text, _TORCH_LATEST)),
+        # Transformer Engine 1.0 is of December 2023, 2.0 of February 2025, a minor every month.
+        ("engine", lambda text: {"0": 2023.0, "1": 2023.9, "2": 2025.1}[text[0]] + _minor(text)),
+        # DeepSpeed 0.6 is of March 2022, a minor about every three and a half months.
+        ("deepspeed_release", lambda text: 2022.2 + (int(text.split(".")[1]) - 6) * 0.29),
+        ("megatron_release", lambda major: {"2": 2021.5, "3": 2022.5}[major]),
+        ("year", lambda text: int(text) + 0.5),
+    )
+    for fact, year in readers:
+        if fact in facts:
+            return year(facts[fact])
     return None
 
 
-def year_of(row: Row, gpu: Gpu) -> float:
-    """``published_year``, else when the GPU's generation was what people trained on."""
-    year = published_year(row)
-    return gpu.architecture.usual_server.year if year is None else year
+def _minor(text: str) -> float:
+    return int(text.split(".")[1]) / 12
 
 
-def nccl_version(year: float) -> str:
-    """The NCCL release that software of that year shipped with."""
-    return next((version for before, version in _NCCL if year < before), _NCCL_LATEST)
+def _month(year: int, month: int) -> float:
+    return year + (month - 1) / 12
+
+
+def _date(text: str) -> float:
+    if match := re.match(r"(\d{4})-(\d\d)", text):
+        return _month(int(match[1]), int(match[2]))
+    return _month(int(text[-4:]), _MONTHS.index(text[:3]) + 1)
+
+
+def _container(text: str) -> float:
+    year, month = text.split(".")
+    return _month(2000 + int(year), int(month))

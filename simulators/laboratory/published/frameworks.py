@@ -1,15 +1,16 @@
-"""Which declared framework a row's software was, by its published name and year."""
+"""Which declared framework a row's software was, by its published name, year and words."""
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.era import published_year, year_of
+from trainscout.simulators.laboratory.published.era import Era
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
-from trainscout.simulators.laboratory.published.presets import is_bridge, moe_preset
+from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
+from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -19,6 +20,7 @@ _FLASH_IN_MEGATRON = 2024.0
 _FLASH_IN_TUNED = 2023.0
 _TUNED = ("mlperf", "megascale")
 _FLASH_IN_NEMO = 2023.6
+_FLASH2 = 2023.6
 _SCATTER_GATHER_IN_MEGATRON = 2021.3
 _FUSED_WGRAD_IN_MEGATRON = 2022.0
 # Microsoft's fork took over Megatron-LM's asynchronous all-reduce with its merge of 2023;
@@ -32,167 +34,247 @@ _MODULES_IN_MEGATRON = 2025.25
 # Transformer Engine 2.x; Megatron-Core 0.6, whose loss works in the fp32 copy itself.
 _PLACEHOLDERS_IN_MEGATRON = 2025.25
 _LOSS_IN_PLACE_OF_COPY = 2024.2
-
+_FUSED_LOSS_IN_NEMO = 2025.0
 # NeMo-Framework-Launcher's performance configurations of spring 2024, NeMo 1.20, and the scripts
 # of NeMo 2 for performance (scripts/performance/executors.py).
 _16BIT_GRADIENTS_IN_NEMO = 2024.2
 _REMAINDERS_IN_NEMO = 2023.5
 _EXPANDABLE_IN_NEMO = 2025.0
+_COMPILED_LOSS_IN_TORCHTITAN = 2025.0
+# llm-foundry 0.6 moved its default from Triton's first FlashAttention to FlashAttention-2.
+_FLASH2_IN_FOUNDRY = 2024.0
+# What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large.
+_DEEPSPEED_WITHOUT_MEGATRON = 2023.0
 
-_FUSED_LOSS = ("megatron-bridge", "nemo 25", "nemo 26", "automodel")
+MEGATRONS = ("bridge", "nemo", "mlperf", "megascale", "megatron")
+"""Projects that are Megatron-LM or built on its core."""
 
-_MEGATRON_LIKE = ("megatron", "nemo", "mcore", "megascale", "ptd-p", "moe parallel folding")
-_EAGER = ("foundry", "composer", "fsdp1", "pytorch", "huggingface", "transformers")
-_COMPILED = ("torchtitan", "fms-fsdp", "compile")
-_XLA = ("maxtext", "paxml", "jax")
+
+@dataclass(frozen=True)
+class _Declared:
+    """The file in ``conf/framework`` that a project is read as, the year that file is of, and
+    what that takes for granted."""
+
+    name: str
+    year: float
+    assumed: str = ""
+
+
+_DECLARED = {
+    "megatron_deepspeed": _Declared("megatron_deepspeed", 2022.5),
+    "gpt_neox": _Declared("megatron_deepspeed", 2022.5, "with Megatron-DeepSpeed's kernels"),
+    "deepspeed": _Declared("deepspeed", 2025.0),
+    "torchtitan": _Declared("torchtitan", 2025.0),
+    "nanotron": _Declared("nanotron", 2024.9),
+    "fms": _Declared("torch_compile", 2024.5),
+    "xla": _Declared("jax_xla", 2024.5),
+    "foundry": _Declared("llm_foundry", 2023.5),
+    "internevo": _Declared("internevo", 2024.0),
+    "automodel": _Declared("nemo_automodel", 2025.8),
+    "huggingface": _Declared("huggingface", 2024.5),
+    "lightning": _Declared("huggingface", 2024.5, "modules as in Hugging Face's"),
+    "colossalai": _Declared("huggingface", 2023.5, "Colossal-AI with Hugging Face's modules"),
+    "torchtune": _Declared("torch_fsdp2", 2024.9),
+    "fsdp2": _Declared("torch_fsdp2", 2025.0),
+    "fsdp1": _Declared("torch_eager", 2023.5),
+    "ddp": _Declared("torch_eager", 2023.5),
+    "pytorch": _Declared("torch_eager", 2023.5),
+}
+_MEGATRON_OF = 2025.0
+_COMPILING = ("torchtitan", "torch_compile", "torch_eager", "torch_fsdp2", "huggingface")
+
+
+def project_of(said: Said) -> str | None:
+    """The project that a row's label names; tuned submissions are a kind of their own."""
+    project = said.label.get("project")
+    return "mlperf" if project == "nemo" and "mlperf_round" in said.label else project
+
+
+def is_declared(said: Said) -> bool:
+    """Whether a row's label names software that is declared."""
+    return "project" in said.label
 
 
 def framework_of(
-    row: Row, gpu: Gpu, precision: str, frameworks: Mapping[str, Framework]
+    row: Row,
+    said: Said,
+    era: Era,
+    gpu: Gpu,
+    precision: str,
+    frameworks: Mapping[str, Framework],
 ) -> tuple[Framework, tuple[str, ...]]:
     """The declared framework of a row, with its documented switches, and what was assumed.
 
-    The switches: FlashAttention in Megatron-LM from 2024 and in NeMo from 2023.07; gradient
-    accumulation fused into GEMMs from 2022; pipeline messages split over tensor-parallel ranks
-    from 2021.04; Transformer Engine's cross entropy where NVIDIA's recipes set it (2025 and
-    later) or the row says so; Megatron's fp32 main gradients only in BF16
-    (``accumulate-allreduce-grads-in-fp32``); cuDNN's attention under XLA; Triton's first
-    FlashAttention in llm-foundry, its default until 2024; CUDA graphs where the row says so.
+    What the row says outranks what its software's year would have. Software that is not declared
+    is PyTorch's own modules, eagerly, of which no overlap is believed that is not stated.
 
     Raises:
         CannotReplayError: when a declaration this needs is not there.
     """
-    label = row.framework.lower()
-    notes = row.notes.lower()
-    name, assumed = _declared_name(row, label, notes, gpu)
+    name, assumed = _declared(row, said, era)
     if name not in frameworks:
         raise CannotReplayError(f"framework {name} is not declared in conf/framework")
     framework = frameworks[name]
-    year, published = year_of(row, gpu), published_year(row)
     changes: dict[str, object] = {}
-    megatron = name.startswith("megatron")
-    if name == "megatron_2021" and year < _SCATTER_GATHER_IN_MEGATRON:
+    if name.startswith("megatron"):
+        changes |= _megatron(name, said, era, precision)
+        changes |= _nemo(said, era, gpu)
+    if name == "torchtitan":
+        changes |= _torchtitan(row, said, era)
+    if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
+        changes["attention"] = "flash2"
+    if not is_declared(said):
+        changes |= {"overlap_p2p": False, "overlap_tp_gradients": False}
+    changes |= _stated(said, era, framework, assumed)
+    changes |= _graphs(row, said, era)
+    return dataclasses.replace(framework, **changes), tuple(assumed)  # type: ignore[arg-type]
+
+
+def dated(said: Said, era: Era) -> Era:
+    """The era of a row for what its software came with: where the row does not say, that of the
+    declaration it is read as."""
+    if era.year is not None or not is_declared(said):
+        return era
+    declared = _DECLARED.get(said.label["project"])
+    return Era(declared.year if declared else _MEGATRON_OF, "its framework's declaration")
+
+
+def recomputes_modules(framework: Framework, era: Era) -> bool:
+    """Whether software that saves memory picks modules to recompute rather than whole layers,
+    as Megatron-Core does since ``recompute-modules`` (core 0.12, spring 2025)."""
+    return framework.name == "megatron_core" and not era.before(_MODULES_IN_MEGATRON)
+
+
+def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
+    project = project_of(said)
+    if project is None:
+        label = f"{row.framework!r} is" if row.framework else "software is"
+        words = f"{label} not declared: eager PyTorch, and no overlap that is not stated"
+        return "torch_eager", [words]
+    if project not in MEGATRONS:
+        declared = _DECLARED[project]
+        if project == "deepspeed" and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
+            declared = _DECLARED["gpt_neox"]
+        return declared.name, [declared.assumed] if declared.assumed else []
+    if said.says("attention", "unfused") or era.before(_flash_since(project)):
+        return "megatron_2021", []
+    return "megatron_core", []
+
+
+def _flash_since(project: str) -> float:
+    if project in _TUNED:
+        return _FLASH_IN_TUNED
+    return _FLASH_IN_NEMO if project == "nemo" else _FLASH_IN_MEGATRON
+
+
+def _megatron(name: str, said: Said, era: Era, precision: str) -> dict[str, object]:
+    """Switches of Megatron-LM and what is built on it, by year."""
+    project = project_of(said)
+    changes: dict[str, object] = {}
+    if name == "megatron_2021" and era.before(_SCATTER_GATHER_IN_MEGATRON):
         changes["scatter_gather_p2p"] = False
-    if name == "megatron_2021" and year < _FUSED_WGRAD_IN_MEGATRON:
-        changes["fused_wgrad"] = False
-        changes["overlap_tp_gradients"] = False
-    if name == "megatron_2021" and _is_nemo_launcher(label):
+    if name == "megatron_2021" and era.before(_FUSED_WGRAD_IN_MEGATRON):
+        changes |= {"fused_wgrad": False, "overlap_tp_gradients": False}
+    if name == "megatron_2021" and project == "nemo":
         # NeMo overlapped interleaved messages (overlap_p2p_comm) before it had FlashAttention.
         changes["overlap_p2p"] = True
-    if megatron and published is not None and published < _PLACEHOLDERS_IN_MEGATRON:
+    if era.before(_PLACEHOLDERS_IN_MEGATRON):
         changes["wgrad_placeholders"] = False
-    if megatron and published is not None and published < _LOSS_IN_PLACE_OF_COPY:
+    if era.before(_LOSS_IN_PLACE_OF_COPY):
         changes["cross_entropy"] = "copies"
-    if "all comm/compute overlap disabled" in notes:
-        changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
-    merged = published is None or published >= _ASYNC_IN_MEGATRON_DEEPSPEED
-    if name == "megatron_deepspeed" and merged:
+    if name == "megatron_deepspeed" and not era.before(_ASYNC_IN_MEGATRON_DEEPSPEED):
         changes["overlap_tp_gradients"] = True
-    fast = _CUDNN_ATTENTION_IN_MLPERF if "mlperf" in label else _CUDNN_ATTENTION
-    if name == "megatron_core" and published is not None and published < fast:
+    fast = _CUDNN_ATTENTION_IN_MLPERF if project == "mlperf" else _CUDNN_ATTENTION
+    if name == "megatron_core" and era.before(fast):
         changes["attention"] = "flash2"
-    if megatron and precision == "fp16":
+    if precision == "fp16":
         changes["accumulate_grads_fp32"] = False
-    if "nemo" in label and published is not None:
-        changes |= _nemo(label, published, gpu)
-    if "fp32 gradient accumulation" in notes:
-        changes["accumulate_grads_fp32"] = True
-    if "fp16 gradient accumulation" in notes:
-        changes["accumulate_grads_fp32"] = False
-    if "fused ce loss" in notes or any(word in label for word in _FUSED_LOSS):
-        changes["cross_entropy"] = "in_place"
-    if name == "torchtitan":
-        changes |= _torchtitan(row, notes)
-    if any(word in label for word in _XLA):
-        # Transformer Engine's norms and cuDNN's attention.
-        changes |= {"attention": "flash", "fused_norm": True}
-    if "foundry" in label:
-        changes["attention"] = "flash1"
-        # Composer's mixed precision DEFAULT reduces in fp32, PURE in 16 bits.
-        changes["accumulate_grads_fp32"] = "mp mode default" in notes
-        # Its MPT models take their loss from the flash-attn package unless told otherwise
-        # (loss_fn: fused_crossentropy): it reads 16-bit logits, writes a gradient beside them.
-        changes["cross_entropy"] = "compiled"
-        # Its attention kernels take sequences first, as the projections have them.
-        changes["packs_heads"] = False
-    if "(ci)" in label and re.search(r"\bmla\b", notes):
-        # Megatron-LM's tests run deterministically, where fused latent attention fails.
-        changes["attention"] = "unfused"
-    if is_bridge(row):
+    if project == "bridge":
         # Its performance recipes fuse the router and reduce gradients in 16 bits.
         changes |= {"fused_router": True, "accumulate_grads_fp32": False}
-        changes["expandable_segments"] = True
-    if given(row.num_experts, 1) > 1:
-        preset = moe_preset(row)
-        changes |= {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}
-    elif "cuda graphs" in notes:
-        changes["cuda_graphs"] = True
-    return dataclasses.replace(framework, **changes), assumed  # type: ignore[arg-type]
+    late = project == "nemo" and era.year is not None and not era.before(_FUSED_LOSS_IN_NEMO)
+    if project == "bridge" or late:
+        changes["cross_entropy"] = "in_place"
+    if said.label.get("test") == "ci" and said.says("latent_attention"):
+        # Megatron-LM's tests run deterministically, where fused latent attention fails.
+        changes["attention"] = "unfused"
+    return changes
 
 
-def _nemo(label: str, published: float, gpu: Gpu) -> dict[str, object]:
+def _nemo(said: Said, era: Era, gpu: Gpu) -> dict[str, object]:
     """What NVIDIA's performance recipes for NeMo set: gradients kept and reduced in bf16
     (``grad_sync_dtype``, ``grad_reduce_in_fp32``; in MLPerf from its first round), bf16 weights
     counted as half of the master copy (Apex's distributed optimizer as NeMo sets it up, then the
     precision-aware one), and PyTorch's expandable segments except on B200."""
+    project = project_of(said)
+    if project not in ("nemo", "mlperf", "bridge") or era.year is None:
+        return {}
     changes: dict[str, object] = {}
-    if published >= _16BIT_GRADIENTS_IN_NEMO or "mlperf" in label:
+    if project == "mlperf" or not era.before(_16BIT_GRADIENTS_IN_NEMO):
         changes["accumulate_grads_fp32"] = False
-    if published >= _REMAINDERS_IN_NEMO:
+    if not era.before(_REMAINDERS_IN_NEMO):
         changes["master_remainders"] = True
-    if published >= _EXPANDABLE_IN_NEMO and gpu.name != "b200":
+    if project == "bridge" or (not era.before(_EXPANDABLE_IN_NEMO) and gpu.name != "b200"):
         changes["expandable_segments"] = True
     return changes
 
 
-def _torchtitan(row: Row, notes: str) -> dict[str, object]:
+def _torchtitan(row: Row, said: Said, era: Era) -> dict[str, object]:
     """TorchTitan's switches: its loss is compiled from 2025 on; its blocks where asked for, which
     its first report (mid 2024) did not."""
     changes: dict[str, object] = {}
-    if re.search(r"\b2024\b", notes):
+    if era.before(_COMPILED_LOSS_IN_TORCHTITAN):
         changes["cross_entropy"] = "eager"
-    if "; eager" in notes or "mid-2024" in notes:
-        changes |= {"fusion": "eager", "fused_norm": False}
+    if said.says("compile", "mid-2024"):
+        changes |= {"fusion": "eager", "fused_norm": False, "cross_entropy": "eager"}
     if given(row.pp, 1) > 1:
         # FSDP2 adds up unreduced gradients in the type it reduces them in.
         changes["accumulate_grads_fp32"] = True
     return changes
 
 
-def recomputes_modules(framework: Framework, year: float) -> bool:
-    """Whether software that saves memory picks modules to recompute rather than whole layers,
-    as Megatron-Core does since ``recompute-modules`` (core 0.12, spring 2025)."""
-    return framework.name == "megatron_core" and year >= _MODULES_IN_MEGATRON
+def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> dict[str, object]:
+    """What a row states of its software, whatever its year."""
+    changes: dict[str, object] = {}
+    attention = said.get("attention")
+    if attention == "fused":
+        kernel = framework.attention
+        if kernel == "unfused":
+            kernel = "flash1" if era.before(_FLASH2) else "flash2"
+        changes["attention"] = kernel
+    elif attention:
+        changes["attention"] = attention
+    if norm := said.get("norm"):
+        changes["fused_norm"] = norm == "fused"
+    if framework.name in _COMPILING and said.says("compile", "yes"):
+        changes |= {"fusion": "compiled", "fused_norm": False}
+    if framework.name in _COMPILING and said.says("compile", "no"):
+        changes |= {"fusion": "eager", "fused_norm": said.says("norm", "fused")}
+    if fusion := said.get("wgrad_fusion"):
+        changes["fused_wgrad"] = fusion == "yes"
+    if gradients := said.get("gradients"):
+        changes["accumulate_grads_fp32"] = gradients == "fp32"
+    if said.says("loss", "fused"):
+        changes["cross_entropy"] = "in_place"
+    if said.says("overlap", "none"):
+        changes |= {"overlap_tp_gradients": False, "overlap_p2p": False}
+    if overlap := said.get("p2p_overlap"):
+        changes["overlap_p2p"] = overlap == "yes"
+    if said.says("deterministic"):
+        # Megatron-LM's --deterministic-mode refuses the fused loss; kernels without atomics have
+        # no measurements that we know of.
+        assumed.append("deterministic kernels priced as the usual ones, without the fused loss")
+        if framework.name.startswith("megatron"):
+            changes["cross_entropy"] = "fp32"
+    if said.says("optimizer"):
+        assumed.append(f"{said.facts['optimizer']} priced as Adam")
+    return changes
 
 
-def _declared_name(row: Row, label: str, notes: str, gpu: Gpu) -> tuple[str, tuple[str, ...]]:
-    if "megatron-deepspeed" in label:
-        return "megatron_deepspeed", ()
-    if "deepspeed" in label:
-        return "megatron_deepspeed", ("DeepSpeed's kernels as in Megatron-DeepSpeed",)
-    if any(word in label for word in _XLA):
-        return "torch_compile", ("XLA's fusions priced as those of torch.compile",)
-    if any(word in label for word in _COMPILED):
-        return "torchtitan" if "torchtitan" in label else "torch_compile", ()
-    if any(word in label for word in _MEGATRON_LIKE):
-        year = year_of(row, gpu)
-        flash = _FLASH_IN_NEMO if _is_nemo_launcher(label) else _FLASH_IN_MEGATRON
-        if any(word in label for word in _TUNED):
-            flash = _FLASH_IN_TUNED
-        assumed: tuple[str, ...] = ()
-        if published_year(row) is None and "no flash attention" not in notes:
-            assumed = (f"software of {year:.0f}, by the GPU's generation",)
-        if "no flash attention" in notes or year < flash:
-            return "megatron_2021", assumed
-        return "megatron_core", assumed
-    if "nanotron" in label:
-        return "nanotron", ()
-    if any(word in label for word in _EAGER):
-        return "torch_eager", ()
-    if "eager" in label:
-        return "torch_eager", ()
-    return "megatron_core", ("framework not known: kernels as in Megatron-Core",)
-
-
-def _is_nemo_launcher(label: str) -> bool:
-    return "nemo" in label and "mlperf" not in label
+def _graphs(row: Row, said: Said, era: Era) -> dict[str, object]:
+    if given(row.num_experts, 1) > 1:
+        preset = moe_preset(row, said, era)
+        return {"cuda_graphs": preset.graphs, "fused_experts": preset.fused_experts}
+    if said.says("graphs"):
+        return {"cuda_graphs": not said.says("graphs", "no")}
+    return {}

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.clusters import cluster_of
-from trainscout.simulators.laboratory.published.era import year_of
-from trainscout.simulators.laboratory.published.frameworks import framework_of, recomputes_modules
+from trainscout.simulators.laboratory.published.era import Era, era_of
+from trainscout.simulators.laboratory.published.frameworks import (
+    dated,
+    framework_of,
+    recomputes_modules,
+)
 from trainscout.simulators.laboratory.published.gpus import gpu_of
 from trainscout.simulators.laboratory.published.models import model_of
 from trainscout.simulators.laboratory.published.outcome import (
@@ -23,6 +27,7 @@ from trainscout.simulators.laboratory.published.recipes import (
     recipe_of,
 )
 from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -52,15 +57,20 @@ def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
 def _replayable(row: Row, declared: Declarations) -> Replayable:
     if row.fault:
         raise CannotReplayError(row.fault)
+    said = said_by(row)
+    era = era_of(row, said)
+    if said.says("power"):
+        raise CannotReplayError("a lowered power limit is not modelled")
     gpu, about_gpu = gpu_of(row.gpu, declared.gpus)
-    model, about_model = model_of(row)
+    model, about_model = model_of(row, said)
     degrees, about_degrees = degrees_of(row)
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
-    precision, about_precision = precision_of(row, default)
-    cluster, about_cluster = cluster_of(row, gpu, degrees.num_gpus)
-    framework, about_framework = framework_of(row, gpu, precision, declared.frameworks)
+    precision, about_precision = precision_of(row, said, default)
+    cluster, about_cluster = cluster_of(row, said, dated(said, era), gpu, degrees.num_gpus)
+    framework, about_framework = framework_of(row, said, era, gpu, precision, declared.frameworks)
     batch = batch_of(row)
-    recipe, framework, about_recipe = recipe_of(row, degrees, model, framework, batch)
+    about_framework += (_software(framework, era),)
+    recipe, framework, about_recipe = recipe_of(row, said, era, degrees, model, framework, batch)
     job = Job(
         model=model,
         gpu=gpu,
@@ -85,5 +95,11 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         + about_recipe
         + inferred,
         deepest_sharding=deepest_sharding(row, degrees, framework),
-        recompute_open=not row.recompute and not recomputes_modules(framework, year_of(row, gpu)),
+        recompute_open=not row.recompute and not recomputes_modules(framework, era),
     )
+
+
+def _software(framework: Framework, era: Era) -> str:
+    """Which declaration of ``conf/framework`` the row's software was read as, and of when."""
+    year = "of today" if era.year is None else f"of {era.year:.1f}"
+    return f"software: {framework.name}, {year} (year: {era.why})"

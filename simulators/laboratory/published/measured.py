@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.predictor.answer.flops import (
     attention_core_flops,
     layer_flops,
@@ -128,9 +129,10 @@ def measured_memory(row: Row) -> tuple[str, float] | None:
 def memory_kind(row: Row) -> str:
     if row.memory_kind in MEMORY_KINDS:
         return row.memory_kind
-    if "nvidia-smi" in row.notes.lower():
+    said = said_by(row)
+    if said.says("memory_of", "device"):
         return "device"
-    return "reserved" if "torchtitan" in row.framework.lower() else "allocated"
+    return "reserved" if said.says("project", "torchtitan") else "allocated"
 
 
 def printed_by_last_stage(row: Row) -> bool:
@@ -138,7 +140,8 @@ def printed_by_last_stage(row: Row) -> bool:
 
     Megatron-LM logs to TensorBoard, where its CI takes golden values from, on the last rank.
     """
-    return bool(re.search(r"megatron.*\bCI\b", row.framework, re.IGNORECASE))
+    label = said_by(row).label
+    return label.get("project") == "megatron" and label.get("test") == "ci"
 
 
 def predicted_memory_bytes(kind: str, prediction: Prediction, *, last_stage: bool = False) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from trainscout.simulators.laboratory.published.era import era_of
 from trainscout.simulators.laboratory.published.families import (
     Family,
     family_of,
@@ -13,6 +14,7 @@ from trainscout.simulators.laboratory.published.families import (
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
+from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 
 _DEFAULT_VOCABULARY = 51200
@@ -21,14 +23,14 @@ _DEFAULT_VOCABULARY = 51200
 _REAL_ROUTING = 1.2
 
 
-def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
+def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
     """The model of a row and what was assumed about it.
 
     Raises:
         CannotReplayError: for an architecture that is not a decoder-only transformer, or a
             shape that was not published.
     """
-    if reason := other_architecture(row.model):
+    if reason := other_architecture(row.model) or _other_training(said):
         raise CannotReplayError(reason)
     assumed: list[str] = []
     layers = _required("num_layers", row.num_layers)
@@ -45,7 +47,7 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
     if vocabulary is None:
         vocabulary = _DEFAULT_VOCABULARY
         assumed.append(f"vocabulary not published: {vocabulary}")
-    moe = _moe(row, family, assumed)
+    moe = _moe(row, said, family, assumed)
     ffn = row.ffn_hidden
     if ffn is None:
         if moe is not None and not moe.num_dense_layers:
@@ -53,9 +55,13 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         else:
             ffn = 4 * hidden
             assumed.append(f"MLP width not published: {ffn}")
-    if "parallel transformer block" in row.notes:
+    if said.says("parallel_block"):
         assumed.append("the parallel transformer block is replayed as a sequential one")
-    mla = _mla(row, family)
+    if said.says("sliding"):
+        assumed.append("sliding-window attention is replayed as full attention")
+    if said.says("tuning"):
+        assumed.append(f"{said.facts['tuning']} is replayed as pre-training on full sequences")
+    mla = _mla(said, family)
     tied = family.tied_embeddings
     if moe is None and mla is None:
         width = given(row.num_query_groups, heads) * (family.head_dim or hidden // heads)
@@ -81,7 +87,7 @@ def model_of(row: Row) -> tuple[Model, tuple[str, ...]]:
         qk_norm=family.qk_norm,
         dropout=family.dropout,
         tied_embeddings=tied,
-        num_mtp_layers=_mtp_layers(row, assumed),
+        num_mtp_layers=_mtp_layers(said, assumed),
         moe=moe,
         mla=mla,
     )
@@ -112,7 +118,18 @@ def _required(column: str, value: int | None) -> int:
     return value
 
 
-def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
+def _other_training(said: Said) -> str | None:
+    """Why what was trained, or how, is none that a job can describe; None when it may be one."""
+    if said.says("adapters"):
+        return "training adapters beside frozen weights is not modelled"
+    if said.says("reinforcement"):
+        return f"{said.facts['reinforcement']} is not modelled: it generates besides training"
+    if said.says("not_causal"):
+        return f"{said.facts['not_causal']}: not a decoder-only transformer"
+    return None
+
+
+def _moe(row: Row, said: Said, family: Family, assumed: list[str]) -> Moe | None:
     if given(row.num_experts, 0) <= 1:
         if given(row.ep, 1) > 1:
             raise CannotReplayError(f"ep={row.ep} of a model without experts (num_experts)")
@@ -123,9 +140,12 @@ def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
         width = _required("moe_ffn_hidden", row.ffn_hidden)
         assumed.append(f"expert width not published: {width}, that of the dense MLP")
     shared = family.shared_experts * width
-    if match := re.search(r"shared expert (?:ffn )?(\d+)", row.notes):
-        shared = int(match[1])
-    preset = moe_preset(row)
+    if said.says("shared_experts"):
+        number, each = (int(word) for word in re.findall(r"\d+", said.facts["shared_experts"]))
+        shared = number * each
+    elif said.says("shared_width"):
+        shared = int(said.facts["shared_width"])
+    preset = moe_preset(row, said, era_of(row, said))
     assumed += preset.assumed
     dense, period = given(row.num_dense_layers, 0), 1
     if family.interleaved_experts and dense:
@@ -139,46 +159,47 @@ def _moe(row: Row, family: Family, assumed: list[str]) -> Moe | None:
         num_dense_layers=dense,
         layer_period=period,
         dispatcher="deepep" if preset.deepep else "alltoall",
-        capacity_factor=_capacity_factor(row, assumed),
-        load_imbalance=_load_imbalance(row, assumed),
+        capacity_factor=_capacity_factor(said, assumed),
+        load_imbalance=_load_imbalance(said, assumed),
     )
 
 
-def _mtp_layers(row: Row, assumed: list[str]) -> int:
-    """Multi-token-prediction modules, where the row's notes tell of them."""
-    notes = row.notes.lower()
-    if "mtp layer disabled" in notes or "mtp" not in notes:
-        return 0
-    if "mtp layer probably counted" in notes:
+def _mtp_layers(said: Said, assumed: list[str]) -> int:
+    """Multi-token-prediction modules, where the row tells of them."""
+    stated = said.get("mtp")
+    if stated == "counted":
         assumed.append("one multi-token-prediction module, by the FLOPs per token")
-        return 1
-    if "mtp on" in notes or "1 mtp layer" in notes:
-        return 1
-    assumed.append("multi-token prediction not published: none")
-    return 0
+    if stated == "unsaid":
+        assumed.append("multi-token prediction not published: none")
+    return int(stated in ("on", "counted"))
 
 
-def _capacity_factor(row: Row, assumed: list[str]) -> float | None:
-    notes = row.notes.lower()
-    if match := re.search(r"capacity factor (\d+(?:\.\d+)?)", notes):
-        return float(match[1])
-    if "token-drop" in notes or "token drop" in notes:
+def _capacity_factor(said: Said, assumed: list[str]) -> float | None:
+    if said.says("capacity"):
+        return float(said.facts["capacity"])
+    if said.says("tokens", "dropped"):
         assumed.append("capacity factor not published: 1")
         return 1.0
     return None
 
 
-def _load_imbalance(row: Row, assumed: list[str]) -> float:
+def _load_imbalance(said: Said, assumed: list[str]) -> float:
     """How much more than the mean the busiest GPU has to do."""
-    notes = row.notes.lower()
-    if "real router" not in notes and "real aux-loss router" not in notes:
+    if not said.says("router", "real"):
         return 1.0
     assumed.append(f"busiest experts loaded {_REAL_ROUTING:g} times the mean")
     return _REAL_ROUTING
 
 
-def _mla(row: Row, family: Family) -> Mla | None:
-    ranks = re.search(r"q_lora (\d+),? kv_lora (\d+)", row.notes)
-    if ranks is None or family.mla is None:
-        return family.mla
-    return dataclasses.replace(family.mla, q_lora_rank=int(ranks[1]), kv_lora_rank=int(ranks[2]))
+def _mla(said: Said, family: Family) -> Mla | None:
+    if family.mla is None:
+        return None
+    ranks = family.mla
+    if said.says("latent"):
+        query, kv = (int(word) for word in re.findall(r"\d+", said.facts["latent"]))
+        ranks = dataclasses.replace(ranks, q_lora_rank=query, kv_lora_rank=kv)
+    if said.says("latent_kv"):
+        ranks = dataclasses.replace(ranks, kv_lora_rank=int(said.facts["latent_kv"]))
+    if said.says("latent_q", "no"):
+        ranks = dataclasses.replace(ranks, q_lora_rank=None)
+    return ranks

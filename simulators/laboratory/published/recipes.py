@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 
+from trainscout.simulators.laboratory.published.era import Era
+from trainscout.simulators.laboratory.published.frameworks import MEGATRONS, is_declared
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
+from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -20,11 +22,11 @@ _PRECISIONS = (
     ("fp8", "fp8"),
     ("int8", None),
 )
-# Recipes that take a tensor's scale from the tensor itself, by the name publishers give them.
-_CURRENT_SCALING = ("fp8-cs", "fp8_cs", "tensorwise", "torchtitan")
 _PLAIN = ("bf16", "fp16", "fp32", "tf32")
-# Megatron's switch and its absence, as words.
-_SHARDING_SWITCH = {"true": 1, "false": 0, "none": 0}
+# NeMo's recipes shard the optimizer and overlap what that takes from its second version on, as
+# Megatron-Bridge's and InternEvo's do; the first two set sequence parallelism wherever they set
+# tensor parallelism.
+_RECIPES_SHARD = 2024.7
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Degrees:
     dp: int
 
 
-def precision_of(row: Row, default: str) -> tuple[str, tuple[str, ...]]:
+def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ...]]:
     """The arithmetic of a row's matrix multiplications, and what was assumed.
 
     Raises:
@@ -51,10 +53,11 @@ def precision_of(row: Row, default: str) -> tuple[str, tuple[str, ...]]:
         if label.startswith(prefix):
             if precision is None:
                 raise CannotReplayError(f"{row.dtype} arithmetic is not modelled")
-            notes = f"{row.notes} {row.framework}".lower()
-            if "rowwise" in notes:
+            if said.says("scales", "rows"):
                 raise CannotReplayError("8-bit operands scaled by rows are not modelled")
-            if precision == "fp8" and any(word in notes for word in _CURRENT_SCALING):
+            # TorchTitan takes a tensor's scale from the tensor itself.
+            current = said.says("scales", "tensors") or said.says("project", "torchtitan")
+            if precision == "fp8" and current:
                 return "fp8_current", ()
             return precision, ()
     if label not in _PLAIN:
@@ -108,40 +111,52 @@ def batch_of(row: Row) -> int:
 
 
 def recipe_of(
-    row: Row, degrees: Degrees, model: Model, framework: Framework, batch: int
+    row: Row,
+    said: Said,
+    era: Era,
+    degrees: Degrees,
+    model: Model,
+    framework: Framework,
+    batch: int,
 ) -> tuple[Recipe, Framework, tuple[str, ...]]:
-    """The recipe of a row, the framework with the layer split it needs, and what was assumed."""
+    """The recipe of a row, the framework with the layer split it needs, and what was assumed.
+
+    Raises:
+        CannotReplayError: for what no recipe can say.
+    """
     assumed: list[str] = []
-    zero = _zero_stage(row, degrees, assumed)
-    vpp = _virtual_stages(row, degrees, model, batch, assumed)
-    sequence_parallel = _sequence_parallel(row, degrees, model, assumed)
-    overlap = row.grad_overlap == 1
-    if row.grad_overlap is None:
-        # Under a pipeline its shards are replayed as an optimizer's; it overlaps all the same.
-        overlap = zero >= 2 or row.dist_optimizer.lower().startswith(("fsdp", "hsdp"))
-        words = "overlapped" if overlap else "not overlapped"
-        if degrees.dp > 1:
-            assumed.append(f"data-parallel communication not published: {words}")
-    tp_overlap = row.tp_overlap == 1 and degrees.tp > 1
+    _refuse_unknown_techniques(said)
+    zero = _zero_stage(row, said, era, degrees, assumed)
+    vpp = _virtual_stages(row, said, degrees, model, batch, assumed)
+    sequence_parallel = _sequence_parallel(row, said, era, degrees, model, assumed)
+    overlap = _overlaps_gradients(row, said, era, zero, degrees, assumed)
+    tp_overlap = (
+        row.tp_overlap == 1 if row.tp_overlap is not None else said.says("tp_overlap", "yes")
+    )
+    tp_overlap = tp_overlap and degrees.tp > 1
     if tp_overlap and not sequence_parallel:
         tp_overlap = False
         assumed.append("TP overlap without sequence parallelism replayed without overlap")
-    recompute, recompute_layers = _recompute(row, degrees, vpp, model, framework, assumed)
-    modules = _recompute_modules(row, framework) if recompute == "selective" else None
-    if "activation offload" in row.notes.lower():
+    recompute, recompute_layers = _recompute(row, said, degrees, vpp, model, framework, assumed)
+    modules = _recompute_modules(said, framework) if recompute == "selective" else None
+    if said.says("offload", "activations"):
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
+    if degrees.cp > 1 and said.says("context", "all-gather", "hierarchical"):
+        assumed.append(f"context parallelism by {said.facts['context']} replayed as a ring")
     etp = row.etp if model.moe is not None and row.etp != degrees.tp else None
     if model.moe is not None and row.ep is None:
         assumed.append("expert parallelism not published: 1")
+    if model.moe is not None and said.says("grouped_gemm", "no"):
+        assumed.append("experts' products of their own replayed as grouped ones")
     recipe = Recipe(
         tp=degrees.tp,
         pp=degrees.pp,
         cp=degrees.cp,
-        cp_comm_type="a2a" if "cp uses all-to-all" in row.notes.lower() else "p2p",
+        cp_comm_type="a2a" if said.says("context", "a2a") else "p2p",
         ep=given(row.ep, 1) if model.moe is not None else 1,
         etp=etp,
         vpp=vpp,
-        micro_batch=_micro_batch(row, degrees, framework, batch, zero, assumed),
+        micro_batch=_micro_batch(row, said, degrees, framework, batch, zero, assumed),
         recompute=recompute,
         recompute_layers=recompute_layers,
         recompute_modules=modules,
@@ -152,27 +167,74 @@ def recipe_of(
         tp_comm_overlap=tp_overlap,
         overlap_moe_expert_parallel_comm=model.moe is not None
         and given(row.ep, 1) > 1
-        and moe_preset(row).overlapped,
+        and moe_preset(row, said, era).overlapped,
+        schedule="gpipe" if said.says("schedule", "gpipe") and degrees.pp > 1 else "1f1b",
     )
-    return *_split(row, recipe, model, framework, assumed), tuple(assumed)
+    return *_split(row, said, recipe, model, framework, assumed), tuple(assumed)
 
 
-def _zero_stage(row: Row, degrees: Degrees, assumed: list[str]) -> int:
+_OTHER_SCHEDULES = ("zero bubble", "DualPipe", "breadth-first", "another")
+
+
+def _refuse_unknown_techniques(said: Said) -> None:
+    """Refuse what a row says it did and no recipe can do.
+
+    Raises:
+        CannotReplayError: naming it.
+    """
+    if said.says("schedule", *_OTHER_SCHEDULES):
+        raise CannotReplayError(f"{said.facts['schedule']} pipeline schedules are not modelled")
+    if said.says("offload", "optimizer"):
+        raise CannotReplayError("an optimizer on the CPU is not modelled")
+    if said.says("tensor_grid"):
+        raise CannotReplayError("tensor parallelism over a grid of GPUs is not modelled")
+
+
+def _recipes_shard(said: Said, era: Era) -> bool:
+    """Whether the software's own recipes shard the optimizer, and overlap what that takes."""
+    project = said.label.get("project")
+    late = project == "nemo" and not era.before(_RECIPES_SHARD)
+    return late or project in ("bridge", "internevo")
+
+
+def _overlaps_gradients(
+    row: Row, said: Said, era: Era, zero: int, degrees: Degrees, assumed: list[str]
+) -> bool:
+    """Whether data-parallel communication runs beside compute."""
+    if row.grad_overlap is not None:
+        return row.grad_overlap == 1
+    if said.says("overlap", "none") or said.says("dp_overlap", "no"):
+        return False
+    if said.says("dp_overlap", "yes"):
+        return True
+    # Under a pipeline FSDP's shards are replayed as an optimizer's; it overlaps all the same.
+    fsdp = is_declared(said) and (zero >= 2 or said.sharding.get("stage", "0")[0] >= "2")
+    overlap = fsdp or _recipes_shard(said, era)
+    if degrees.dp > 1:
+        words = "overlapped" if overlap else "not overlapped"
+        assumed.append(f"data-parallel communication not published: {words}")
+    return overlap
+
+
+def _zero_stage(row: Row, said: Said, era: Era, degrees: Degrees, assumed: list[str]) -> int:
     label = row.dist_optimizer.lower()
-    if not label:
-        assumed.append("optimizer sharding not published: none")
-        return 0
-    if label in _SHARDING_SWITCH:
-        return _SHARDING_SWITCH[label]
-    if match := re.search(r"^([0-3])(?:\.0)?$|zero-?([0-3])", label):
-        stage = int(match[1] or match[2])
-    elif label.startswith(("fsdp", "hsdp")):
-        stage = 3
-        group = re.fullmatch(r"fsdp(\d{2,})", label)
-        if label == "hsdp" or (group and int(group[1]) != degrees.dp):
-            assumed.append(f"{label}: shards replayed over all {degrees.dp} data-parallel ranks")
-    else:
+    told = said.sharding.get("stage")
+    if label and told is None:
         raise CannotReplayError(f"dist_optimizer={row.dist_optimizer} is not a known label")
+    if told is None:
+        told = said.facts.get("sharding")
+    if told is None:
+        stage = int(_recipes_shard(said, era))
+        words = "the optimizer's states, as in the software's recipes" if stage else "none"
+        assumed.append(f"optimizer sharding not published: {words}")
+        return stage
+    stage = int(told[0])
+    group = said.sharding.get("shard_group", said.facts.get("shard_group"))
+    partial = told == "3h" or (group is not None and int(group) < degrees.dp)
+    if stage and partial and degrees.dp > 1:
+        among = f" among {group}" if group else ""
+        words = f"{label or 'optimizer sharding'}: shards{among} replayed over all {degrees.dp}"
+        assumed.append(f"{words} data-parallel ranks")
     if stage >= 2 and degrees.pp > 1:
         assumed.append(f"{label} under pipeline parallelism replayed as a sharded optimizer")
         return 1
@@ -187,21 +249,27 @@ def deepest_sharding(row: Row, degrees: Degrees, framework: Framework) -> int | 
 
 
 def _virtual_stages(
-    row: Row, degrees: Degrees, model: Model, batch: int, assumed: list[str]
+    row: Row, said: Said, degrees: Degrees, model: Model, batch: int, assumed: list[str]
 ) -> int:
     if degrees.pp == 1:
         return 1
     if row.vpp is not None:
         return row.vpp
+    stated = said.facts.get("stages", "")
+    if stated.isdigit():
+        return int(stated)
     per_stage = model.num_layers // degrees.pp
-    text = f"{row.framework} {row.notes}".lower()
-    if "interleaved" in text and "non-interleaved" not in text and per_stage > 1:
+    if said.says("schedule", "interleaved") and per_stage > 1:
         chunks = per_stage // 2 if per_stage % 2 == 0 else per_stage
         assumed.append(f"virtual stages not published: {chunks}")
         return chunks
     rounds = batch % (degrees.dp * given(row.micro_batch, 1) * degrees.pp) == 0
-    unsaid = re.search(r"vpp\b[^;]*not published", text)
-    if unsaid and rounds and degrees.pp > 2 and model.num_layers % degrees.pp == 0:
+    if (
+        said.says("stages", "unsaid")
+        and rounds
+        and degrees.pp > 2
+        and model.num_layers % degrees.pp == 0
+    ):
         # Megatron's tuned runs interleave as deeply as their layers allow.
         assumed.append(f"virtual stages not published: {per_stage}, a layer each")
         return per_stage
@@ -209,7 +277,9 @@ def _virtual_stages(
     return 1
 
 
-def _sequence_parallel(row: Row, degrees: Degrees, model: Model, assumed: list[str]) -> bool:
+def _sequence_parallel(
+    row: Row, said: Said, era: Era, degrees: Degrees, model: Model, assumed: list[str]
+) -> bool:
     if degrees.tp == 1:
         return False
     if row.sp is not None:
@@ -217,13 +287,20 @@ def _sequence_parallel(row: Row, degrees: Degrees, model: Model, assumed: list[s
             assumed.append("sequence parallelism on, as Megatron-LM demands of MoE with TP")
             return True
         return bool(row.sp)
-    on = model.moe is not None or row.tp_overlap == 1
+    recipes = _recipes_shard(said, era) and said.label["project"] in MEGATRONS
+    on = model.moe is not None or row.tp_overlap == 1 or recipes
     assumed.append(f"sequence parallelism not published: {'on' if on else 'off'}")
     return on
 
 
 def _micro_batch(
-    row: Row, degrees: Degrees, framework: Framework, batch: int, zero: int, assumed: list[str]
+    row: Row,
+    said: Said,
+    degrees: Degrees,
+    framework: Framework,
+    batch: int,
+    zero: int,
+    assumed: list[str],
 ) -> int:
     if row.micro_batch is not None:
         return row.micro_batch
@@ -231,7 +308,7 @@ def _micro_batch(
     # PyTorch trainers run a GPU's whole share at once unless told otherwise, Megatron's do not.
     whole = zero >= 2 and share > 0 and not framework.name.startswith("megatron")
     micro_batch = share if whole else 1
-    if degrees.pp > 1 and "torchtitan" in row.framework.lower():
+    if degrees.pp > 1 and said.says("project", "torchtitan"):
         # Its pipelines cut a batch into as many micro-batches as there are stages.
         micro_batch = max(1, share // degrees.pp)
     assumed.append(f"micro-batch not published: {micro_batch}")
@@ -240,6 +317,7 @@ def _micro_batch(
 
 def _recompute(
     row: Row,
+    said: Said,
     degrees: Degrees,
     vpp: int,
     model: Model,
@@ -247,51 +325,52 @@ def _recompute(
     assumed: list[str],
 ) -> tuple[str, int | None]:
     """What is recomputed, and how many layers of a chunk; labels mean what the notes say."""
-    label, notes = row.recompute.lower(), row.notes.lower()
+    label = row.recompute.lower()
     chunk = max(1, model.num_layers // (degrees.pp * vpp))
-    if match := re.search(r"block recompute of only (\d+) layers per stage", notes):
-        return "full", max(1, min(chunk, int(match[1]) // vpp))
+    if said.says("recompute_layers"):
+        return "full", max(1, min(chunk, int(said.facts["recompute_layers"]) // vpp))
+    if said.says("recompute_of"):
+        layers = int(said.facts["recompute_of"])
+        return "full", max(1, min(chunk, layers // (degrees.pp * vpp)))
+    stated = said.facts.get("recompute", "unsaid")
+    if stated == "half" and label in ("", "selective"):
+        return "full", max(1, chunk // 2)
+    if not label and said.says("modules"):
+        label = "none" if said.says("modules", "none") else "selective"
+    if not label and stated in ("none", "full", "selective"):
+        label = stated
     if not label:
         mode = "selective" if framework.attention == "unfused" else "none"
-        if "paxml" in row.framework.lower():
+        if said.says("project", "xla") and "pax" in row.framework.lower():
             # Pax's stacked layers keep nothing unless told to (checkpoint_policy SAVE_NOTHING).
             mode = "full"
         assumed.append(f"recomputation not published: {mode}")
         return mode, None
-    if label in ("none", "full"):
-        return label, None
-    if label != "selective":
+    if label not in ("none", "full", "selective"):
         raise CannotReplayError(f"recompute={row.recompute} is not a known label")
-    if "every other layer" in notes:
-        return "full", max(1, chunk // 2)
-    return "selective", None
+    return label, None
 
 
-# MaxText's policy of this name keeps the query, key and value projections of every layer.
-_SAVE_QKV_PROJ = "layernorm+core_attn+attn_out+mlp"
-
-
-def _recompute_modules(row: Row, framework: Framework) -> str | None:
-    """What selective recomputation covered, as the notes say or the framework does it."""
-    notes = row.notes.lower()
-    if match := re.search(r"recompute modules ([a-z_+]+)", notes):
-        return match[1]
-    if "norm+act" in notes:
-        return "layernorm+moe_act"
-    if "save_qkv_proj" in notes:
-        return _SAVE_QKV_PROJ
-    if "per-op" in notes or framework.name.startswith("torch"):
-        return "operations"
-    return None
+def _recompute_modules(said: Said, framework: Framework) -> str | None:
+    """What selective recomputation covered, as the words say or the framework does it."""
+    stated = said.get("modules")
+    if stated and stated != "none":
+        return stated
+    return None if framework.name.startswith("megatron") else "operations"
 
 
 def _split(
-    row: Row, recipe: Recipe, model: Model, framework: Framework, assumed: list[str]
+    row: Row,
+    said: Said,
+    recipe: Recipe,
+    model: Model,
+    framework: Framework,
+    assumed: list[str],
 ) -> tuple[Recipe, Framework]:
     """Split layers that do not divide as the software of the row did, or nearly."""
     chunks = recipe.pp * recipe.vpp
     layers = model.num_layers
-    stated = "counted as pipeline layers" in row.notes.lower()
+    stated = said.says("ends", "layers")
     if recipe.pp == 1 or (layers % chunks == 0 and not stated):
         return recipe, framework
     if (layers + 2) % chunks == 0 and (stated or not framework.balanced_split):

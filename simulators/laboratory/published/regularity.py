@@ -8,7 +8,7 @@ of them that span the line.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,8 +21,8 @@ from trainscout.simulators.laboratory.published.rows import Row
 _REGULAR = 50e-6
 _VARIED = {"num_layers": 4, "global_batch": 3}
 """Columns whose effect on a step is nearly affine, and the runs that make a family tell."""
-_NOT_THE_JOB = ("id", "source", "notes", "params_b", "quality", "inferred_fields", "model")
-_NOT_THE_JOB += ("fault", "extrapolated")
+_WORDS = ("id", "source", "model", "notes", "inferred_fields")
+_NOT_THE_JOB = (*_WORDS, "params_b", "quality", "fault", "extrapolated")
 _JOB = tuple(
     field.name
     for field in fields(Row)
@@ -82,7 +82,7 @@ def _families(rows: Sequence[Row]) -> Iterator[tuple[str, str, float]]:
     """Source, varied column and worst residual of every family whose digits could tell."""
     timed = [row for row in rows if not row.fault and row.measured_iter_s is not None]
     for varied, least in _VARIED.items():
-        families: dict[Hashable, dict[float, float]] = {}
+        families: dict[tuple[Any, ...], dict[float, float]] = {}
         names = tuple(name for name in _JOB if name != varied)
         for row in timed:
             size: Any = getattr(row, varied)

@@ -95,9 +95,73 @@ def test_fusion_by_framework(label, notes, fusion):
     assert framework(framework=label, notes=notes).fusion == fusion
 
 
-def test_an_unknown_framework_is_an_assumption():
-    outcome = replayable(framework="our own trainer")
-    assert any("framework not known" in text for text in outcome.assumptions)
+def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
+    outcome = replayable(framework="our own trainer", dist_optimizer="fsdp", grad_overlap=None)
+    found = outcome.job.framework
+    assert (found.name, found.fusion, found.fused_wgrad) == ("torch_eager", "eager", False)
+    assert not found.overlap_p2p
+    assert not found.overlap_tp_gradients
+    assert not outcome.job.recipe.overlap_grad_reduce
+    assert any("'our own trainer' is not declared" in text for text in outcome.assumptions)
+    stated = replayable(framework="our own trainer", notes="p2p overlap on; overlap_grad_reduce")
+    assert stated.job.framework.overlap_p2p
+    assert stated.job.recipe.overlap_grad_reduce
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [
+        ("nanotron (Dec 2024)", "nanotron"),
+        ("InternEvo", "internevo"),
+        ("InternLM-Train 2023", "internevo"),
+        ("NeMo AutoModel (PyTorch FSDP2)", "nemo_automodel"),
+        ("HF Trainer, accelerate + FSDP", "huggingface"),
+        ("torchtune 0.4", "torch_fsdp2"),
+        ("PyTorch FSDP2", "torch_fsdp2"),
+        ("PyTorch FSDP", "torch_eager"),
+        ("MosaicML llm-foundry", "llm_foundry"),
+        ("MaxText (JAX 0.4)", "jax_xla"),
+        ("Colossal-AI", "huggingface"),
+        ("GPT-NeoX 2.0", "megatron_deepspeed"),
+        ("Megatron-DeepSpeed", "megatron_deepspeed"),
+        ("Megatron-Core v0.12", "megatron_core"),
+        ("Megatron-LM core_v0.6.0", "megatron_core"),
+        ("Megatron-LM (v2.x, 2021)", "megatron_2021"),
+    ],
+)
+def test_labels_name_declared_software(label, name):
+    outcome = replayable(framework=label, notes="")
+    assert outcome.job.framework.name == name
+    assert any(text.startswith(f"software: {name}, of") for text in outcome.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("notes", "attention"),
+    [
+        ("FlashAttention-2", "flash2"),
+        ("flash_attn2 + RMSNorm kernel", "flash2"),
+        ("flash attn v1.0.8", "flash1"),
+        ("FA3", "flash"),
+        ("FlashAttention", "flash1"),
+        ("SDPA", "flash2"),
+        ("attention kernel: torch", "unfused"),
+    ],
+)
+def test_the_attention_that_a_row_states_outranks_its_year(notes, attention):
+    assert framework(framework="Megatron-LM (2022)", notes=notes).attention == attention
+
+
+def test_other_kernels_that_a_row_states():
+    eager = {"framework": "PyTorch FSDP"}
+    assert framework(**eager, notes="fused RMSNorm").fused_norm
+    assert framework(**eager, notes="torch.compile").fusion == "compiled"
+    assert not framework(notes="no gradient accumulation fusion").fused_wgrad
+    assert not framework(notes="--no-gradient-accumulation-fusion").fused_wgrad
+    assert framework(notes="full-iteration CUDA graph").cuda_graphs
+    assert framework(notes="CUDA graph").cuda_graphs
+    assert not framework(notes="no CUDA graphs").cuda_graphs
+    said = replayable(notes="deterministic mode")
+    assert any("deterministic" in text for text in said.assumptions)
 
 
 @pytest.mark.parametrize(

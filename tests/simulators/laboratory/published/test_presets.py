@@ -7,9 +7,17 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN
-from trainscout.simulators.laboratory.published.presets import moe_preset
+from trainscout.simulators.laboratory.published.era import era_of
+from trainscout.simulators.laboratory.published.presets import MoePreset, moe_preset
+from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.words import said_by
 
 EDITION = "Megatron-Bridge (NeMo {})"
+
+
+def preset_of(row: Row) -> MoePreset:
+    said = said_by(row)
+    return moe_preset(row, said, era_of(row, said))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +37,7 @@ EDITION = "Megatron-Bridge (NeMo {})"
 )
 def test_what_a_row_states(notes: str, expected: tuple[bool, ...]) -> None:
     row = replace(RUN, framework=EDITION.format("26.08"), gpu="GB300-288GB", notes=notes)
-    preset = moe_preset(replace(row, dtype="mxfp8"))
+    preset = preset_of(replace(row, dtype="mxfp8"))
     assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
     assert not preset.assumed
 
@@ -49,14 +57,14 @@ def test_what_an_edition_sets(
     edition: str, gpu: str, notes: str, expected: tuple[bool, ...]
 ) -> None:
     row = replace(RUN, framework=EDITION.format(edition), gpu=gpu, notes=notes, dtype="mxfp8")
-    preset = moe_preset(row)
+    preset = preset_of(row)
     assert (preset.deepep, preset.overlapped, preset.graphs, preset.fused_experts) == expected
     assert bool(preset.assumed) == any(expected)
 
 
 def test_the_development_branch_exchanges_by_hybridep_on_racks() -> None:
     row = replace(RUN, framework="Megatron-LM dev (2025)", notes="")
-    assert not moe_preset(row).deepep
-    preset = moe_preset(replace(row, gpu="GB300-288GB"))
+    assert not preset_of(row).deepep
+    preset = preset_of(replace(row, gpu="GB300-288GB"))
     assert preset.deepep
     assert preset.assumed

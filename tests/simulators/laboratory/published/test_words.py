@@ -1,0 +1,85 @@
+"""What rows say in words is used, refused or listed as unread."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.laboratory.published.runs import RUN, declarations, replayable
+from trainscout.simulators.laboratory.published import phrases
+from trainscout.simulators.laboratory.published.jobs import job_of
+from trainscout.simulators.laboratory.published.outcome import NotReplayable
+from trainscout.simulators.laboratory.published.words import said_by
+
+FOLDER = Path(phrases.__file__).parent
+
+
+def said(**cells):
+    return said_by(replace(RUN, **cells))
+
+
+def test_words_that_no_rule_read_are_listed_where_they_stand():
+    assert said(notes="quantum pistons; CUDA graphs; dropless").unread == ("quantum pistons",)
+    assert said(framework="NeMo 24.09 with Sparkle").unread == ("with sparkle",)
+    assert said(dist_optimizer="zero1 on odd days").unread == ("on odd days",)
+    assert said().unread == ()
+
+
+def test_what_narrows_or_negates_is_read_first():
+    assert said(notes="no flash attention").says("attention", "unfused")
+    assert said(notes="no CUDA graphs").says("graphs", "no")
+    assert said(notes="1F1B non-interleaved").says("schedule", "plain")
+    assert said(notes="not force-balanced").says("router", "real")
+
+
+@pytest.mark.parametrize(
+    ("notes", "reason"),
+    [
+        ("zero-bubble schedule", "zero bubble"),
+        ("pipeline schedule zbv-formatted", "zero bubble"),
+        ("ZB-H1", "zero bubble"),
+        ("DualPipe", "DualPipe"),
+        ("LoRA", "adapters"),
+        ("ZeRO-Offload", "optimizer on the CPU"),
+        ("video diffusion transformer", "decoder-only"),
+    ],
+)
+def test_what_cannot_be_modelled_is_refused(notes, reason):
+    outcome = job_of(replace(RUN, notes=notes), declarations())
+    assert isinstance(outcome, NotReplayable)
+    assert reason in outcome.reason
+
+
+def test_groups_of_shards_are_an_assumption():
+    outcome = replayable(dist_optimizer="zero1 within groups of 8")
+    assert outcome.job.recipe.zero_stage == 1
+    assert any("shards among 8 replayed over all 16" in text for text in outcome.assumptions)
+    assert said(dist_optimizer="zero1 within groups of 8").unread == ()
+
+
+def test_a_fabric_in_the_notes_is_used():
+    assert replayable(notes="nodes joined by EFA").job.cluster.fabric == "efa"
+    priced = replayable(notes="Ethernet")
+    assert priced.job.cluster.fabric == "roce"
+    assert any("Ethernet is priced as RoCE" in text for text in priced.assumptions)
+    counted = replayable(notes="4x100G NICs per node", inter_link_gbps_per_gpu=None)
+    assert counted.job.cluster.nic_gbps * counted.job.cluster.nics_per_node == 400
+
+
+def test_every_fact_is_asked_for_by_a_reader():
+    facts = {phrase.fact for phrase in (*phrases.LABEL, *phrases.NOTES, *phrases.SHARDING)}
+    asked = {
+        node.value
+        for file in FOLDER.glob("*.py")
+        if file.name != "phrases.py"
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert facts - {""} <= asked
+
+
+def test_notes_are_matched_in_one_place():
+    readers = {"words.py", "phrases.py", "rows.py", "presets.py", "layouts.py"}
+    for file in FOLDER.glob("*.py"):
+        assert file.name in readers or ".notes" not in file.read_text(), file.name
