@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trainscout.conf.catalogue import Catalogue, load_catalogue
-from trainscout.conf.histograms import with_histogram
 from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
+from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
@@ -43,9 +43,9 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
         InputError: for a missing, unknown, mistyped, non-finite or impossible field.
     """
     declared = Question(
-        model=with_histogram(build_value(Model, "model", _group(cfg, "model"))),
+        model=with_named_files(build_value(Model, "model", _group(cfg, "model"))),
         gpu=_with_own_price(build_value(Gpu, "gpu", _group(cfg, "gpu")), cfg),
-        cluster=build_value(Cluster, "cluster", _group(cfg, "cluster")),
+        cluster=with_named_files(build_value(Cluster, "cluster", _group(cfg, "cluster"))),
         training=build_value(Training, "training", _group(cfg, "training")),
         framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )

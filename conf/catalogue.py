@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from trainscout.conf.histograms import with_histogram
+from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
 from trainscout.simulators.predictor.question.architecture import Architecture
@@ -117,9 +117,9 @@ class Group(Mapping[str, T], Generic[T]):
     def _load(self, file: Path) -> T:
         content = self.content(file)
         try:
-            value: Any = typed_value(self._cls, self.group, content)
+            value: Any = with_named_files(typed_value(self._cls, self.group, content))
             value.check()
-            return cast(T, with_histogram(value) if isinstance(value, Model) else value)
+            return cast(T, value)
         except InputError as error:
             where = f"{file.name}: {error.field}"
             raise InputError(

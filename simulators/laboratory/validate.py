@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainscout.simulators.laboratory.published.replay import Result, replay_row
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
+from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     check_output("--html", options.html, [options.runs, options.json])
     calibration = None if options.calibration is None else read_calibration(options.calibration)
     spec = SimulatorSpec(options.simulator, calibration)
-    report, results = predict(options.runs, grades, spec)
+    report, results = predict(options.runs, grades, spec, options.measured_collectives)
     if options.json is not None:
         text = json.dumps(report, indent=1, allow_nan=False) + "\n"
         write_output("--json", options.json, text)
@@ -50,9 +52,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def predict(
-    runs: Path, grades: Sequence[str], simulator: SimulatorSpec | str
+    runs: Path,
+    grades: Sequence[str],
+    simulator: SimulatorSpec | str,
+    measured_collectives: Path | None = None,
 ) -> tuple[dict[str, Any], tuple[Result, ...]]:
-    """The report on the measured runs of a CSV file, and its rows.
+    """The report on the measured runs of a CSV file, and its rows; ``measured_collectives``: what
+    was measured on the cluster of them all.
 
     Raises:
         InputError: for a file that is not a table of measured runs, or an unknown simulator.
@@ -60,6 +66,11 @@ def predict(
     rows = mark_extrapolated(read_rows(runs))
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    if measured_collectives is not None:
+        found = read_measured_collectives(measured_collectives, "--measured-collectives")
+        declared = replace(
+            declared, measured_collectives=str(measured_collectives), measured=found
+        )
     results = replay_with_progress(rows, declared, get_simulator(simulator))
     return validation_report(results, grades, read_peer_predictions()), results
 
@@ -107,5 +118,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--simulator", default="replay", help="which simulator predicts")
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="corrections of trainscout calibrate"
+    )
+    parser.add_argument(
+        "--measured-collectives",
+        type=Path,
+        metavar="FILE",
+        help="collectives measured on the cluster of the rows (columns: docs/collectives.md)",
     )
     return parser

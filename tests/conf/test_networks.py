@@ -110,3 +110,21 @@ def test_routings_are_not_given_by_hand(simulate: Callable[..., DictConfig]) -> 
     config = simulate("model=mixtral_8x7b", "model.moe.measured=[1,1,1,1,1,1,1,1]")
     with pytest.raises(InputError, match="is read from a file"):
         build_question(config)
+
+
+def test_measured_collectives_are_read_with_the_cluster(
+    simulate: Callable[..., DictConfig], tmp_path: Path
+) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("collective,nodes,bus_GBps\nall_gather,2,100\n")
+    given = f"cluster.measured_collectives={file}"
+    (row,) = build_question(simulate(given)).cluster.measured
+    assert (row.kind, row.nodes, row.bytes, row.high_gbs) == ("all_gather", 2, 2**30, 100)
+    config = simulate(given, "network=flow")
+    declared = build_question(config)
+    with pytest.raises(InputError, match="plays over again"):
+        check_simulator(build_simulator(config), declared.gpu, declared.cluster)
+    file.write_text("collective,nodes\nall_gather,2\n")
+    with pytest.raises(InputError, match="has no column bus_GBps") as refused:
+        build_question(simulate(given))
+    assert refused.value.field == "cluster.measured_collectives"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.catalogue import Catalogue, Group, command_defaults, load_catalogue
-from trainscout.conf.histograms import with_histogram
+from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
@@ -33,6 +33,8 @@ _PARTS: dict[str, type] = {
 }
 # Every declaration has these, so that the bare name says nothing.
 _EVERYWHERE = ("name", "source", "sources")
+# Fields that name a file, which is read with the declaration.
+_NAMED_FILES = ("moe.histogram", "measured_collectives")
 
 
 def catalogue(config_dir: str | Path | None = None) -> Catalogue:
@@ -159,10 +161,7 @@ def _value(cls: type[T], group: Group[T], given: Any, default: str | None = None
         return given
     if isinstance(given, Mapping):
         base = {} if default is None else dataclasses.asdict(group[default])  # type: ignore[call-overload]
-        value: Any = typed_value(cls, group.group, {**base, **plain(given)})
-        if isinstance(value, Model):
-            value = with_histogram(value)
-        return value  # type: ignore[no-any-return]
+        return with_named_files(typed_value(cls, group.group, {**base, **plain(given)}))
     return group.chosen(group.group, str(default if given is None else given))
 
 
@@ -215,8 +214,10 @@ def _changed(named: Catalogue, group: str, value: Any, fields: Mapping[str, Any]
         plain["sources"]["price_usd_per_hour"] = "the caller"
     if group == "model" and "moe.histogram" in fields:
         plain["moe"]["measured"] = ()
+    if group == "cluster" and "measured_collectives" in fields:
+        plain["measured"] = ()
     changed: Any = typed_value(type(value), group, named.with_architecture(plain))
-    return with_histogram(changed) if "moe.histogram" in fields else changed
+    return with_named_files(changed) if set(fields) & set(_NAMED_FILES) else changed
 
 
 def plain(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainscout.simulators.laboratory.published.clusters import cluster_of
 from trainscout.simulators.laboratory.published.era import Era, era_of
@@ -28,6 +28,7 @@ from trainscout.simulators.laboratory.published.recipes import (
 )
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -38,10 +39,13 @@ from trainscout.simulators.predictor.question.validity import check_job
 
 @dataclass(frozen=True)
 class Declarations:
-    """What a row may refer to: declared GPUs and frameworks by name."""
+    """What a row may refer to: declared GPUs and frameworks by name; and the collectives measured
+    on the cluster of all rows, with the file they were read from."""
 
     gpus: Mapping[str, Gpu]
     frameworks: Mapping[str, Framework]
+    measured_collectives: str | None = None
+    measured: tuple[MeasuredCollective, ...] = ()
 
 
 def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
@@ -67,6 +71,12 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
     precision, about_precision = precision_of(row, said, default)
     cluster, about_cluster = cluster_of(row, said, dated(said, era), gpu, degrees.num_gpus)
+    if declared.measured:
+        cluster = replace(
+            cluster,
+            measured_collectives=declared.measured_collectives,
+            measured=declared.measured,
+        )
     framework, about_framework = framework_of(row, said, era, gpu, precision, declared.frameworks)
     batch = batch_of(row)
     about_framework += (_software(framework, era),)

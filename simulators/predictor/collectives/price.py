@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.answer.prediction import Evidence
@@ -10,13 +12,22 @@ from trainscout.simulators.predictor.collectives import execution, p2p
 from trainscout.simulators.predictor.collectives.chunks import channels_used
 from trainscout.simulators.predictor.collectives.cost import choose, ring_steps
 from trainscout.simulators.predictor.collectives.graph import Wiring, wiring_of
+from trainscout.simulators.predictor.collectives.measured import (
+    bus_factor,
+    hop_us,
+    interpolated,
+    measured_us,
+    ring_hops,
+    rows_of,
+)
 from trainscout.simulators.predictor.collectives.transport import (
     Coefficients,
     net_coefficients,
     node_coefficients,
+    transport,
     weighted_us,
 )
-from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.workload.ir import Communicator
@@ -64,9 +75,114 @@ def price_collective(
     Raises:
         InputError: for an unknown kind, a negative size or an unreadable NCCL version.
     """
+    call = _Call(kind, size_bytes, communicator, dtype)
+    price = _white_box(call, gpu, cluster)
+    if not cluster.measured or not price.seconds:
+        return price
+    return _as_measured(price, call, gpu, cluster)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One collective to price, as ``price_collective`` takes it."""
+
+    kind: str
+    size_bytes: int
+    communicator: Communicator
+    dtype: str = "bf16"
+
+
+def _white_box(call: _Call, gpu: Gpu, cluster: Cluster) -> CollectivePrice:
     return price_forced(
-        kind, size_bytes, communicator, gpu, cluster, cluster.nccl_algo or "", dtype
+        call.kind,
+        call.size_bytes,
+        call.communicator,
+        gpu,
+        cluster,
+        cluster.nccl_algo or "",
+        call.dtype,
     )
+
+
+def _as_measured(
+    price: CollectivePrice, call: _Call, gpu: Gpu, cluster: Cluster
+) -> CollectivePrice:
+    """The white-box price put right by the cluster's own measurements (``measured.py``)."""
+    wiring = wiring_of(call.communicator, gpu, cluster)
+    servers = max(cluster.domain, cluster.gpus_per_node) // cluster.gpus_per_node
+    rows = [
+        row for row in rows_of(call.kind, cluster) if (row.nodes > servers) == wiring.multi_node
+    ]
+    if not rows:
+        return price
+    if wiring.multi_node:
+        latency_us = _latency_us(call, gpu, cluster)
+        points = [(row.nodes, _wire_gbs(row, gpu, cluster)) for row in _nearest(rows, call)]
+        whole = wiring_of(_whole_nodes(rows[0].nodes, cluster), gpu, cluster)
+        share = wiring.nics_gbs / whole.nics_gbs
+        sent = call.size_bytes * bus_factor(call.kind, wiring.ranks)
+        if call.kind == "all_to_all":
+            # Every rank sends over its own share of the NICs, and only what leaves its node.
+            share *= whole.ranks_per_node / wiring.ranks_per_node
+            sent = call.size_bytes * (1 - wiring.ranks_per_node / wiring.ranks)
+        rate_gbs = interpolated(points, wiring.nodes * servers) * share
+        seconds = (latency_us + sent / (1e3 * rate_gbs)) * 1e-6
+    else:
+        (row,) = _nearest([row for row in rows if row.nodes == rows[-1].nodes], call)
+        measured = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
+        whole = _white_box(measured, gpu, cluster)
+        least_s = _white_box(replace(measured, size_bytes=1), gpu, cluster).seconds
+        grows = (measured_us(row, cluster.gpus_per_node) * 1e-6 - least_s) / (
+            whole.seconds - least_s
+        )
+        own_s = min(_white_box(replace(call, size_bytes=1), gpu, cluster).seconds, price.seconds)
+        seconds = own_s + max(grows, 0.0) * (price.seconds - own_s)
+    return replace(
+        price,
+        seconds=seconds,
+        evidence=Evidence.FITTED,
+        wire_bytes_per_s=price.wire_bytes_per_s * price.seconds / seconds,
+    )
+
+
+def _latency_us(call: _Call, gpu: Gpu, cluster: Cluster) -> float:
+    """What of a call between nodes does not grow with its size: the white-box model's, or the
+    ring's hops as measured, whose handshake messages below the eager size pay in part."""
+    least_us = _white_box(replace(call, size_bytes=1), gpu, cluster).seconds * 1e6
+    ranks = call.communicator.size
+    handshake = min(1.0, call.size_bytes / ranks / transport(cluster.fabric).eager_bytes)
+    return max(least_us, hop_us(call.kind, cluster) * ring_hops(call.kind, ranks) * handshake)
+
+
+def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
+    """Bus bandwidth of a measurement once its latency is taken out."""
+    call = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
+    wire_us = measured_us(row, cluster.gpus_per_node) - _latency_us(call, gpu, cluster)
+    if wire_us <= 0:
+        return row.high_gbs
+    ranks, inside = call.communicator.size, call.communicator.ranks_per_node
+    factor = bus_factor(row.kind, ranks)
+    if row.kind == "all_to_all":
+        factor = 1 - inside / ranks
+    return row.bytes * factor / (1e3 * wire_us)
+
+
+def _whole_nodes(nodes: int, cluster: Cluster) -> Communicator:
+    """Every GPU of some nodes."""
+    ranks = nodes * cluster.gpus_per_node
+    inside = min(cluster.domain, ranks)
+    return Communicator("measured", ranks, inside, ranks // inside)
+
+
+def _nearest(rows: Sequence[MeasuredCollective], call: _Call) -> list[MeasuredCollective]:
+    """Of each node count the measurement nearest to a call's size."""
+    by_nodes: dict[int, list[MeasuredCollective]] = {}
+    for row in rows:
+        by_nodes.setdefault(row.nodes, []).append(row)
+    return [
+        min(each, key=lambda row: abs(math.log(row.bytes / call.size_bytes)))
+        for each in by_nodes.values()
+    ]
 
 
 def price_forced(

@@ -98,4 +98,7 @@ class CongestedNetwork:
         from trainscout.simulators.predictor.network.collectives import make_engine
         from trainscout.simulators.predictor.network.topology import build_network
 
+        if cluster.measured:
+            problem = "plays over again what cluster.measured_collectives holds"
+            raise InputError("network.engine", self.choice.engine, problem, WHITEBOX)
         make_engine(build_network(cluster, gpu, self.fabric), self.settings)

@@ -13,6 +13,25 @@ from trainscout.simulators.predictor.question.errors import (
 
 NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree")
 FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
+MEASURED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True)
+class MeasuredCollective:
+    """What whole nodes of a cluster reached at one collective and size."""
+
+    kind: str
+    """Which collective, named as in ``Collective``."""
+    nodes: int
+    """Whole nodes that took part."""
+    bytes: int
+    """NCCL's size."""
+    bus_gbs: float
+    """Bus bandwidth in GB/s (nccl-tests' ``busbw``), the mean where several were measured."""
+    high_gbs: float
+    """What it is where nothing disturbs it."""
+    low_gbs: float
+    """What it is at worst."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,10 @@ class Cluster:
     nccl_max_channels: int | None = None
     """What NCCL is held to where it can follow, as by NCCL_MAX_NCHANNELS (None: its own
     choice)."""
+    measured_collectives: str | None = None
+    """A CSV file of collectives measured on whole nodes of this cluster."""
+    measured: tuple[MeasuredCollective, ...] = ()
+    """What was read from it."""
     memory_reserve: float = 0.05
     """The fraction of GPU memory that a recipe must leave free to be called fitting."""
 
@@ -76,6 +99,12 @@ class Cluster:
             raise InputError(
                 "cluster.memory_reserve", self.memory_reserve, "is out of range", "0 <= x < 1"
             )
+        if (self.measured_collectives is None) != (not self.measured):
+            problem, field = "is where measured collectives are read from", "measured_collectives"
+            raise InputError(f"cluster.{field}", self.measured_collectives, problem, "a CSV file")
+        if self.measured and self.oversubscription != 1:
+            problem = "is in what was measured already (cluster.measured_collectives)"
+            raise InputError("cluster.oversubscription", self.oversubscription, problem, "1")
         if self.nvlink_domain is not None:
             require_positive("cluster.nvlink_domain", self.nvlink_domain)
         multi_domain = self.num_gpus > self.domain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Moe
@@ -29,6 +30,8 @@ def assumptions_of(
         if network is None or not network.fabric.link_health:
             alike += ", and no link is slower than its peers"
         stated.append(alike)
+    if job.cluster.measured:
+        stated.append(_measured_collectives(job.cluster))
     if host_share > LAUNCH_BOUND:
         stated.append(_launch_bound(job.framework, host_share))
     if job.attention != job.framework.attention:
@@ -44,6 +47,16 @@ def assumptions_of(
     if recipe.vpp > 1 and (network is None or "pp" not in network.choice.communicators):
         stated.append("pipeline transfers in flight do not share a NIC")
     return tuple(stated)
+
+
+def _measured_collectives(cluster: Cluster) -> str:
+    kinds = ", ".join(sorted({row.kind.replace("_", "-") for row in cluster.measured}))
+    nodes = sorted({row.nodes for row in cluster.measured})
+    stated = f"{kinds} take what {cluster.measured_collectives} says of {nodes[0]} to {nodes[-1]} "
+    stated += "nodes, undisturbed where it has a high band"
+    if nodes[-1] < cluster.num_nodes:
+        stated += "; over more nodes their bandwidth is held"
+    return stated
 
 
 def _launch_bound(framework: Framework, share: float) -> str:

@@ -14,6 +14,7 @@ from trainscout.pruning.bounds.layouts import Layout
 from trainscout.pruning.bounds.recipe_bounds import PASS_FIELDS
 from trainscout.pruning.bounds.step_end import END_FIELDS
 from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
@@ -50,6 +51,21 @@ def test_bounds_follow_a_calibration(job, compute, network, host):
     calibration = Calibration(job.gpu.name, compute, network, host)
     prediction = ReplaySimulator(calibration).without_error_bar(job)
     assert bounds_of(job, calibration=calibration).step_time_s[0] <= prediction.step_time_s
+
+
+SLOW = tuple(
+    MeasuredCollective(kind, nodes, 2**30, 60 / nodes, 200 / nodes, 10 / nodes)
+    for kind in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+    for nodes in (1, 2, 8)
+)
+
+
+@given(jobs())
+def test_bounds_follow_measured_collectives(job):
+    cluster = replace(job.cluster, oversubscription=1.0, measured_collectives="x", measured=SLOW)
+    slow = replace(job, cluster=cluster)
+    prediction = ReplaySimulator().without_error_bar(slow)
+    assert bounds_of(slow).step_time_s[0] <= prediction.step_time_s
 
 
 CASES = [

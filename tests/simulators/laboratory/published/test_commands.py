@@ -27,6 +27,28 @@ def test_a_table_is_validated(table, tmp_path, capsys):
     assert "1 rows not predicted" in capsys.readouterr().out
 
 
+def test_measured_collectives_are_those_of_every_row(tmp_path, capsys):
+    shape = {"num_gpus": 16, "tp": 16, "sp": 1, "pp": 1, "dp": 1, "global_batch": 16}
+    table = write_table(tmp_path / "runs.csv", cells(**shape))
+    curve, path = tmp_path / "own.csv", tmp_path / "out.json"
+    predicted = []
+    for rate in (400, 40):
+        curve.write_text(
+            "collective,nodes,bytes,bus_GBps\n"
+            f"all_gather,2,1048576,{rate}\nreduce_scatter,2,1048576,{rate}\n"
+        )
+        given = ["--json", str(path), "--measured-collectives", str(curve)]
+        assert validate([str(table), *given]) == 0
+        predicted += [row["predicted"] for row in json.loads(path.read_text())["rows"]]
+    assert predicted[1] > 2 * predicted[0]
+    curve.write_text("collective,nodes,bus_GBps\nall_gather,none,1\n")
+    capsys.readouterr()
+    assert validate([str(table), "--measured-collectives", str(curve)]) == 2
+    said = capsys.readouterr().err
+    assert "error: --measured-collectives=" in said
+    assert "line 2: has 'none' as its nodes (allowed: a whole number > 0)" in said
+
+
 def test_nothing_predicted_is_a_failure(tmp_path, capsys):
     table = write_table(tmp_path / "runs.csv", cells(gpu="MI250X"))
     assert validate([str(table), *TWO_SECONDS]) == 1

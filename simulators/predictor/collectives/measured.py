@@ -1,0 +1,197 @@
+"""A cluster's own measured collectives: they take precedence over what its fabric should do.
+
+The table holds what whole nodes reached: bus bandwidth (nccl-tests' ``busbw``) by collective, node
+count and size. Between nodes a call on any communicator takes
+
+    seconds = latency + bytes x bus factor / (bus bandwidth x NIC share)
+
+with the bus bandwidth of its collective over as many nodes (log-log between the node counts
+measured, the nearest one's outside them), the share that its ranks have of their nodes' NICs (one
+rank a node of eight with seven siblings has an eighth) and the larger of the white-box model's
+latency and ``steps x hop``. The latency of a ring's hop is what the table itself says: the time
+that does not grow with the size, where a node count has several sizes; else, in the *undisturbed*
+(high) band, the time of a ring's step that stays as ranks grow and each carries less, which on a
+fabric of whole bandwidth is latency alone. Bandwidths are what is left when hops are taken out.
+Inside a node the white-box price is scaled to the measured one in what of it grows with the size.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from trainscout.simulators.predictor.question.cluster import (
+    MEASURED_KINDS,
+    Cluster,
+    MeasuredCollective,
+)
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+
+FIELD = "cluster.measured_collectives"
+GIB = 2**30
+_RATES = ("bus_GBps", "mean_GBps", "busbw")
+_COLUMNS = "collective, nodes, bus_GBps; if known bytes, band_high_GBps, band_low_GBps, source"
+_MOST_BYTES = 4 << 20
+
+
+def read_measured_collectives(path: Path, field: str = FIELD) -> tuple[MeasuredCollective, ...]:
+    """The rows of a CSV file of measured collectives, by collective, nodes and size.
+
+    ``field`` is what a user wrote the file's name under. Where ``bytes`` is not said it is 1 GiB.
+
+    Raises:
+        InputError: for a file that cannot be read, lacks a column or has a cell that cannot be
+            meant, naming the line, the column and what is allowed.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(field, path, "is too large", f"at most {_MOST_BYTES} bytes")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(_rows(csv.DictReader(file, strict=True), path, field))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(field, path, f"cannot be read: {reason}") from error
+    if not rows:
+        raise InputError(field, path, "has no rows", _COLUMNS)
+    ordered = sorted(rows, key=lambda row: (row.kind, row.nodes, row.bytes))
+    for before, row in pairwise(ordered):
+        if (row.kind, row.nodes, row.bytes) == (before.kind, before.nodes, before.bytes):
+            what = f"{row.kind} over {row.nodes} nodes, {row.bytes} bytes"
+            raise InputError(field, path, f"says {what} twice", "one row of each")
+    return tuple(ordered)
+
+
+def _rows(reader: csv.DictReader[str], path: Path, field: str) -> Iterable[MeasuredCollective]:
+    columns = [name.strip() for name in reader.fieldnames or ()]
+    reader.fieldnames = columns
+    rate = next((name for name in _RATES if name in columns), None)
+    missing = [name for name in ("collective", "nodes") if name not in columns]
+    missing += [] if rate else [_RATES[0]]
+    if missing or rate is None:
+        raise InputError(field, path, f"has no column {', '.join(missing)}", _COLUMNS)
+    for cells in reader:
+        if not any((text or "").strip() for text in cells.values() if not isinstance(text, list)):
+            continue
+        where = f"{path}, line {reader.line_num}"
+        high = _number(cells, "band_high_GBps", where, field, optional=True)
+        low = _number(cells, "band_low_GBps", where, field, optional=True)
+        bus = _number(cells, rate, where, field)
+        row = MeasuredCollective(
+            kind=_kind(cells["collective"], where, field),
+            nodes=int(_number(cells, "nodes", where, field, whole=True)),
+            bytes=int(_number(cells, "bytes", where, field, whole=True, optional=True) or GIB),
+            bus_gbs=bus,
+            high_gbs=high or bus,
+            low_gbs=low or bus,
+        )
+        if not row.low_gbs <= row.bus_gbs <= row.high_gbs:
+            problem = f"has a band of {row.low_gbs:g} to {row.high_gbs:g} GB/s around {bus:g}"
+            raise InputError(field, where, problem, "band_low_GBps <= bus_GBps <= band_high_GBps")
+        yield row
+
+
+def _kind(text: str | None, where: str, field: str) -> str:
+    """A collective by any of its usual names: AllReduce, all-reduce, all_reduce_perf."""
+    plain = (text or "").strip().lower().removesuffix("_perf")
+    plain = plain.replace("_", "").replace("-", "").replace(" ", "")
+    known = {kind.replace("_", ""): kind for kind in MEASURED_KINDS}
+    if plain not in known:
+        near = nearest_name(plain, known)
+        problem = f"has {(text or '').strip()!r} as its collective"
+        nearest = None if near is None else known[near]
+        raise InputError(field, where, problem, MEASURED_KINDS, nearest)
+    return known[plain]
+
+
+def _number(
+    cells: dict[str, str],
+    name: str,
+    where: str,
+    field: str,
+    *,
+    whole: bool = False,
+    optional: bool = False,
+) -> float:
+    """A positive number of a cell; 0 for an optional one that is blank."""
+    text = (cells.get(name) or "").strip()
+    if not text and optional:
+        return 0.0
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf or (whole and value != int(value)):
+        allowed = "a whole number > 0" if whole else "a number > 0"
+        raise InputError(field, where, f"has {text!r} as its {name}", allowed)
+    return value
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bytes on the bus per byte of NCCL's size, as nccl-tests counts them."""
+    share = (ranks - 1) / ranks
+    return 2 * share if kind == "all_reduce" else share
+
+
+def ring_hops(kind: str, ranks: int) -> int:
+    """Hops of a ring, one after another; pairs of an all-to-all have one."""
+    return {"all_reduce": 2 * (ranks - 1), "all_to_all": 1}.get(kind, ranks - 1)
+
+
+def measured_us(row: MeasuredCollective, gpus_per_node: int) -> float:
+    """Microseconds of an undisturbed call."""
+    factor = bus_factor(row.kind, row.nodes * gpus_per_node)
+    return row.bytes * factor / (1e3 * row.high_gbs)
+
+
+@functools.lru_cache(maxsize=256)
+def rows_of(kind: str, cluster: Cluster) -> tuple[MeasuredCollective, ...]:
+    """The cluster's measurements of one collective, by node count and size."""
+    return tuple(row for row in cluster.measured if row.kind == kind)
+
+
+@functools.lru_cache(maxsize=256)
+def hop_us(kind: str, cluster: Cluster) -> float:
+    """Microseconds of a ring's hop between nodes beyond its bytes, as far as the table tells."""
+    between = [row for row in rows_of(kind, cluster) if row.nodes > 1]
+    per_node = cluster.gpus_per_node
+    found = [
+        intercept / ring_hops(kind, nodes * per_node)
+        for nodes in sorted({row.nodes for row in between})
+        if (intercept := _intercept_us([row for row in between if row.nodes == nodes], per_node))
+    ]
+    if found:
+        return median(found)
+    # One size only: bandwidth that was lost to others on the fabric would pass for latency.
+    # With r ranks a step takes bytes / (r x bandwidth) + hop.
+    steps = [
+        (ranks, measured_us(row, per_node) / ring_hops(kind, ranks))
+        for row in between
+        if row.high_gbs > row.bus_gbs
+        for ranks in [row.nodes * per_node]
+    ]
+    hops = [(us1 * r1 - us0 * r0) / (r1 - r0) for (r0, us0), (r1, us1) in pairwise(steps)]
+    return max(0.0, median(hops)) if hops else 0.0
+
+
+def _intercept_us(rows: Sequence[MeasuredCollective], per_node: int) -> float | None:
+    """Time at no bytes of the line through the two smallest sizes; None for a single size."""
+    if len(rows) < 2:
+        return None
+    (bytes0, us0), (bytes1, us1) = ((row.bytes, measured_us(row, per_node)) for row in rows[:2])
+    return max(0.0, us0 - bytes0 * (us1 - us0) / (bytes1 - bytes0))
+
+
+def interpolated(points: Sequence[tuple[float, float]], wanted: float) -> float:
+    """Log-log between ``points`` (ascending), the nearest one's value outside them."""
+    if wanted <= points[0][0]:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if wanted <= x1:
+            part = math.log(wanted / x0) / math.log(x1 / x0)
+            return y0 * (y1 / y0) ** part
+    return points[-1][1]

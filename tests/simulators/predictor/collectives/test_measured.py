@@ -1,0 +1,159 @@
+"""Collectives measured on one's own cluster, and what calls on other communicators then take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.predictor.collectives.machines import GIB, H100, KIB, MIB, cluster, group
+from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.collectives.measured import (
+    hop_us,
+    interpolated,
+    read_measured_collectives,
+)
+from trainscout.simulators.predictor.question.cluster import Cluster, MeasuredCollective
+from trainscout.simulators.predictor.question.errors import InputError
+
+HOP_US = 40.0
+WIRE_GBS = 250.0
+
+
+def busbw(nodes: int, size: int = GIB, kind: str = "all_gather") -> float:
+    """GB/s of a ring over whole nodes of eight whose hops and wire are HOP_US and WIRE_GBS."""
+    laps, ranks = 2 if kind == "all_reduce" else 1, 8 * nodes
+    moved = laps * size * (ranks - 1) / ranks
+    return moved / (moved / WIRE_GBS + laps * (ranks - 1) * HOP_US * 1e3)
+
+
+def measured(nodes: int, size: int = GIB, kind: str = "all_gather") -> MeasuredCollective:
+    """Undisturbed at ``busbw``, half of it in the mean."""
+    high = busbw(nodes, size, kind)
+    return MeasuredCollective(kind, nodes, size, high / 2, high, high / 4)
+
+
+def imperfect(*rows: MeasuredCollective, nodes: int = 64) -> Cluster:
+    return replace(cluster(nodes, 8), measured_collectives="own.csv", measured=rows)
+
+
+CURVE = imperfect(*(measured(nodes) for nodes in (2, 4, 8, 16, 32, 64)))
+
+
+def seconds(on: Cluster, size: int, ranks: int, nodes: int = 1, kind: str = "all_gather") -> float:
+    communicator = group(ranks, nodes, max(1, 8 // ranks) if nodes > 1 else 1)
+    return price_collective(kind, size, communicator, H100, on).seconds
+
+
+def test_a_measured_call_takes_what_was_measured() -> None:
+    for nodes in (2, 8, 64):
+        moved = GIB * (8 * nodes - 1) / (8 * nodes)
+        assert moved / seconds(CURVE, GIB, 8, nodes) == pytest.approx(busbw(nodes) * 1e9)
+
+
+def test_a_hop_takes_what_every_further_one_adds_in_the_undisturbed_band() -> None:
+    assert hop_us("all_gather", CURVE) == pytest.approx(HOP_US)
+    assert hop_us("all_reduce", CURVE) == 0
+    plain = replace(CURVE, measured=tuple(replace(r, high_gbs=r.bus_gbs) for r in CURVE.measured))
+    assert hop_us("all_gather", plain) == 0
+
+
+def test_a_hop_takes_what_does_not_grow_with_the_size() -> None:
+    sizes = [replace(measured(4, size), high_gbs=busbw(4, size)) for size in (64 * MIB, GIB)]
+    plain = imperfect(*(replace(row, bus_gbs=row.high_gbs) for row in sizes))
+    assert hop_us("all_gather", plain) == pytest.approx(HOP_US)
+
+
+def test_other_sizes_keep_the_hops_and_scale_the_bytes() -> None:
+    size = 32 * MIB
+    expected = 15 * HOP_US * 1e-6 + size * 15 / 16 / (WIRE_GBS * 1e9)
+    assert seconds(CURVE, size, 8, 2) == pytest.approx(expected)
+
+
+def test_below_the_eager_size_hops_shrink_with_the_message() -> None:
+    assert seconds(CURVE, 64 * KIB, 8, 8) < seconds(CURVE, 64 * MIB, 8, 8) / 4
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 4])
+def test_ranks_of_a_node_have_their_share_of_its_nics(per_node: int) -> None:
+    nodes, size = 8, 8 * GIB
+    ranks = per_node * nodes
+    wire_s = size * (ranks - 1) / ranks / (WIRE_GBS * 1e9 * per_node / 8)
+    hops_s = (ranks - 1) * HOP_US * 1e-6
+    assert seconds(CURVE, size, per_node, nodes) == pytest.approx(wire_s + hops_s)
+
+
+def test_between_measured_node_counts_bandwidth_is_interpolated_and_held_outside() -> None:
+    points = [(2.0, 100.0), (8.0, 25.0)]
+    assert interpolated(points, 4) == pytest.approx(50)
+    assert interpolated(points, 1) == 100
+    assert interpolated(points, 64) == 25
+
+
+def test_inside_a_node_what_grows_with_the_size_is_scaled() -> None:
+    own = imperfect(replace(measured(1), bus_gbs=150.0, high_gbs=150.0, low_gbs=150.0))
+    moved = GIB * 7 / 8
+    assert seconds(own, GIB, 8) == pytest.approx(moved / 150e9)
+    ideal = cluster(64, 8)
+    assert 1 < seconds(own, 64 * MIB, 4) / seconds(ideal, 64 * MIB, 4) < 2.5
+    assert seconds(own, 1, 8) == seconds(ideal, 1, 8)
+    # Nothing was measured between nodes.
+    assert seconds(own, GIB, 8, 2) == seconds(ideal, GIB, 8, 2)
+
+
+def test_pairs_between_nodes_are_scaled_by_what_leaves_them() -> None:
+    row = MeasuredCollective("all_to_all", 2, GIB, 40.0, 40.0, 40.0)
+    own = imperfect(row)
+    assert seconds(own, GIB, 8, 2, "all_to_all") == pytest.approx(GIB * 15 / 16 / 40e9)
+    assert seconds(own, 2 * GIB, 8, 2, "all_to_all") > 1.9 * seconds(own, GIB, 8, 2, "all_to_all")
+
+
+HEADER = "collective,nodes,bytes,bus_GBps\n"
+
+
+def test_a_table_is_read_whatever_it_calls_a_collective(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text(f"{HEADER}reduce_scatter,4,1024,7\nAllReduce,2,,5.5\nall-gather_perf,2,8,1\n")
+    assert read_measured_collectives(file) == (
+        MeasuredCollective("all_gather", 2, 8, 1, 1, 1),
+        MeasuredCollective("all_reduce", 2, GIB, 5.5, 5.5, 5.5),
+        MeasuredCollective("reduce_scatter", 4, 1024, 7, 7, 7),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "has no column collective, nodes, bus_GBps"),
+        ("collective,nodes\nall_gather,2\n", "has no column bus_GBps"),
+        (HEADER, "has no rows"),
+        (f"{HEADER}all_gathr,2,8,1\n", "line 2: has 'all_gathr'.*did you mean 'all_gather'"),
+        (f"{HEADER}all_gather,2.5,8,1\n", "line 2: has '2.5' as its nodes .*whole number > 0"),
+        (f"{HEADER}all_gather,2,8,fast\n", "line 2: has 'fast' as its bus_GBps .*a number > 0"),
+        (f"{HEADER}all_gather,2,8,0\n", "line 2: has '0' as its bus_GBps"),
+        (f"{HEADER}all_gather,2,8,1\nAllGather,2,8,2\n", "over 2 nodes, 8 bytes twice"),
+        (
+            "collective,nodes,bus_GBps,band_high_GBps\nall_gather,2,5,4\n",
+            "line 2: has a band of 5 to 4 GB/s",
+        ),
+    ],
+)
+def test_bad_tables_are_refused_with_the_line(tmp_path: Path, content: str, problem: str) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text(content)
+    with pytest.raises(InputError, match=problem) as refused:
+        read_measured_collectives(file)
+    assert refused.value.field == "cluster.measured_collectives"
+
+
+def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--measured.*cannot be read"):
+        read_measured_collectives(tmp_path / "none.csv", "--measured-collectives")
+
+
+def test_what_was_measured_is_oversubscribed_already() -> None:
+    with pytest.raises(InputError, match="in what was measured already"):
+        replace(CURVE, oversubscription=2.0).check()
+    with pytest.raises(InputError, match="where measured collectives are read from"):
+        replace(CURVE, measured=()).check()
