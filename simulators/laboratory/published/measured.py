@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from trainscout.simulators.laboratory.published.era import era_of
+from trainscout.simulators.laboratory.published.frameworks import MEGATRONS, project_of
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.predictor.answer.flops import (
@@ -20,6 +22,9 @@ GIB = 2**30
 # beyond this is that of milliseconds, or of one GPU's share, to what was asked for.
 CONTRADICTION = 0.2
 UNIT_ERROR = 20
+# Found by the rows of MoE Parallel Folding (April 2025), whose long contexts tell.
+_HALF_ATTENTION = 2024.9
+_FULL_ATTENTION = ("full", "non-causal", "korthikanti", "72*b", "12*l")
 MEMORY_KINDS = ("allocated", "reserved", "device")
 
 
@@ -45,7 +50,7 @@ def measured_step(row: Row, job: Job) -> Measured | None:
         rate = row.measured_tokens_per_s_per_gpu * job.world_size
         return Measured(job.tokens_per_step / rate, "step time from tokens/s")
     speed = _flops_per_s_per_gpu(row, job)
-    counted = convention_flops(row.tflops_convention, job)
+    counted = convention_flops(row.tflops_convention, job, counts_half=_counts_half(row))
     if speed is None or counted is None:
         return None
     words, flops = counted
@@ -86,11 +91,24 @@ def _flops_per_s_per_gpu(row: Row, job: Job) -> float | None:
     return row.measured_mfu / 100 * peak
 
 
-def convention_flops(convention: str, job: Job) -> tuple[str, float] | None:
+def _counts_half(row: Row) -> bool:
+    """Whether a row's software counts half of a causal attention where nobody says otherwise:
+    Megatron-Core's own log does from core 0.12 on, which its papers used from its main branch."""
+    said, stated = said_by(row), row.tflops_convention.lower()
+    era = era_of(row, said)
+    recent = era.year is not None and not era.before(_HALF_ATTENTION)
+    silent = not any(words in stated for words in _FULL_ATTENTION)
+    return recent and silent and project_of(said) in MEGATRONS
+
+
+def convention_flops(
+    convention: str, job: Job, *, counts_half: bool = False
+) -> tuple[str, float] | None:
     """FLOPs of one step as a publisher counts them, and the count in words.
 
-    The conventions are listed in ``docs/validation.md``; one that is blank counts model FLOPs
-    with full attention. None for a text that names no known convention.
+    The conventions are listed in ``docs/validation.md``; one that is blank, or says no more than
+    model FLOPs, counts full attention, or half of it where the software does (``counts_half``).
+    None for a text that names no known convention.
     """
     text = convention.lower()
     layers = [
@@ -106,7 +124,7 @@ def convention_flops(convention: str, job: Job) -> tuple[str, float] | None:
         return "8 FLOPs per parameter and token", 8 / 6 * 3 * (sum(layers) - attention) * tokens
     if "unclear" in text or "only" in text:
         return None
-    if "causal attention at half" in text or "causal-halved" in text:
+    if counts_half or "causal attention at half" in text or "causal-halved" in text:
         model = 3 * (sum(layers) + head - attention / 2) * tokens
         return "model FLOPs, attention at half", model
     if not text or "model flops" in text or "mfu" in text or "tflops" in text:

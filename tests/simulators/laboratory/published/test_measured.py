@@ -147,3 +147,23 @@ def test_a_step_that_contradicts_the_tokens_is_told_with_both_figures():
 def test_a_ratio_beyond_twenty_is_a_likely_unit_error(predicted_s, flagged):
     assert len(about(predicted_s)) == flagged
     assert all("likely unit error" in text for text in about(predicted_s))
+
+
+@pytest.mark.parametrize(
+    ("label", "convention", "half"),
+    [
+        ("Megatron-Core (2025)", "model FLOPs / 989.5 TFLOPS", True),
+        ("Megatron-Core v0.12", "", True),
+        ("Megatron-Core (2025)", "model FLOPs, full attention", False),
+        ("Megatron-LM (2022)", "", False),
+        ("Megatron-LM", "", False),
+        ("PyTorch FSDP2 (2025)", "", False),
+    ],
+)
+def test_recent_megatron_counts_half_of_a_causal_attention(label, convention, half):
+    row = replace(
+        UNMEASURED, framework=label, measured_tflops_per_gpu=400.0, tflops_convention=convention
+    )
+    found = measured_step(row, replayable(framework=label).job)
+    assert found is not None
+    assert ("attention at half" in found.derived) is half
