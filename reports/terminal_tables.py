@@ -12,10 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.answer import RecipesTable, figures, format_evidence
+from trainscout.reports.answer import (
+    RecipesTable,
+    figures,
+    format_evidence,
+    format_measure_first,
+)
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_words
-from trainscout.reports.error_bars import format_distinguishable, format_error_bar
+from trainscout.reports.error_bars import (
+    format_distinguishable,
+    format_error_bar,
+    format_selection,
+)
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
@@ -36,6 +45,7 @@ from trainscout.reports.wording import (
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty import chosen
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 # Columns that the whole names of the kinds of memory need.
@@ -95,7 +105,11 @@ def search_report(
     parts: list[RenderableType] = [Text(format_question(job), style="bold")]
     table = RecipesTable(shown, result.objectives, job_of)
     if single:
-        parts.append(figures(predicted(shown[0]), job))
+        expected = chosen(job, predicted(shown[0]))
+        parts.append(figures(predicted(shown[0]), job, None if verbosity == "quiet" else expected))
+        unheard_of = None if expected is None else format_measure_first(expected)
+        if unheard_of is not None:
+            parts.append(Text.assemble(("measure first  ", "bold"), unheard_of))
         if directory is not None and not megatron_launch(job).impossible:
             # On a line of its own, to be copied whole.
             start = f"bash {shlex.quote(str(_near(directory / LAUNCH)))}"
@@ -112,6 +126,8 @@ def search_report(
         distinguishable = format_distinguishable(shown, job_of)
         if distinguishable is not None:
             notes.append(("How sure", distinguishable))
+    if single and chosen(job, predicted(shown[0])) is not None:
+        notes.append(("As chosen", format_selection()))
     notes += _prediction_notes(predicted(shown[0]), job, verbose)
     if directory is not None:
         notes += _launch_notes(job, directory, verbose, launch_files)
