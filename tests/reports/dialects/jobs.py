@@ -79,7 +79,9 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
     zero = draw(st.sampled_from([0, 1, 2, 3])) if pp == 1 else draw(st.sampled_from([0, 1]))
     recompute = draw(st.sampled_from(["none", "none", "selective", "full"]))
     overlap_grad = draw(_FLAG)
-    split = draw(st.sampled_from(["even", "even", "ends", "layers", "dealt"])) if pp > 1 else "even"
+    split = (
+        draw(st.sampled_from(["even", "even", "ends", "layers", "dealt"])) if pp > 1 else "even"
+    )
     middle = model.num_layers // pp
     recipe = Recipe(
         tp=tp,
