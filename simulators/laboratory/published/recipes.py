@@ -171,7 +171,7 @@ def recipe_of(
         and moe_preset(row, said, era).overlapped,
         schedule="gpipe" if said.says("schedule", "gpipe") and degrees.pp > 1 else "1f1b",
     )
-    return _split(row, said, recipe, model, framework, assumed), tuple(assumed)
+    return _split(said, recipe, model, framework, assumed), tuple(assumed)
 
 
 _OTHER_SCHEDULES = ("zero bubble", "DualPipe", "breadth-first", "another")
@@ -361,7 +361,6 @@ def _recompute_modules(said: Said, framework: Framework) -> str | None:
 
 
 def _split(
-    row: Row,
     said: Said,
     recipe: Recipe,
     model: Model,
@@ -372,8 +371,6 @@ def _split(
     chunks = recipe.pp * recipe.vpp
     layers = model.num_layers
     stated = said.says("ends", "layers")
-    if match := re.search(r"\blayout (E[EtmL|*()\d,]+L)\b", row.notes):
-        return dataclasses.replace(recipe, pipeline_layout=match[1])
     if recipe.pp == 1 or (layers % chunks == 0 and not stated):
         return recipe
     if (layers + 2) % chunks == 0 and (stated or not framework.balanced_split):
