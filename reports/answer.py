@@ -20,14 +20,17 @@ from trainscout.reports.wording import (
     format_long_time,
     format_percent,
     format_recipe,
+    format_room,
     format_seconds,
     format_tokens,
     format_usd,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import Chosen
 
+_VERDICTS = {FITS: "fits", TIGHT: "TIGHT", NO: "does not fit"}
 # Below this, recipes and what their figures rest on are worth more than the other columns.
 _WIDE = 100
 # Grades where a column's figures have different ones.
@@ -101,9 +104,7 @@ def format_memory(prediction: Prediction) -> str:
         f"{needed_bytes(prediction) / 2**30:.1f} of {format_gib(memory.capacity_bytes)} usable"
         f" on stage {memory.worst_stage}"
     )
-    if prediction.fits:
-        return f"fits: {needed}, {format_gib(memory.headroom_bytes)} free"
-    return f"does not fit: {needed}, {format_gib(-memory.headroom_bytes)} too much"
+    return f"{_VERDICTS[memory.band]}: {needed}, {format_room(memory)}"
 
 
 def _format_cost(prediction: Prediction, job: Job) -> str:

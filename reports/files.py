@@ -44,7 +44,10 @@ _PREDICTION_FIELDS = tuple(
         "interval_s",
     )
 )
-_MEMORY_FIELDS = ("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes", "worst_stage")
+_MEMORY_FIELDS = (
+    *("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes"),
+    *("fit_probability", "band", "worst_stage"),
+)
 
 
 def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
 from trainscout.reports.front_plot import front_plot
 from trainscout.reports.launch import megatron_launch
-from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import predicted
@@ -120,7 +120,7 @@ def search_report(
     plot = front_plot(result, shown)
     if plot is not None:
         parts += [plot, Text()]
-    notes = []
+    notes = [("Tight", line) for line in format_tight(result, job_of)]
     if single:
         notes.append(("Why #1", why_best(result, job_of)))
         distinguishable = format_distinguishable(shown, job_of)
@@ -203,6 +203,8 @@ def _search_notes(result: SearchResult, directory: Path | None, verbose: bool) -
 def _format_counts(result: SearchResult, verbose: bool) -> str:
     counts = result.counts()
     words = [f"{counts['ok']} simulated and fit", f"{counts['oom']} out of memory"]
+    if counts["tight"]:
+        words.insert(1, f"{counts['tight']} tight")
     for status in ("pruned", "invalid"):
         rules = sorted(result.counts_by_rule(status).items(), key=lambda item: -item[1])
         by_rule = ", ".join(f"{rule} {count}" for rule, count in rules) if verbose else ""

@@ -33,12 +33,15 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer import prediction as predictor
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.uncertainty import Chosen, chosen
 from trainscout.simulators.registry import SimulatorSpec
+
+_FITS = {FITS: "fits", TIGHT: "tight in memory", NO: "does not fit in memory"}
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -102,7 +105,7 @@ class Prediction(Shown, predictor.Prediction):
 
     def __repr__(self) -> str:
         step = f"{format_seconds(self.step_time_s)}, MFU {format_percent(self.mfu)}"
-        memory = "fits" if self.fits else "does not fit in memory"
+        memory = _FITS[self.memory.band]
         return f"<{format_recipe(self.recipe, self.job.dp)}: {step}, {memory}>"
 
     def _report(self) -> RenderableType:
@@ -151,6 +154,15 @@ class SearchResult(Shown):
         return tuple(
             make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
             for each in self._shown
+            if each.prediction is not None
+        )
+
+    @functools.cached_property
+    def tight(self) -> tuple[Prediction, ...]:
+        """The best recipes that may fit (``memory.fit_probability``) and would beat ``best``."""
+        return tuple(
+            make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
+            for each in self.found.tight
             if each.prediction is not None
         )
 

@@ -21,6 +21,7 @@ from trainscout.simulators.laboratory.searched.grouping import PublishedQuestion
 from trainscout.simulators.laboratory.searched.place import place_of
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.memory.bands import NO
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
@@ -42,7 +43,7 @@ class Answer:
     Times in seconds, errors and ``slower`` as fractions (positive: predicted longer). ``measured``
     is the fastest run, ``replayed_s`` the prediction of it with the software it had.
     ``inside``: its recipe is in the space, else ``why`` not; ``predicted_s``: its recipe with the
-    software of the question; ``fits``: so predicted; ``rank``: its place among our best, None
+    software of the question; ``fits``: or may; ``rank``: its place among our best, None
     behind them. ``best_s`` is our best, None where the search has none (then ``why``).
     ``software``: what the run's software has otherwise than the question's.
     """
@@ -178,7 +179,7 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         "why": place.why,
         "software": _software(ran, question.job(place.recipe)),
         "predicted_s": here and here.step_time_s,
-        "fits": here and here.fits,
+        "fits": here and here.memory.band != NO,
         "used_gib": here and _used_gib(here),
         "rank": _rank(found.best, place.recipe, here),
         "best_recipe": "" if best is None else _words(question.job(best.recipe)),
