@@ -11,11 +11,6 @@ from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-NVL72 = 72
-
-# Reference systems of the architecture's second round have faster NICs (XDR), in Gb/s a GPU.
-_BLACKWELL_ULTRA = ("b300", "gb300")
-_REFERENCE_GBPS_ULTRA = 800.0
 _SLOWEST_NIC_GBPS = 100.0
 
 _FABRICS = (
@@ -29,7 +24,6 @@ _PRICED_AS = {
     "omni-path": ("infiniband", "Omni-Path is priced as InfiniBand of the same rate"),
     "ethernet": ("roce", "Ethernet is priced as RoCE of the same rate"),
 }
-_BRIDGED = {"a100_80_pcie": 2, "a40": 2, "h200_nvl": 4}
 
 
 def cluster_of(
@@ -41,10 +35,10 @@ def cluster_of(
         CannotReplayError: when the GPUs do not fill whole nodes.
     """
     assumed: list[str] = []
-    rack = gpu.name.startswith("gb")
+    server = gpu.server
     per_node = row.gpus_per_node
     if per_node is None:
-        per_node = 4 if rack else 8
+        per_node = server.gpus_per_node
         assumed.append(f"GPUs per node not published: {per_node}")
     per_node = min(per_node, num_gpus)
     if num_gpus % per_node:
@@ -53,8 +47,7 @@ def cluster_of(
 
     rate = row.inter_link_gbps_per_gpu or _stated_rate(said, per_node)
     if rate is None:
-        ultra = gpu.name in _BLACKWELL_ULTRA
-        rate = _REFERENCE_GBPS_ULTRA if ultra else gpu.architecture.usual_server.nic_gbps
+        rate = server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
     nics, nic_gbps = _nics(rate, per_node)
@@ -66,13 +59,13 @@ def cluster_of(
     if nodes > 1 and words:
         assumed.append(words)
 
-    domain = None
-    if rack:
-        domain = _rack_share(num_gpus, per_node)
-        if num_gpus > NVL72:
-            assumed.append(f"NVLink domain: {domain} GPUs of each NVL72 rack")
-    elif gpu.name in _BRIDGED:
-        domain = min(_BRIDGED[gpu.name], per_node)
+    domain = server.nvlink_domain
+    if domain is not None and server.is_rack:
+        rack, domain = domain, _rack_share(num_gpus, per_node, domain)
+        if num_gpus > rack:
+            assumed.append(f"NVLink domain: {domain} GPUs of each rack of {rack}")
+    elif domain is not None:
+        domain = min(domain, per_node)
         assumed.append(f"NVLink bridges join {domain} GPUs")
     version = nccl_version(era)
     if num_gpus > 1:
@@ -86,8 +79,8 @@ def cluster_of(
         fabric=fabric,
         source=row.source,
         nvlink_domain=domain,
-        nvswitch=_has_switch(row, gpu),
-        cpu=_cpu(gpu),
+        nvswitch=server.nvswitch or "nvswitch" in row.intra_link.lower(),
+        cpu=server.cpu,
         nccl_version=version,
         # What was run did fit: no reserve is asked for.
         memory_reserve=0.0,
@@ -117,21 +110,9 @@ def _named_by_source(row: Row) -> str | None:
     return next((fabric for pattern, fabric in _FABRICS if re.search(pattern, text)), None)
 
 
-def _rack_share(num_gpus: int, per_node: int) -> int:
+def _rack_share(num_gpus: int, per_node: int, rack: int) -> int:
     """GPUs of one NVLink domain: jobs take equal shares of every rack they touch."""
-    if num_gpus <= NVL72:
+    if num_gpus <= rack:
         return num_gpus
-    shares = range(NVL72 - NVL72 % per_node, 0, -per_node)
+    shares = range(rack - rack % per_node, 0, -per_node)
     return next((share for share in shares if num_gpus % share == 0), per_node)
-
-
-def _has_switch(row: Row, gpu: Gpu) -> bool:
-    if not gpu.architecture.usual_server.nvswitch:
-        return "nvswitch" in row.intra_link.lower()
-    return gpu.name not in _BRIDGED and gpu.nvlink_links > 4
-
-
-def _cpu(gpu: Gpu) -> str:
-    if gpu.name.startswith("gb"):
-        return "arm"
-    return gpu.architecture.usual_server.cpu

@@ -97,13 +97,21 @@ class UsualServer:
     """The machine a GPU of the architecture usually comes in: what published runs leave out.
 
     ``nic_gbps``: NIC rate a GPU; ``cpu``: vendor of the host's; ``nvswitch``: switches join its
-    GPUs; ``year``: when people trained on it.
+    GPUs; ``year``: when people trained on it. ``nvlink_domain``: how many GPUs links join where
+    that is not a node, fewer by bridges or more in a rack.
     """
 
     nic_gbps: float
     cpu: str
     nvswitch: bool
     year: float
+    gpus_per_node: int = 8
+    nvlink_domain: int | None = None
+
+    @property
+    def is_rack(self) -> bool:
+        """Links join GPUs of several nodes."""
+        return self.nvlink_domain is not None and self.nvlink_domain > self.gpus_per_node
 
 
 @dataclass(frozen=True)

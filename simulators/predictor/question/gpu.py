@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
-from trainscout.simulators.predictor.question.architecture import Architecture
+from trainscout.simulators.predictor.question.architecture import (
+    Architecture,
+    UsualServer,
+)
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -46,6 +50,11 @@ class Gpu:
     sustained_fraction: float | None = None
     """Share of the dense peak that the board's power feeds for long, where no fit says so; None:
     that of the most similar fitted GPU."""
+    usual_server: UsualServer | None = None
+    """The machine it usually comes in; None: that of its architecture."""
+    published_as: tuple[str, ...] = ()
+    """What tables of measured runs call it: regular expressions, sought in labels in lower case
+    with dashes."""
     sources: dict[str, str] = field(default_factory=dict)
     """Where each field's figure was published, by field."""
 
@@ -61,13 +70,25 @@ class Gpu:
         if self.sustained_fraction is not None and not 0 < self.sustained_fraction <= 1:
             field, given = "gpu.sustained_fraction", self.sustained_fraction
             raise InputError(field, given, "is out of range", "0 < x <= 1")
+        for pattern in self.published_as:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                field = "gpu.published_as"
+                raise InputError(field, pattern, f"is no regular expression: {error}") from error
         for precision, rate in self.peak_flops.items():
             require_choice("gpu.peak_flops", precision, PRECISIONS)
             require_positive(f"gpu.peak_flops.{precision}", rate)
 
+    @property
+    def server(self) -> UsualServer:
+        """The machine it usually comes in."""
+        return self.usual_server or self.architecture.usual_server
+
     def without_sources(self) -> Gpu:
-        """The same figures, wherever they are from."""
-        return replace(self, sources={}, architecture=self.architecture.without_sources())
+        """The same figures, wherever they are from and whatever others call it."""
+        architecture = self.architecture.without_sources()
+        return replace(self, sources={}, published_as=(), architecture=architecture)
 
     def peak(self, precision: str) -> float:
         """Dense peak in FLOP/s.

@@ -1,8 +1,12 @@
+import re
+from dataclasses import replace
+
 import pytest
 
 from tests.simulators.laboratory.published.runs import declarations
 from trainscout.simulators.laboratory.published.gpus import gpu_of
 from trainscout.simulators.laboratory.published.outcome import CannotReplayError
+from trainscout.simulators.predictor.question.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -24,6 +28,7 @@ from trainscout.simulators.laboratory.published.outcome import CannotReplayError
         ("V100-32GB-SXM", "v100_32"),
         ("A800-80GB", "a800_80"),
         ("A40", "a40"),
+        ("MI300X-192GB", "mi300x"),
         ("h100", "h100"),
     ],
 )
@@ -32,11 +37,39 @@ def test_labels_name_declared_parts(label, name):
 
 
 @pytest.mark.parametrize(
-    "label", ["MI250X", "B200/GB200 (4 GPUs)", "B200-180GB (power limited)", "A100-PCIe-40GB"]
+    "label",
+    [
+        "MI250X",
+        "B200/GB200 (4 GPUs)",
+        "B200-180GB (power limited)",
+        "A100-PCIe-40GB",
+        "H100-PCIe-80GB",
+        "V100-16GB",
+        "A800-40GB",
+    ],
 )
 def test_what_is_not_declared_is_not_guessed(label):
-    with pytest.raises(CannotReplayError, match=r"A100|B200|MI250X"):
+    with pytest.raises(CannotReplayError, match=re.escape(label)):
         gpu_of(label, declarations().gpus)
+
+
+def test_ones_own_gpu_says_what_rows_call_it():
+    h100 = declarations().gpus["h100"]
+    own = replace(h100, name="lab", published_as=(r"prototype-\d",))
+    assert gpu_of("Prototype_7 80GB", {"h100": h100, "lab": own})[0] is own
+
+
+def test_a_label_that_fits_several_is_refused_with_their_names():
+    h100 = declarations().gpus["h100"]
+    gpus = {"h100": h100, "lab": replace(h100, name="lab")}
+    with pytest.raises(CannotReplayError, match="h100, lab"):
+        gpu_of("H100-80GB-SXM", gpus)
+
+
+def test_a_pattern_that_is_none_is_refused():
+    with pytest.raises(InputError) as refused:
+        replace(declarations().gpus["h100"], published_as=("a(",)).check()
+    assert refused.value.field == "gpu.published_as"
 
 
 def test_an_unstated_size_is_an_assumption():
