@@ -13,6 +13,7 @@ from trainscout.optimizer.objective import MEASURES, Objective
 from trainscout.optimizer.survey import Survey
 from trainscout.pruning.bounds import Bounds
 from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.simulators.predictor.memory.bands import may_fit_bytes
 from trainscout.simulators.registry import SimulatorSpec, measured_table
 
 Rows = NDArray[np.int64]
@@ -47,6 +48,8 @@ class BoundingSurvey:
         self.capacity_bytes = int(
             declared.gpu.memory_bytes * (1 - declared.cluster.memory_reserve)
         )
+        # What needs more is beyond doubt too large.
+        self.may_fit_bytes = may_fit_bytes(self.capacity_bytes)
 
     def rows(self, rows: Sequence[int]) -> Bounded:
         """The bounds of some rows."""

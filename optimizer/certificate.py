@@ -3,8 +3,10 @@ known recipe can still be."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from trainscout.simulators.predictor.memory.bands import FITS, LEAST_FITS, MOST_NO, NO
 
 
 @dataclass(frozen=True)
@@ -13,9 +15,15 @@ class Certificate:
 
     ``points`` of the space are distinct; ``not_launchable`` counts those that break each validity
     rule, ``equal`` those that mean the same as another one (``equal_by_rule``). Of the
-    ``recipes`` left, ``out_of_memory`` have a memory bound above the capacity,
+    ``recipes`` left, ``out_of_memory`` have a memory bound that is beyond doubt too large,
     ``out_of_reach`` bounds that known recipes beat; ``simulated`` were replayed (``failed`` of
-    them raised: nothing is said about those) and ``open`` were still to do.
+    them raised: nothing is said about those; ``tight`` may fit) and ``open`` were still to do.
+
+    ``reading`` is how memory is read: a recipe *fits* with at least the probability
+    ``fits``, and is *beyond doubt* too large below the probability ``no``
+    (``predictor.memory.bands``). What is proved is proved of recipes that fit; of one
+    objective, also that no other tight recipe is worth more than those shown
+    (``optimizer.tight``).
 
     ``proved``: no recipe outside the ``top_k`` reported, or the front, beats any of them by more
     than ``epsilon``, a fraction. ``best`` and ``bound``, in the first objective's units: the best
@@ -40,6 +48,8 @@ class Certificate:
     best: float | None
     bound: float | None
     gap: float | None
+    tight: int = 0
+    reading: dict[str, float] = field(default_factory=lambda: {FITS: LEAST_FITS, NO: MOST_NO})
 
     @property
     def discarded_share(self) -> float:

@@ -12,8 +12,10 @@ from trainscout.optimizer.samplers import Evaluation
 from trainscout.optimizer.screen import Screened
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
+from trainscout.optimizer.tight import SHOWN, worth
 from trainscout.optimizer.trial import STATUSES, Trial
 from trainscout.pruning import History, Known, Verdict
+from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
@@ -38,6 +40,8 @@ class Ledger:
         self._invalid: set[Indices] = set()
         # Losses, row and number: equal recipes rank as they lie in the space, however found.
         self._ranking: list[tuple[tuple[float, ...], int, int]] = []
+        # Those that may fit: loss, probability and number.
+        self._tight: list[tuple[float, float, int]] = []
         self._row_of_recipe: dict[Recipe, int] = {}
 
     @property
@@ -48,6 +52,16 @@ class Ledger:
     def best(self, count: int) -> list[Trial]:
         """The ``ok`` trials with the smallest loss of the first objective, best first."""
         return [self.trials[number] for _, _, number in self._ranking[:count]]
+
+    def tight(self) -> list[Trial]:
+        """Of the ``tight`` trials that beat every one that fits, those worth most
+        (``optimizer.tight``), best first; of several objectives none."""
+        if len(self._objective.names) > 1:
+            return []
+        best = self._ranking[0][0][0] if self._ranking else None
+        found = [(worth(loss, chance, best), loss, at) for loss, chance, at in self._tight]
+        ranked = sorted((-value, loss, at) for value, loss, at in found if value > 0)
+        return [self.trials[number] for _, _, number in ranked[:SHOWN]]
 
     def best_losses(self, count: int) -> list[tuple[float, ...]]:
         """What a newcomer must beat: the ``count`` smallest losses, or those of the front."""
@@ -110,6 +124,14 @@ class Ledger:
         losses = self._objective.losses(values)
         memory = prediction.memory
         missing = -memory.headroom_bytes / memory.capacity_bytes
+        if memory.band == TIGHT:
+            # It may fit, so it says nothing of recipes that need more or less.
+            chance = memory.fit_probability
+            self.evaluations[row] = Evaluation(losses, max(missing, 1e-9), tight=chance)
+            trial = self._trial(row, "tight", values=values, outcome=outcome)
+            self._tight.append((losses[0], chance, trial.number))
+            self._append(trial)
+            return
         if not prediction.fits:
             self.evaluations[row] = Evaluation(losses, max(missing, 1e-9))
             self.history.add(Known(recipe, False, prediction))

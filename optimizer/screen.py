@@ -62,7 +62,7 @@ class Screen:
             used = int(bounds.used_bytes[place])
             losses = tuple(bounds.losses[place].tolist())
             miss = used / capacity - 1
-            if used > capacity:
+            if used > self._bounding.may_fit_bytes:
                 if not self._something_fits and used < (self._least_bytes or used + 1):
                     self._least_bytes = used
                     continue

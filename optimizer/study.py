@@ -121,6 +121,7 @@ def run_search(
         resumed_trials=0 if stored is None else stored.restored,
         notes=notes,
         certificate=None if sampler.proof is None else sampler.proof.certificate(),
+        tight=tuple(ledger.tight()),
     )
 
 

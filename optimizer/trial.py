@@ -9,19 +9,20 @@ from trainscout.optimizer.certificate import Certificate
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-STATUSES = ("ok", "oom", "pruned", "invalid", "failed")
+STATUSES = ("ok", "tight", "oom", "pruned", "invalid", "failed")
 
 
 @dataclass(frozen=True)
 class Trial:
     """One distinct point that was asked.
 
-    ``status``: ``ok`` (simulated, fits), ``oom`` (simulated, does not fit), ``pruned`` (a
-    tactic knew the outcome: ``rule`` names it), ``invalid`` (breaks the validity rule
-    ``rule``), ``failed`` (the simulator raised: ``error``). ``values`` are the objective
-    values of an ``ok`` trial, or of a ``pruned`` one whose runtime the tactic supplied;
-    ``reason`` says in words why it was pruned, invalid or failed. Where a promotion simulator has
-    been asked too, ``prediction`` and ``values`` are its, and ``searched_values`` the search's.
+    ``status``: ``ok`` (simulated, fits), ``tight`` (may fit: ``predictor.memory.bands``), ``oom``
+    (does not), ``pruned`` (a tactic knew the outcome: ``rule`` names it), ``invalid`` (breaks the
+    validity rule ``rule``), ``failed`` (the simulator raised: ``error``). ``values`` are the
+    objective values of an ``ok`` or ``tight`` trial, or of a ``pruned`` one whose runtime the
+    tactic supplied; ``reason`` says in words why it was pruned, invalid or failed. Where a
+    promotion simulator has been asked too, ``prediction`` and ``values`` are its, and
+    ``searched_values`` the search's.
     """
 
     number: int
@@ -42,6 +43,8 @@ class SearchResult:
 
     ``best`` holds the top ``ok`` trials, best first; ``pareto`` the non-dominated ones (equal
     to ``best[:1]`` for one objective); with several, ``best`` goes by the first objective.
+    ``tight``: of those that may fit and would beat ``best[0]`` (or, where nothing fits, of all
+    that may) the ones worth most (``optimizer.tight``), of one objective.
     ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
     ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
     ``certificate`` is the proof of an exact search.
@@ -57,6 +60,7 @@ class SearchResult:
     resumed_trials: int = 0
     notes: tuple[str, ...] = field(default=())
     certificate: Certificate | None = None
+    tight: tuple[Trial, ...] = ()
 
     def counts(self) -> dict[str, int]:
         """Number of trials by status, zeros included."""

@@ -20,11 +20,17 @@ from trainscout.pruning.recipe_table import Column, RecipeTable
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, Knob
+from trainscout.simulators.predictor.question.layout import fields_of
 from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
     RECIPE_DEFAULTS,
     Recipe,
     knobs_entering,
+)
+
+_SPLIT_FIELDS = (
+    *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
+    "pipeline_layout",
 )
 
 
@@ -41,21 +47,16 @@ class Rule:
 
 
 def _split(job: Job) -> dict[str, Any]:
-    """Nothing where the layers lie evenly anyway, else the layers of both ends where they do."""
+    """The fewest fields that make the same split; none where the framework makes it anyway."""
     recipe, layers = job.recipe, job.layers_per_chunk
-    names = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
-    even = {name: RECIPE_DEFAULTS[name] for name in names}
-    splits = [even]
-    first, last = job.layers_per_stage[0], job.layers_per_stage[-1]
-    if first and last:
-        splits.append(even | {"first_stage_layers": first, "last_stage_layers": last})
-    for fields in splits:
-        try:
-            if replace(job, recipe=replace(recipe, **fields)).layers_per_chunk == layers:
-                return fields
-        except InputError:
-            continue
-    return {}
+    even = {name: RECIPE_DEFAULTS[name] for name in _SPLIT_FIELDS}
+    try:
+        if replace(job, recipe=replace(recipe, **even)).layers_per_chunk == layers:
+            return even
+    except InputError:
+        pass
+    dealt = job.framework.balanced_split
+    return fields_of(layers, job.model.num_mtp_layers, deal_out=dealt)
 
 
 def _of_knob(knob: Knob, job: Job) -> dict[str, Any]:

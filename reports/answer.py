@@ -20,21 +20,28 @@ from trainscout.reports.wording import (
     format_long_time,
     format_percent,
     format_recipe,
+    format_room,
     format_seconds,
     format_tokens,
     format_usd,
 )
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty import Chosen
 
+_VERDICTS = {FITS: "fits", TIGHT: "TIGHT", NO: "does not fit"}
 # Below this, recipes and what their figures rest on are worth more than the other columns.
 _WIDE = 100
 # Grades where a column's figures have different ones.
 _MARKS = {Grade.MEASURED: "m", Grade.FITTED: "f", Grade.ESTIMATED: "e", Grade.ASSUMED: "a"}
 
 
-def figures(prediction: Prediction, job: Job) -> Table:
-    """What one recipe takes, needs and costs; at the right, what each figure rests on."""
+def figures(prediction: Prediction, job: Job, expected: Chosen | None = None) -> Table:
+    """What one recipe takes, needs and costs; at the right, what each figure rests on.
+
+    ``expected``: what to expect of it as the best of a search, where it is that.
+    """
     evidence = evidence_of(prediction, job)
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="bold")
@@ -49,7 +56,28 @@ def figures(prediction: Prediction, job: Job) -> Table:
         ("cost", _format_cost(prediction, job), evidence.cost.grade),
     ):
         table.add_row(name, value, str(grade))
+        if name == "step time" and expected is not None:
+            table.add_row("as chosen", format_chosen(expected), str(Grade.MEASURED))
     return table
+
+
+def format_chosen(expected: Chosen) -> str:
+    """What to expect of the best of a search."""
+    low, high = map(format_seconds, expected.interval_s)
+    return f"{format_seconds(expected.step_time_s)}, error bar {low} to {high}"
+
+
+def format_measure_first(expected: Chosen) -> str | None:
+    """What to say of an answer that nobody's published run comes near; None of others."""
+    published = expected.published
+    if published is None or not expected.measure_first:
+        return None
+    return (
+        f"the best published run of this kind reaches {format_percent(published.mfu)} MFU "
+        f"({published.model} on {published.num_gpus:,} {published.kind.gpu}, "
+        f"{published.kind.framework}: {published.source}), this claims "
+        f"{format_percent(expected.mfu)}"
+    )
 
 
 def _format_step(prediction: Prediction) -> str:
@@ -76,9 +104,7 @@ def format_memory(prediction: Prediction) -> str:
         f"{needed_bytes(prediction) / 2**30:.1f} of {format_gib(memory.capacity_bytes)} usable"
         f" on stage {memory.worst_stage}"
     )
-    if prediction.fits:
-        return f"fits: {needed}, {format_gib(memory.headroom_bytes)} free"
-    return f"does not fit: {needed}, {format_gib(-memory.headroom_bytes)} too much"
+    return f"{_VERDICTS[memory.band]}: {needed}, {format_room(memory)}"
 
 
 def _format_cost(prediction: Prediction, job: Job) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from trainscout.optimizer.trial import Trial
@@ -10,6 +11,7 @@ from trainscout.reports.trials import predicted
 from trainscout.reports.wording import format_percent, format_ranks, format_seconds
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.uncertainty import LEVEL, features_of, tie_share
+from trainscout.simulators.predictor.uncertainty.fastest import published_fastest
 
 
 def format_error_bar(prediction: Prediction) -> str:
@@ -27,6 +29,18 @@ def format_error_bar(prediction: Prediction) -> str:
     elif high < step_s:
         words += "; predictions of such runs were mostly too long"
     return words
+
+
+def format_selection() -> str:
+    """What a search's choosing by prediction costs, and how that is known."""
+    found = published_fastest().selection
+    return (
+        "a search picks what is predicted most optimistically: where "
+        f"{found.publications} publications have sweeps ({found.sweeps}), the layout predicted "
+        f"best was {format_percent(math.expm1(found.shift))} slower against its prediction than "
+        f"those beside it (standard error {format_percent(math.expm1(found.error))}); the figure "
+        "and the bar above count that"
+    )
 
 
 def tie_shares(ranked: Sequence[Trial], job_of: JobOf) -> list[float | None]:

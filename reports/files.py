@@ -15,10 +15,12 @@ from trainscout.reports.error_bars import tie_shares
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf
 from trainscout.reports.launch import megatron_launch
+from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty import chosen
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 TOP_RECIPES = "top_recipes.json"
@@ -42,7 +44,10 @@ _PREDICTION_FIELDS = tuple(
         "interval_s",
     )
 )
-_MEMORY_FIELDS = ("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes", "worst_stage")
+_MEMORY_FIELDS = (
+    *("peak_allocated_bytes", "peak_reserved_bytes", "headroom_bytes"),
+    *("fit_probability", "band", "worst_stage"),
+)
 
 
 def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:
@@ -120,6 +125,18 @@ def trial_row(trial: Trial, objectives: tuple[str, ...], job_of: JobOf) -> dict[
     return row
 
 
+def chosen_record(best: Trial, job_of: JobOf) -> dict[str, Any] | None:
+    """What to expect of the best of a search, as data; None without an error bar."""
+    expected = chosen(job_of(best.recipe), predicted(best))
+    if expected is None:
+        return None
+    return {
+        **asdict(expected),
+        "faster": expected.faster,
+        "measure_first": expected.measure_first,
+    }
+
+
 def save_search(
     directory: Path,
     result: SearchResult,
@@ -143,7 +160,11 @@ def save_search(
         REPORT: report,
     }
     if result.certificate is not None:
-        texts[CERTIFICATE] = json.dumps(result.certificate.to_dict(), indent=2) + "\n"
+        expected = (
+            chosen_record(shown[0], job_of) if shown and len(result.objectives) == 1 else None
+        )
+        record = {**result.certificate.to_dict(), "chosen": expected}
+        texts[CERTIFICATE] = json.dumps(record, indent=2) + "\n"
     if checks:
         texts[VERIFICATION] = verification_json(checks)
     if shown:

@@ -12,9 +12,10 @@ from typing import Any
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
-from trainscout.reports.files import top_recipes, trial_columns, trial_row
+from trainscout.reports.files import chosen_record, top_recipes, trial_columns, trial_row
 from trainscout.reports.nothing_found import why_nothing_fits
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.job import Job
 
 
@@ -39,12 +40,15 @@ def search_json(
         tracked: where MLflow has it; None: nowhere.
         relief: what would have made a recipe fit, where none did.
     """
-    why = None
+    why = expected = None
     if shown and len(result.objectives) == 1:
         why = why_best(result, job_of)
+        expected = chosen_record(shown[0], job_of)
     record: dict[str, Any] = {
         "objectives": list(result.objectives),
         "recipes": top_recipes(shown, job_of),
+        "chosen": expected,
+        "tight": top_recipes(result.tight, job_of),
         "why_best": why,
         "why_nothing": None if shown else why_nothing_fits(result, job_of).splitlines(),
         "would_fit": list(relief),
@@ -87,7 +91,8 @@ def prediction_csv(prediction: Prediction, job: Job) -> str:
 
 def prediction_row(prediction: Prediction, job: Job) -> dict[str, Any]:
     """The columns of ``trials.csv`` that a prediction fills."""
-    trial = Trial(0, {}, job.recipe, "ok" if prediction.fits else "oom", prediction=prediction)
+    status = {FITS: "ok", TIGHT: "tight", NO: "oom"}[prediction.memory.band]
+    trial = Trial(0, {}, job.recipe, status, prediction=prediction)
     row = trial_row(trial, (), lambda _: job)
     left_out = ("number", "rule", "reason", "duration_s")
     return {name: row.get(name) for name in trial_columns([trial], ()) if name not in left_out}

@@ -9,7 +9,12 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.front_plot import needed_bytes
 from trainscout.reports.trials import predicted
-from trainscout.reports.wording import format_gib, format_recipe
+from trainscout.reports.wording import (
+    format_chance,
+    format_gib,
+    format_recipe,
+    format_seconds,
+)
 
 if TYPE_CHECKING:
     from trainscout.optimizer.would_fit import WouldFit
@@ -25,6 +30,7 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
         lines = [f"No recipe could be simulated: all {considered:,} failed."]
     else:
         lines = [f"No recipe fits: {len(result.trials):,} asked, none came out ok."]
+    lines += format_tight(result, job_of)
     missed = closest_miss(result)
     if missed is not None:
         lines.append("Closest miss: " + _format_miss(missed, job_of))
@@ -39,6 +45,26 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
                 f"{rest:,} points of the space were not looked at: {_CUT_SHORT[result.stopped]}"
             )
     return "\n".join(lines)
+
+
+def format_tight(result: SearchResult, job_of: JobOf) -> list[str]:
+    """The recipes that may fit and would be better than the best that does, a line each."""
+    lines = []
+    for trial in result.tight:
+        prediction = predicted(trial)
+        memory = prediction.memory
+        name = format_recipe(trial.recipe, job_of(trial.recipe).dp)
+        room = (
+            f"{format_gib(needed_bytes(prediction))} of {format_gib(memory.capacity_bytes)}, "
+            f"{format_chance(memory)}"
+        )
+        if result.best:
+            step_s = predicted(result.best[0]).step_time_s
+            gain = f"{1 - prediction.step_time_s / step_s:.1%} faster if it fits"
+        else:
+            gain = f"{format_seconds(prediction.step_time_s)} a step if it fits"
+        lines.append(f"{gain}: {name} ({room})")
+    return lines
 
 
 _NOTHING_ASKED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainscout.optimizer.certificate import Certificate
+from trainscout.simulators.predictor.memory.bands import FITS, NO
 
 
 def format_proof(certificate: Certificate) -> str:
@@ -41,9 +42,12 @@ def _format_account(certificate: Certificate) -> str:
     return (
         f"{points}, {', '.join(gone)}; of the {rest}, " if gone else f"{points}, all {rest}, "
     ) + (
-        f"{share(certificate.out_of_memory)} cannot fit by their memory bound, "
+        f"{share(certificate.out_of_memory)} are beyond doubt out of memory by their bound "
+        f"(a probability under {certificate.reading[NO]:.0%}), "
         f"{share(certificate.out_of_reach)} cannot be among the best by their time bound, "
-        f"{share(certificate.simulated)} were simulated."
+        f"{share(certificate.simulated)} were simulated"
+        f"{f', {certificate.tight:,} of them tight' if certificate.tight else ''}. "
+        f"A recipe fits that does with a probability of {certificate.reading[FITS]:.0%} or more."
     )
 
 

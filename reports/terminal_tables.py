@@ -12,16 +12,25 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.optimizer.trial import SearchResult, Trial
-from trainscout.reports.answer import RecipesTable, figures, format_evidence
+from trainscout.reports.answer import (
+    RecipesTable,
+    figures,
+    format_evidence,
+    format_measure_first,
+)
 from trainscout.reports.dialects.megatron_lm import settings_of
 from trainscout.reports.dialects.setting import command_words
-from trainscout.reports.error_bars import format_distinguishable, format_error_bar
+from trainscout.reports.error_bars import (
+    format_distinguishable,
+    format_error_bar,
+    format_selection,
+)
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
 from trainscout.reports.front_plot import front_plot
 from trainscout.reports.launch import megatron_launch
-from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import predicted
@@ -36,6 +45,7 @@ from trainscout.reports.wording import (
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty import chosen
 from trainscout.simulators.virtual_cluster.traced.verification import Verification
 
 # Columns that the whole names of the kinds of memory need.
@@ -95,7 +105,11 @@ def search_report(
     parts: list[RenderableType] = [Text(format_question(job), style="bold")]
     table = RecipesTable(shown, result.objectives, job_of)
     if single:
-        parts.append(figures(predicted(shown[0]), job))
+        expected = chosen(job, predicted(shown[0]))
+        parts.append(figures(predicted(shown[0]), job, None if verbosity == "quiet" else expected))
+        unheard_of = None if expected is None else format_measure_first(expected)
+        if unheard_of is not None:
+            parts.append(Text.assemble(("measure first  ", "bold"), unheard_of))
         if directory is not None and not megatron_launch(job).impossible:
             # On a line of its own, to be copied whole.
             start = f"bash {shlex.quote(str(_near(directory / LAUNCH)))}"
@@ -106,12 +120,14 @@ def search_report(
     plot = front_plot(result, shown)
     if plot is not None:
         parts += [plot, Text()]
-    notes = []
+    notes = [("Tight", line) for line in format_tight(result, job_of)]
     if single:
         notes.append(("Why #1", why_best(result, job_of)))
         distinguishable = format_distinguishable(shown, job_of)
         if distinguishable is not None:
             notes.append(("How sure", distinguishable))
+    if single and chosen(job, predicted(shown[0])) is not None:
+        notes.append(("As chosen", format_selection()))
     notes += _prediction_notes(predicted(shown[0]), job, verbose)
     if directory is not None:
         notes += _launch_notes(job, directory, verbose, launch_files)
@@ -187,6 +203,8 @@ def _search_notes(result: SearchResult, directory: Path | None, verbose: bool) -
 def _format_counts(result: SearchResult, verbose: bool) -> str:
     counts = result.counts()
     words = [f"{counts['ok']} simulated and fit", f"{counts['oom']} out of memory"]
+    if counts["tight"]:
+        words.insert(1, f"{counts['tight']} tight")
     for status in ("pruned", "invalid"):
         rules = sorted(result.counts_by_rule(status).items(), key=lambda item: -item[1])
         by_rule = ", ".join(f"{rule} {count}" for rule, count in rules) if verbose else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainscout.simulators.predictor.answer.prediction import Memory
+from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 
@@ -42,6 +44,18 @@ def _append_word(words: list[str], word: str) -> None:
         words[-1] += f"+{value}"
     else:
         words.append(word)
+
+
+def format_room(memory: Memory) -> str:
+    """What the fullest GPU has free or lacks, and where that leaves it open, its chance."""
+    amount = format_gib(abs(memory.headroom_bytes))
+    room = f"{amount} free" if memory.headroom_bytes >= 0 else f"{amount} too much"
+    return f"{room}, {format_chance(memory)}" if memory.band == TIGHT else room
+
+
+def format_chance(memory: Memory) -> str:
+    """How likely the memory suffices, as predictions of it err."""
+    return f"fits with a probability of {memory.fit_probability:.0%}"
 
 
 def format_question(job: Job) -> str:

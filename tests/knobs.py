@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainscout.simulators.predictor.question.knob import Knob
+from trainscout.simulators.predictor.question.layout import BALANCED
 from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODULES
 
 
@@ -14,6 +15,9 @@ def values_of(knob: Knob) -> list[Any]:
         values = [*RECOMPUTE_MODULES, "core_attn+mlp", "mlp+core_attn"]
     elif knob.name == "framework":
         values = ["one", "other"]
+    elif knob.name == "pipeline_layout":
+        # Of twelve layers: over two stages, over four, over two of two chunks.
+        values = [BALANCED, "Et*5|t*7L", "Et*2|(t*4|)*2ttL", "Ett|(t*4|)*2ttL", "E|t*6|t*6|L"]
     elif knob.kind is int and knob.choices is None:
         values = [*range(knob.least, 5), 8]
     else:

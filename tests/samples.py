@@ -11,6 +11,7 @@ from typing import Any
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -89,6 +90,8 @@ def prediction(step_time_s: float = 2.0, headroom_gib: float = 10.0, **parts: fl
         StageMemory(stage, {"parameters": 2 * GIB, "activations": GIB}, reserved - GIB, reserved)
         for stage in range(2)
     )
+    fits = headroom_gib >= 0
+    verdict = (1.0, FITS) if fits else (0.0, NO)
     tokens_per_s = TRAINING.global_batch_size * MODEL.sequence_length / step_time_s
     return Prediction(
         step_time_s=step_time_s,
@@ -99,8 +102,10 @@ def prediction(step_time_s: float = 2.0, headroom_gib: float = 10.0, **parts: fl
         cost_per_step_usd=0.02,
         cost_per_billion_tokens_usd=300.0,
         cost_of_run_usd=1234.0,
-        fits=headroom_gib >= 0,
-        memory=Memory(reserved - GIB, reserved, capacity, capacity - reserved, 1, stages),
+        fits=fits,
+        memory=Memory(
+            reserved - GIB, reserved, capacity, capacity - reserved, 1, stages, *verdict
+        ),
         breakdown_s=breakdown,
         critical_stage=1,
         evidence_share={"measured": 0.0, "fitted": 0.75, "estimated": 0.25},

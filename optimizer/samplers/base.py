@@ -41,11 +41,13 @@ class Evaluation:
     """What became of a point: ``losses`` (smaller is better), None when it failed.
 
     ``memory_violation`` is by which fraction of the capacity the recipe misses fitting;
-    zero or less means it fits.
+    zero or less means it fits. ``tight`` is the probability of one that may fit
+    (``predictor.memory.bands``), else 0.
     """
 
     losses: tuple[float, ...] | None
     memory_violation: float = 0.0
+    tight: float = 0.0
 
 
 class Proof(Protocol):

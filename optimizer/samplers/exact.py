@@ -17,6 +17,8 @@ from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.objective import MEASURES, non_dominated
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
+from trainscout.optimizer.tight import SHOWN, worth
+from trainscout.simulators.predictor.memory.bands import LEAST_FITS, best_chances
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -59,6 +61,9 @@ class ExactSampler:
         self._survey, self._objective, self._spec = search.survey, search.objective, spec
         self._epsilon, self._top_k = float(epsilon), options.top_k
         self._losses = np.empty((0, 0))
+        # At best, how likely a row fits; loss and probability of those that came out tight.
+        self._chances = np.empty(0)
+        self._tight: list[tuple[float, float]] = []
         self._order: NDArray[np.int64] | None = None
         self._at = 0
         self._known: list[tuple[float, ...]] = []
@@ -85,6 +90,8 @@ class ExactSampler:
         self._simulated += 1
         if evaluation.losses is None:
             self._failed += 1
+        elif evaluation.tight:
+            self._tight.append((evaluation.losses[0], evaluation.tight))
         elif evaluation.memory_violation <= 0:
             self._known.append(evaluation.losses)
             self._known.sort()
@@ -107,16 +114,25 @@ class ExactSampler:
         """Bound every recipe; returns those that may fit, best bound first, ties by row."""
         bounding = BoundingSurvey(self._survey, self._objective, self._spec)
         self._losses, used = bounding.all_rows()
-        able = np.flatnonzero(used <= bounding.capacity_bytes)
+        able = np.flatnonzero(used <= bounding.may_fit_bytes)
         if not len(able):
             # Nothing fits: the closest miss is worth knowing.
             able = np.array([int(np.argmin(used))])
+        self._chances = np.zeros(len(used))
+        self._chances[able] = best_chances(used[able], bounding.capacity_bytes)
         self._order = able[np.argsort(self._losses[able, 0], kind="stable")]
         return self._order
 
     def _beaten(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows known recipes keep out, whatever they take."""
-        return beaten(self._losses[rows], self._known, self._top_k, self._epsilon)
+        """Which rows known recipes keep out, whatever they take: those that fit every row, tight
+        ones the rows that are tight at best."""
+        losses, chances = self._losses[rows], self._chances[rows]
+        out = beaten(losses, self._known, self._top_k, self._epsilon)
+        if losses.shape[1] == 1 and len(self._tight) >= SHOWN:
+            best = self._known[0][0] if self._known else None
+            known = sorted(worth(*each, best) for each in self._tight)
+            out |= (chances < LEAST_FITS) & (worth(losses[:, 0], chances, best) < known[-SHOWN])
+        return out
 
     def certificate(self) -> Certificate:
         """What is proved so far."""
@@ -141,6 +157,7 @@ class ExactSampler:
             out_of_memory=len(survey) - len(order) if bounded else 0,
             out_of_reach=len(order) - self._simulated - still_open if bounded else 0,
             simulated=self._simulated,
+            tight=len(self._tight),
             failed=self._failed,
             open=still_open,
             top_k=self._top_k,

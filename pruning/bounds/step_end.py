@@ -116,15 +116,15 @@ class EndPricer:
         if sharing.reduce_beside or sharing.gather_beside:
             buckets = [_buckets(chunk, bucket_parameters(job)) for chunk in chunks]
             # The first chunk's first layers meet communication first and last.
-            outer = buckets[0][-1]
+            outer = buckets[0][-1] if buckets[0] else None
             counts = Counter(bucket for chunk_buckets in buckets for bucket in chunk_buckets)
             if sharing.reduce_beside:
                 reduce = {p: self.seconds(reduce_gradients(p, transfer), pricer) for p in counts}
-                last_s = reduce[outer]
+                last_s = reduce[outer] if outer is not None else 0.0
                 all_s = sum(reduce[p] * count for p, count in counts.items())
             if sharing.gather_beside:
                 gather = {p: self.seconds(gather_parameters(p, transfer), pricer) for p in counts}
-                first_s = gather[outer]
+                first_s = gather[outer] if outer is not None else 0.0
                 gather_s = sum(gather[p] * count for p, count in counts.items())
         scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
         return StageEnd(

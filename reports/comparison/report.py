@@ -26,12 +26,15 @@ from trainscout.reports.wording import (
     format_percent,
     format_question,
     format_recipe,
+    format_room,
     format_seconds,
     format_usd,
 )
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.uncertainty import LEVEL
 
 _GIB = 2**30
+_VERDICTS = {FITS: "yes", TIGHT: "tight", NO: "no"}
 # What the framework's allocator has no part in: it comes on top of what that reserves.
 _OUTSIDE = ("communication_buffers", "context")
 # Parts of a step below this share of it are left out.
@@ -96,8 +99,10 @@ def answer_line(comparison: Comparison) -> RenderableType:
 
 
 def _format_too_much(side: Side) -> str:
-    short = format_gib(-side.prediction.memory.headroom_bytes)
-    return f"does not fit in memory, by {short}"
+    memory = side.prediction.memory
+    if memory.band == TIGHT:
+        return f"is tight in memory ({format_room(memory)})"
+    return f"does not fit in memory, by {format_gib(-memory.headroom_bytes)}"
 
 
 def _recipes(first: Side, difference: Difference | None) -> RenderableType:
@@ -201,12 +206,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
     )
     add(
         "fits",
-        [
-            f"yes, {format_gib(each.memory.headroom_bytes)} left"
-            if each.fits
-            else f"no, {format_gib(-each.memory.headroom_bytes)} short"
-            for each in predictions
-        ],
+        [f"{_VERDICTS[each.memory.band]}, {format_room(each.memory)}" for each in predictions],
     )
     for name, values, change in figures:
         table.add_row(name, *values, *([change] if difference else []))
@@ -356,7 +356,7 @@ def _one_knob(first: Side, neighbours: Sequence[Neighbour], *, everything: bool)
     if hidden:
         notes.append(f"{hidden} more are behind these (verbosity=verbose shows them).")
     if any(not neighbour.prediction.fits for neighbour in shown):
-        notes.append("!: does not fit in memory.")
+        notes.append("!: does not fit in memory, or may not.")
     if any(len(neighbour.fields) > 1 for neighbour in shown):
         notes.append("Two changes where the first needs the second.")
     return Group(table, *[Padding(Text(note, style="dim"), (0, 0, 0, 2)) for note in notes])

@@ -22,7 +22,7 @@ _TOGETHER = (
     *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping", "first_stage_layers"),
     *("last_stage_layers", "embedding_as_layer", "loss_as_layer", "precision", "recompute"),
     *("recompute_layers", "recompute_taper", "recompute_modules", "overlap_grad_reduce"),
-    "overlap_param_gather",
+    *("pipeline_layout", "overlap_param_gather"),
 )
 
 

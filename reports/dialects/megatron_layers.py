@@ -14,7 +14,11 @@ from typing import Any
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.layout import split_layers
+from trainscout.simulators.predictor.question.layout import (
+    fields_of,
+    format_layout,
+    parse_layout,
+)
 from trainscout.simulators.predictor.question.model import MOST_LAYERS, Model
 
 LAYOUT = "--pipeline-model-parallel-layout"
@@ -23,11 +27,7 @@ EXPERT_LAYERS = "--moe-layer-freq"
 
 def layout(job: Job) -> str:
     """The split of a job's pipeline, a stage of each chunk after another."""
-    chunks = zip(*job.layers_per_chunk, strict=True)
-    parts = ["t" * layers for stages in chunks for layers in stages]
-    parts[0] = "E" + parts[0]
-    parts[-1] += "m" * job.model.num_mtp_layers + "L"
-    return "|".join(parts)
+    return format_layout(job.layers_per_chunk, job.model.num_mtp_layers)
 
 
 def read_layout(options: Options, text: str, model: Model, pp: int) -> dict[str, Any]:
@@ -36,63 +36,22 @@ def read_layout(options: Options, text: str, model: Model, pp: int) -> dict[str,
     Raises:
         InputError: for what Megatron would refuse.
     """
-    chunks = _layers_of_parts(text)
+    try:
+        parts = parse_layout(text)
+    except InputError as error:
+        raise InputError(LAYOUT, text[:60], error.problem, error.allowed) from None
+    chunks = [part.count("t") for part in parts]
     if len(chunks) % pp:
         problem = f"has {len(chunks)} parts, which are no multiple of {pp} stages"
         raise InputError(LAYOUT, text, problem)
     if sum(chunks) != model.num_layers:
         problem = f"holds {sum(chunks)} layers, the model {model.num_layers}"
         raise InputError(LAYOUT, text, problem)
-    vpp = len(chunks) // pp
-    wanted = tuple(tuple(chunks[stage::pp]) for stage in range(pp))
-    ends = (sum(wanted[0]), sum(wanted[-1]))
-    ways = [(None, None, embedding, loss) for loss in (False, True) for embedding in (False, True)]
-    for first, last, embedding, loss in (*ways, (*ends, False, False)):
-        try:
-            made = split_layers(
-                model.num_layers,
-                pp,
-                vpp,
-                first_stage=first,
-                last_stage=last,
-                embedding_as_layer=embedding,
-                loss_as_layer=loss,
-                mtp_layers=model.num_mtp_layers,
-            )
-        except InputError:
-            continue
-        if made == wanted:
-            break
-    else:
-        options.assume(f"{LAYOUT} {text}", "stages hold equally many layers")
-        first, last, embedding, loss = ways[0]
-    return {
-        "vpp": vpp,
-        "first_stage_layers": first,
-        "last_stage_layers": last,
-        "embedding_as_layer": embedding,
-        "loss_as_layer": loss,
-    }
-
-
-def _layers_of_parts(layout: str) -> list[int]:
-    """Transformer layers of each part of a layout such as ``Et*3|(tt|)*29,m|L``.
-
-    Raises:
-        InputError: for other characters than E, L, t, m, and their repetitions.
-    """
-    allowed = "E, t, m and L, parts divided by |, repetitions (tt|)*29"
-    text = layout.replace(",", "").replace(" ", "")
-    for pattern in (r"\(([^()]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        for match in re.finditer(pattern, text):
-            if len(match[1]) * int(match[2]) > 2 * MOST_LAYERS:
-                raise InputError(LAYOUT, layout[:60], "repeats too much", allowed)
-        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
-        if len(text) > 4 * MOST_LAYERS:
-            raise InputError(LAYOUT, layout[:60], "is too long", allowed)
-    if not re.fullmatch(r"[ELtm|]+", text):
-        raise InputError(LAYOUT, layout, "is no layout", allowed)
-    return [part.count("t") for part in text.split("|")]
+    if "E" in "".join(parts[1:]) or set("".join(parts[:-1])) & {"m", "L"}:
+        what = "the embedding lies with the first layers, predictions and loss in the last part"
+        options.assume(f"{LAYOUT} {text}", what)
+    split = tuple(tuple(chunks[stage::pp]) for stage in range(pp))
+    return {"vpp": len(chunks) // pp, **fields_of(split, model.num_mtp_layers)}
 
 
 def expert_layers(model: Model) -> str:

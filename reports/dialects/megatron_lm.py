@@ -88,6 +88,8 @@ def _piped(job: Job) -> bool:
 def _counted(job: Job) -> bool:
     """Whether a pipeline's split is one that Megatron makes from counts and degrees alone."""
     recipe = job.recipe
+    if recipe.pipeline_layout is not None:
+        return False
     if recipe.pp == 1 or recipe.first_stage_layers or recipe.last_stage_layers:
         return recipe.pp > 1
     if recipe.loss_as_layer and job.model.num_mtp_layers:

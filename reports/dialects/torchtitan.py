@@ -132,7 +132,7 @@ _TOGETHER = (
     *("recompute_taper", "recompute_modules", "sp", "zero_stage", "overlap_grad_reduce"),
     *("overlap_param_gather", "overlap_moe_expert_parallel_comm", "precision"),
     *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
-    "use_tp_pp_dp_mapping",
+    *("pipeline_layout", "use_tp_pp_dp_mapping"),
 )
 
 ARGUMENTS: tuple[Setting, ...] = with_other_knobs(

@@ -13,11 +13,12 @@ from trainscout.optimizer.certificate import Certificate
 from trainscout.optimizer.trial import Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.trials import predicted
-from trainscout.reports.wording import format_gib, format_recipe
+from trainscout.reports.wording import format_chance, format_gib, format_recipe
 
 # What a cell may come to, best first.
-FITS, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
+FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
     "fits",
+    "tight",
     "memory",
     "slower",
     "pruned",
@@ -25,7 +26,7 @@ FITS, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID, UNASKED = (
     "invalid",
     "unasked",
 )
-_OUTCOMES = (FITS, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID)
+_OUTCOMES = (FITS, TIGHT, NO_MEMORY, SLOWER, PRUNED, FAILED, INVALID)
 _OF_RULE = {"memory_bound": NO_MEMORY, "time_bound": SLOWER}
 
 
@@ -33,6 +34,8 @@ def outcome(trial: Trial) -> str:
     """What a trial says about its combination."""
     if trial.status == "ok":
         return FITS
+    if trial.status == "tight":
+        return TIGHT
     if trial.status == "oom":
         return NO_MEMORY
     if trial.status == "pruned":
@@ -85,6 +88,9 @@ def _cell(trials: Sequence[Trial], job_of: JobOf, nobody: str) -> dict[str, Any]
 
 def _why(end: str, trials: Sequence[Trial]) -> str:
     simulated = [trial for trial in trials if trial.prediction is not None]
+    if end == TIGHT:
+        likeliest = max(simulated, key=lambda trial: predicted(trial).memory.fit_probability)
+        return f"may fit: the likeliest recipe {format_chance(predicted(likeliest).memory)}"
     if end == NO_MEMORY and simulated:
         closest = max(simulated, key=lambda trial: predicted(trial).memory.headroom_bytes)
         missing = format_gib(-predicted(closest).memory.headroom_bytes)

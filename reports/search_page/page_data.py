@@ -10,7 +10,7 @@ from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import format_distinguishable, format_error_bar
 from trainscout.reports.explain import why_best
-from trainscout.reports.nothing_found import why_nothing_fits
+from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
 from trainscout.reports.search_page.checked import checked_recipes
 from trainscout.reports.search_page.layout_map import layout_map
@@ -74,6 +74,7 @@ def _answer(ranked: Sequence[Trial], searched: Searched) -> dict[str, Any]:
     single = len(result.objectives) == 1
     others = [at for at, trial in enumerate(ranked) if layout(trial) != layout(ranked[0])]
     return {
+        "tight": format_tight(result, declared.job),
         "why": why_best(result, declared.job) if single else None,
         "distinguishable": format_distinguishable(ranked, declared.job) if single else None,
         "error_bar": format_error_bar(best),

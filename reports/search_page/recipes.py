@@ -65,6 +65,7 @@ def figures(prediction: Prediction, job: Job) -> dict[str, Any]:
         "reserved_bytes": memory.peak_reserved_bytes,
         "capacity_bytes": memory.capacity_bytes,
         "headroom_bytes": memory.headroom_bytes,
+        "fit_probability": memory.fit_probability,
         "worst_stage": memory.worst_stage,
         "critical_stage": prediction.critical_stage,
         "breakdown_s": dict(prediction.breakdown_s),

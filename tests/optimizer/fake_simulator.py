@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -16,6 +17,7 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.training import Training
 
+_PROBABILITIES = {FITS: 1.0, TIGHT: 0.5, NO: 0.0}
 FAKE = "tests.optimizer.fake_simulator:FakeSimulator"
 
 
@@ -65,10 +67,12 @@ def memory_units(job: Job) -> float:
 
 
 class FakeSimulator:
-    """Compute / pipeline bubble / TP traffic / optimizer, each a one-line formula."""
+    """Compute / pipeline bubble / TP traffic / optimizer, each a one-line formula; up to ``tight``
+    times the capacity may fit."""
 
     name = "fake"
     capacity_units = 40.0
+    tight = 1.0
 
     def step_parts_s(self, job: Job) -> dict[str, float]:
         recipe = job.recipe
@@ -91,6 +95,7 @@ class FakeSimulator:
         unit = 2**30
         used, capacity = int(memory_units(job) * unit), int(self.capacity_units * unit)
         stage = StageMemory(0, {"parameters": used}, used, used)
+        band = FITS if used <= capacity else TIGHT if used <= self.tight * capacity else NO
         tokens_per_s = job.tokens_per_step / step_time_s
         cost = step_time_s * job.world_size * job.gpu.price_usd_per_hour / 3600
         return Prediction(
@@ -102,8 +107,10 @@ class FakeSimulator:
             cost_per_step_usd=cost,
             cost_per_billion_tokens_usd=cost * 1e9 / job.tokens_per_step,
             cost_of_run_usd=cost * job.training.tokens / job.tokens_per_step,
-            fits=used <= capacity,
-            memory=Memory(used, used, capacity, capacity - used, 0, (stage,)),
+            fits=band == FITS,
+            memory=Memory(
+                used, used, capacity, capacity - used, 0, (stage,), _PROBABILITIES[band], band
+            ),
             breakdown_s=parts,
             critical_stage=0,
             evidence_share={"estimated": 1.0},

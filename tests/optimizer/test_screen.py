@@ -9,6 +9,7 @@ from tests.optimizer.test_exact import question, search
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import run_search
+from trainscout.optimizer.tight import worth
 
 FEW = {"n_trials": 60, "batch_size": 8}
 
@@ -90,3 +91,29 @@ def test_a_grid_simulates_every_recipe():
 
 def test_screening_can_be_switched_off():
     assert not search("random", question(gib=1.0), bounds=False).counts()["pruned"]
+
+
+def tight_of_whole_space(gib):
+    """What the search of every recipe says of those that may fit: worth, loss and recipe."""
+    grid = of_whole_space("grid", gib)
+    best = grid.best[0].values[0] if grid.best else None
+    found = [
+        (worth(t.values[0], t.prediction.memory.fit_probability, best), t.recipe)
+        for t in grid.trials
+        if t.status == "tight"
+    ]
+    return sorted((value for value, _ in found if value > 0), reverse=True)
+
+
+@pytest.mark.parametrize("gib", [1.0, 0.85])
+def test_exact_search_finds_the_tight_recipes_that_are_worth_most(gib):
+    truth = tight_of_whole_space(gib)
+    assert truth
+    found = search("exact", question(gib=gib), top_k=3)
+    assert found.certificate.proved
+    best = found.best[0].values[0] if found.best else None
+    values = [worth(t.values[0], t.prediction.memory.fit_probability, best) for t in found.tight]
+    assert values == pytest.approx(truth[: len(values)])
+    assert len(values) == min(3, len(truth))
+    assert all(t.status == "tight" for t in found.tight)
+    assert found.counts()["tight"] == found.certificate.tight

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layout import format_layout
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
@@ -39,7 +41,7 @@ def jobs(draw: st.DrawFn) -> Job:
     sp = tp > 1 and (moe or pick(True, False))
     zero_stage = pick(0, 1, 1) if pp > 1 else pick(0, 1, 2, 3)
     reduce = pick(True, False)
-    ends = pick("even", "even", "first", "both", "counted") if pp > 1 else "even"
+    ends = pick("even", "even", "first", "both", "counted", "laid out") if pp > 1 else "even"
     ep = pick(1, 2, 4) if moe else 1
     recipe = {
         "tp": tp,
@@ -69,12 +71,20 @@ def jobs(draw: st.DrawFn) -> Job:
         "last_stage_layers": pick(1, 2, 3) if ends == "both" else None,
         "embedding_as_layer": ends == "counted",
         "loss_as_layer": ends == "counted",
+        "pipeline_layout": _layout(draw, model, pp * vpp) if ends == "laid out" else None,
     }
     if ends == "counted":
         model = replace(model, num_layers=model.num_layers - 2)
     batch = pick(24, 48, 96)
     job = make_job(model, nodes=nodes, batch=batch, training=pick(*_FRAMEWORKS), **recipe)
     assume(why_invalid(job) is None)
-    # Overlap is not simulated on a stage that holds nothing.
-    assume(min(min(chunks) for chunks in job.layers_per_chunk) > 0)
     return job
+
+
+def _layout(draw: st.DrawFn, model: Model, places: int) -> str:
+    """Any split of the layers: some places may hold nothing."""
+    cuts = sorted(draw(st.integers(0, model.num_layers)) for _ in range(places - 1))
+    counts = [
+        end - start for start, end in zip([0, *cuts], [*cuts, model.num_layers], strict=True)
+    ]
+    return format_layout(tuple((count,) for count in counts), model.num_mtp_layers)

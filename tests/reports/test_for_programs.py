@@ -40,7 +40,14 @@ def test_a_search_is_one_object():
     assert second["prediction"]["step_time_s"] == 2.5
     assert "500 ms" in record["why_best"]
     assert record["why_nothing"] is None
-    assert record["counts"] == {"ok": 2, "oom": 2, "pruned": 1, "invalid": 1, "failed": 1}
+    assert record["counts"] == {
+        "ok": 2,
+        "tight": 0,
+        "oom": 2,
+        "pruned": 1,
+        "invalid": 1,
+        "failed": 1,
+    }
     assert record["counts_by_rule"]["pruned"] == {"recompute_dominated": 1}
     assert record["files"] == ["launch.sh", "launch/slurm.sbatch"]
 

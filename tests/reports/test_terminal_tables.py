@@ -6,9 +6,17 @@ import pytest
 from rich.console import Console
 
 from tests.samples import job_of, prediction, search_result
+from trainscout.reports import error_bars
 from trainscout.reports.terminal import as_text
 from trainscout.reports.terminal_tables import prediction_report, search_report
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty import fastest
+from trainscout.simulators.predictor.uncertainty.fastest import (
+    Fastest,
+    FastRun,
+    Selection,
+    kind_of,
+)
 
 
 def report(verbosity="normal", relief=(), **changes) -> str:
@@ -31,6 +39,36 @@ def test_the_report_answers_what_people_ask():
     assert "75.0 % fitted, 25.0 % estimated" in text
     assert "bash outputs/here/launch.sh" in text
     assert "--tensor-model-parallel-size" not in text
+
+
+def chosen_from(monkeypatch, mfu, verbosity="normal"):
+    """The report of a search whose best has an error bar, where a published run had this MFU."""
+    result = search_result()
+    sure = replace(prediction(), interval_s=(1.8, 2.4))
+    job = job_of(result.best[0].recipe)
+    costs = Selection(shift=0.01, error=0.0, publications=3, sweeps=7)
+    published = FastRun(kind_of(job), "hopper", 989.0, mfu, "id", "their paper", "Tiny", 1024)
+    found = Fastest(costs, (published,))
+    for module in (fastest, error_bars):
+        monkeypatch.setattr(module, "published_fastest", lambda: found)
+    best = (replace(result.best[0], prediction=sure), *result.best[1:])
+    return " ".join(report(verbosity=verbosity, best=best).split())
+
+
+def test_the_best_of_a_search_counts_that_it_was_chosen(monkeypatch):
+    text = chosen_from(monkeypatch, 0.5)
+    assert "as chosen 2.020 s, error bar 1.818 s to 2.424 s" in text
+    assert "3 publications have sweeps (7), the layout predicted best was 1.0 % slower" in text
+    assert "measure first" not in text
+
+
+@pytest.mark.parametrize("verbosity", ["quiet", "normal"])
+def test_what_nobody_published_is_to_be_measured_first(monkeypatch, verbosity):
+    text = chosen_from(monkeypatch, 0.4, verbosity)
+    assert (
+        "measure first the best published run of this kind reaches 40.0 % MFU (Tiny on 1,024 "
+        "h100, undeclared: their paper), this claims 49.5 %"
+    ) in text
 
 
 def test_trials_are_counted_by_status_and_rule():

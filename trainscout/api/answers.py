@@ -33,11 +33,15 @@ from trainscout.reports.wording import (
     format_seconds,
 )
 from trainscout.simulators.predictor.answer import prediction as predictor
+from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.uncertainty import Chosen, chosen
 from trainscout.simulators.registry import SimulatorSpec
+
+_FITS = {FITS: "fits", TIGHT: "tight in memory", NO: "does not fit in memory"}
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,7 +105,7 @@ class Prediction(Shown, predictor.Prediction):
 
     def __repr__(self) -> str:
         step = f"{format_seconds(self.step_time_s)}, MFU {format_percent(self.mfu)}"
-        memory = "fits" if self.fits else "does not fit in memory"
+        memory = _FITS[self.memory.band]
         return f"<{format_recipe(self.recipe, self.job.dp)}: {step}, {memory}>"
 
     def _report(self) -> RenderableType:
@@ -136,12 +140,29 @@ class SearchResult(Shown):
         """The best recipe's prediction; None when nothing fits."""
         return self.top[0] if self.top else None
 
+    @property
+    def chosen(self) -> Chosen | None:
+        """What to expect of ``best`` for having been chosen by its prediction, and the fastest
+        published run of its kind; None when nothing fits, or for several objectives."""
+        if self.best is None or len(self.found.objectives) > 1:
+            return None
+        return chosen(self.best.job, self.best)
+
     @functools.cached_property
     def top(self) -> tuple[Prediction, ...]:
         """The best recipes, best first, or the Pareto front of several objectives."""
         return tuple(
             make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
             for each in self._shown
+            if each.prediction is not None
+        )
+
+    @functools.cached_property
+    def tight(self) -> tuple[Prediction, ...]:
+        """The best recipes that may fit (``memory.fit_probability``) and would beat ``best``."""
+        return tuple(
+            make_prediction(each.prediction, self.question.job(each.recipe), self.simulator)
+            for each in self.found.tight
             if each.prediction is not None
         )
 

@@ -51,7 +51,8 @@ const answer = (() => {
       bar(`${format.gib(needed)} of ${format.gib(best.capacity_bytes)} usable`,
         needed / best.capacity_bytes, best.headroom_bytes < 0),
       `${verdict} the ${format.gib(best.capacity_bytes)} usable (${format.percent(question.memory_reserve, 0)} ` +
-      `is kept free), on stage ${best.worst_stage}`);
+      `is kept free), on stage ${best.worst_stage}; it fits with a probability of ` +
+      format.percent(best.fit_probability, 0));
   }
   function cards(best, record) {
     return el("div", { class: "cards" },
@@ -88,6 +89,7 @@ const answer = (() => {
       el("p", { class: "faint" }, record.question.words),
       cards(best, record),
       el("ul", { class: "points" },
+        ...record.tight.map((line) => point("Tight:", line)),
         point("Why:", record.why),
         single ? null : point("Front:", `${format.plural(record.pareto.length, "recipe")} of which ` +
           `none is worse than another in all of ${record.objectives.map(format.name).join(", ")}.`),

@@ -2,11 +2,11 @@
 const layoutMap = (() => {
   const { el } = dom;
   const SHORT = {
-    memory: "no fit", slower: "slower", pruned: "pruned", failed: "failed", invalid: "invalid",
+    tight: "tight", memory: "no fit", slower: "slower", pruned: "pruned", failed: "failed", invalid: "invalid",
     unasked: "not asked",
   };
   const LONG = {
-    fits: "fits", memory: "does not fit in memory", slower: "cannot beat the best, by its bound",
+    fits: "fits", tight: "may fit in memory", memory: "does not fit in memory", slower: "cannot beat the best, by its bound",
     pruned: "known without simulating", failed: "failed in the simulator",
     invalid: "cannot be launched", unasked: "no recipe of it was tried",
   };

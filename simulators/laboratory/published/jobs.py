@@ -80,7 +80,7 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
     framework, about_framework = framework_of(row, said, era, gpu, precision, declared.frameworks)
     batch = batch_of(row)
     about_framework += (_software(framework, era),)
-    recipe, framework, about_recipe = recipe_of(row, said, era, degrees, model, framework, batch)
+    recipe, about_recipe = recipe_of(row, said, era, degrees, model, framework, batch)
     job = Job(
         model=model,
         gpu=gpu,

@@ -12,6 +12,7 @@ from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.layout import BALANCED
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 
@@ -118,8 +119,8 @@ def recipe_of(
     model: Model,
     framework: Framework,
     batch: int,
-) -> tuple[Recipe, Framework, tuple[str, ...]]:
-    """The recipe of a row, the framework with the layer split it needs, and what was assumed.
+) -> tuple[Recipe, tuple[str, ...]]:
+    """The recipe of a row, and what was assumed.
 
     Raises:
         CannotReplayError: for what no recipe can say.
@@ -170,7 +171,7 @@ def recipe_of(
         and moe_preset(row, said, era).overlapped,
         schedule="gpipe" if said.says("schedule", "gpipe") and degrees.pp > 1 else "1f1b",
     )
-    return *_split(row, said, recipe, model, framework, assumed), tuple(assumed)
+    return _split(said, recipe, model, framework, assumed), tuple(assumed)
 
 
 _OTHER_SCHEDULES = ("zero bubble", "DualPipe", "breadth-first", "another")
@@ -360,28 +361,26 @@ def _recompute_modules(said: Said, framework: Framework) -> str | None:
 
 
 def _split(
-    row: Row,
     said: Said,
     recipe: Recipe,
     model: Model,
     framework: Framework,
     assumed: list[str],
-) -> tuple[Recipe, Framework]:
+) -> Recipe:
     """Split layers that do not divide as the software of the row did, or nearly."""
     chunks = recipe.pp * recipe.vpp
     layers = model.num_layers
     stated = said.says("ends", "layers")
     if recipe.pp == 1 or (layers % chunks == 0 and not stated):
-        return recipe, framework
+        return recipe
     if (layers + 2) % chunks == 0 and (stated or not framework.balanced_split):
         assumed.append("the embedding and the loss take a layer's place in the pipeline split")
-        ends = dataclasses.replace(recipe, embedding_as_layer=True, loss_as_layer=True)
-        return ends, framework
+        return dataclasses.replace(recipe, embedding_as_layer=True, loss_as_layer=True)
     if model.num_mtp_layers:
         # Megatron-Bridge's layouts for DeepSeek-V3: the module and the loss each take a place.
         assumed.append("the loss and the multi-token prediction take layers' places in the split")
         recipe = dataclasses.replace(recipe, loss_as_layer=True)
-    if not framework.balanced_split:
-        assumed.append(f"{layers} layers dealt out over {chunks} chunks as evenly as they go")
-        framework = dataclasses.replace(framework, balanced_split=True)
-    return recipe, framework
+    if framework.balanced_split:
+        return recipe
+    assumed.append(f"{layers} layers dealt out over {chunks} chunks as evenly as they go")
+    return dataclasses.replace(recipe, pipeline_layout=BALANCED)

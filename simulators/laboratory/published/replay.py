@@ -18,6 +18,7 @@ from trainscout.simulators.laboratory.published.measured import (
 from trainscout.simulators.laboratory.published.outcome import NotReplayable, Replayable
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
+from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES, Recipe
 from trainscout.simulators.registry import Simulator
@@ -81,7 +82,7 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         return Result(row, job, None, None, None, assumptions, reason)
     try:
         prediction = simulator.simulate(job)
-        if not prediction.fits:
+        if prediction.memory.headroom_bytes < 0:
             job, prediction, assumed = _until_it_fits(outcome, prediction, simulator)
             assumptions += assumed
     except Exception as error:
@@ -89,8 +90,8 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         return Result(row, job, None, None, None, assumptions, reason)
     if measured is not None:
         assumptions += about_measured(row, job, measured, prediction)
-    if not prediction.fits:
-        assumptions = (*assumptions, _does_not_fit(prediction.memory))
+    if prediction.memory.band != FITS:
+        assumptions = (*assumptions, _format_misfit(prediction.memory))
     compared = None
     if memory is not None:
         kind, measured_bytes = memory
@@ -131,7 +132,7 @@ def _until_it_fits(
                 continue
             tried = replace(outcome.job, recipe=changed)
             found = simulator.simulate(tried)
-            if found.fits:
+            if found.memory.headroom_bytes >= 0:
                 return tried, found, _least(recipe, changed)
     return outcome.job, prediction, ()
 
@@ -151,9 +152,13 @@ def _least(before: Recipe, after: Recipe) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _does_not_fit(memory: Memory) -> str:
+def _format_misfit(memory: Memory) -> str:
     used = (memory.capacity_bytes - memory.headroom_bytes) / GIB
-    return f"predicted not to fit: {used:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB"
+    words = "not to fit" if memory.band == NO else "to be tight in memory"
+    return (
+        f"predicted {words}: {used:.1f} GiB of {memory.capacity_bytes / GIB:.1f} GiB, which fit "
+        f"with a probability of {memory.fit_probability:.0%}"
+    )
 
 
 def replay_rows(

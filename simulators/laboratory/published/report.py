@@ -18,6 +18,7 @@ from trainscout.simulators.laboratory.published.published import PeerPrediction
 from trainscout.simulators.laboratory.published.replay import Result
 from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.laboratory.score import Summary, as_dicts, summarise, summarise_by
+from trainscout.simulators.predictor.memory.bands import BANDS, NO
 
 GROUPINGS: Mapping[str, Callable[[Result], str]] = {
     "by_source": lambda result: source_group(result.row),
@@ -60,9 +61,8 @@ def validation_report(
         **_summaries(timed, lambda result: result.error),
         "memory": {
             **_summaries(weighed, lambda result: result.memory_error),
-            "ran_but_predicted_not_to_fit": sum(
-                result.prediction is not None and not result.prediction.fits for result in inside
-            ),
+            "bands": _bands(inside),
+            "ran_but_predicted_not_to_fit": _bands(inside)["all"][NO],
         },
         "coverage": coverage_of(inside),
         "extrapolated": as_dicts(
@@ -84,6 +84,18 @@ def validation_report(
             if result.prediction is None
         ],
     }
+
+
+def _bands(results: Sequence[Result]) -> dict[str, dict[str, int]]:
+    """Runs by source and by the band that their memory is predicted to lie in."""
+    counts: dict[str, dict[str, int]] = {}
+    for result in results:
+        if result.prediction is not None:
+            for name in (source_group(result.row), "all"):
+                counts.setdefault(name, dict.fromkeys(BANDS, 0))
+                counts[name][result.prediction.memory.band] += 1
+    everything = counts.pop("all", dict.fromkeys(BANDS, 0))
+    return {**dict(sorted(counts.items())), "all": everything}
 
 
 def _summaries(
@@ -113,7 +125,8 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "measured": result.measured_s,
         "predicted": prediction.step_time_s,
         "error": result.error,
-        "fits": prediction.fits,
+        "fits": prediction.memory.band,
+        "fit_probability": prediction.memory.fit_probability,
         "framework": result.job.framework.name if result.job is not None else None,
         "assumptions": list(result.assumptions),
         "unread": list(said_by(row).unread),

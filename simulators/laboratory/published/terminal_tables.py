@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.predictor.memory.bands import BANDS, NO, TIGHT
 
 _NAMES = {
     "by_source": "by source",
@@ -35,8 +36,7 @@ def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> R
     if report["memory"]["overall"]["n"]:
         memory = report["memory"]
         parts.append(_table("Peak memory by source", memory["by_source"], memory["overall"]))
-    if misfits := report["memory"]["ran_but_predicted_not_to_fit"]:
-        parts.append(Text(f"{misfits} runs are predicted not to fit in memory though they ran."))
+    parts.append(_bands(report["memory"]["bands"]))
     if report["layouts"]:
         parts.append(_layouts(report["layouts"]))
     if report["baseline"]["sets"]:
@@ -49,6 +49,16 @@ def validation_tables(report: Mapping[str, Any], results: Sequence[Result]) -> R
         parts.append(Text(words))
     parts.append(_reasons(results))
     return Group(*parts)
+
+
+def _bands(counts: Mapping[str, Mapping[str, int]]) -> Table:
+    """The band that runs which ran are predicted to be in, of sources with any out of ``fits``."""
+    table = _empty_table("Memory of runs that ran, by band", *BANDS)
+    for name, bands in counts.items():
+        if name == "all" or bands[TIGHT] or bands[NO]:
+            style = "bold" if name == "all" else ""
+            table.add_row(name, *(str(bands[band]) for band in BANDS), style=style)
+    return table
 
 
 def _empty_table(title: str, *columns: str) -> Table:

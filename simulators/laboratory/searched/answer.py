@@ -21,9 +21,12 @@ from trainscout.simulators.laboratory.searched.grouping import PublishedQuestion
 from trainscout.simulators.laboratory.searched.place import place_of
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.memory.bands import NO
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import get_simulator
 
 SLOWER, FAR_SLOWER = 0.03, 0.08
@@ -40,7 +43,7 @@ class Answer:
     Times in seconds, errors and ``slower`` as fractions (positive: predicted longer). ``measured``
     is the fastest run, ``replayed_s`` the prediction of it with the software it had.
     ``inside``: its recipe is in the space, else ``why`` not; ``predicted_s``: its recipe with the
-    software of the question; ``fits``: so predicted; ``rank``: its place among our best, None
+    software of the question; ``fits``: or may; ``rank``: its place among our best, None
     behind them. ``best_s`` is our best, None where the search has none (then ``why``).
     ``software``: what the run's software has otherwise than the question's.
     """
@@ -137,7 +140,7 @@ def answer(published: PublishedQuestion, declared: Declarations) -> Answer:
         measured_recipe=format_recipe(ran.recipe, ran.dp),
         measured_s=run.measured_s,
         replayed_s=None if replayed.prediction is None else replayed.prediction.step_time_s,
-        software=_software(ran, question.job(ran.recipe)),
+        software="",
         inside=False,
         why="",
         predicted_s=None,
@@ -166,15 +169,17 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
     survey, _ = prepare_search(
         question, space, objective, options, simulator=_SIMULATOR, executor=serial, seed=0
     )
-    place = place_of(ran.recipe, survey)
+    places = [place_of(recipe, survey) for recipe in _under_offered(ran, question)]
+    place = next((each for each in places if each.inside), places[0])
     here = _predicted(question.job(place.recipe)) if place.inside else None
     found = run_search(question, space, objective, options, simulator=_SIMULATOR, executor=serial)
     best = found.best[0] if found.best else None
     return {
         "inside": place.inside,
         "why": place.why,
+        "software": _software(ran, question.job(place.recipe)),
         "predicted_s": here and here.step_time_s,
-        "fits": here and here.fits,
+        "fits": here and here.memory.band != NO,
         "used_gib": here and _used_gib(here),
         "rank": _rank(found.best, place.recipe, here),
         "best_recipe": "" if best is None else _words(question.job(best.recipe)),
@@ -183,6 +188,13 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
         "simulated": len(found.trials),
         "proved": found.certificate is not None and found.certificate.proved,
     }
+
+
+def _under_offered(ran: Job, question: Question) -> list[Recipe]:
+    """A run's recipe under its own framework where the question offers that, else under each."""
+    offered = [each.name for each in question.framework.offered]
+    names = [ran.framework.name] if ran.framework.name in offered else offered
+    return [dataclasses.replace(ran.recipe, framework=name) for name in names]
 
 
 def _predicted(job: Job) -> Prediction:
@@ -194,7 +206,7 @@ def _used_gib(prediction: Prediction) -> float:
     return round((memory.capacity_bytes - memory.headroom_bytes) / _GIB, 2)
 
 
-def _rank(best: tuple[Trial, ...], recipe: Any, here: Prediction | None) -> int | None:
+def _rank(best: tuple[Trial, ...], recipe: Recipe, here: Prediction | None) -> int | None:
     """The place among the best; None for one that is behind them or does not fit."""
     recipes = [trial.recipe for trial in best]
     return recipes.index(recipe) + 1 if here is not None and recipe in recipes else None
@@ -215,7 +227,7 @@ def _software(ran: Job, here: Job) -> str:
     fields = {
         f.name: (getattr(ran.framework, f.name), getattr(here.framework, f.name))
         for f in dataclasses.fields(Framework)
-        if f.name != "source"
+        if f.name not in ("source", "space", "launch", "alternatives", "lacks")
     }
     if ran.model.moe is not None and here.model.moe is not None:
         fields["dispatcher"] = (ran.model.moe.dispatcher, here.model.moe.dispatcher)

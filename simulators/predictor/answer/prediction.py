@@ -34,7 +34,9 @@ class Memory:
     """Memory of the job; the peaks are those of the worst stage, in bytes.
 
     ``capacity_bytes`` is what a recipe may use: GPU memory less the declared reserve.
-    ``headroom_bytes`` is negative by how much the worst stage misses.
+    ``headroom_bytes`` is negative by how much the worst stage misses. ``fit_probability`` is that
+    of the worst stage staying within the capacity, as predictions of memory err, and ``band`` what
+    it comes to (``memory.bands``): ``fits``, ``tight`` or ``no``.
     """
 
     peak_allocated_bytes: int
@@ -43,6 +45,8 @@ class Memory:
     headroom_bytes: int
     worst_stage: int
     per_stage: tuple[StageMemory, ...]
+    fit_probability: float
+    band: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class Prediction:
     both are fractions of the GPU's dense peak at the job's precision. ``breakdown_s`` maps the
     name of each part of the critical path to seconds and sums to ``step_time_s``.
     ``evidence_share`` maps measured/fitted/estimated to the share of kernel and communication
-    time so priced; ``estimated_operations`` lists what was only estimated.
+    time so priced; ``estimated_operations`` lists what was only estimated. ``fits`` says that
+    ``memory.band`` is ``fits``.
     ``interval_s`` is the error bar (``uncertainty``), None from a simulator that has
     none. ``assumptions`` says in words what is taken for granted beyond prices.
     """

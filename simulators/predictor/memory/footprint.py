@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.answer.prediction import Memory, StageMemory
+from trainscout.simulators.predictor.memory.bands import band_of, spread_of
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
@@ -66,6 +67,7 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
     capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
     used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
     worst = int(np.argmax(used))
+    probability = spread_of(job.framework.name).probability(used[worst], capacity)
     return Memory(
         peak_allocated_bytes=max(stage.peak_allocated_bytes for stage in stages),
         peak_reserved_bytes=max(stage.peak_reserved_bytes for stage in stages),
@@ -73,6 +75,8 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
         headroom_bytes=capacity - used[worst],
         worst_stage=worst,
         per_stage=stages,
+        fit_probability=probability,
+        band=band_of(probability),
     )
 
 

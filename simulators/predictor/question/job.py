@@ -129,6 +129,7 @@ class Job:
             embedding_as_layer=recipe.embedding_as_layer,
             loss_as_layer=recipe.loss_as_layer,
             mtp_layers=model.num_mtp_layers,
+            layout=recipe.pipeline_layout,
             deal_out=self.framework.balanced_split,
         )
 

@@ -55,7 +55,7 @@ DEFAULT_RECOMPUTE_MODULES = "core_attn"
 _REPLICAS = ("tp", "pp", "cp", "ep", "etp")
 _SPLIT = (
     *("framework", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
-    *("embedding_as_layer", "loss_as_layer"),
+    *("embedding_as_layer", "loss_as_layer", "pipeline_layout"),
 )
 _UNSHARED = "there are no replicas to shard over or to reduce among"
 
@@ -166,7 +166,7 @@ class Recipe:
         "vpp{}",
         (LAYOUT,),
         detail_of=("pp",),
-        search=(1, 2, 3, 4, 6, 8),
+        search=(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 20),
     )
     """Chunks of layers that a stage has (virtual pipeline stages)."""
     micro_batch: int = knob(
@@ -383,7 +383,7 @@ class Recipe:
     """Layers of the last stage, where the split is uneven."""
     embedding_as_layer: bool = knob(
         False,
-        "embedding_as_layer",
+        "as_layer=embedding",
         (LAYOUT,),
         topic="split",
         one_thing=True,
@@ -397,7 +397,7 @@ class Recipe:
     ``account-for-embedding-in-pipeline-split``)."""
     loss_as_layer: bool = knob(
         False,
-        "loss_as_layer",
+        "as_layer=loss",
         (LAYOUT,),
         topic="split",
         one_thing=True,
@@ -409,6 +409,18 @@ class Recipe:
     )
     """The output layer and the loss take the place of a layer in the split (Megatron's
     ``account-for-loss-in-pipeline-split``)."""
+    pipeline_layout: str | None = knob(
+        None,
+        "layout={}",
+        (LAYOUT,),
+        left_out="counted",
+        topic="split",
+        one_thing=True,
+        detail_of=("pp",),
+        search=(None, "balanced"),
+    )
+    """``balanced`` deals out layers that do not divide, one more to the earliest chunks; else what
+    each chunk holds, as Megatron's ``pipeline-model-parallel-layout``: ``Et*3|(t*4|)*14tL``."""
     nccl_algo: str | None = knob(
         None,
         "nccl={}",

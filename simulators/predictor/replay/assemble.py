@@ -14,7 +14,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.boundary import boundary_transfers
-from trainscout.simulators.predictor.replay.engine import NO_STREAM, NO_TASK, Floats, Ints, Tasks
+from trainscout.simulators.predictor.replay.engine import NO_STREAM, Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer, Segment
 from trainscout.simulators.predictor.replay.prices import (
@@ -268,7 +268,7 @@ class _Build:
             if gathered[index]:
                 self.gather_beside(stage, own, segments)
             if reduce_cut[index]:
-                last_reduce = self.reduce_beside(stage, own, segments)
+                last_reduce = self.reduce_beside(stage, own, segments) or last_reduce
         return starts, parts, last_reduce
 
     def fill_segments(
@@ -289,7 +289,7 @@ class _Build:
         Megatron gathers all buckets as fast as the network takes them; FSDP keeps few in
         flight.
         """
-        for number, segment in zip(own, segments, strict=True):
+        for number, segment in _with_parameters(own, segments):
             block = gather_parameters(segment.parameters, self.of.transfer)
             # Issued when the compute it may not run ahead of has been launched.
             task = self.communicate(stage, number - LAYERS_IN_FLIGHT + 0.75, block)
@@ -299,9 +299,9 @@ class _Build:
                 if ahead >= self.stream(stage, COMPUTE_STREAM)[0][0]:
                     self.then(int(ahead), task)
 
-    def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> int:
-        task = NO_TASK
-        for number, segment in zip(own, segments, strict=True):
+    def reduce_beside(self, stage: int, own: Ints, segments: tuple[Segment, ...]) -> int | None:
+        task = None
+        for number, segment in _with_parameters(own, segments):
             block = reduce_gradients(segment.parameters, self.of.transfer)
             task = self.communicate(stage, number + 0.5, block)
             self.then(int(number), task)
@@ -402,3 +402,9 @@ class _Build:
         mains = np.arange(self.stages) * STREAMS_PER_RANK + COMPUTE_STREAM
         side[mains] = mains - COMPUTE_STREAM + DATA_PARALLEL_STREAM
         return side
+
+
+def _with_parameters(own: Ints, segments: tuple[Segment, ...]) -> list[tuple[int, Segment]]:
+    """A pass's segments that have something to gather and reduce, with their tasks."""
+    pairs = zip(own.tolist(), segments, strict=True)
+    return [(number, segment) for number, segment in pairs if segment.parameters.total]

@@ -120,7 +120,8 @@ class PassPricer:
             if self.bucket_parameters is None or filled >= self.bucket_parameters:
                 groups.append([])
                 filled = 0
-        groups = [group for group in groups if group]
+        # A chunk that holds nothing is one segment without blocks.
+        groups = [group for group in groups if group] or [[]]
         if direction == FORWARD:
             groups = [group[::-1] for group in groups[::-1]]
         blocks = [

@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives import price_collective
 from trainscout.simulators.predictor.memory import footprint
+from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler, Sharing
@@ -129,7 +130,7 @@ def _predict(
         cost_per_step_usd=cost,
         cost_per_billion_tokens_usd=cost / job.tokens_per_step * 1e9,
         cost_of_run_usd=cost / job.tokens_per_step * job.training.tokens,
-        fits=memory.headroom_bytes >= 0,
+        fits=memory.band == FITS,
         memory=memory,
         breakdown_s=breakdown,
         critical_stage=critical,

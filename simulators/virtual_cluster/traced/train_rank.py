@@ -23,6 +23,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.megatron import layers_by_stage
 from trainscout.simulators.virtual_cluster.traced import megatron_job
@@ -93,6 +94,8 @@ def _pipeline(job: Job) -> dict[str, Any]:
         "num_layers_in_last_pipeline_stage": recipe.last_stage_layers,
         "account_for_embedding_in_pipeline_split": recipe.embedding_as_layer,
         "account_for_loss_in_pipeline_split": recipe.loss_as_layer,
+        "pipeline_model_parallel_layout": recipe.pipeline_layout
+        and format_layout(job.layers_per_chunk, job.model.num_mtp_layers),
     }
     if recipe.recompute == "full":
         layers = job.recomputed_layers(_stage(job))

@@ -79,7 +79,9 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
     zero = draw(st.sampled_from([0, 1, 2, 3])) if pp == 1 else draw(st.sampled_from([0, 1]))
     recompute = draw(st.sampled_from(["none", "none", "selective", "full"]))
     overlap_grad = draw(_FLAG)
-    split = draw(st.sampled_from(["even", "even", "ends", "layers"])) if pp > 1 else "even"
+    split = (
+        draw(st.sampled_from(["even", "even", "ends", "layers", "dealt"])) if pp > 1 else "even"
+    )
     middle = model.num_layers // pp
     recipe = Recipe(
         tp=tp,
@@ -114,6 +116,7 @@ def jobs(draw: st.DrawFn, models: tuple[Model, ...] = MODELS, parallel: bool = T
         last_stage_layers=middle + vpp if split == "layers" else None,
         embedding_as_layer=split == "ends" and draw(_FLAG),
         loss_as_layer=split == "ends",
+        pipeline_layout="balanced" if split == "dealt" else None,
         nccl_algo=draw(st.sampled_from([None, "ring"])),
         nccl_max_channels=draw(st.sampled_from([None, 16])),
         use_tp_pp_dp_mapping=draw(_FLAG),

@@ -79,14 +79,15 @@ def test_memory_is_summed_up_apart(report):
 
 def test_runs_predicted_not_to_fit_are_counted_and_kept(report, results):
     assert report["memory"]["ran_but_predicted_not_to_fit"] == 0
-    assert all(row["fits"] is True for row in report["rows"])
+    assert all(row["fits"] == "fits" for row in report["rows"])
     misfit = replace(results[0], prediction=prediction(2.0, headroom_gib=-1.0))
     changed = validation_report([misfit, results[1]], ("A", "B"), [])
     assert changed["memory"]["ran_but_predicted_not_to_fit"] == 1
-    assert [row["fits"] for row in changed["rows"]] == [False, True]
+    assert [row["fits"] for row in changed["rows"]] == ["no", "fits"]
     assert changed["overall"]["n"] == 2
     text = as_text(validation_tables(changed, [misfit, results[1]]))
-    assert "1 runs are predicted not to fit in memory though they ran." in text
+    assert changed["memory"]["bands"]["all"] == {"fits": 1, "tight": 0, "no": 1}
+    assert "Memory of runs that ran, by band" in text
 
 
 def test_every_grouping_shares_out_the_rows(report):

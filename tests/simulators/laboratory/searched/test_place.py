@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, declarations
-from trainscout.optimizer.space import compile_space
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
 from trainscout.simulators.laboratory.searched.answer import default_software
 from trainscout.simulators.laboratory.searched.grouping import published_questions
 from trainscout.simulators.laboratory.searched.place import place_of

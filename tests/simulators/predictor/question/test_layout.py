@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.layout import split_by_compute, split_layers
+from trainscout.simulators.predictor.question.layout import (
+    Split,
+    fields_of,
+    format_layout,
+    parse_layout,
+    split_by_compute,
+    split_layers,
+)
 
 
 def test_llama_405b_counts_both_ends_as_layers() -> None:
@@ -34,6 +43,110 @@ def test_deepseek_v3_leaves_places_for_the_loss_and_the_extra_prediction(
     split = split_layers(61, stages, chunks, loss_as_layer=True, mtp_layers=1, deal_out=True)
     flat = [split[stage][chunk] for chunk in range(chunks) for stage in range(stages)]
     assert flat == [first] * (stages * chunks - 1) + [last]
+
+
+@pytest.mark.parametrize(
+    ("layers", "places"),
+    [
+        # Llama-3.1 405B, Qwen3-235B-A22B, and the BLOOM search: (PP, VPP) that were published.
+        (126, [(8, 8), (8, 4), (16, 1), (16, 4), (16, 8)]),
+        (94, [(4, 1), (4, 12), (8, 1), (8, 3), (8, 4), (32, 3), (12, 1)]),
+        (30, [(4, 8)]),
+        (70, [(12, 1)]),
+        (100, [(6, 1)]),
+    ],
+)
+def test_published_splits_come_out_with_both_ends_as_layers(
+    layers: int, places: list[tuple[int, int]]
+) -> None:
+    for stages, chunks in places:
+        with pytest.raises(InputError, match="with embedding_as_layer=true loss_as_layer=true"):
+            split_layers(layers, stages, chunks)
+        split = split_layers(layers, stages, chunks, embedding_as_layer=True, loss_as_layer=True)
+        assert sum(map(sum, split)) == layers
+
+
+# Megatron-Bridge's for DeepSeek-V3 and Kimi-K2, the ModelZoo's style, and ends that stand alone.
+LAYOUTS = [
+    ("Et*4|(t*4|)*14tmL", 61, 1, (4, 4, 1)),
+    ("Et*4|(t*4|)*14tL", 61, 0, (4, 4, 1)),
+    ("Ettt|(tt|)*29|L", 61, 0, (3, 2, 0)),
+    ("E|t*6|t*6|L", 12, 0, (0, 6, 0)),
+    ("Et|t|tt|L", 4, 0, (1, 1, 0)),
+]
+
+
+@pytest.mark.parametrize(("text", "layers", "mtp", "ends"), LAYOUTS)
+def test_a_layout_says_what_each_chunk_holds(
+    text: str, layers: int, mtp: int, ends: tuple[int, ...]
+) -> None:
+    parts = len(parse_layout(text))
+    stages, chunks = parts // 2, 2
+    split = split_layers(layers, stages, chunks, mtp_layers=mtp, layout=text)
+    flat = [count for stage in zip(*split, strict=True) for count in stage]
+    assert (flat[0], flat[1], flat[-1]) == ends
+    written = format_layout(split, mtp)
+    assert split_layers(layers, stages, chunks, mtp_layers=mtp, layout=written) == split
+    assert made_of(fields_of(split, mtp), layers, stages, chunks, mtp) == split
+
+
+@pytest.mark.parametrize(
+    ("layout", "problem"),
+    [
+        ("Ett|tt|tL", "has 3 parts"),
+        ("Ett|tt|tt|ttL", "holds 8 layers"),
+        ("ttE|tt|tt|tL", "is no E"),
+        ("Ett|tt|tt|t", "is no E"),
+        ("Ett|tt|tt|tmL", "is no E"),
+        ("Ettt*99999999999|L", "repeats too much"),
+        ("first", "is no layout"),
+        ("", "is no layout"),
+    ],
+)
+def test_layouts_that_no_launcher_takes(layout: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        split_layers(7, 4, 1, layout=layout)
+
+
+def test_a_layout_and_counts_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="loss_as_layer"):
+        split_layers(7, 4, 1, loss_as_layer=True, layout="Ett|tt|tt|tL")
+    with pytest.raises(InputError, match="pipeline_layout"):
+        split_layers(7, 4, 1, first_stage=1, layout="balanced")
+
+
+def test_balanced_deals_out_what_is_left() -> None:
+    # Moye's 64 stages of 96 layers.
+    split = split_layers(96, 64, 1, layout="balanced")
+    assert split == ((2,),) * 32 + ((1,),) * 32
+    assert fields_of(split, 0)["pipeline_layout"] == "balanced"
+
+
+@given(
+    counts=st.lists(st.integers(1, 6), min_size=4, max_size=4),
+    mtp=st.integers(0, 1),
+    stages=st.sampled_from([2, 4]),
+)
+def test_every_split_has_fields_that_make_it(counts: list[int], mtp: int, stages: int) -> None:
+    split = tuple(tuple(counts[stage::stages]) for stage in range(stages))
+    fields = fields_of(split, mtp)
+    assert made_of(fields, sum(counts), stages, 4 // stages, mtp) == split
+    written = fields["pipeline_layout"]
+    assert written in (None, "balanced") or "E" in written
+
+
+def made_of(fields: dict[str, Any], layers: int, stages: int, chunks: int, mtp: int) -> Split:
+    return split_layers(
+        layers,
+        stages,
+        chunks,
+        first_stage=fields["first_stage_layers"],
+        last_stage=fields["last_stage_layers"],
+        embedding_as_layer=fields["embedding_as_layer"],
+        loss_as_layer=fields["loss_as_layer"],
+        mtp_layers=mtp,
+        layout=fields["pipeline_layout"],
+    )
 
 
 def test_ends_that_fill_more_than_the_last_chunk() -> None:

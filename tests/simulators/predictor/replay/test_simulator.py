@@ -278,7 +278,7 @@ def test_a_prediction_is_consistent_with_itself(model: Model, arguments: dict[st
         prediction.cost_per_step_usd * job.training.tokens / tokens
     )
     assert sum(prediction.evidence_share.values()) == pytest.approx(1)
-    assert prediction.fits == (prediction.memory.headroom_bytes >= 0)
+    assert prediction.fits == (prediction.memory.band == "fits")
     assert 0 <= prediction.critical_stage < job.recipe.pp
 
 

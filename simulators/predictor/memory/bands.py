@@ -1,0 +1,84 @@
+"""Whether a need that is predicted fits: a probability, and the band it lies in.
+
+Predictions of memory err too. How far measured needs were from predicted ones, as a logarithm, is
+taken to be normal, with a bias and a deviation for each software (``spread.yaml``, made by
+``trainscout validate --memory-spread``): predictions of software whose memory was read and
+measured are worth more than those of unknown software.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+
+FITS, TIGHT, NO = "fits", "tight", "no"
+BANDS = (FITS, TIGHT, NO)
+# A recipe fits where four in five such runs would, and does not where not one in fifty would.
+LEAST_FITS, MOST_NO = 0.8, 0.02
+# The quantile of a normal distribution that belongs to the latter.
+_QUANTILE_NO = 2.0537
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation of the logarithm of measured over predicted bytes."""
+
+    bias: float
+    deviation: float
+
+    def probability(self, used_bytes: float, capacity_bytes: float) -> float:
+        """That a need predicted as ``used_bytes`` stays within the capacity."""
+        if used_bytes <= 0:
+            return 1.0
+        distance = (math.log(capacity_bytes / used_bytes) - self.bias) / self.deviation
+        return 0.5 * math.erfc(-distance / math.sqrt(2))
+
+    @property
+    def share_beyond_doubt(self) -> float:
+        """Of the capacity, what the largest predicted need takes that may fit yet."""
+        return math.exp(-self.bias + _QUANTILE_NO * self.deviation)
+
+
+def spread_of(framework: str) -> Spread:
+    """How far off predictions of this software's memory are; of unknown software, of any."""
+    known = _spreads()
+    return known.get(framework, known["any"])
+
+
+def band_of(probability: float) -> str:
+    """``fits``, ``tight`` or ``no``."""
+    if probability >= LEAST_FITS:
+        return FITS
+    return TIGHT if probability >= MOST_NO else NO
+
+
+def may_fit_bytes(capacity_bytes: int) -> int:
+    """The largest predicted need that is in no software's band ``no``: what exceeds it is beyond
+    doubt."""
+    return int(capacity_bytes * max(each.share_beyond_doubt for each in _spreads().values()))
+
+
+def best_chances(used_bytes: NDArray[np.int64], capacity_bytes: int) -> NDArray[np.float64]:
+    """Of each predicted need the probability to fit, by the software that it is largest for."""
+    spreads = _spreads().values()
+    return np.array(
+        [max(s.probability(used, capacity_bytes) for s in spreads) for used in used_bytes.tolist()]
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _spreads() -> dict[str, Spread]:
+    file = resources.files("trainscout.simulators.predictor.memory") / "spread.yaml"
+    content: dict[str, Any] = read_yaml(file)
+    return {
+        name: Spread(float(each["bias"]), float(each["deviation"]))
+        for name, each in content["software"].items()
+    }

@@ -1,0 +1,221 @@
+"""Against fantasy: the fastest published runs by kind, and what choosing by prediction costs.
+
+A search reports what is predicted most optimistically of all. Two things keep it honest: how much
+slower than predicted *chosen* published runs were than others beside them, and the fastest run
+of its kind that anybody published. The file is written by ``trainscout fastest``.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import yaml
+
+from trainscout.simulators.predictor.answer.flops import layer_flops
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.yaml_files import parse_yaml
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.uncertainty.interval import LEVEL
+
+FASTEST = Path(__file__).with_name("fastest.csv")
+FASTER = 0.05
+"""By what fraction of MFU an answer may exceed the best published run of its kind unremarked."""
+_LONG_TOKENS = 16_384
+# Billions of parameters that a token passes: larger models have larger matrices.
+_SIZES = (3.0, 15.0, 50.0, 200.0)
+# GPUs of one architecture whose peaks are as near do as much with one MFU.
+_SAME_PEAK = 0.2
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What choosing costs, as logarithms of measured over predicted step time: how much more a
+    predicted-best run was than the runs beside it (``shift``, no less than 0), and the standard
+    error of that over ``publications`` with ``sweeps`` of several layouts."""
+
+    shift: float = 0.0
+    error: float = 0.0
+    publications: int = 0
+    sweeps: int = 0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What makes the utilisation of two runs comparable. ``size`` counts the bounds (3, 15, 50,
+    200 billion) that the parameters a token passes exceed; ``long``: sequences beyond 16k."""
+
+    gpu: str
+    bits: str
+    experts: bool
+    size: int
+    long: bool
+    framework: str
+
+
+@dataclass(frozen=True)
+class FastRun:
+    """The published run of a kind with the highest MFU (a fraction of the dense peak, model FLOPs
+    with full attention); ``architecture`` and ``peak_tflops`` are its GPU's."""
+
+    kind: Kind
+    architecture: str
+    peak_tflops: float
+    mfu: float
+    id: str
+    source: str
+    model: str
+    num_gpus: int
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The file: what choosing costs, and the fastest runs."""
+
+    selection: Selection
+    runs: tuple[FastRun, ...]
+
+    def like(self, job: Job) -> FastRun | None:
+        """The fastest run of a job's kind: on its GPU, else one of its architecture that is as
+        fast; under its framework, else any; None where nothing like it was published."""
+        kind, peak = kind_of(job), job.gpu.peak(job.precision) / 1e12
+        like = [
+            run
+            for run in self.runs
+            if (run.kind.bits, run.kind.experts, run.kind.size, run.kind.long)
+            == (kind.bits, kind.experts, kind.size, kind.long)
+        ]
+        near = [
+            run
+            for run in like
+            if run.architecture == job.gpu.architecture.name
+            and abs(run.peak_tflops / peak - 1) <= _SAME_PEAK
+        ]
+        beside = [run for run in like if run.kind.gpu == kind.gpu] or near
+        same = [run for run in beside if run.kind.framework == kind.framework]
+        return max(same or beside, key=lambda run: run.mfu, default=None)
+
+
+def kind_of(job: Job) -> Kind:
+    """What a job's utilisation is compared within."""
+    operand = TENSOR_CORE_TYPE.get(job.precision, job.precision)
+    billions = _passed_parameters(job.model) / 1e9
+    return Kind(
+        gpu=job.gpu.name,
+        bits={"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit"}.get(operand, operand),
+        experts=job.model.moe is not None,
+        size=sum(billions > bound for bound in _SIZES),
+        long=job.sequence_length > _LONG_TOKENS,
+        framework=job.framework.name,
+    )
+
+
+def _passed_parameters(model: Model) -> float:
+    """Parameters that a token is multiplied with in one forward pass."""
+    layers = sum(layer_flops(model, 0, model.is_moe_layer(i)) for i in range(model.num_layers))
+    return layers / 2 + model.hidden_size * model.vocab_size
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What to expect of the best of a search: ``step_time_s`` and ``mfu`` as predicted, with what
+    choosing costs; ``interval_s`` with how well that is known; ``published`` is the fastest run
+    of its kind, None where there is none."""
+
+    step_time_s: float
+    interval_s: tuple[float, float]
+    mfu: float
+    published: FastRun | None
+
+    @property
+    def faster(self) -> float | None:
+        """By what fraction the published run's utilisation is exceeded."""
+        return None if self.published is None else self.mfu / self.published.mfu - 1
+
+    @property
+    def measure_first(self) -> bool:
+        """Whether nobody published anything nearly as fast."""
+        return self.faster is not None and self.faster > FASTER
+
+
+def chosen(job: Job, prediction: Prediction) -> Chosen | None:
+    """What to expect of a prediction that was chosen; None for one without an error bar."""
+    if prediction.interval_s is None:
+        return None
+    fastest = published_fastest()
+    low, high = prediction.interval_s
+    middle, half = math.sqrt(low * high), math.log(high / low) / 2
+    reach = math.hypot(half, NormalDist().inv_cdf((1 + LEVEL) / 2) * fastest.selection.error)
+    shift = math.exp(fastest.selection.shift)
+    return Chosen(
+        prediction.step_time_s * shift,
+        (shift * middle * math.exp(-reach), shift * middle * math.exp(reach)),
+        prediction.mfu / shift,
+        fastest.like(job),
+    )
+
+
+@functools.cache
+def published_fastest() -> Fastest:
+    """The file that ships with the project, read once per process."""
+    return read_fastest(FASTEST.read_text(encoding="utf-8"))
+
+
+def read_fastest(text: str) -> Fastest:
+    """What ``fastest_text`` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: when it did not.
+    """
+    lines = text.splitlines(keepends=True)
+    header = "".join(line[1:] for line in lines if line.startswith("#"))
+    selection = Selection(**parse_yaml(header, "fastest", "header")["selection"])
+    body = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return Fastest(selection, tuple(_run(cells) for cells in body))
+
+
+def fastest_text(found: Fastest, provenance: dict[str, Any]) -> str:
+    """The file: provenance and selection as its header, one line per run."""
+    header = yaml.safe_dump({**provenance, "selection": asdict(found.selection)}, sort_keys=False)
+    buffer = io.StringIO()
+    buffer.writelines(f"# {line}\n" for line in header.splitlines())
+    writer = csv.DictWriter(buffer, [*_names(Kind), *_names(FastRun)[1:]], lineterminator="\n")
+    writer.writeheader()
+    for run in found.runs:
+        cells = {**asdict(run.kind), **{name: getattr(run, name) for name in _names(FastRun)[1:]}}
+        cells |= {name: int(cells[name]) for name in ("experts", "long")}
+        writer.writerow({**cells, "peak_tflops": f"{run.peak_tflops:g}", "mfu": f"{run.mfu:.4f}"})
+    return buffer.getvalue()
+
+
+def _names(cls: type) -> Sequence[str]:
+    return [field.name for field in fields(cls)]
+
+
+def _run(cells: dict[str, str]) -> FastRun:
+    return FastRun(
+        kind=Kind(
+            gpu=cells["gpu"],
+            bits=cells["bits"],
+            experts=bool(int(cells["experts"])),
+            size=int(cells["size"]),
+            long=bool(int(cells["long"])),
+            framework=cells["framework"],
+        ),
+        architecture=cells["architecture"],
+        peak_tflops=float(cells["peak_tflops"]),
+        mfu=float(cells["mfu"]),
+        id=cells["id"],
+        source=cells["source"],
+        model=cells["model"],
+        num_gpus=int(cells["num_gpus"]),
+    )

@@ -1,0 +1,60 @@
+"""A predicted need is a probability to fit, and that a band."""
+
+import numpy as np
+import pytest
+
+from tests.simulators.jobs import TINY, make_job
+from trainscout.simulators.predictor.memory.bands import (
+    LEAST_FITS,
+    MOST_NO,
+    Spread,
+    band_of,
+    best_chances,
+    may_fit_bytes,
+    spread_of,
+)
+from trainscout.simulators.registry import get_simulator
+
+CAPACITY = 80 * 2**30
+
+
+def test_half_of_such_runs_fit_where_the_corrected_need_is_the_capacity() -> None:
+    spread = Spread(bias=0.1, deviation=0.05)
+    assert spread.probability(CAPACITY * np.exp(-0.1), CAPACITY) == pytest.approx(0.5)
+    # One and two deviations of a normal distribution.
+    assert spread.probability(CAPACITY * np.exp(-0.15), CAPACITY) == pytest.approx(0.841, abs=1e-3)
+    assert spread.probability(CAPACITY * np.exp(0.0), CAPACITY) == pytest.approx(0.023, abs=1e-3)
+    assert spread.probability(0, CAPACITY) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("probability", "band"),
+    [(1.0, "fits"), (LEAST_FITS, "fits"), (0.79, "tight"), (MOST_NO, "tight"), (0.019, "no")],
+)
+def test_bands(probability: float, band: str) -> None:
+    assert band_of(probability) == band
+
+
+def test_unknown_software_is_known_least() -> None:
+    unknown = spread_of("somebody's")
+    assert unknown == spread_of("any")
+    assert unknown.deviation >= spread_of("megatron_core").deviation
+
+
+@pytest.mark.parametrize("framework", ["megatron_core", "nanotron", "undeclared"])
+def test_what_is_beyond_doubt_is_so_for_every_software(framework: str) -> None:
+    needs = np.linspace(0.5, 1.6, 111) * CAPACITY
+    spread = spread_of(framework)
+    chances = [spread.probability(need, CAPACITY) for need in needs]
+    beyond = needs > may_fit_bytes(CAPACITY)
+    assert beyond.any()
+    assert all(chance < MOST_NO for chance in np.array(chances)[beyond])
+    assert (best_chances(needs.astype(np.int64), CAPACITY) >= np.array(chances) - 1e-9).all()
+
+
+def test_a_prediction_says_its_band() -> None:
+    memory = get_simulator("replay").simulate(make_job(TINY)).memory
+    used = memory.capacity_bytes - memory.headroom_bytes
+    spread = spread_of("undeclared")
+    assert memory.fit_probability == spread.probability(used, memory.capacity_bytes)
+    assert memory.band == band_of(memory.fit_probability)
