@@ -56,8 +56,6 @@ class RayWorkers:
                 logging_level=logging.CRITICAL,
                 log_to_driver=False,
                 configure_logging=False,
-                # Ray's ports let in everybody who reaches them: those of this machine at most.
-                **({"_node_ip_address": "127.0.0.1"} if self._address is None else {}),
             )
         except (ConnectionError, ValueError) as error:
             problem = f"no Ray cluster answers: {str(error).splitlines()[0]}"

@@ -247,6 +247,23 @@ def _shown(security):
     return {"connection_args": security.get_connection_args("client")}
 
 
+ASKS_RAY = (
+    "import ray, sys; ray._raylet.GcsClient(address=sys.argv[1]).internal_kv_get(b'a', b'b', 3)"
+)
+
+
+@pytest.mark.parametrize("options", ["ray"], indirect=True)
+def test_a_stranger_cannot_talk_to_ray(executor):
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    others = {name: each for name, each in os.environ.items() if "RAY_AUTH" not in name}
+    for shown in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+        asked = [sys.executable, "-c", ASKS_RAY, address]
+        done = subprocess.run(asked, env=others | shown, capture_output=True)
+        assert b"uthentication" in done.stderr
+
+
 @pytest.mark.parametrize("options", ["slurm"], indirect=True)
 def test_only_its_owner_reads_a_searchs_key(executor):
     certificate = executor._workers._certificate
