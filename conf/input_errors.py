@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import (
-    ConfigCompositionException,
+    HydraException,
     MissingConfigException,
     OverrideParseException,
     SearchPathException,
@@ -35,6 +35,14 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
     """
     if isinstance(error, InputError):
         return error
+    for link in _chain(error):
+        if isinstance(link, InputError):  # of a file that Hydra was reading
+            return link
+    if isinstance(error, RecursionError):
+        problem = "lists, by way of others, the file that it stands in, or nests too deep"
+        return InputError(
+            "configuration", "defaults", problem, "files that do not list each other"
+        )
     if isinstance(error, OverrideParseException):
         return _unparsable(error)
     if isinstance(error, MissingConfigException):
@@ -49,7 +57,7 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
         return _refused_override(error, override)
     if (group := re.match(r"Could not override '(\w+)'", str(error))) is not None:
         return InputError("command line", group[1], "is not a group of this command")
-    if isinstance(error, ConfigCompositionException) and str(error):
+    if isinstance(error, HydraException | OmegaConfBaseException) and str(error):
         return InputError("configuration", "?", _first_sentence(error))
     return None
 
@@ -92,8 +100,10 @@ def _unparsable(error: OverrideParseException) -> InputError:
 
 
 def _unknown_choice(error: MissingConfigException) -> InputError | None:
-    if error.missing_cfg_file is None or error.options is None:
+    if error.missing_cfg_file is None:
         return None  # the primary config itself is missing: a broken installation
+    if error.options is None:  # of a file's defaults
+        return InputError("configuration", error.missing_cfg_file, _first_sentence(error))
     group, _, name = error.missing_cfg_file.rpartition("/")
     return InputError(group, name, "is not a known choice", list(error.options))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import math
@@ -17,12 +18,17 @@ from types import FrameType
 from typing import Any
 
 import hydra
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.input_errors import in_words
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.redaction import redacted
 
 STORE = "trials.journal"
@@ -74,9 +80,43 @@ def prepare_hydra() -> None:
     _share_schemas()
     OmegaConf.to_yaml = staticmethod(_redacted_yaml)
     logging.setLogRecordFactory(_redacted_record)
+    _check_own_files()
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     # Makes Hydra raise what it would otherwise print in its own way.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+
+
+@functools.cache
+def _check_own_files() -> None:
+    """Have a user's own file (``--config-dir``) read by ourselves before Hydra does: what is no
+    YAML, or would fill the memory, is refused with the line of the file."""
+    Plugins.instance()  # registers who reads files: a class that has no other name
+    source = SourcesRegistry.instance().resolve("file")
+    load = source.load_config
+
+    def load_checked(self: ConfigSource, config_path: str) -> ConfigResult:
+        file = Path(self.path, self._normalize_file_name(config_path))
+        if file.is_file():
+            content = read_yaml(file)
+            if not isinstance(content, dict):
+                raise InputError("file", file, "holds no fields", "names with values, in YAML")
+            _check_defaults(file, content.get("defaults", []))
+        return load(self, config_path)
+
+    source.load_config = load_checked
+
+
+def _check_defaults(file: Path, defaults: object) -> None:
+    def names(each: object) -> bool:
+        return each is None or isinstance(each, str)
+
+    allowed = "a list of names and of group: name"
+    if not isinstance(defaults, list):
+        raise InputError("file", file, f"has defaults that are no list: {defaults}", allowed)
+    for each in defaults:
+        chosen = next(iter(each.values())) if isinstance(each, dict) and len(each) == 1 else each
+        if each is None or not all(map(names, chosen if isinstance(chosen, list) else [chosen])):
+            raise InputError("file", file, f"has defaults that choose nothing: {each}", allowed)
 
 
 _YAML = OmegaConf.to_yaml

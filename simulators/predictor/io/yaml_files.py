@@ -16,6 +16,9 @@ from trainscout.simulators.predictor.question.errors import InputError
 DECLARATIONS = Path(__file__).parents[3] / "conf"
 # The largest file that is shipped has a quarter of this; parsing takes about 1 s per 10 MB.
 LARGEST_BYTES = 4 << 20
+# What is declared nests to a depth of six; aliases may repeat a part, but not to the power of it.
+_DEEPEST = 50
+_MOST_VALUES = 1_000_000
 
 
 # LibYAML's parser, which PyYAML is mostly built with, takes a tenth of the time.
@@ -60,6 +63,8 @@ def read_yaml(
     if len(content) > largest_bytes:
         problem = "is too large for a file of settings"
         raise InputError(field, file, problem, f"at most {largest_bytes >> 20} MiB")
+    if not (isinstance(file, Path) and file.is_relative_to(DECLARATIONS.parent)):
+        _check_shape(content, field, file)
     return parse_yaml(content, field, file)
 
 
@@ -71,8 +76,56 @@ def parse_yaml(content: str | bytes, field: str, file: object) -> Any:
     """
     try:
         return yaml.load(content, _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InputError(field, file, f"cannot be read ({error})") from error
+    except _UNREADABLE as error:
+        raise _unreadable(field, file, error) from error
+
+
+_UNREADABLE = (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError)
+
+
+def _check_shape(content: bytes, field: str, file: object) -> None:
+    """Refuse what is no YAML, and before it is put together what becomes large or deep by that: a
+    few lines of aliases of aliases are more values than memory holds."""
+    sizes: dict[str, int] = {}  # of each anchor's part, aliases in it written out
+    open_parts: list[tuple[str | None, int]] = []
+    values = 0
+    try:
+        for event in yaml.parse(content.decode("utf-8-sig"), _Loader):
+            if isinstance(event, yaml.CollectionEndEvent):
+                anchor, before = open_parts.pop()
+                if anchor is not None:
+                    sizes[anchor] = values - before
+                continue
+            if isinstance(event, yaml.AliasEvent):
+                # One of a part that has not ended, and so of itself, has no size yet.
+                values += sizes.get(event.anchor, _MOST_VALUES)
+            elif isinstance(event, yaml.NodeEvent):
+                values += 1
+                if isinstance(event, yaml.CollectionStartEvent):
+                    open_parts.append((event.anchor, values))
+                elif event.anchor is not None:
+                    sizes[event.anchor] = 1
+            if len(open_parts) > _DEEPEST or values > _MOST_VALUES:
+                problem = f"line {event.start_mark.line + 1} nests or repeats values without end"
+                allowed = f"{_DEEPEST} levels, {_MOST_VALUES:,} values with aliases written out"
+                raise InputError(field, file, problem, allowed)
+    except InputError:
+        raise
+    except _UNREADABLE as error:
+        raise _unreadable(field, file, error) from error
+
+
+def _unreadable(field: str, file: object, error: Exception) -> InputError:
+    """What is wrong with YAML, in one line that says in which of the file's."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(str(error.problem or error.context).split())
+        line = "" if mark is None else f"line {mark.line + 1}: "
+    else:
+        problem, line = " ".join(str(error).split()), ""
+        if isinstance(error, UnicodeDecodeError) and isinstance(error.object, bytes):
+            line = f"line {error.object[: error.start].count(10) + 1}: "
+    return InputError(field, file, f"cannot be read: {line}{problem}", "UTF-8 text in YAML")
 
 
 def opening_comment(file: Path) -> str:

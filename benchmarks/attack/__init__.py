@@ -1,0 +1,1 @@
+"""Attacks on the project: random jobs, wrong input, kills, damaged stores and fuzzed files."""
