@@ -125,5 +125,5 @@ def _at(plain: object, key: str) -> object:
 
 def _group(cfg: DictConfig | Mapping[str, Any], group: str) -> object:
     if group not in cfg:
-        raise InputError(group, "???", "is missing")
+        raise InputError(group, "???", "is missing", "a choice of the group")
     return cfg[group]

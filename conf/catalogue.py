@@ -161,7 +161,7 @@ class Contents(Group[dict[str, Any]]):
     def _load(self, file: Path) -> dict[str, Any]:
         content = self.content(file)
         if not isinstance(content, dict):
-            raise InputError(self.group, file, "is not a group of fields")
+            raise InputError(self.group, file, "is not a group of fields", "names with values")
         return content
 
 

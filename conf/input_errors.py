@@ -48,7 +48,9 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
     if isinstance(error, MissingConfigException):
         return _unknown_choice(error)
     if isinstance(error, SearchPathException):
-        return InputError("command line", "--config-dir", _first_sentence(error))
+        return InputError(
+            "command line", "--config-dir", _first_sentence(error), "an existing folder"
+        )
     override = _override_at_fault(error)
     for link in _chain(error):
         if isinstance(link, OmegaConfBaseException) and link.full_key:
@@ -56,9 +58,11 @@ def explain_hydra_error(error: BaseException) -> InputError | None:
     if override is not None:
         return _refused_override(error, override)
     if (group := re.match(r"Could not override '(\w+)'", str(error))) is not None:
-        return InputError("command line", group[1], "is not a group of this command")
+        return InputError(
+            "command line", group[1], "is not a group of this command", "--help lists them"
+        )
     if isinstance(error, HydraException | OmegaConfBaseException) and str(error):
-        return InputError("configuration", "?", _first_sentence(error))
+        return InputError("configuration", "?", _first_sentence(error), "see --help")
     return None
 
 
@@ -88,13 +92,13 @@ def explain_omegaconf_error(
         return InputError(field, MISSING, "is missing", allowed)
     if isinstance(error, ValidationError) and allowed is not None:
         return InputError(field, given, "has the wrong type", allowed)
-    return InputError(field, given, _first_sentence(error))
+    return InputError(field, given, _first_sentence(error), allowed or "a value that can be read")
 
 
 def _unparsable(error: OverrideParseException) -> InputError:
     name, equals, value = str(error.override).partition("=")
     if not equals:
-        return InputError("command line", name, "is not of the form name=value")
+        return InputError("command line", name, "is not of the form name=value", "name=value")
     reason = f"cannot be read: {_first_sentence(error)}"
     return InputError(name, value, reason, "a value; quote it when it holds special characters")
 
@@ -103,7 +107,12 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
     if error.missing_cfg_file is None:
         return None  # the primary config itself is missing: a broken installation
     if error.options is None:  # of a file's defaults
-        return InputError("configuration", error.missing_cfg_file, _first_sentence(error))
+        return InputError(
+            "configuration",
+            error.missing_cfg_file,
+            _first_sentence(error),
+            "a file of --config-dir",
+        )
     group, _, name = error.missing_cfg_file.rpartition("/")
     return InputError(group, name, "is not a known choice", list(error.options))
 
@@ -120,7 +129,7 @@ def _refused_override(error: BaseException, override: Override) -> InputError:
             "belongs to a group that the chosen declaration leaves null",
             "another declaration, or a YAML file that fills the group",
         )
-    return InputError(name, given, _first_sentence(error))
+    return InputError(name, given, _first_sentence(error), "a setting that --help lists")
 
 
 def _override_at_fault(error: BaseException) -> Override | None:

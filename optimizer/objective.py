@@ -64,7 +64,7 @@ class Objective:
         for name in self.names:
             require_choice("objective.names", name, MEASURES)
         if len(set(self.names)) != len(self.names):
-            raise InputError("objective.names", list(self.names), "repeats a name")
+            raise InputError("objective.names", list(self.names), "repeats a name", "each once")
 
     @property
     def measures(self) -> tuple[Measure, ...]:

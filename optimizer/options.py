@@ -111,13 +111,14 @@ class ExecutorOptions:
                 "executor.address", self.address, f"means nothing to {self.name}", "null"
             )
         if self.options and "options" not in settings:
-            raise InputError(
-                "executor.options", dict(self.options), f"{self.name} takes no options"
-            )
+            problem = f"{self.name} takes no options"
+            raise InputError("executor.options", dict(self.options), problem, "{}")
         require_package("executor.name", self.name, EXECUTORS)
 
 
 def _require_whole(field_name: str, value: Any, *, allow_zero: bool = False) -> None:
     require_positive(field_name, value, allow_zero=allow_zero)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InputError(field_name, value, "is not a whole number")
+        raise InputError(
+            field_name, value, "is not a whole number", f"{0 if allow_zero else 1} or more"
+        )

@@ -68,7 +68,12 @@ def _recipe(field: str, path: Path, entry: Any) -> Recipe:
     for name, value in kept.items():
         require_choice(field, name, RECIPE_DEFAULTS)
         if not isinstance(value, (bool, int, str, type(None))):
-            raise InputError(f"{field}: {name}", value, "is no value of a recipe")
+            raise InputError(
+                f"{field}: {name}",
+                value,
+                "is no value of a recipe",
+                "a number, a word, true, false",
+            )
     return Recipe(**kept)
 
 

@@ -105,7 +105,7 @@ def goodput(reliability: Reliability, num_gpus: int, num_nodes: int) -> Goodput:
             f"lets {num_gpus} GPUs fail every {mtbf_s:,.0f} s, too often for "
             f"{lost_s + write_s:,.0f} s of restarting and writing a checkpoint"
         )
-        raise InputError(f"goodput.{field}", getattr(reliability, field), problem)
+        raise InputError(f"goodput.{field}", getattr(reliability, field), problem, "more hours")
     share = 1 / expected_stretch(interval_s, write_s, lost_s, mtbf_s)
     return Goodput(share, mtbf_s, interval_s)
 

@@ -117,7 +117,9 @@ class Study:
         for name in ("models", "clusters", *_AXES):
             values = getattr(self, name)
             if len(set(values)) != len(values):
-                raise InputError(f"sweep.{name}", list(values), "repeats a value")
+                raise InputError(
+                    f"sweep.{name}", list(values), "repeats a value", "each value once"
+                )
         for name in _AXES:
             for value in getattr(self, name):
                 require_positive(f"sweep.{name}", value)

@@ -121,7 +121,12 @@ def get_simulator(chosen: SimulatorSpec | str) -> Simulator:
     try:
         cls = _imported(name)
     except (ImportError, AttributeError) as error:
-        raise InputError("simulator.name", name, f"cannot be imported: {error}") from error
+        raise InputError(
+            "simulator.name",
+            name,
+            f"cannot be imported: {error}",
+            [*_SIMULATORS, "package.module:Class"],
+        ) from error
     for given in ("calibration", "measured_kernels", "network"):
         if getattr(spec, given) is not None:
             field = given if given == "network" else f"simulator.{given}"

@@ -85,9 +85,8 @@ class SlurmWorkers:
                     for _ in range(count)
                 ]
         except Exception as error:  # whatever submitit refuses, it is a setting
-            raise InputError(
-                "executor.options", self._parameters, f"{type(error).__name__}: {error}"
-            ) from error
+            problem, allowed = f"{type(error).__name__}: {error}", "what submitit takes"
+            raise InputError("executor.options", self._parameters, problem, allowed) from error
 
     def check(self) -> None:
         if all(job.done() for job in self._jobs):

@@ -24,7 +24,7 @@ class GridSampler:
         """Raises InputError for options; it has none."""
         if search.options.options:
             given = dict(search.options.options)
-            raise InputError("search.options", given, "grid takes no options")
+            raise InputError("search.options", given, "grid takes no options", "{}")
         self._points = _ordered(search.survey)
 
     def ask(self) -> Proposal:

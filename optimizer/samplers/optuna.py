@@ -98,7 +98,8 @@ def build_sampler(search: SearchSpec) -> OptunaSampler:
         try:
             sampler = backend(**arguments)
         except (TypeError, ValueError) as error:
-            raise InputError("search.options", dict(options.options), str(error)) from error
+            known = inspect.signature(backend).parameters
+            raise InputError("search.options", dict(options.options), str(error), known) from error
     constrained = options.sampler != "cmaes"
     return OptunaSampler(
         search.space, sampler, len(search.objective.names), constrained=constrained

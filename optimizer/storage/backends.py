@@ -17,6 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from trainscout.simulators.predictor.question.errors import InputError
 
 FIELD = "search.storage"
+_PLACES = "a path, sqlite:///FILE or postgresql://..."
 
 # SQLite is locked as a whole while somebody writes; this is how long others wait, in seconds.
 _SQLITE_WAIT_S = 60
@@ -42,7 +43,7 @@ def open_storage(location: str) -> Any:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(FIELD, location, f"cannot be opened: {error}") from error
+        raise InputError(FIELD, location, f"cannot be opened: {error}", _PLACES) from error
     except Exception as error:  # whatever a damaged file or a database makes a backend raise
         raise damaged(location, error) from error
 
@@ -50,7 +51,7 @@ def open_storage(location: str) -> Any:
 def damaged(location: str, error: Exception) -> InputError:
     """What to say when something in the storage cannot be read."""
     if "://" in location:
-        return InputError(FIELD, location, f"cannot be used: {_innermost(error)}")
+        return InputError(FIELD, location, f"cannot be used: {_innermost(error)}", _PLACES)
     return InputError(
         FIELD,
         location,

@@ -208,7 +208,7 @@ def _changed(named: Catalogue, group: str, value: Any, fields: Mapping[str, Any]
         for step in path:
             inner = inner.get(step) if isinstance(inner, dict) else None
         if not isinstance(inner, dict):
-            raise InputError(f"{group}.{name}", new, "belongs to fields that are not there")
+            raise InputError(f"{group}.{name}", new, "belongs to fields that are not there", plain)
         inner[last] = new
     if group == "gpu" and "price_usd_per_hour" in fields:
         plain["sources"]["price_usd_per_hour"] = "the caller"

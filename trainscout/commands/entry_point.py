@@ -21,8 +21,10 @@ import hydra
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import BooleanNode, DictConfig, OmegaConf
+from omegaconf.errors import ValidationError
 
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.input_errors import in_words
@@ -69,6 +71,13 @@ def run_command(
             hydra.main(
                 version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
             )(job)()
+        except HydraException as error:  # some are OSErrors, too
+            raise in_words(error) from error
+        except OSError as error:
+            # Hydra makes a run's directory before it calls the program.
+            problem = f"cannot be made: {error.strerror or error}"
+            allowed = "a place that can be written"
+            raise InputError("hydra.run.dir", error.filename, problem, allowed) from error
         except Exception as error:
             raise in_words(error) from error
     return next((code for code in codes if code != OK), OK)
@@ -78,9 +87,10 @@ def prepare_hydra() -> None:
     """Tell Hydra what commands there are, and how to fail."""
     register_commands()
     _share_schemas()
-    OmegaConf.to_yaml = staticmethod(_redacted_yaml)
+    OmegaConf.to_yaml = staticmethod(_redacted_yaml)  # type: ignore[method-assign,assignment]
     logging.setLogRecordFactory(_redacted_record)
     _check_own_files()
+    BooleanNode._validate_and_convert_impl = _true_or_false  # type: ignore[method-assign,assignment]
     OmegaConf.register_new_resolver("run_directory", run_directory, replace=True)
     # Makes Hydra raise what it would otherwise print in its own way.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
@@ -103,7 +113,7 @@ def _check_own_files() -> None:
             _check_defaults(file, content.get("defaults", []))
         return load(self, config_path)
 
-    source.load_config = load_checked
+    source.load_config = load_checked  # type: ignore[method-assign]
 
 
 def _check_defaults(file: Path, defaults: object) -> None:
@@ -117,6 +127,18 @@ def _check_defaults(file: Path, defaults: object) -> None:
         chosen = next(iter(each.values())) if isinstance(each, dict) and len(each) == 1 else each
         if each is None or not all(map(names, chosen if isinstance(chosen, list) else [chosen])):
             raise InputError("file", file, f"has defaults that choose nothing: {each}", allowed)
+
+
+_CONVERTED = BooleanNode._validate_and_convert_impl
+
+
+def _true_or_false(node: BooleanNode, value: Any) -> bool:
+    """OmegaConf takes any number for true or false, and a 5 that belongs elsewhere for true."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number or str(value).lstrip("-").isdecimal():
+        raise ValidationError("Value '$VALUE' is not true or false")
+    converted: bool = _CONVERTED(node, value)
+    return converted
 
 
 _YAML = OmegaConf.to_yaml

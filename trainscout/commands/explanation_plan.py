@@ -22,7 +22,7 @@ from trainscout.reports.launch_import import ImportedLaunch, read_launch
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.predictor.question.validity import why_invalid, would_do
 from trainscout.simulators.registry import SimulatorSpec, check_simulator
 
 BEST = "best"
@@ -130,7 +130,8 @@ def _check(declared: Question, name: str, recipe: Recipe, value: object) -> None
         return
     if name in ("a", "b"):
         given = getattr(recipe, broken.field, None)
-        raise InputError(f"{name}.{broken.field}", given, broken.reason)
+        allowed = would_do(declared.job(recipe), broken)
+        raise InputError(f"{name}.{broken.field}", given, broken.reason, allowed)
     problem = f"cannot be launched on {declared.cluster.name}: {broken.reason}"
     advice = f"a.{broken.field}= or cluster.num_nodes= to change it" if name == "given" else None
     raise InputError(name, value, problem, advice)
@@ -140,7 +141,9 @@ def _best_of(path: Path) -> tuple[Compared, float | None]:
     """The best recipe of an earlier search, and the step it was predicted to take."""
     recipes = read_recipes("against", path)
     if not recipes:
-        raise InputError("against", str(path), "holds no recipe: nothing fitted there")
+        raise InputError(
+            "against", str(path), "holds no recipe: nothing fitted there", "a search's directory"
+        )
     step_s = None
     file = path / "top_recipes.json" if path.is_dir() else path
     if file.suffix == ".json":

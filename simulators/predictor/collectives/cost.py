@@ -67,7 +67,8 @@ def _all_options(kind: str, wiring: Wiring) -> tuple[Option, ...]:
             options.append(_nvls(kind, wiring, graphs.nvls))
         if wiring.multi_node and wiring.ranks_per_node == 1 and wiring.version >= (2, 23, 0):
             options.append(_pat(wiring, graphs))
-    return tuple(options)
+    # One channel has no other head to exchange with over NVLS; NCCL takes no option of no rate.
+    return tuple(option for option in options if option.bandwidth_gbs > 0)
 
 
 def choose(kind: str, size_bytes: int, wiring: Wiring, algorithm: str = "") -> Option:

@@ -138,6 +138,8 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
         found = _PRIMITIVES[kind](value)
     except (KeyError, ValueError):
         raise InputError(field, value, "has the wrong type", expected(hint)) from None
+    if kind is int and abs(found) > _MOST_WHOLE:
+        raise InputError(field, value, "is out of range", f"at most {_MOST_WHOLE:,}")
     _require_finite(field, found)
     return found
 
@@ -157,6 +159,10 @@ def _whole(value: object) -> int:
     raise ValueError
 
 
+# Sizes are multiplied with each other, and arrays of them count in 64 bits.
+_MOST_WHOLE = 10**12
+
+
 def _number(value: object) -> float:
     if isinstance(value, str | float) or type(value) is int:
         return float(value)
@@ -164,8 +170,8 @@ def _number(value: object) -> float:
 
 
 def _truth(value: object) -> bool:
-    if isinstance(value, int):
-        return value != 0
+    if isinstance(value, bool):
+        return value
     if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
         return value.lower() in _TRUE
     raise ValueError

@@ -98,7 +98,7 @@ def _check_shape(content: bytes, field: str, file: object) -> None:
                 continue
             if isinstance(event, yaml.AliasEvent):
                 # One of a part that has not ended, and so of itself, has no size yet.
-                values += sizes.get(event.anchor, _MOST_VALUES)
+                values += sizes.get(str(event.anchor), _MOST_VALUES)
             elif isinstance(event, yaml.NodeEvent):
                 values += 1
                 if isinstance(event, yaml.CollectionStartEvent):
@@ -106,7 +106,8 @@ def _check_shape(content: bytes, field: str, file: object) -> None:
                 elif event.anchor is not None:
                     sizes[event.anchor] = 1
             if len(open_parts) > _DEEPEST or values > _MOST_VALUES:
-                problem = f"line {event.start_mark.line + 1} nests or repeats values without end"
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                problem = f"cannot be read: line {line} nests or repeats values without end"
                 allowed = f"{_DEEPEST} levels, {_MOST_VALUES:,} values with aliases written out"
                 raise InputError(field, file, problem, allowed)
     except InputError:

@@ -58,7 +58,12 @@ def load_measured(path: Path) -> MeasuredTable:
     """
     files = sorted(path.glob("*.csv*")) if path.is_dir() else [path]
     if not files:
-        raise InputError("simulator.measured_kernels", path, "holds no CSV tables")
+        raise InputError(
+            "simulator.measured_kernels",
+            path,
+            "holds no CSV tables",
+            "files of trainscout kernels measure",
+        )
     digest = hashlib.sha256()
     rows = []
     for file in files:
@@ -68,7 +73,12 @@ def load_measured(path: Path) -> MeasuredTable:
         digest.update(file.read_bytes())
         rows.append((kind, table))
     if all(table.empty for _, table in rows):
-        raise InputError("simulator.measured_kernels", path, "holds no rows")
+        raise InputError(
+            "simulator.measured_kernels",
+            path,
+            "holds no rows",
+            "files of trainscout kernels measure",
+        )
     return MeasuredTable(digest.hexdigest(), tuple(rows))
 
 

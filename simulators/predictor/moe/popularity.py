@@ -54,7 +54,7 @@ def check_popularity(
     if hot_weight is None:
         if hot_ratio:
             problem = "needs hot_weight, the share of all routings that hot experts receive"
-            raise InputError(f"{prefix}hot_ratio", hot_ratio, problem)
+            raise InputError(f"{prefix}hot_ratio", hot_ratio, problem, "0, or a hot_weight")
         return
     if not hot:
         problem = f"makes none of {num_experts} experts hot"
@@ -86,7 +86,7 @@ def read_histograms(path: Path) -> tuple[tuple[int, ...], ...]:
             return _counts(csv.DictReader(file), path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError("histogram", path, f"cannot be read: {reason}") from error
+        raise InputError("histogram", path, f"cannot be read: {reason}", "a CSV file") from error
 
 
 def _counts(reader: csv.DictReader[str], path: Path) -> tuple[tuple[int, ...], ...]:

@@ -58,6 +58,10 @@ def nearest_name(given: str, names: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+MOST = 1e30
+"""No quantity of a question is larger: products of several stay numbers that machines have."""
+
+
 def require_positive(field: str, value: float, *, allow_zero: bool = False) -> None:
     """Refuse NaN, infinities, negatives and (unless allowed) zero.
 
@@ -68,6 +72,8 @@ def require_positive(field: str, value: float, *, allow_zero: bool = False) -> N
     if not finite or value < 0 or (value == 0 and not allow_zero):
         bound = ">= 0" if allow_zero else "> 0"
         raise InputError(field, value, "is out of range", f"a finite number {bound}")
+    if value > MOST:
+        raise InputError(field, value, "is out of range", f"at most {MOST:g}")
 
 
 def require_choice(field: str, value: object, choices: Iterable[str]) -> None:

@@ -66,6 +66,9 @@ class Gpu:
             require_positive(f"gpu.{name}", getattr(self, name))
         for name in ("nvlink_links", "nvlink_bytes_per_s", "price_usd_per_hour"):
             require_positive(f"gpu.{name}", getattr(self, name), allow_zero=True)
+        if self.nvlink_links and not self.nvlink_bytes_per_s:
+            problem = f"leaves {self.nvlink_links} links without a rate"
+            raise InputError("gpu.nvlink_bytes_per_s", 0, problem, "> 0, or gpu.nvlink_links=0")
         require_positive("gpu.pcie_bytes_per_s", self.pcie_bytes_per_s)
         if self.sustained_fraction is not None and not 0 < self.sustained_fraction <= 1:
             field, given = "gpu.sustained_fraction", self.sustained_fraction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from trainscout.simulators.predictor.moe.popularity import check_popularity
+from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS, check_popularity
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -14,6 +14,19 @@ from trainscout.simulators.predictor.question.errors import (
 
 # Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
 MOST_LAYERS = 10_000
+MOST_TOKENS = 10**9
+"""Of one sequence."""
+# A workload lists its layers, and counts products of sizes in 64 bits: what nobody trains would
+# only exhaust memory, or overflow.
+_MOST = {
+    "num_layers": MOST_LAYERS,
+    "hidden_size": 10**6,
+    "num_heads": 10**5,
+    "ffn_hidden_size": 10**7,
+    "vocab_size": 10**7,
+    "sequence_length": MOST_TOKENS,
+    "vocab_multiple": 10**6,
+}
 DISPATCHERS = ("alltoall", "allgather", "deepep")
 
 
@@ -74,15 +87,18 @@ class Moe:
     def check(self) -> None:
         for name in ("num_experts", "top_k", "ffn_hidden_size", "layer_period"):
             require_positive(f"model.moe.{name}", getattr(self, name))
+        if self.num_experts > MOST_EXPERTS:
+            field, given = "model.moe.num_experts", self.num_experts
+            raise InputError(field, given, "is out of range", f"1..{MOST_EXPERTS}")
         for name in ("shared_ffn_hidden_size", "num_dense_layers"):
             require_positive(f"model.moe.{name}", getattr(self, name), allow_zero=True)
         require_choice("model.moe.dispatcher", self.dispatcher, DISPATCHERS)
         if self.capacity_factor is not None:
             require_positive("model.moe.capacity_factor", self.capacity_factor)
-        if not self.load_imbalance >= 1:
-            raise InputError(
-                "model.moe.load_imbalance", self.load_imbalance, "is too small", ">= 1"
-            )
+        if not 1 <= self.load_imbalance <= self.num_experts:
+            # The busiest of as many GPUs as experts at most receives all tokens.
+            field, allowed = "model.moe.load_imbalance", f"1..{self.num_experts}"
+            raise InputError(field, self.load_imbalance, "is out of range", allowed)
         if self.top_k > self.num_experts:
             raise InputError(
                 "model.moe.top_k", self.top_k, "exceeds num_experts", f"1..{self.num_experts}"
@@ -105,7 +121,8 @@ class Moe:
                     f"has an expert with {max(counts):,} of {sum(counts):,} routings, more than "
                     f"one a token that goes to {self.top_k}"
                 )
-                raise InputError("model.moe.histogram", self.histogram, problem)
+                allowed = "counts of that many different experts a token"
+                raise InputError("model.moe.histogram", self.histogram, problem, allowed)
 
 
 @dataclass(frozen=True)
@@ -192,11 +209,10 @@ class Model:
         )
         for name in sizes.split():
             require_positive(f"model.{name}", getattr(self, name))
-        if self.num_layers > MOST_LAYERS:
-            # A workload lists its layers: what nobody trains would only exhaust memory.
-            raise InputError(
-                "model.num_layers", self.num_layers, "is out of range", f"1..{MOST_LAYERS}"
-            )
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                field, given = f"model.{name}", getattr(self, name)
+                raise InputError(field, given, "is out of range", f"1..{most}")
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_choice("model.position", self.position, ("learned", "rope", "none"))
         require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.model import MOST_TOKENS
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
 # Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
 # delayed scaling) or from the tensor itself (``fp8_current``), or one for 32 values (``mxfp8``).
 TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8"}
+_MOST_SEQUENCES = 10**8
 ACTIVATION_BYTES = {
     "bf16": 2,
     "fp16": 2,
@@ -41,5 +47,11 @@ class Training:
         require_positive("training.tokens", self.tokens)
         if self.sequence_length is not None:
             require_positive("training.sequence_length", self.sequence_length)
+            if self.sequence_length > MOST_TOKENS:
+                field, given = "training.sequence_length", self.sequence_length
+                raise InputError(field, given, "is out of range", f"1..{MOST_TOKENS}")
+        if self.global_batch_size > _MOST_SEQUENCES:
+            field, given = "training.global_batch_size", self.global_batch_size
+            raise InputError(field, given, "is out of range", f"1..{_MOST_SEQUENCES}")
         require_choice("training.precision", self.precision, PRECISIONS)
         require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))

@@ -9,7 +9,7 @@ batch is divided among replicas).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -333,4 +333,25 @@ def check_job(job: Job) -> None:
         field, value = f"recipe.{violation.field}", getattr(job.recipe, violation.field, None)
         if violation.field == "precision" and value is None:
             field, value = "training.precision", job.precision
-        raise InputError(field, value, violation.reason)
+        raise InputError(field, value, violation.reason, would_do(job, violation))
+
+
+def would_do(job: Job, violation: Violation) -> str | None:
+    """In words, what the field that a rule complains of could be for the rest to hold; None where
+    nothing would do."""
+    name = violation.field
+    if name not in KNOBS:
+        return None
+    knob, held = KNOBS[name], []
+    numbers = [None] * knob.optional + list(range(knob.least, 17)) + [2**n for n in range(5, 15)]
+    for value in knob.choices or ((False, True) if knob.kind is bool else numbers):
+        other = replace(job, recipe=replace(job.recipe, **{name: value}))
+        if knob.kind is not str or knob.choices:
+            held += [] if why_invalid(other) else ["null" if value is None else str(value)]
+    if held:
+        more = ", ..." if len(held) > _MOST_SHOWN else ""
+        return f"here {', '.join(held[:_MOST_SHOWN])}{more}"
+    return f"{knob.allowed if knob.is_limited else 'true or false'}; here other settings first"
+
+
+_MOST_SHOWN = 8
