@@ -82,6 +82,7 @@ class Space:
     constants: Mapping[str, Any]
     # Fields that only some values are wanted of, whatever gives them.
     held: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    numerics: str = NUMERICS[0]
 
     @property
     def size(self) -> int:
@@ -188,6 +189,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         tuple(derived),
         constants,
         {name: tuple(allowed) for name, allowed in spec.get("held", {}).items()},
+        numerics,
     )
     _refuse_conflicts(space)
     return space

@@ -108,6 +108,9 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
     """
     specs = _parts(spec)
     frameworks = declared.framework.offered
+    for part in specs:
+        for name in part.get("held", {}).get("framework", ()):
+            require_choice("space.knobs.framework", name, [each.name for each in frameworks])
     superseded = {name for framework in frameworks for name in framework.supersedes}
     frameworks = tuple(each for each in frameworks if each.name not in superseded)
     pairs = [
@@ -139,6 +142,7 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
         constraints=tuple(group for part in parts for group in part.constraints),
         derived=(),
         constants={},
+        numerics=parts[0].numerics,
         parts=tuple(parts),
     )
 
