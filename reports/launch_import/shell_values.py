@@ -8,13 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 
 from trainscout.reports.dialects.options import MARK
-from trainscout.simulators.predictor.question.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(r"(#?)(\w+|[@*])(\[[^\]]*\])?(:?[-=+?])?(.*)", re.DOTALL)
 _MOST = 10**15
-# Characters that all of a script's words become: launch scripts come to some ten thousand.
-_MOST_EXPANDED = 1 << 22
 
 
 def unknown(source: str) -> str:
@@ -27,29 +24,15 @@ class Variables:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._set: dict[str, list[str]] = {}
-        self._left = _MOST_EXPANDED
 
     def assign(self, name: str, words: list[str], *, append: bool, array: bool) -> None:
         before = self._set.get(name, [])
-        if append:
-            self.spend(*before)
         if array:
             self._set[name] = [*before, *words] if append else words
         else:
             # A plain value is an array's first element.
             text = "".join([*before[:1], *words] if append else words)
             self._set[name] = [text, *before[1:]]
-
-    def spend(self, *words: str) -> None:
-        """Count what words become against what a script may.
-
-        Raises:
-            InputError: when that is used up.
-        """
-        self._left -= sum(len(word) + 1 for word in words)
-        if self._left < 0:
-            problem, allowed = "doubles its variables without end", "a script of its size"
-            raise InputError("given", "the script", problem, allowed)
 
     def elements(self, name: str) -> list[str] | None:
         """The elements of an array, or the one value of a plain variable; None: not set."""
@@ -80,28 +63,19 @@ class _Expansion:
         self.variables, self.word, self.split = variables, word, split
         self.done: list[str] = []
         # None: no word has begun, so that nothing becomes of an empty expansion.
-        self.current: list[str] | None = None
+        self.current: str | None = None
         # Quotes around an array without elements make no word, other empty quotes an empty one.
         self.vanished = False
 
     def words(self) -> list[str]:
         self._read()
-        self._end_word()
-        return self.done
+        return self.done if self.current is None else [*self.done, self.current]
 
     def joined(self) -> str:
         return " ".join(self.words())
 
     def _add(self, text: str) -> None:
-        self.variables.spend(text)
-        if self.current is None:
-            self.current = []
-        self.current.append(text)
-
-    def _end_word(self) -> None:
-        if self.current is not None:
-            self.done.append("".join(self.current))
-            self.current = None
+        self.current = (self.current or "") + text
 
     def _add_split(self, text: str) -> None:
         """Add what an unquoted expansion gave."""
@@ -110,8 +84,9 @@ class _Expansion:
             return
         pieces = re.split(r"[ \t\n]+", text)
         for index, piece in enumerate(pieces):
-            if index:
-                self._end_word()
+            if index and self.current is not None:
+                self.done.append(self.current)
+                self.current = None
             if piece:
                 # Quotes inside a value are characters like others.
                 self._add(piece)
@@ -169,8 +144,9 @@ class _Expansion:
     def _put(self, elements: list[str], *, quoted: bool) -> None:
         """Add the elements of a variable, each a word of its own."""
         for index, element in enumerate(elements):
-            if index:
-                self._end_word()
+            if index and self.current is not None:
+                self.done.append(self.current)
+                self.current = None
             if quoted:
                 self._add(element)
             else:
@@ -224,7 +200,7 @@ class _Expansion:
             return unknown(source)
         try:
             return str(_evaluate(ast.parse(plain.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
             return unknown(source)
 
 

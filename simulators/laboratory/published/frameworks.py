@@ -11,7 +11,7 @@ from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
-from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 # Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
@@ -43,6 +43,7 @@ _EXPANDABLE_IN_NEMO = 2025.0
 _COMPILED_LOSS_IN_TORCHTITAN = 2025.0
 # llm-foundry 0.6 moved its default from Triton's first FlashAttention to FlashAttention-2.
 _FLASH2_IN_FOUNDRY = 2024.0
+_POLLED_NODES, _POLLED_TP = 64, 32
 # What DeepSpeed ran was Megatron-LM's model until Hugging Face's were as large.
 _DEEPSPEED_WITHOUT_MEGATRON = 2023.0
 
@@ -124,7 +125,7 @@ def framework_of(
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
     if not is_declared(said):
-        changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}
+        changes |= {"overlap_p2p": False, "overlap_tp_gradients": False}
     changes |= _stated(said, era, framework, assumed)
     changes |= _graphs(row, said, era)
     return dataclasses.replace(framework, **changes), tuple(assumed)  # type: ignore[arg-type]
@@ -149,16 +150,31 @@ def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
     project = project_of(said)
     if project is None:
         label = f"{row.framework!r} is" if row.framework else "software is"
-        words = f"{label} not declared: torch_eager, and no overlap that is not stated"
+        words = f"{label} not declared: eager PyTorch, and no overlap that is not stated"
         return "torch_eager", [words]
     if project not in MEGATRONS:
         declared = _DECLARED[project]
         if project == "deepspeed" and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
             declared = _DECLARED["gpt_neox"]
+        if project == "nanotron" and _polls(row):
+            words = (
+                "pipeline messages between nodes are polled, as nanotron's sweep of its largest"
+            )
+            return "nanotron_polling", [f"{words} layouts did (from 27 December 2024)"]
         return declared.name, [declared.assumed] if declared.assumed else []
     if said.says("attention", "unfused") or era.before(_flash_since(project)):
         return "megatron_2021", []
     return "megatron_core", []
+
+
+def _polls(row: Row) -> bool:
+    """Whether a layout of nanotron's is one of those that its sweep ran, or ran again, after
+    27 December 2024: chosen with the Ultra-Scale sweep in view, nearly all of whose pipelines on
+    64 nodes or of 32 tensor-parallel ranks take what polled messages do. A figure that is the best
+    of a cell is not one of a pipeline that slept."""
+    nodes = given(row.num_gpus, 0) // given(row.gpus_per_node, 8)
+    large = nodes >= _POLLED_NODES or given(row.tp, 1) >= _POLLED_TP
+    return given(row.pp, 1) > 1 and large and "best configuration" not in row.notes
 
 
 def _flash_since(project: str) -> float:

@@ -11,7 +11,10 @@ rank a node of eight with seven siblings has an eighth) and the larger of the wh
 latency and ``steps x hop``. The latency of a ring's hop is what the table itself says: the time
 that does not grow with the size, where a node count has several sizes; else, in the *undisturbed*
 (high) band, the time of a ring's step that stays as ranks grow and each carries less, which on a
-fabric of whole bandwidth is latency alone. Bandwidths are what is left when hops are taken out.
+fabric of whole bandwidth is latency alone. Bandwidths are what is left when hops are taken out,
+undisturbed but on the most nodes measured, where they are the mean: such a job has no nodes to
+choose from (gradients of the one published cluster fit so). Nodes count from the first to the last
+of a communicator, whose siblings fill those between.
 Inside a node the white-box price is scaled to the measured one in what of it grows with the size.
 """
 
@@ -193,5 +196,5 @@ def interpolated(points: Sequence[tuple[float, float]], wanted: float) -> float:
     for (x0, y0), (x1, y1) in pairwise(points):
         if wanted <= x1:
             part = math.log(wanted / x0) / math.log(x1 / x0)
-            return y0 * math.pow(y1 / y0, part)
+            return y0 * (y1 / y0) ** part
     return points[-1][1]

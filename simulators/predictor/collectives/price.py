@@ -125,14 +125,18 @@ def _as_measured(
             # Every rank sends over its own share of the NICs, and only what leaves its node.
             share *= whole.ranks_per_node / wiring.ranks_per_node
             sent = call.size_bytes * (1 - wiring.ranks_per_node / wiring.ranks)
-        rate_gbs = interpolated(points, wiring.nodes * servers) * share
+        # Siblings fill the nodes between a communicator's own.
+        reach = max(wiring.nodes, call.communicator.reach) * servers
+        rate_gbs = interpolated(points, reach) * share
         seconds = (latency_us + sent / (1e3 * rate_gbs)) * 1e-6
     else:
         (row,) = _nearest([row for row in rows if row.nodes == rows[-1].nodes], call)
         measured = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
-        whole_s = _white_box(measured, gpu, cluster).seconds
+        whole = _white_box(measured, gpu, cluster)
         least_s = _white_box(replace(measured, size_bytes=1), gpu, cluster).seconds
-        grows = (measured_us(row, cluster.gpus_per_node) * 1e-6 - least_s) / (whole_s - least_s)
+        grows = (measured_us(row, cluster.gpus_per_node) * 1e-6 - least_s) / (
+            whole.seconds - least_s
+        )
         own_s = min(_white_box(replace(call, size_bytes=1), gpu, cluster).seconds, price.seconds)
         seconds = own_s + max(grows, 0.0) * (price.seconds - own_s)
     return replace(
@@ -156,6 +160,8 @@ def _wire_gbs(row: MeasuredCollective, gpu: Gpu, cluster: Cluster) -> float:
     """Bus bandwidth of a measurement once its latency is taken out."""
     call = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
     wire_us = measured_us(row, cluster.gpus_per_node) - _latency_us(call, gpu, cluster)
+    if row.nodes == max(each.nodes for each in cluster.measured):
+        wire_us *= row.high_gbs / row.bus_gbs
     if wire_us <= 0:
         return row.high_gbs
     ranks, inside = call.communicator.size, call.communicator.ranks_per_node

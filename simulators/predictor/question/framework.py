@@ -9,12 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
-
-if TYPE_CHECKING:
-    from trainscout.simulators.predictor.question.recipe import Recipe
 
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
@@ -42,9 +38,6 @@ class Framework:
     """The launch files that start it (``launch.framework``)."""
     alternatives: tuple[Framework, ...] = ()
     """Other frameworks that a recipe may name."""
-    supersedes: tuple[str, ...] = ()
-    """Alternatives that are the same with fewer of their switches set to what is never slower or
-    larger: a search of both leaves them out."""
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
     ``multi_token_prediction``, ``fp8``."""
@@ -110,6 +103,12 @@ class Framework:
     host_forward_s: float = 0.0
     """What an operation that modules issue in a forward pass takes beyond ``host_launch_s``, in
     seconds."""
+    host_tp_rank_s: float = 0.0
+    """What a tensor-parallel collective takes the host besides for each rank of its group, in
+    seconds, where a pipeline spans nodes."""
+    p2p_poll_s: float = 0.0
+    """What a pipeline message between nodes waits for a host that sleeps before it looks whether
+    the message has come, in seconds."""
     cuda_graphs: bool = False
     """Passes are replayed, and the host never lags."""
     scatter_gather_p2p: bool = False
@@ -154,11 +153,6 @@ class Framework:
     (DeepSpeed)."""
 
     @property
-    def reduces_fp32(self) -> bool:
-        """Whether gradients of a 16-bit model travel in 32 bits."""
-        return self.accumulate_grads_fp32 or self.reduce_grads_fp32
-
-    @property
     def offered(self) -> tuple[Framework, ...]:
         """Itself and its alternatives."""
         return (self, *self.alternatives)
@@ -175,8 +169,8 @@ class Framework:
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
-        require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
-        require_positive("framework.host_forward_s", self.host_forward_s, allow_zero=True)
+        for name in ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s"):
+            require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
 
 
 UNDECLARED = Framework()
@@ -194,29 +188,16 @@ def declared_framework(framework: Framework) -> Framework:
     return framework.declared if isinstance(framework, ChosenFramework) else framework
 
 
-def chosen_framework(declared: Framework, recipe: Recipe) -> Framework:
-    """The framework that a recipe names among a declared one and its alternatives, as the recipe
-    sets it. An unknown name, which ``question.validity`` refuses, is the declared one."""
-    name = None if recipe.framework == declared.name else recipe.framework
-    asked = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.optimizer_states is not None)
-    return declared if asked == (None, None, None, False) else _chosen(declared, *asked)
+def chosen_framework(declared: Framework, name: str | None) -> Framework:
+    """The framework of a name among a declared one and its alternatives; an unknown name, which
+    ``question.validity`` refuses, is the declared one."""
+    if name is None or name == declared.name:
+        return declared
+    return _chosen(declared, name)
 
 
-@functools.lru_cache(maxsize=1024)
-def _chosen(
-    declared: Framework,
-    name: str | None,
-    cuda_graphs: bool | None,
-    grad_dtype: str | None,
-    remainders: bool,
-) -> Framework:
+@functools.lru_cache(maxsize=256)
+def _chosen(declared: Framework, name: str) -> Framework:
     found = next((each for each in declared.alternatives if each.name == name), declared)
     facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(Framework)}
-    if cuda_graphs is not None:
-        facts["cuda_graphs"] = cuda_graphs
-    if grad_dtype == "bf16":
-        facts |= {"accumulate_grads_fp32": False, "reduce_grads_fp32": False}
-    elif grad_dtype == "fp32" and not found.reduces_fp32:
-        facts["accumulate_grads_fp32"] = True
-    facts["master_remainders"] |= remainders
     return ChosenFramework(**facts, declared=declared)

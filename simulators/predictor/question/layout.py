@@ -195,18 +195,20 @@ def _laid_out(layers: int, stages: int, chunks: int, mtp_layers: int, layout: st
 
 
 def split_by_compute(layers: int, stages: int, head_layers: float) -> Split:
-    """Layers of every stage when each ends nearest to its share of the compute.
+    """Layers of every stage when each is filled until it has passed its share of the compute.
 
-    ``head_layers`` is the head's cost in layers; the embedding costs nothing.
-
-    Raises:
-        InputError: when a stage is left without a layer or an end of the model.
+    As nanotron's ``build_model`` deals its blocks out: the block that passes the threshold is
+    still the stage's, so early stages hold more. ``head_layers`` is the head's cost in layers; the
+    embedding costs nothing. The last stages may be left without a layer. (Its head may then come
+    to lie before the last stage, with the loss behind it; here it is the last one's.)
     """
     share = (layers + head_layers) / stages
-    ends = [min(layers, round(share * (stage + 1))) for stage in range(stages - 1)] + [layers]
-    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    if min(counts[:-1], default=1) < 1:
-        raise InputError("pp", stages, f"has more places than the {layers} layers fill")
+    counts = [0] * stages
+    stage = 0
+    for placed in range(1, layers + 1):
+        counts[stage] += 1
+        if placed > share * (stage + 1):
+            stage += 1
     return tuple((count,) for count in counts)
 
 

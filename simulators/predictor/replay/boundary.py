@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,17 +59,16 @@ def boundary_transfers(
         gathered = Collective("boundary_all_gather", "all_gather", sent.bytes, "tp")
         gather_price = price_collective("all_gather", sent.bytes, peers, job.gpu, job.network)
         sent = SendRecv("boundary", sent.bytes // peers.size, "pp")
-    return tuple(
-        Boundary(
-            sent,
-            price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
-            if congestion is None
-            else congestion.price(sent, crosses, group, job.network),
-            gathered,
-            gather_price,
-        )
-        for crosses in boundary_crosses_domain(job)
-    )
+    transfers = []
+    for crosses in boundary_crosses_domain(job):
+        if congestion is None:
+            price = price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
+        else:
+            price = congestion.price(sent, crosses, group, job.network)
+        if crosses and job.framework.p2p_poll_s:
+            price = replace(price, seconds=price.seconds + job.framework.p2p_poll_s)
+        transfers.append(Boundary(sent, price, gathered, gather_price))
+    return tuple(transfers)
 
 
 def boundary_seconds(job: Job, workload: Workload, congestion: Congestion | None = None) -> Floats:

@@ -59,11 +59,6 @@ COMMUNICATION = {
     "etp_ep": "ep_communication",
     "dp": "dp_communication",
     "expert_dp": "dp_communication",
-    **{
-        f"{name}_{group}": "dp_communication"
-        for name in ("dp", "expert_dp")
-        for group in ("shard", "copies")
-    },
     "model": "dp_communication",
     "embedding": "dp_communication",
     "pp": "pp_communication",
@@ -150,6 +145,9 @@ class Pricer:
         self.host_forward_s = (
             0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
         )
+        pipeline = communicators.get("pp")
+        between = pipeline is not None and pipeline.nodes > 1 and not framework.cuda_graphs
+        self._host_tp_rank_s = framework.host_tp_rank_s * host_time if between else 0.0
         self.excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
         self._key = repr(
@@ -158,6 +156,7 @@ class Pricer:
                 cluster,
                 self.host_launch_s,
                 self.host_forward_s,
+                self._host_tp_rank_s,
                 factors,
                 measured,
                 communicators,
@@ -188,8 +187,16 @@ class Pricer:
         return [
             launches_of(priced.op) * self.host_launch_s
             + (self.host_forward_s if place < block.forward_ops else 0.0)
+            + self._beside_launch_s(priced)
             for place, priced in enumerate(operations)
         ]
+
+    def _beside_launch_s(self, priced: PricedOp) -> float:
+        """What a tensor-parallel collective takes the host besides (``host_tp_rank_s``)."""
+        op = priced.op
+        if not self._host_tp_rank_s or not isinstance(op, Collective) or op.communicator != "tp":
+            return 0.0
+        return self._host_tp_rank_s * self.communicators["tp"].size
 
     def operations(self, block: Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""

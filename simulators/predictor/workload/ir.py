@@ -232,7 +232,8 @@ class Communicator:
 
     ``ranks_per_node`` counts members inside one NVLink domain, ``nodes`` the domains spanned
     (``size = ranks_per_node * nodes``). ``siblings`` is how many equal communicators of the
-    same kind share one node's NICs at the same time.
+    same kind share one node's NICs at the same time; ``reach`` how many domains lie from its first
+    to its last, those between that it leaves out included (0: as many as it spans).
     """
 
     name: str
@@ -240,3 +241,4 @@ class Communicator:
     ranks_per_node: int
     nodes: int
     siblings: int = 1
+    reach: int = 0

@@ -26,9 +26,8 @@ def owned_parameters(parameters: LocalParameters, job: Job) -> int:
     """Parameters whose optimizer state this rank keeps."""
     if job.recipe.zero_stage == 0:
         return parameters.total
-    copies = job.shard_copies
-    dense = -(-parameters.dense // (job.dp // copies * job.recipe.cp))
-    expert = -(-parameters.expert // (job.expert_dp // copies)) if parameters.expert else 0
+    dense = -(-parameters.dense // (job.dp * job.recipe.cp))
+    expert = -(-parameters.expert // job.expert_dp) if parameters.expert else 0
     return dense + expert
 
 
@@ -85,7 +84,7 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     # From ZeRO 2 on, what outlives a micro-batch is the shard.
     held = owned if job.recipe.zero_stage >= 2 else parameters.total
     weight = master_bytes(job) or parameter_bytes(job)
-    moments = MOMENT_BYTES[job.optimizer]
+    moments = MOMENT_BYTES[job.training.optimizer]
     copy = parameter_bytes(job) if master_bytes(job) else 0
     if 0 < master_bytes(job) < 4:
         copy *= 2
@@ -95,13 +94,11 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
         Streaming("update", "optimizer", owned * update, launches=4),
         Streaming("zero_grads", "memcpy", held * size, launches=2),
     ]
-    if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1:
+    if job.framework.copies_shards and job.recipe.zero_stage == 1 and job.dp > 1 and num_layers:
         shards = job.dp * num_layers * TENSORS_OF_A_LAYER
         moved = 2 * parameter_bytes(job) * parameters.total
-        pace = min(
-            1.0,
-            UNDECLARED.host_launch_s / (job.framework.host_launch_s or UNDECLARED.host_launch_s),
-        )
+        driver_s = UNDECLARED.host_launch_s
+        pace = driver_s / max(driver_s, job.framework.host_launch_s)
         launches = math.ceil(LAUNCHES_OF_A_SHARD * shards * pace)
         ops.append(Streaming("shard_copies", "memcpy", moved, launches))
     return Block("optimizer", tuple(ops))

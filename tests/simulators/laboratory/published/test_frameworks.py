@@ -98,7 +98,7 @@ def test_fusion_by_framework(label, notes, fusion):
 def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
     outcome = replayable(framework="our own trainer", dist_optimizer="fsdp", grad_overlap=None)
     found = outcome.job.framework
-    assert (found.name, found.fusion, found.fused_wgrad) == ("undeclared", "eager", False)
+    assert (found.name, found.fusion, found.fused_wgrad) == ("torch_eager", "eager", False)
     assert not found.overlap_p2p
     assert not found.overlap_tp_gradients
     assert not outcome.job.recipe.overlap_grad_reduce
@@ -229,3 +229,20 @@ def test_composers_default_mixed_precision_reduces_in_fp32():
     label = "llm-foundry / Composer (PyTorch FSDP1)"
     assert framework(framework=label, notes="MP mode DEFAULT").accumulate_grads_fp32
     assert not framework(framework=label, notes="MP mode PURE").accumulate_grads_fp32
+
+
+@pytest.mark.parametrize(
+    ("nodes", "degrees", "notes", "polls"),
+    [
+        (64, {"tp": 8, "pp": 2, "dp": 32}, "", True),
+        (64, {"tp": 8, "pp": 1, "dp": 64}, "", False),
+        (16, {"tp": 32, "pp": 4, "dp": 1}, "", True),
+        (16, {"tp": 8, "pp": 4, "dp": 4}, "", False),
+        (64, {"tp": 8, "pp": 2, "dp": 32}, "best configuration found per cell", False),
+    ],
+)
+def test_nanotron_polled_in_its_largest_pipelines(nodes, degrees, notes, polls):
+    given = {"num_gpus": 8 * nodes, "num_query_groups": 32, "global_batch": 256, "micro_batch": 1}
+    found = framework(framework="nanotron", notes=notes, **given, **degrees)
+    assert found.name == ("nanotron_polling" if polls else "nanotron")
+    assert found.p2p_poll_s == (0.5 if polls else 0)

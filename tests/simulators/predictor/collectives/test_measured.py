@@ -46,10 +46,22 @@ def seconds(on: Cluster, size: int, ranks: int, nodes: int = 1, kind: str = "all
     return price_collective(kind, size, communicator, H100, on).seconds
 
 
-def test_a_measured_call_takes_what_was_measured() -> None:
-    for nodes in (2, 8, 64):
+def test_a_measured_call_takes_what_was_measured_undisturbed() -> None:
+    for nodes in (2, 8, 32):
         moved = GIB * (8 * nodes - 1) / (8 * nodes)
         assert moved / seconds(CURVE, GIB, 8, nodes) == pytest.approx(busbw(nodes) * 1e9)
+
+
+def test_on_the_most_nodes_bytes_take_the_mean() -> None:
+    moved, hops_s = GIB * 511 / 512, 511 * HOP_US * 1e-6
+    expected = hops_s + moved / WIRE_GBS / 1e9 * 2
+    assert seconds(CURVE, GIB, 8, 64) == pytest.approx(expected)
+
+
+def test_siblings_fill_the_nodes_that_a_communicator_leaves_out() -> None:
+    beside = replace(group(1, 4, 8), reach=64)
+    wide = price_collective("all_gather", GIB, beside, H100, CURVE).seconds
+    assert wide > 1.5 * seconds(CURVE, GIB, 1, 4)
 
 
 def test_a_hop_takes_what_every_further_one_adds_in_the_undisturbed_band() -> None:

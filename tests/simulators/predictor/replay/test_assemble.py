@@ -12,6 +12,7 @@ from tests.simulators.jobs import LLAMA, TINY, make_job
 from tests.simulators.predictor.replay.conftest import Machine, Rates
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay import boundary
 from trainscout.simulators.predictor.replay.assemble import LAYERS_IN_FLIGHT, Assembler
@@ -154,6 +155,8 @@ def test_transfers_cross_nodes_where_stages_do(
     job = replace(job, cluster=replace(job.cluster, nvlink_domain=nvlink_domain))
     workload = build_workload(job)
     assert boundary_seconds(job, workload).tolist() == crossing
+    polls = replace(job, framework=Framework(p2p_poll_s=0.5))
+    assert boundary_seconds(polls, workload).tolist() == [1.5 * each for each in crossing]
 
 
 def test_direction_of_a_pass_decides_who_sends(machine: Machine) -> None:

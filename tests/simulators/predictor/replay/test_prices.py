@@ -239,3 +239,19 @@ def test_forward_passes_cost_the_host_more_than_autograd(recompute: str) -> None
         assert extra == pytest.approx(block.forward_ops * 1e-3)
     graphs = Framework(host_forward_s=1e-3, cuda_graphs=True)
     assert Pricer(GPU, NODE, graphs, communicators(job)).block(run.forward).host_s == 0
+
+
+@pytest.mark.parametrize(("nodes", "pp", "held"), [(2, 2, True), (2, 1, False), (1, 2, False)])
+def test_collectives_take_the_host_more_where_a_pipeline_spans_nodes(
+    nodes: int, pp: int, held: bool
+) -> None:
+    job = make_job(TINY, nodes=nodes, pp=pp, tp=2, sp=True)
+    groups = communicators(job)
+    run = build_workload(job).stages[0].chunks[0].runs[1]
+    plain, slow = (
+        Pricer(job.gpu, job.cluster, Framework(host_tp_rank_s=each), groups) for each in (0, 1e-3)
+    )
+    collectives = [op for op in run.forward.ops if isinstance(op, Collective)]
+    assert len(collectives) == 4
+    extra = slow.block(run.forward).host_s - plain.block(run.forward).host_s
+    assert extra == pytest.approx(held * 4 * 2 * 1e-3)
