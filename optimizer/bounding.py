@@ -63,8 +63,30 @@ class BoundingSurvey:
         ]
         return Bounded(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
+    def fitting_rows(self) -> Bounded:
+        """The bounds of every row, losses only of those that may fit (of the closest miss where
+        none does) and else infinite: most recipes need no price."""
+        recipes = self._survey.recipes
+        starts = range(0, len(recipes), BLOCK_ROWS)
+        sizes = [self._bounds.sizes(recipes.take(slice(at, at + BLOCK_ROWS))) for at in starts]
+        memory_bytes, used_bytes = (np.concatenate(parts) for parts in zip(*sizes, strict=True))
+        able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
+        if not len(able):
+            able = np.array([int(np.argmin(used_bytes))])
+        losses = np.full((len(recipes), len(self._objective.names)), np.inf)
+        for at in range(0, len(able), BLOCK_ROWS):
+            rows = able[at : at + BLOCK_ROWS]
+            table = recipes.take(rows)
+            losses[rows] = self._losses(table, self._bounds.step_time_s(table), memory_bytes[rows])
+        return Bounded(losses, used_bytes)
+
     def _bound(self, table: RecipeTable) -> Bounded:
         found = self._bounds(table)
+        return Bounded(
+            self._losses(table, found.step_time_s, found.memory_bytes), found.used_bytes
+        )
+
+    def _losses(self, table: RecipeTable, step_time_s: Losses, memory_bytes: Rows) -> Losses:
         losses = np.empty((len(table), len(self._objective.names)))
         # A measure of a job depends on its recipe by the precision alone.
         groups = table.distinct(("precision",))
@@ -73,11 +95,11 @@ class BoundingSurvey:
             job = self._job_of(table[first])
             for place, name in enumerate(self._objective.names):
                 measure = MEASURES[name]
-                values = found.memory_bytes[rows].astype(np.float64)
+                values = memory_bytes[rows].astype(np.float64)
                 if measure.at is not None:
-                    values = measure.at(job, found.step_time_s[rows])
+                    values = measure.at(job, step_time_s[rows])
                 losses[rows, place] = values if measure.minimise else -values
-        return Bounded(losses, found.used_bytes)
+        return losses
 
 
 def beaten(

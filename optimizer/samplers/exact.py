@@ -113,7 +113,7 @@ class ExactSampler:
     def _bound(self) -> NDArray[np.int64]:
         """Bound every recipe; returns those that may fit, best bound first, ties by row."""
         bounding = BoundingSurvey(self._survey, self._objective, self._spec)
-        self._losses, used = bounding.all_rows()
+        self._losses, used = bounding.fitting_rows()
         able = np.flatnonzero(used <= bounding.may_fit_bytes)
         if not len(able):
             # Nothing fits: the closest miss is worth knowing.

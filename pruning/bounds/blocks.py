@@ -7,6 +7,7 @@ the code that the replay itself uses, once for each combination of the fields th
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from trainscout.pruning.bounds.layouts import ChunkKind
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
 from trainscout.simulators.predictor.workload.program import Chunk, Run
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -29,23 +31,20 @@ Ints = NDArray[np.int64]
 class Slots:
     """One combination's blocks, a row of slots; every array has shape (2, slots), forward first.
 
-    ``seconds`` and ``host_s`` as in ``PricedBlock``; ``saved`` bytes stay after the block (the
-    backward's are negative), ``peak`` is the most it holds. ``runs`` are the slots' runs.
+    ``saved`` bytes stay after the block (the backward's are negative), ``peak`` is the most it
+    holds. ``runs`` are the slots' runs.
     """
 
-    seconds: Floats
-    host_s: Floats
     saved: Ints
     peak: Ints
     runs: tuple[Run | None, ...]
 
     @classmethod
-    def of(cls, job: Job, pricer: Pricer, *, some_layers: bool) -> Slots:
+    def of(cls, job: Job, *, some_layers: bool) -> Slots:
         """The slots of a job.
 
         Args:
             job: any job of the combination.
-            pricer: prices its blocks.
             some_layers: full recomputation leaves layers out, whose blocks are wanted too.
         """
         shard, mode = Shard.of(job), ChunkMode.of(job)
@@ -62,24 +61,41 @@ class Slots:
         if full and some_layers:
             plain = build_chunk(shard, replace(mode, recompute="none"), shape)
             _place(runs, plain.runs[1 : 1 + dense + experts], dense, experts, full=False)
-        return cls._priced(runs, pricer)
-
-    @classmethod
-    def _priced(cls, runs: list[Run | None], pricer: Pricer) -> Slots:
-        shape = (2, len(runs))
-        seconds, host_s = np.zeros(shape), np.zeros(shape)
-        saved, peak = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for slot, run in enumerate(runs):
-            for way, block in enumerate(() if run is None else (run.forward, run.backward)):
-                priced = pricer.block(block)
-                seconds[way, slot], host_s[way, slot] = priced.seconds, priced.host_s
-                saved[way, slot], peak[way, slot] = block.saved_bytes, block.peak_bytes
-        return cls(seconds, host_s, saved, peak, tuple(runs))
+        sizes = (2, len(runs))
+        saved, peak = np.zeros(sizes, dtype=np.int64), np.zeros(sizes, dtype=np.int64)
+        for way, slot, block in _blocks(runs):
+            saved[way, slot], peak[way, slot] = block.saved_bytes, block.peak_bytes
+        return cls(saved, peak, tuple(runs))
 
     def chunk(self, counts: Ints) -> Chunk:
         """The chunk with so many of each slot."""
         runs = zip(self.runs, counts.tolist(), strict=True)
         return Chunk(tuple(replace(run, count=n) for run, n in runs if run is not None and n))
+
+
+@dataclass(frozen=True)
+class SlotPrices:
+    """``seconds`` and ``host_s`` of one combination's blocks as in ``PricedBlock``, shape
+    (2, slots), forward first."""
+
+    seconds: Floats
+    host_s: Floats
+
+    @classmethod
+    def of(cls, slots: Slots, pricer: Pricer) -> SlotPrices:
+        shape = (2, len(slots.runs))
+        seconds, host_s = np.zeros(shape), np.zeros(shape)
+        for way, slot, block in _blocks(slots.runs):
+            priced = pricer.block(block)
+            seconds[way, slot], host_s[way, slot] = priced.seconds, priced.host_s
+        return cls(seconds, host_s)
+
+
+def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:
+    """Every block with its way (0 forward, 1 backward) and slot."""
+    for slot, run in enumerate(runs):
+        for way, block in enumerate(() if run is None else (run.forward, run.backward)):
+            yield way, slot, block
 
 
 def _place(
@@ -118,57 +134,37 @@ def slot_counts(
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Passes over one kind of chunk in many recipes, shape (rows,) each: seconds forward and
-    backward with waits for the host, bytes kept, and the most a forward or backward pass holds."""
+class PassSizes:
+    """Passes over one kind of chunk in many recipes, shape (rows,) each: bytes kept, and the most
+    a forward or backward pass holds."""
 
-    forward_s: Floats
-    backward_s: Floats
     saved: Ints
     forward_peak: Ints
     backward_peak: Ints
 
     @classmethod
-    def of(cls, table: SlotTable, rows: Ints, counts: Ints) -> Passes:
-        """The passes of chunks of ``counts``, shape (rows, slots), whose slots are ``rows`` of
-        ``table``."""
+    def of(cls, saved: Ints, peak: Ints, counts: Ints) -> PassSizes:
+        """The passes of chunks of ``counts``, shape (rows, slots); ``saved`` and ``peak`` of the
+        slots, shape (2, rows, slots)."""
         return cls(
-            _pass_s(table, rows, counts, 0),
-            _pass_s(table, rows, counts, 1),
-            (counts * table.saved[0, rows]).sum(axis=1),
-            _forward_peak(table.saved[0, rows], table.peak[0, rows], counts),
-            _backward_peak(table.saved[1, rows], table.peak[1, rows], counts),
+            (counts * saved[0]).sum(axis=1),
+            _forward_peak(saved[0], peak[0], counts),
+            _backward_peak(saved[1], peak[1], counts),
         )
 
 
-@dataclass(frozen=True)
-class SlotTable:
-    """The slots of several combinations, shape (2, combinations, slots)."""
+def pass_s(seconds: Floats, host_s: Floats, counts: Ints, way: int) -> Floats:
+    """Seconds of passes with waits for the host, as ``passes.sum_blocks``: the device's time, and
+    how far the host is ever behind it.
 
-    seconds: Floats
-    host_s: Floats
-    saved: Ints
-    peak: Ints
-
-    @property
-    def slots(self) -> int:
-        return len(self.seconds[0, 0])
-
-    @classmethod
-    def of(cls, slots: list[Slots]) -> SlotTable:
-        return cls(
-            *(
-                np.stack([getattr(each, name) for each in slots], axis=1)
-                for name in ("seconds", "host_s", "saved", "peak")
-            )
-        )
-
-
-def _pass_s(table: SlotTable, rows: Ints, counts: Ints, way: int) -> Floats:
-    """As ``passes.sum_blocks``: the device's time, and how far the host is ever behind it."""
+    Args:
+        seconds, host_s: of the slots, shape (2, rows, slots).
+        counts: of each slot, shape (rows, slots).
+        way: 0 forward, 1 backward.
+    """
     order = slice(None, None, 1 if way == 0 else -1)
-    device = (counts * table.seconds[way, rows])[:, order].cumsum(axis=1)
-    host = (counts * table.host_s[way, rows])[:, order].cumsum(axis=1)
+    device = (counts * seconds[way])[:, order].cumsum(axis=1)
+    host = (counts * host_s[way])[:, order].cumsum(axis=1)
     behind: Floats = np.maximum(0.0, (host - device).max(axis=1))
     total: Floats = device[:, -1] + behind
     return total

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.pruning.bounds.blocks import Ints, Passes
+from trainscout.pruning.bounds.blocks import Ints, PassSizes
 from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
 
 
@@ -21,9 +21,7 @@ def moments(
     Of moments with the same pass only those remain where no other keeps as much of every chunk.
     """
     vpp = len(kinds)
-    # As ``footprint``: after so many micro-batches the order repeats.
-    enough = micro_batches if schedule == "gpipe" else min(micro_batches, 3 * pp)
-    direction, chunk, _ = stage_order(schedule, stage, pp, vpp, enough)
+    direction, chunk, _ = stage_order(schedule, stage, pp, vpp, micro_batches)
     change = np.eye(vpp, dtype=np.int64)[chunk] * np.where(direction == FORWARD, 1, -1)[:, None]
     before = np.cumsum(change, axis=0) - change
     # Chunks of one kind keep the same: only their sum matters.
@@ -49,7 +47,7 @@ def most_held(
     pp: int,
     micro_batches: int,
     kinds: tuple[int, ...],
-    passes: list[Passes],
+    passes: list[PassSizes],
     output_bytes: Ints,
 ) -> Ints:
     """Bytes of activations and temporaries at a stage's peak, shape (rows,).

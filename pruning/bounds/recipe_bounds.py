@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.pruning.bounds.blocks import Passes, Slots, SlotTable, slot_counts
+from trainscout.pruning.bounds.blocks import (
+    PassSizes,
+    SlotPrices,
+    Slots,
+    pass_s,
+    slot_counts,
+)
 from trainscout.pruning.bounds.in_flight import most_held
 from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from trainscout.pruning.bounds.paths import Paths, find_paths
-from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd
+from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd, StageHeld
 from trainscout.pruning.launchable import JobOf
-from trainscout.pruning.recipe_table import RecipeTable, distinct
+from trainscout.pruning.recipe_table import Distinct, RecipeTable, distinct
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import (
@@ -32,9 +38,10 @@ from trainscout.simulators.predictor.replay.boundary import (
     boundary_seconds,
 )
 from trainscout.simulators.predictor.replay.prices import Pricer
+from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.program import Workload
+from trainscout.simulators.predictor.workload.program import Chunk, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
 if TYPE_CHECKING:
@@ -86,17 +93,29 @@ class Bounds:
 
     def __call__(self, table: RecipeTable) -> RecipeBounds:
         """The bounds of launchable recipes."""
+        memory_bytes, used_bytes = self.sizes(table)
+        return RecipeBounds(self.step_time_s(table), memory_bytes, used_bytes)
+
+    def sizes(self, table: RecipeTable) -> tuple[Ints, Ints]:
+        """The bounds of memory alone, which price nothing: ``memory_bytes``, ``used_bytes``."""
+        memory_bytes, used_bytes = np.zeros((2, len(table)), dtype=np.int64)
+        for rows, columns in self._by_framework(table):
+            memory_bytes[rows], used_bytes[rows] = columns.sizes()
+        return memory_bytes, used_bytes
+
+    def step_time_s(self, table: RecipeTable) -> Floats:
+        """The bounds of the step time alone."""
+        step_time_s = np.zeros(len(table))
+        for rows, columns in self._by_framework(table):
+            step_time_s[rows] = columns.step_time_s()
+        return step_time_s
+
+    def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, _Columns]]:
+        """Software differs in what the columns of all recipes have in common."""
         frameworks = table.distinct(("framework",))
-        if len(frameworks.first) < 2:
-            return _Columns(self, table).bounds()
-        # Software differs in what the columns of all recipes have in common.
-        columns = [np.empty(len(table), dtype=np.float64), *np.empty((2, len(table)), np.int64)]
         for number in range(len(frameworks.first)):
             rows = np.flatnonzero(frameworks.of == number)
-            found = _Columns(self, table.take(rows)).bounds()
-            for column, field in zip(columns, fields(RecipeBounds), strict=True):
-                column[rows] = getattr(found, field.name)
-        return RecipeBounds(*columns)
+            yield rows, _Columns(self, table.take(rows))
 
     def job(self, recipe: Recipe) -> Job:
         return self._job_of(recipe)
@@ -122,16 +141,13 @@ class _PassTimes:
 
     Shape (rows, stages), for the stages that each layout names: ``end_s`` when the last pass ends,
     ``last_backward_s`` when the last micro-batch's first backward pass may begin;
-    ``gathered_...`` the same counted from where the last chunk has run forward once;
-    ``held_bytes`` the most activations. ``micro_batches`` has shape (rows,).
+    ``gathered_...`` the same counted from where the last chunk has run forward once.
     """
 
     end_s: Floats
     last_backward_s: Floats
     gathered_end_s: Floats
     gathered_last_backward_s: Floats
-    held_bytes: Ints
-    micro_batches: Ints
 
 
 class _Columns:
@@ -152,12 +168,20 @@ class _Columns:
         self.layout_of, self.layouts = self.once_each(
             self.unique, "layout", LAYOUT_FIELDS, Layout.of, close_ranks
         )
+        self.slot_rows, self.slot_keys = self.slot_combinations()
         self.slots_of, self.slots = self.find_slots()
         self.full = np.array(
             [value == "full" for value in self.column("recompute").tolist()], dtype=np.bool_
         )
         self.layers = self.unique.numbers("recompute_layers")
         self.taper = self.unique.numbers("recompute_taper")
+        count_of, counts = self.once_each(
+            self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
+        )
+        self.micro_batches = np.array(counts, dtype=np.int64)[count_of]
+        self.schedule_of, self.schedules = self.once_each(
+            self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
+        )
 
     def column(self, name: str) -> NDArray[Any]:
         """A field of the unique rows, as objects."""
@@ -187,99 +211,158 @@ class _Columns:
         return make(self.given.job(table[row]))
 
     def find_slots(self) -> tuple[Ints, list[Slots]]:
+        slots = []
+        for row, key in zip(self.slot_rows.first.tolist(), self.slot_keys, strict=True):
+            slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
+        return self.slot_rows.of, slots
+
+    def slot_combinations(self) -> tuple[Distinct, list[tuple[Any, ...]]]:
+        """What enters blocks: the combinations of the unique rows, and a key for each."""
         single = (self.unique.numbers("pp") == 1).astype(np.int64)
         some = (self.unique.numbers("recompute_layers") >= 0).astype(np.int64)
         some |= self.unique.numbers("recompute_taper") > 0
         extra = (single, some, self.copied[self.passes.first])
         found = self.unique.distinct(_BLOCK_FIELDS, extra)
-        slots = []
-        for row in map(int, found.first):
-            key = tuple(self.unique.value(name, row) for name in _BLOCK_FIELDS)
-            key += tuple(int(each[row]) for each in extra)
-            slots.append(self.given.once("slots", key, partial(self.make_slots, row)))
-        return found.of, slots
+        return found, [
+            tuple(self.unique.value(name, row) for name in _BLOCK_FIELDS)
+            + tuple(int(each[row]) for each in extra)
+            for row in found.first.tolist()
+        ]
 
     def make_slots(self, row: int) -> Slots:
         job = self.given.job(self.unique[row])
         recipe = job.recipe
         some = recipe.recompute_layers is not None or recipe.recompute_taper > 0
-        return Slots.of(job, self.given.pricer(job), some_layers=some)
+        return Slots.of(job, some_layers=some)
 
-    def bounds(self) -> RecipeBounds:
-        boundary_of, boundaries = self.once_each(
-            self.unique, "boundary", _BOUNDARY_FIELDS, self.boundary
-        )
-        links = np.array([entry[:2] for entry in boundaries])[boundary_of]
-        boundary_bytes = np.array([entry[2] for entry in boundaries], dtype=np.int64)[boundary_of]
-        times = self.pass_times(links, boundary_bytes)
-        ends = self.stage_ends()
-        return self.put_together(times, ends, boundary_bytes)
-
-    def boundary(self, job: Job) -> tuple[float, float, int]:
-        """Seconds of a transfer between domains and inside one, and its bytes."""
-        shard = Shard.of(job)
-        size = shard.local_tokens * job.model.hidden_size * shard.element_bytes
-        pricer = self.given.pricer(job)
-        seconds = boundary_seconds(job, Workload((), dict(pricer.communicators), size))
-        by_link = {True: 0.0, False: 0.0}
-        by_link |= dict(zip(boundary_crosses_domain(job), seconds.tolist(), strict=True))
-        return by_link[True], by_link[False], size
-
-    def pass_times(self, links: Floats, boundary_bytes: Ints) -> _PassTimes:
-        count_of, counts = self.once_each(
-            self.unique, "micro_batches", _MICRO_BATCH_FIELDS, lambda job: job.num_micro_batches
-        )
-        micro_batches = np.array(counts, dtype=np.int64)[count_of]
-        shape = (len(self.unique), _MOST_STAGES)
-        seconds_to = np.full((4, *shape), -np.inf)
-        held = np.zeros(shape, dtype=np.int64)
-        table = SlotTable.of(self.slots)
-        kept = (
-            boundary_bytes if self.framework.pipeline_buffers != "released" else 0 * micro_batches
-        )
-        schedule_of, schedules = self.once_each(
-            self.unique, "schedule", ("pp", "schedule"), lambda job: job.schedule
-        )
-        groups = distinct(
+    def groups(self, micro_batches: Ints) -> Iterator[tuple[Ints, Layout, str, int]]:
+        """Unique rows that share a pipeline: its layout, schedule and number of micro-batches."""
+        found = distinct(
             [
                 (len(self.layouts), self.layout_of),
-                (len(schedules), schedule_of),
-                (len(counts), count_of),
+                (len(self.schedules), self.schedule_of),
+                (int(micro_batches.max(initial=0)) + 1, micro_batches),
             ],
             len(self.unique),
         )
-        order = np.argsort(groups.of, kind="stable")
-        starts = np.searchsorted(groups.of[order], np.arange(len(groups.first) + 1))
-        for group, first in enumerate(map(int, groups.first)):
-            rows = order[starts[group] : starts[group + 1]]
+        order = np.argsort(found.of, kind="stable")
+        starts = np.searchsorted(found.of[order], np.arange(len(found.first) + 1))
+        for group, first in enumerate(map(int, found.first)):
             layout = self.layouts[self.layout_of[first]]
-            schedule = schedules[schedule_of[first]]
-            m = int(micro_batches[first])
-            passes = [
-                Passes.of(
-                    table,
-                    self.slots_of[rows],
-                    slot_counts(
-                        kind, table.slots, self.full[rows], self.layers[rows], self.taper[rows]
-                    ),
-                )
-                for kind in layout.kinds
+            schedule = self.schedules[self.schedule_of[first]]
+            rows = order[starts[group] : starts[group + 1]]
+            yield rows, layout, schedule, int(micro_batches[first])
+
+    def counts(self, layout: Layout, rows: Ints) -> list[Ints]:
+        """How many of each slot each kind of chunk of a layout has, shape (rows, slots)."""
+        slots = len(self.slots[0].runs)
+        full, layers, taper = self.full[rows], self.layers[rows], self.taper[rows]
+        return [slot_counts(kind, slots, full, layers, taper) for kind in layout.kinds]
+
+    def sizes(self) -> tuple[Ints, Ints]:
+        """As ``footprint``: reserved bytes, and with what is outside the allocator."""
+        boundary_of, boundaries = self.once_each(
+            self.unique, "boundary_bytes", _BOUNDARY_FIELDS, _boundary_bytes
+        )
+        boundary_bytes = np.array(boundaries, dtype=np.int64)[boundary_of]
+        held_bytes = self.held_bytes(boundary_bytes)
+        ends = self.stage_ends(StageHeld, "end_bytes", self.make_held)
+        u, e = self.passes.of, self.ends.of
+        allocated = ends["fixed_bytes"][e].astype(np.int64) + held_bytes[u]
+        if self.framework.pipeline_buffers == "preallocated":
+            places = np.zeros((len(self.layouts), _MOST_STAGES), dtype=np.int64)
+            for index, layout in enumerate(self.layouts):
+                for place, stage in enumerate(layout.stages):
+                    places[index, place] = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
+            arriving = places[self.layout_of] * (self.micro_batches * boundary_bytes)[:, None]
+            allocated += arriving[u]
+        unused = ends["flattened_bytes"][e].astype(np.int64)
+        if not self.framework.expandable_segments:
+            unused = unused + (allocated * FRAGMENTATION).astype(np.int64)
+        reserved = -(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES
+        # Stages that a layout does not have hold nothing.
+        present = ends["fixed_bytes"][e] > 0
+        reserved = np.where(present, reserved, 0)
+        used = np.where(present, reserved + ends["outside_bytes"][e].astype(np.int64), 0)
+        return reserved.max(axis=1), used.max(axis=1)
+
+    def held_bytes(self, boundary_bytes: Ints) -> Ints:
+        """The most activations, shape (unique rows, stages)."""
+        held = np.zeros((len(self.unique), _MOST_STAGES), dtype=np.int64)
+        saved, peak = (
+            np.stack([getattr(each, name) for each in self.slots], axis=1)
+            for name in ("saved", "peak")
+        )
+        kept = boundary_bytes
+        if self.framework.pipeline_buffers == "released":
+            kept = np.zeros_like(boundary_bytes)
+        stages = self.unique.numbers("pp")
+        # As ``footprint``: after three rounds the order of passes repeats.
+        plain = np.array([schedule == "gpipe" for schedule in self.schedules])[self.schedule_of]
+        distinct_m = np.where(
+            plain, self.micro_batches, np.minimum(self.micro_batches, 3 * stages)
+        )
+        for rows, layout, schedule, m in self.groups(distinct_m):
+            of = self.slots_of[rows]
+            sizes = [
+                PassSizes.of(saved[:, of], peak[:, of], counts)
+                for counts in self.counts(layout, rows)
             ]
-            seconds = np.column_stack(
-                [each.forward_s for each in passes]
-                + [each.backward_s for each in passes]
+            for place, stage in enumerate(layout.stages):
+                output = kept[rows] if stage != layout.pp - 1 else 0 * rows
+                kinds = layout.kind_of[stage]
+                held[rows, place] = most_held(schedule, stage, layout.pp, m, kinds, sizes, output)
+        return held
+
+    def step_time_s(self) -> Floats:
+        times = self.pass_times()
+        ends = self.stage_ends(StageEnd, "end", self.make_ends)
+        return self.put_together(times, ends)
+
+    def boundary_s(self, job: Job) -> tuple[float, float]:
+        """Seconds of a transfer between domains and inside one."""
+        pricer = self.given.pricer(job)
+        workload = Workload((), dict(pricer.communicators), _boundary_bytes(job))
+        seconds = boundary_seconds(job, workload).tolist()
+        by_link = {True: 0.0, False: 0.0}
+        by_link |= dict(zip(boundary_crosses_domain(job), seconds, strict=True))
+        return by_link[True], by_link[False]
+
+    def pass_times(self) -> _PassTimes:
+        link_of, boundaries = self.once_each(
+            self.unique, "boundary", _BOUNDARY_FIELDS, self.boundary_s
+        )
+        links = np.array(boundaries)[link_of]
+        seconds_to = np.full((4, len(self.unique), _MOST_STAGES), -np.inf)
+        prices = self.slot_prices()
+        seconds, host_s = (
+            np.stack([getattr(each, name) for each in prices], axis=1)
+            for name in ("seconds", "host_s")
+        )
+        for rows, layout, schedule, m in self.groups(self.micro_batches):
+            of = self.slots_of[rows]
+            counts = self.counts(layout, rows)
+            passes = np.column_stack(
+                [pass_s(seconds[:, of], host_s[:, of], each, 0) for each in counts]
+                + [pass_s(seconds[:, of], host_s[:, of], each, 1) for each in counts]
                 + [links[rows]]
             )
             paths = self.paths(layout, schedule, m)
-            for place, stage in enumerate(layout.stages):
+            for place in range(len(layout.stages)):
                 for kind, chains in enumerate(paths.of_stage(place)):
-                    seconds_to[kind, rows, place] = (seconds @ chains.T).max(axis=1)
-                output = kept[rows] if stage != layout.pp - 1 else 0 * rows
-                held[rows, place] = most_held(
-                    schedule, stage, layout.pp, m, layout.kind_of[stage], passes, output
-                )
-        end_s, last_s, gathered_end_s, gathered_last_s = seconds_to
-        return _PassTimes(end_s, last_s, gathered_end_s, gathered_last_s, held, micro_batches)
+                    seconds_to[kind, rows, place] = (passes @ chains.T).max(axis=1)
+        return _PassTimes(*seconds_to)
+
+    def slot_prices(self) -> list[SlotPrices]:
+        """Prices of the slots, in their order."""
+        rows = zip(self.slots, self.slot_keys, self.slot_rows.first.tolist(), strict=True)
+        return [
+            self.given.once("slot_prices", key, partial(self.price_slots, slots, row))
+            for slots, key, row in rows
+        ]
+
+    def price_slots(self, slots: Slots, row: int) -> SlotPrices:
+        return SlotPrices.of(slots, self.given.pricer(self.given.job(self.unique[row])))
 
     def paths(self, layout: Layout, schedule: str, micro_batches: int) -> Paths:
         blocking = layout.vpp == 1 or not self.framework.overlap_p2p
@@ -289,39 +372,41 @@ class _Columns:
             lambda: find_paths(layout, schedule, micro_batches, blocking=blocking),
         )
 
-    def stage_ends(self) -> dict[str, NDArray[Any]]:
-        """The fields of ``StageEnd`` as arrays, shape (combinations, stages); zero where a layout
+    def stage_ends(
+        self, kind: type[Any], what: str, make: Callable[[int], list[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """The fields of ``kind`` as arrays, shape (combinations, stages); zero where a layout
         has fewer stages to look at."""
-        names = [field.name for field in fields(StageEnd)]
+        names = [field.name for field in fields(kind)]
         columns = np.zeros((len(names), len(self.ends.first), _MOST_STAGES))
         for index, row in enumerate(map(int, self.ends.first)):
             key = tuple(self.table.value(name, row) for name in END_FIELDS)
-            stages = self.given.once("end", key, partial(self.make_ends, row))
+            stages = self.given.once(what, key, partial(make, row))
             for place, stage in enumerate(stages):
                 columns[:, index, place] = [getattr(stage, name) for name in names]
         return dict(zip(names, columns, strict=True))
 
+    def stage_chunks(self, row: int) -> tuple[Layout, list[list[Chunk]]]:
+        """The chunks of each of a row's stages."""
+        unique = int(self.passes.of[row])
+        layout, slots = self.layouts[self.layout_of[unique]], self.slots[self.slots_of[unique]]
+        counts = self.counts(layout, np.array([unique]))
+        chunks = [slots.chunk(each[0]) for each in counts]
+        return layout, [[chunks[kind] for kind in layout.kind_of[s]] for s in layout.stages]
+
     def make_ends(self, row: int) -> list[StageEnd]:
         job = self.given.job(self.table[row])
         pricer = self.given.pricer(job)
-        unique = int(self.passes.of[row])
-        layout, slots = self.layouts[self.layout_of[unique]], self.slots[self.slots_of[unique]]
-        one = slice(unique, unique + 1)
-        full, layers, taper = self.full[one], self.layers[one], self.taper[one]
-        chunks = [
-            slots.chunk(slot_counts(kind, len(slots.runs), full, layers, taper)[0])
-            for kind in layout.kinds
-        ]
-        return [
-            self.given.ends.stage(
-                job, pricer, layout, stage, [chunks[kind] for kind in layout.kind_of[stage]]
-            )
-            for stage in layout.stages
-        ]
+        layout, stages = self.stage_chunks(row)
+        pairs = zip(layout.stages, stages, strict=True)
+        return [self.given.ends.stage(job, pricer, layout, *pair) for pair in pairs]
 
-    def put_together(
-        self, times: _PassTimes, ends: dict[str, NDArray[Any]], boundary_bytes: Ints
-    ) -> RecipeBounds:
+    def make_held(self, row: int) -> list[StageHeld]:
+        job = self.given.job(self.table[row])
+        channels = open_channels(job, communicators(job))
+        return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
+
+    def put_together(self, times: _PassTimes, ends: dict[str, NDArray[Any]]) -> Floats:
         u, e = self.passes.of, self.ends.of
         zero = self.table.numbers("zero_stage")
         reduced = np.maximum(ends["reduce_alone_s"], ends["last_reduce_s"])
@@ -333,34 +418,17 @@ class _Columns:
         latest_s = np.maximum(passed_s, gather_s + times.gathered_end_s[u] + reduced[e])
         latest_s = np.maximum(latest_s, np.where(reduce_s > 0, last_s + reduce_s, -np.inf))
         # ZeRO 2 and 3 exchange for every micro-batch, on one stream.
-        count = times.micro_batches[u]
+        count = self.micro_batches[u]
         gathers = np.where(zero == 3, 2 * count, 1)
         side_s = gathers[:, None] * gather_s + count[:, None] * reduce_s
         latest_s = np.maximum(latest_s, np.where((zero >= 2)[:, None], side_s, -np.inf))
         latest_s += ends["finish_s"][e]
         step_time_s = latest_s.max(axis=1) + ends["optimizer_s"].max(axis=1)[e]
-        used = self.memory(times, ends, boundary_bytes)
-        return RecipeBounds(step_time_s * (1 - ROUNDING), *used)
+        bounded: Floats = step_time_s * (1 - ROUNDING)
+        return bounded
 
-    def memory(
-        self, times: _PassTimes, ends: dict[str, NDArray[Any]], boundary_bytes: Ints
-    ) -> tuple[Ints, Ints]:
-        """As ``footprint``: reserved bytes, and with what is outside the allocator."""
-        u, e = self.passes.of, self.ends.of
-        allocated = ends["fixed_bytes"][e].astype(np.int64) + times.held_bytes[u]
-        if self.framework.pipeline_buffers == "preallocated":
-            places = np.zeros((len(self.layouts), _MOST_STAGES), dtype=np.int64)
-            for index, layout in enumerate(self.layouts):
-                for place, stage in enumerate(layout.stages):
-                    places[index, place] = 2 * layout.vpp - (stage == 0) - (stage == layout.pp - 1)
-            arriving = places[self.layout_of] * (times.micro_batches * boundary_bytes)[:, None]
-            allocated += arriving[u]
-        unused = ends["flattened_bytes"][e].astype(np.int64)
-        if not self.framework.expandable_segments:
-            unused = unused + (allocated * FRAGMENTATION).astype(np.int64)
-        reserved = -(-(allocated + unused) // SEGMENT_BYTES) * SEGMENT_BYTES
-        # Stages that a layout does not have hold nothing.
-        present = ends["fixed_bytes"][e] > 0
-        reserved = np.where(present, reserved, 0)
-        used = np.where(present, reserved + ends["outside_bytes"][e].astype(np.int64), 0)
-        return reserved.max(axis=1), used.max(axis=1)
+
+def _boundary_bytes(job: Job) -> int:
+    """What a stage sends to the next for a micro-batch."""
+    shard = Shard.of(job)
+    return shard.local_tokens * job.model.hidden_size * shard.element_bytes

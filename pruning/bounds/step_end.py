@@ -18,7 +18,6 @@ from trainscout.simulators.predictor.question.knob import LAYOUT, STEP_END
 from trainscout.simulators.predictor.question.recipe import knobs_entering
 from trainscout.simulators.predictor.replay.assemble import Sharing
 from trainscout.simulators.predictor.replay.prices import Pricer, launches_of
-from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.data_parallel import (
     Transfer,
     bucket_parameters,
@@ -47,9 +46,6 @@ class StageEnd:
     ``optimizer_s`` with the gather behind it. Beside passes: ``last_reduce_s`` of the reduction
     that nothing can hide, ``reduce_s`` of all of one micro-batch's, ``first_gather_s`` that the
     first pass awaits, ``gather_s`` of one forward pass's.
-
-    ``fixed_bytes`` are parameters, gradients, optimizer and scratch; ``flattened_bytes`` further
-    segments; ``outside_bytes`` what the allocator does not see.
     """
 
     reduce_alone_s: float
@@ -59,9 +55,28 @@ class StageEnd:
     reduce_s: float
     first_gather_s: float
     gather_s: float
+
+
+@dataclass(frozen=True)
+class StageHeld:
+    """What one stage holds all through a step: ``fixed_bytes`` are parameters, gradients,
+    optimizer and scratch; ``flattened_bytes`` further segments; ``outside_bytes`` what the
+    allocator does not see."""
+
     fixed_bytes: int
     flattened_bytes: int
     outside_bytes: int
+
+    @classmethod
+    def of(cls, job: Job, chunks: Sequence[Chunk], channels: int) -> StageHeld:
+        """Of a stage that holds ``chunks``; ``channels`` of NCCL are open."""
+        whole = Stage(tuple(chunks), _NOTHING, _NOTHING)
+        scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
+        return cls(
+            sum(static_bytes(job, whole).values()) + scratch,
+            flattened_bytes(job, whole),
+            sum(outside_bytes(job, channels).values()),
+        )
 
 
 class EndPricer:
@@ -126,7 +141,6 @@ class EndPricer:
                 gather = {p: self.seconds(gather_parameters(p, transfer), pricer) for p in counts}
                 first_s = gather[outer] if outer is not None else 0.0
                 gather_s = sum(gather[p] * count for p, count in counts.items())
-        scratch = placeholder_bytes(job, whole) + job.gpu.architecture.workspace_bytes
         return StageEnd(
             reduce_alone_s,
             self.alone(finish, pricer),
@@ -135,9 +149,6 @@ class EndPricer:
             all_s,
             first_s,
             gather_s,
-            sum(static_bytes(job, whole).values()) + scratch,
-            flattened_bytes(job, whole),
-            sum(outside_bytes(job, open_channels(job, pricer.communicators)).values()),
         )
 
 
