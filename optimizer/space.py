@@ -17,8 +17,9 @@ even enumerated::
     constants: {zero_stage: 1}
     constraints: [num_gpus % (tp * pp) == 0]
 
-``of`` names the frameworks whose settings these are (``Framework.space``), and ``parts`` takes the
-place of all the rest where a space is several (``optimizer.union``).
+``of`` names the frameworks whose settings these are (``Framework.space``), ``numerics`` what of
+the numbers may change (``NUMERICS``), and ``parts`` takes the place of all the rest where a space
+is several (``optimizer.union``).
 
 A point is a tuple of choice indices, one per knob, so that every sampler sees the order.
 Knobs that do not matter at a point are collapsed to index 0: equal questions, equal point.
@@ -34,9 +35,10 @@ from typing import Any, NamedTuple
 
 from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
-from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import PRECISION_BITS, TENSOR_CORE_TYPE
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]
@@ -52,7 +54,7 @@ class Candidate(NamedTuple):
     violation: Violation | None
 
 
-_SECTIONS = ("name", "of", "knobs", "constraints", "derived", "constants", "held")
+_SECTIONS = ("name", "of", "numerics", "knobs", "constraints", "derived", "constants", "held")
 _KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
 _MAX_CHOICES = 1000
 
@@ -80,6 +82,7 @@ class Space:
     constants: Mapping[str, Any]
     # Fields that only some values are wanted of, whatever gives them.
     held: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    numerics: str = NUMERICS[0]
 
     @property
     def size(self) -> int:
@@ -154,13 +157,15 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
     for section in spec:
         require_choice("space", section, _SECTIONS)
     quantities = declared.quantities
+    numerics = spec.get("numerics", NUMERICS[0])
+    require_choice("space.numerics", numerics, NUMERICS)
     known = set(quantities)
     knobs = []
     knob_specs = _mapping("space.knobs", spec.get("knobs"))
     if not knob_specs:
         raise InputError("space.knobs", spec.get("knobs"), "is empty", "at least one knob")
     for name, entry in knob_specs.items():
-        knobs.append(_compile_knob(str(name), entry, quantities, known))
+        knobs.append(_compile_knob(str(name), entry, declared, numerics, known))
         known.add(str(name))
     derived = []
     for name, text in _mapping("space.derived", spec.get("derived")).items():
@@ -184,6 +189,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         tuple(derived),
         constants,
         {name: tuple(allowed) for name, allowed in spec.get("held", {}).items()},
+        numerics,
     )
     _refuse_conflicts(space)
     return space
@@ -218,7 +224,7 @@ def _mapping(field: str, value: Any) -> Mapping[str, Any]:
 
 
 def _compile_knob(
-    name: str, entry: Any, quantities: Mapping[str, int], known: set[str]
+    name: str, entry: Any, declared: Question, numerics: str, known: set[str]
 ) -> Dimension:
     field = f"space.knobs.{name}"
     if not isinstance(entry, Mapping):
@@ -230,15 +236,42 @@ def _compile_knob(
     sources = ["choices"] if "choices" in entry else [key for key in _CHOICES if key in entry]
     if len(sources) != 1:
         raise InputError(field, sources, "needs exactly one source of choices", list(_CHOICES))
-    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", entry[sources[0]], quantities)
+    given = entry[sources[0]]
+    choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", given, declared.quantities)
     if name in RECIPE_DEFAULTS:
         for choice in choices:
             _check_type(field, name, choice)
+        choices = _allowed(f"{field}.{sources[0]}", name, choices, declared, numerics)
     when = entry.get("when")
     if when is None:
         return Dimension(name, choices)
     otherwise = entry["otherwise"] if "otherwise" in entry else RECIPE_DEFAULTS.get(name)
     return Dimension(name, choices, parse(f"{field}.when", when, known), otherwise)
+
+
+def _allowed(
+    field: str, name: str, choices: tuple[Any, ...], declared: Question, numerics: str
+) -> tuple[Any, ...]:
+    """The choices that leave what is computed as far as it is to be left.
+
+    Raises:
+        InputError: where that is none.
+    """
+    level = NUMERICS.index(numerics)
+    needed = [NUMERICS.index(_numerics(name, choice, declared)) for choice in choices]
+    kept = tuple(choice for choice, need in zip(choices, needed, strict=True) if need <= level)
+    if kept:
+        return kept
+    problem = f"changes what is computed, which space.numerics={numerics} does not allow"
+    raise InputError(field, list(choices), problem, f"space.numerics={NUMERICS[min(needed)]}")
+
+
+def _numerics(name: str, choice: Any, declared: Question) -> str:
+    """What has to be allowed for a knob to have a value."""
+    if name == "precision" and choice is not None:
+        bits, own = (PRECISION_BITS[each] for each in (choice, declared.training.precision))
+        return NUMERICS[-1] if bits < own else NUMERICS[0]
+    return KNOBS[name].numerics.get(choice, NUMERICS[0])
 
 
 def with_choices(name: str, entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -361,6 +361,17 @@ def identity(
     }
 
 
+# What a search looked at of ``space.numerics``.
+_NUMERICS = {
+    "declared": "numerics as declared: {}, gradients and optimizer states as each framework keeps "
+    "them; space.numerics=16bit also looks at 16-bit ones, any at 8-bit linear layers too",
+    "16bit": "numerics: {}, gradients and optimizer states in 16 bits too; space.numerics=any "
+    "also looks at 8-bit linear layers",
+    "any": "numerics: gradients, optimizer states and linear layers in fewer bits than declared "
+    "({}), too",
+}
+
+
 def _notes(surveyed: Survey) -> tuple[str, ...]:
     space = surveyed.space
     rejected = ", ".join(
@@ -371,4 +382,5 @@ def _notes(surveyed: Survey) -> tuple[str, ...]:
         f"space {space.name}: {surveyed.distinct_points:,} distinct points, "
         f"{len(surveyed):,} launchable recipes"
     )
-    return (f"{note}; not launchable: {rejected}" if rejected else note,)
+    note = f"{note}; not launchable: {rejected}" if rejected else note
+    return (note, _NUMERICS[space.numerics].format(space.declared.training.precision))

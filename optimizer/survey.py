@@ -20,6 +20,7 @@ import numpy.typing as npt
 from trainscout.optimizer.enumeration import blocks
 from trainscout.optimizer.expressions import Expression
 from trainscout.optimizer.space import Indices, Space
+from trainscout.optimizer.union import UnionSpace
 from trainscout.pruning.equivalence import canonicalize
 from trainscout.pruning.launchable import Rejected, find_launchable
 from trainscout.pruning.recipe_table import RecipeTable, Rows, TableBuilder, recipe_keys
@@ -235,6 +236,15 @@ def _can_hold(constraint: Expression, space: Space) -> bool:
 
 
 def _nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
+    parts = space.parts if isinstance(space, UnionSpace) else (space,)
+    held = sorted({name for part in parts for name in part.held})
+    if not rejected and held:
+        problem = "no part of the space has these choices together with the others"
+        fields = ", ".join(f"space.knobs.{name}" for name in held)
+        return InputError(fields, "...", problem, "fewer of them, or another framework=")
+    if set(rejected) == {"framework"}:
+        framework, reason = space.declared.framework, rejected["framework"].example.reason
+        return InputError("framework", framework.name, reason, "another framework=, or model=")
     if not rejected:
         every = [each for group in space.constraints for each in group]
         impossible = [each for each in every if not _can_hold(each, space)]

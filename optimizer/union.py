@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.validity import Violation
 
-_SECTIONS = ("name", "knobs", "parts")
+_SECTIONS = ("name", "numerics", "knobs", "parts")
 
 
 @dataclass(frozen=True)
@@ -108,19 +108,24 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
     """
     specs = _parts(spec)
     frameworks = declared.framework.offered
+    for part in specs:
+        for name in part.get("held", {}).get("framework", ()):
+            require_choice("space.knobs.framework", name, [each.name for each in frameworks])
+    superseded = {name for framework in frameworks for name in framework.supersedes}
+    frameworks = tuple(each for each in frameworks if each.name not in superseded)
     pairs = [
         (part, framework)
         for part in specs
         for framework in frameworks
         if part.get("of", framework.space) == framework.space
-        if "of" in part or framework is declared.framework
+        if "of" in part or framework is frameworks[0]
     ]
     if not pairs:
         known = sorted({str(part["of"]) for part in specs})
         problem = f"has no recipe in space {spec.get('name')}, which is of {', '.join(known)}"
         advice = f"another framework=, or space={declared.framework.space}"
         raise InputError("framework", declared.framework.name, problem, advice)
-    offered = len(frameworks) > 1
+    offered = bool(declared.framework.alternatives)
     parts = [
         compile_part(_named(part, framework) if offered else part, declared)
         for part, framework in pairs
@@ -137,6 +142,7 @@ def compile_space(spec: Mapping[str, Any], declared: Question) -> Space:
         constraints=tuple(group for part in parts for group in part.constraints),
         derived=(),
         constants={},
+        numerics=parts[0].numerics,
         parts=tuple(parts),
     )
 
@@ -158,14 +164,15 @@ def _parts(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     known = {name for part in parts.values() for name in part.get("knobs") or {}}
     for name in held:
         require_choice("space.knobs", name, known | set(KNOBS))
-    return [_held(part, held, known) for part in parts.values()]
+    numerics = {name: spec[name] for name in ("numerics",) if name in spec}
+    return [{**_held(part, held, known), **numerics} for part in parts.values()]
 
 
 def _held(part: Mapping[str, Any], held: Mapping[str, Any], known: set[str]) -> Mapping[str, Any]:
     """A part with other choices of some knobs. What is no choice of this part, but of another, it
     has or has not."""
     knobs, kept = dict(part.get("knobs") or {}), {}
-    settled = {*(part.get("derived") or {}), *(part.get("constants") or {})}
+    settled = {*(part.get("derived") or {}), *(part.get("constants") or {}), "framework"}
     for name, entry in held.items():
         given = entry if isinstance(entry, Mapping) else {"choices": _listed(entry)}
         if name in knobs:

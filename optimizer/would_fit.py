@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.survey import survey
 from trainscout.optimizer.union import compile_space
+from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -136,9 +138,24 @@ def _leanest(
     except InputError:
         return []  # nothing of the space can be launched on so many GPUs
     bounding = BoundingSurvey(surveyed, Objective(("memory",)), simulator)
-    used = bounding.all_rows().used_bytes
+    rows = _frugal(surveyed.recipes)
+    used = bounding.rows(rows.tolist()).used_bytes
     order = np.argsort(used, kind="stable")[:_SIMULATED]
-    return [surveyed.recipes[int(row)] for row in order if used[row] <= bounding.capacity_bytes]
+    return [
+        surveyed.recipes[int(rows[row])] for row in order if used[row] <= bounding.capacity_bytes
+    ]
+
+
+def _frugal(recipes: RecipeTable) -> NDArray[np.int64]:
+    """Rows with the smallest micro-batch and, where the space has it, full recomputation: both
+    only ever take less memory, and bounds of all the other rows would cost most of the search."""
+    batches = recipes.numbers("micro_batch")
+    rows = np.flatnonzero(batches == batches.min())
+    modes, are_full = recipes.take(rows).each(
+        ("recompute",), lambda each: each.recompute == "full"
+    )
+    full = np.array(are_full)[modes.of]
+    return rows[full] if full.any() else rows
 
 
 def _larger_gpus(

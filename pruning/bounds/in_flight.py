@@ -26,19 +26,25 @@ def moments(
     before = np.cumsum(change, axis=0) - change
     # Chunks of one kind keep the same: only their sum matters.
     same = np.array([[a == b for b in kinds] for a in kinds], dtype=np.int64)
-    place = [kinds.index(kind) for kind in kinds]
-    keep = np.array([place[c] == c for c in range(vpp)], dtype=np.int64)
-    held = before @ same * keep
-    passes = np.column_stack([direction, np.array(place)[chunk]])
-    rows = np.unique(np.concatenate([passes, held], axis=1), axis=0)
-    kept = []
-    for way, at in np.unique(rows[:, :2], axis=0):
-        alike = rows[(rows[:, 0] == way) & (rows[:, 1] == at)]
-        below = (alike[:, None] <= alike[None]).all(axis=2)
-        np.fill_diagonal(below, False)
-        kept.append(alike[~below.any(axis=1)])
-    found = np.concatenate(kept)
-    return found[:, 2:], found[:, :2]
+    place = np.array([kinds.index(kind) for kind in kinds], dtype=np.int64)
+    held = before @ same * (place == np.arange(vpp))
+    passes = np.column_stack([direction, place[chunk]])
+    found, when = [], []
+    for way, at in sorted(set(map(tuple, passes.tolist()))):
+        front = _most(held[(passes == (way, at)).all(axis=1)])
+        found += front
+        when += [(way, at)] * len(front)
+    return np.array(found), np.array(when, dtype=np.int64)
+
+
+def _most(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The rows that no other is at least as large as in every column."""
+    front = []
+    while len(rows):
+        # Nothing exceeds the row of the largest sum everywhere.
+        front.append(rows[int(np.argmax(rows.sum(axis=1)))])
+        rows = rows[(rows > front[-1]).any(axis=1)]
+    return front
 
 
 def most_held(

@@ -22,7 +22,7 @@ _TOGETHER = (
     *("overlap_moe_expert_parallel_comm", "use_tp_pp_dp_mapping", "first_stage_layers"),
     *("last_stage_layers", "embedding_as_layer", "loss_as_layer", "precision", "recompute"),
     *("recompute_layers", "recompute_taper", "recompute_modules", "overlap_grad_reduce"),
-    *("pipeline_layout", "overlap_param_gather"),
+    *("pipeline_layout", "overlap_param_gather", "grad_dtype", "moe_dispatcher", "cuda_graphs"),
 )
 
 
@@ -38,10 +38,10 @@ def settings_of(job: Job) -> dict[str, Any]:
         # What is sharded travels beside computation, as is predicted.
         "zero_optimization.overlap_comm": recipe.zero_stage >= 2 or recipe.overlap_grad_reduce,
         "zero_optimization.contiguous_gradients": True,
-        "optimizer.type": "SGD" if training.optimizer == "sgd" else "AdamW",
+        "optimizer.type": "SGD" if job.optimizer == "sgd" else "AdamW",
         "optimizer.params.lr": 1e-4,
     }
-    if training.optimizer == "sgd":
+    if job.optimizer == "sgd":
         flat |= {"optimizer.params.momentum": 0.9, "zero_allow_untested_optimizer": True}
     else:
         # PyTorch's own, which needs no compiler where it runs.
@@ -109,7 +109,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("overlap_param_gather (stages 1 and 2 gather after the optimizer)")
     if job.framework.accumulate_grads_fp32 and not recipe.zero_stage and _is_half(job):
         missing.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
-    if job.training.optimizer == "adam_bf16":
+    if job.optimizer == "adam_bf16":
         missing.append("optimizer=adam_bf16 (moments stay fp32)")
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")

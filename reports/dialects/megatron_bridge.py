@@ -167,7 +167,7 @@ def _attention(job: Job, said: Settings) -> Section:
 def _experts(job: Job, said: Settings) -> Section:
     if job.model.moe is None:
         return {}
-    by_deepep = job.model.moe.dispatcher == "deepep"
+    by_deepep = job.dispatcher == "deepep"
     return {
         "transformer_layer_spec": _BLOCK_SPEC,
         **_taken(said, "num_moe_experts moe_router_topk moe_ffn_hidden_size"),

@@ -31,7 +31,7 @@ _RECOMPUTE_MODULES = (
 _TOGETHER = (
     *("vpp", "schedule", "precision", "zero_stage", "overlap_grad_reduce"),
     *("overlap_param_gather", "recompute", "recompute_layers", "recompute_modules"),
-    "recompute_taper",
+    *("recompute_taper", "grad_dtype", "optimizer_states", "moe_dispatcher", "cuda_graphs"),
 )
 
 
@@ -107,18 +107,18 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
 
 def impossible(job: Job) -> tuple[str, ...]:
     """Why Megatron-Core would refuse to start, in words."""
-    recipe, training, moe = job.recipe, job.training, job.model.moe
+    recipe, moe = job.recipe, job.model.moe
     reasons = []
-    if training.optimizer == "adam_bf16" and recipe.zero_stage == 0:
+    if job.optimizer == "adam_bf16" and recipe.zero_stage == 0:
         reasons.append("16-bit moments (optimizer=adam_bf16) need zero_stage >= 1")
-    if training.optimizer == "sgd" and recipe.zero_stage > 0:
+    if job.optimizer == "sgd" and recipe.zero_stage > 0:
         reasons.append("the distributed optimizer (zero_stage > 0) is Adam's only")
     if recipe.vpp > 1 and recipe.pp == 2 and not job.framework.overlap_p2p:
         reasons.append("vpp > 1 with pp=2 needs overlapped transfers (framework.overlap_p2p)")
-    if moe is not None and moe.capacity_factor is not None and moe.dispatcher == "deepep":
+    if moe is not None and moe.capacity_factor is not None and job.dispatcher == "deepep":
         reasons.append("DeepEP does not pad experts to a capacity (moe.capacity_factor)")
     if recipe.overlap_moe_expert_parallel_comm and moe is not None:
-        if moe.dispatcher == "allgather":
+        if job.dispatcher == "allgather":
             reasons.append("overlap_moe_expert_parallel_comm with the allgather dispatcher")
         if job.precision in ("fp32", "tf32"):
             reasons.append(f"overlap_moe_expert_parallel_comm in {job.precision}")

@@ -116,7 +116,7 @@ def _layers_per_chunk(job: Job) -> int | None:
 
 def _halved(job: Job) -> bool:
     """Whether both moments of Adam have 16 bits."""
-    return job.training.optimizer == "adam_bf16"
+    return job.optimizer == "adam_bf16"
 
 
 def _in_place(job: Job) -> bool:
@@ -202,8 +202,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--fp16", lambda job: job.precision == "fp16"),
     Setting("--fp8-format", lambda job: megatron_core.FP8[job.precision][1], when=_scaled),
     Setting("--fp8-recipe", lambda job: megatron_core.FP8[job.precision][0], when=_scaled),
-    Setting("--optimizer", lambda job: job.training.optimizer.partition("_")[0]),
-    Setting("--use-precision-aware-optimizer", _halved),
+    Setting("--optimizer", lambda job: job.optimizer.partition("_")[0]),
+    Setting(
+        "--use-precision-aware-optimizer",
+        lambda job: _halved(job) or job.recipe.optimizer_states is not None,
+    ),
     Setting("--exp-avg-dtype", lambda job: "bf16", when=_halved),
     Setting("--exp-avg-sq-dtype", lambda job: "bf16", when=_halved),
     Setting("--accumulate-allreduce-grads-in-fp32", "framework.accumulate_grads_fp32"),

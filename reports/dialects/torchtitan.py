@@ -92,7 +92,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("overlap_moe_expert_parallel_comm")
     if moe is not None and moe.capacity_factor is not None:
         missing.append("moe.capacity_factor (it drops no token)")
-    if moe is not None and moe.dispatcher == "allgather":
+    if moe is not None and job.dispatcher == "allgather":
         missing.append("moe.dispatcher=allgather (alltoall takes its place)")
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
@@ -132,7 +132,7 @@ _TOGETHER = (
     *("recompute_taper", "recompute_modules", "sp", "zero_stage", "overlap_grad_reduce"),
     *("overlap_param_gather", "overlap_moe_expert_parallel_comm", "precision"),
     *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
-    *("pipeline_layout", "use_tp_pp_dp_mapping"),
+    *("pipeline_layout", "use_tp_pp_dp_mapping", "cuda_graphs", "moe_dispatcher", "dp_shard"),
 )
 
 ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
@@ -148,11 +148,11 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--training.disable-cuda-graphs", lambda job: not _graphed(job)),
     Setting(
         "--parallelism.data-parallel-replicate-degree",
-        lambda job: 1 if job.recipe.zero_stage else job.dp,
+        lambda job: job.shard_copies if job.recipe.zero_stage else job.dp,
     ),
     Setting(
         "--parallelism.data-parallel-shard-degree",
-        lambda job: job.dp if job.recipe.zero_stage else 1,
+        lambda job: job.dp // job.shard_copies if job.recipe.zero_stage else 1,
     ),
     Setting(
         "--parallelism.fsdp-reshard-after-forward",

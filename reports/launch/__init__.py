@@ -8,10 +8,10 @@ from trainscout.reports.launch.directory import (
     launch_record,
     launch_texts,
     launches,
+    megatron_launch,
     write_launches,
 )
 from trainscout.reports.launch.launch import Launch
-from trainscout.reports.launch.megatron_lm import launch as megatron_launch
 
 __all__ = [
     "FRAMEWORKS",

@@ -23,7 +23,8 @@ def _of_its_framework(launch: Callable[[Job], Launch], job: Job) -> Launch:
     made, framework = launch(job), job.framework
     if job.recipe.framework is None or made.framework in framework.launch:
         return made
-    reason = f"framework={framework.name} (its launch files are others)"
+    others = ", ".join(framework.launch) or "none, start it with its own"
+    reason = f"framework={framework.name} (its launch files: {others})"
     return replace(made, impossible=(reason, *made.impossible), files={})
 
 
@@ -33,6 +34,13 @@ FRAMEWORKS: dict[str, Callable[[Job], Launch]] = {
     "torchtitan": partial(_of_its_framework, torchtitan.launch),
     "deepspeed": partial(_of_its_framework, deepspeed.launch),
 }
+
+
+def megatron_launch(job: Job) -> Launch:
+    """The script for Megatron-LM alone."""
+    return FRAMEWORKS["megatron_lm"](job)
+
+
 # Whatever each may write: what an earlier recipe left must not stay beside another one's.
 _FILES = {
     "megatron_lm": ("megatron_lm.sh",),

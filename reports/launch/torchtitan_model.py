@@ -59,7 +59,7 @@ def module_source(job: Job) -> str:
         head_dim=model.qk_head_dim if model.mla is None else model.mla.qk_rope_head_dim,
         seq_len=job.sequence_length,
         attention=_attention(model),
-        mlp=_mlp(model),
+        mlp=_mlp(job),
         hook="None" if model.moe is None else "register_moe_load_balancing_hook",
         experts="" if model.moe is None else _EXPERTS,
         optimizer=_optimizer(job),
@@ -144,9 +144,9 @@ def _attention(model: Model) -> str:
     return call("make_gqa_config", fields, 8)
 
 
-def _mlp(model: Model) -> str:
+def _mlp(job: Job) -> str:
     """The arguments of a block that stand for its MLP or its experts."""
-    moe = model.moe
+    model, moe = job.model, job.model.moe
     dense = f"feed_forward({model.ffn_hidden_size})"
     if moe is None:
         return f"feed_forward={dense},"
@@ -164,7 +164,7 @@ def _mlp(model: Model) -> str:
         "num_experts": moe.num_experts,
         "top_k": moe.top_k,
         "param_init": Code("EXPERTS"),
-        "comm_backend": _DISPATCHERS[moe.dispatcher],
+        "comm_backend": _DISPATCHERS[job.dispatcher or moe.dispatcher],
     }
     shared = f"feed_forward({moe.shared_ffn_hidden_size})" if moe.shared_ffn_hidden_size else None
     fields: dict[str, object] = {
@@ -184,7 +184,7 @@ def _mlp(model: Model) -> str:
 
 
 def _optimizer(job: Job) -> str:
-    optimizer = job.training.optimizer
+    optimizer = job.optimizer
     if optimizer != "sgd":
         made = "default_adamw(lr=1e-4)"
         if optimizer == "adam_bf16":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import stat
 import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -31,6 +32,7 @@ _ALLOWED = (
     "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
 )
 
+_SHOWN = 80
 # Where arguments come from that are no file's.
 _TYPED = "the command line"
 
@@ -54,6 +56,20 @@ def read_launch(
     Raises:
         InputError: for what cannot be read, or a value that the framework would refuse.
     """
+    try:
+        return _read(given, base, said, model_named, framework_named)
+    except (RecursionError, MemoryError) as error:
+        problem, allowed = "nests too deep to be read", "some hundred levels"
+        raise InputError("given", given[:_SHOWN], problem, allowed) from error
+
+
+def _read(
+    given: str,
+    base: Question,
+    said: Collection[str],
+    model_named: Callable[[str], Model],
+    framework_named: Callable[[str], Framework],
+) -> ImportedLaunch:
     text, origin = _text_of(given)
     script, count = Script(), GpuCount(None, None, None)
     reader: Reader | None = None
@@ -95,9 +111,13 @@ def _text_of(given: str) -> tuple[str, str]:
         return stripped, _TYPED
     path = Path(stripped)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError("given", given, "is larger than 1 MiB", _ALLOWED)
-        return path.read_text("utf-8"), path.name
+        if stat.S_ISCHR(path.stat().st_mode):  # /dev/zero has no end
+            raise InputError("given", given, "is a device", _ALLOWED)
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InputError("given", given, f"is larger than {MOST_BYTES >> 10} KiB", _ALLOWED)
+        return content.decode("utf-8"), path.name
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         raise InputError("given", given, f"cannot be read: {reason}", _ALLOWED) from error

@@ -342,10 +342,20 @@ def _bare(word: str) -> bool:
 
 def _matches(value: str, pattern: str) -> bool:
     pattern = pattern.strip("'\"")
-    if pattern == "*":
-        return True
-    parts = (re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(".*".join(parts), value) is not None
+    first, *parts = pattern.split("*")
+    if not parts:
+        return value == pattern
+    *middle, last = parts
+    if not value.startswith(first) or not value.endswith(last):
+        return False
+    # The nearest place of each part leaves most for those behind: no way back is needed.
+    at, end = len(first), len(value) - len(last)
+    for part in middle:
+        found = value.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at <= end
 
 
 def _shell_text(words: Sequence[str]) -> str | None:

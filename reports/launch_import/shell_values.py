@@ -8,10 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 
 from trainscout.reports.dialects.options import MARK
+from trainscout.simulators.predictor.question.errors import InputError
 
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _PARAMETER = re.compile(r"(#?)(\w+|[@*])(\[[^\]]*\])?(:?[-=+?])?(.*)", re.DOTALL)
 _MOST = 10**15
+# Characters that all of a script's words become: launch scripts come to some ten thousand.
+_MOST_EXPANDED = 1 << 22
 
 
 def unknown(source: str) -> str:
@@ -24,15 +27,29 @@ class Variables:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._set: dict[str, list[str]] = {}
+        self._left = _MOST_EXPANDED
 
     def assign(self, name: str, words: list[str], *, append: bool, array: bool) -> None:
         before = self._set.get(name, [])
+        if append:
+            self.spend(*before)
         if array:
             self._set[name] = [*before, *words] if append else words
         else:
             # A plain value is an array's first element.
             text = "".join([*before[:1], *words] if append else words)
             self._set[name] = [text, *before[1:]]
+
+    def spend(self, *words: str) -> None:
+        """Count what words become against what a script may.
+
+        Raises:
+            InputError: when that is used up.
+        """
+        self._left -= sum(len(word) + 1 for word in words)
+        if self._left < 0:
+            problem, allowed = "doubles its variables without end", "a script of its size"
+            raise InputError("given", "the script", problem, allowed)
 
     def elements(self, name: str) -> list[str] | None:
         """The elements of an array, or the one value of a plain variable; None: not set."""
@@ -63,19 +80,28 @@ class _Expansion:
         self.variables, self.word, self.split = variables, word, split
         self.done: list[str] = []
         # None: no word has begun, so that nothing becomes of an empty expansion.
-        self.current: str | None = None
+        self.current: list[str] | None = None
         # Quotes around an array without elements make no word, other empty quotes an empty one.
         self.vanished = False
 
     def words(self) -> list[str]:
         self._read()
-        return self.done if self.current is None else [*self.done, self.current]
+        self._end_word()
+        return self.done
 
     def joined(self) -> str:
         return " ".join(self.words())
 
     def _add(self, text: str) -> None:
-        self.current = (self.current or "") + text
+        self.variables.spend(text)
+        if self.current is None:
+            self.current = []
+        self.current.append(text)
+
+    def _end_word(self) -> None:
+        if self.current is not None:
+            self.done.append("".join(self.current))
+            self.current = None
 
     def _add_split(self, text: str) -> None:
         """Add what an unquoted expansion gave."""
@@ -84,9 +110,8 @@ class _Expansion:
             return
         pieces = re.split(r"[ \t\n]+", text)
         for index, piece in enumerate(pieces):
-            if index and self.current is not None:
-                self.done.append(self.current)
-                self.current = None
+            if index:
+                self._end_word()
             if piece:
                 # Quotes inside a value are characters like others.
                 self._add(piece)
@@ -144,9 +169,8 @@ class _Expansion:
     def _put(self, elements: list[str], *, quoted: bool) -> None:
         """Add the elements of a variable, each a word of its own."""
         for index, element in enumerate(elements):
-            if index and self.current is not None:
-                self.done.append(self.current)
-                self.current = None
+            if index:
+                self._end_word()
             if quoted:
                 self._add(element)
             else:
@@ -200,7 +224,7 @@ class _Expansion:
             return unknown(source)
         try:
             return str(_evaluate(ast.parse(plain.strip(), mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return unknown(source)
 
 

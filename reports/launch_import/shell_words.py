@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.errors import InputError
 
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "(", ")", "\n")
 _REDIRECTION = re.compile(r"(&>>?|\d*>>?&?|\d*<&?|<<<)")
 _HEREDOC = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
@@ -47,10 +47,10 @@ def tokens_of(text: str) -> list[Token]:
     """The tokens of a shell script; comments, redirections and here-documents are left out.
 
     Raises:
-        InputError: for a quote or a bracket that is never closed, or a script beyond 1 MiB.
+        InputError: for a quote or a bracket that is never closed, or a script beyond 256 KiB.
     """
     if len(text) > MOST_BYTES:
-        raise InputError("given", f"{len(text)} characters", "is too long", "at most 1 MiB")
+        raise InputError("given", f"{len(text)} characters", "is too long", "at most 256 KiB")
     return _Reader(text.replace("\r\n", "\n")).tokens()
 
 
@@ -59,10 +59,13 @@ class _Reader:
         self.text = text
         self.at = 0
         self.heredocs: list[str] = []
+        self._counted = (0, 1)
 
     @property
     def line(self) -> int:
-        return self.text.count("\n", 0, self.at) + 1
+        at, line = self._counted
+        self._counted = (self.at, line + self.text.count("\n", at, self.at))
+        return self._counted[1]
 
     def tokens(self, closing: str | None = None) -> list[Token]:
         """Tokens up to the ``closing`` operator of an array (None: to the end)."""

@@ -131,16 +131,20 @@ def _provenance(runs: Path, found: Coverage) -> dict[str, Any]:
 
 
 def _words(found: Coverage, output: Path) -> str:
-    gpus = (
-        ""
-        if found.per_gpu is None
-        else f",\n{found.per_gpu:.1%} of a GPU left out (mean over GPUs)"
+    groups = {
+        "publication": found.per_source,
+        "framework": found.per_framework,
+        "GPU": found.per_gpu,
+        "cluster": found.per_cluster,
+    }
+    held = ",\n".join(
+        f"{share:.1%} of a {group} left out"
+        for group, share in groups.items()
+        if share is not None
     )
     return (
-        f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of the runs "
-        f"of a random fifth left out,\n{found.leave_one_source_out:.1%} of those of a publication "
-        f"left out (mean over publications {found.per_source:.1%})"
-        f"{gpus}.\n"
+        f"{found.n} runs. The {found.level:.0%} interval holds {found.five_fold:.1%} of a random "
+        f"fifth left out and, as means over the groups,\n{held}.\n"
         f"Its median width is {found.median_width:.0%} of its low end. Written to {output}.\n"
     )
 

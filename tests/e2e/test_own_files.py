@@ -2,6 +2,9 @@
 
 import json
 
+import yaml
+
+import trainscout as ts
 from tests.docs.blocks import FILE, blocks
 from tests.e2e.commands import run
 from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES
@@ -57,6 +60,20 @@ def test_own_model_cluster_and_space(tmp_path):
     # The command that gives the same report again.
     said = f"trainscout optimize --config-dir {tmp_path / 'mine'} model=ours cluster=ours_16 "
     assert said in (path.parent / "report.html").read_text("utf-8")
+
+
+def test_an_own_file_hides_what_ships_under_its_name(tmp_path):
+    """For commands as for the Python API."""
+    (tmp_path / "mine" / "cluster").mkdir(parents=True)
+    (tmp_path / "mine" / "cluster" / "h800_96.yaml").write_text(CLUSTER)
+    done = run(
+        "simulate.py",
+        *("--config-dir", "mine", "--cfg", "job", "model=gpt175b", "cluster=h800_96"),
+        cwd=tmp_path,
+    )
+    question = ts.question(model="gpt175b", cluster="h800_96", config_dir=tmp_path / "mine")
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load(done.stdout)["cluster"]["name"] == question.cluster.name == "ours_16"
 
 
 def test_a_misspelt_field_of_an_own_file_is_named(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.simulators.jobs import TINY, make_job
+from tests.simulators.jobs import MOE, TINY, make_job
 from trainscout.optimizer.bounding import BoundingSurvey
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.survey import survey
@@ -75,6 +75,21 @@ def test_choices_given_to_all_hold_whatever_gives_the_value() -> None:
     assert {each.framework for each in survey(compile_space(tensor, asked())).recipes} == {"whole"}
 
 
+def test_what_changes_numbers_is_looked_at_where_it_is_allowed() -> None:
+    knobs = {"grad_dtype": {}, "precision": {"choices": [None, "fp8"]}}
+    spec = {"name": "numbers", "knobs": knobs}
+
+    def looked_at(**numerics: str) -> set[tuple[str | None, str | None]]:
+        recipes = survey(compile_space({**spec, **numerics}, asked(Framework()))).recipes
+        return {(recipe.grad_dtype, recipe.precision) for recipe in recipes}
+
+    assert looked_at() == {(None, None)}
+    assert looked_at(numerics="16bit") == {(None, None), ("bf16", None)}
+    assert len(looked_at(numerics="any")) == 4
+    with pytest.raises(InputError, match="16bit"):
+        compile_space({**spec, "knobs": {"grad_dtype": {"choices": ["bf16"]}}}, asked())
+
+
 def test_one_framework_narrows_the_space_to_its_part() -> None:
     space = compile_space(BOTH, asked(SHARDED))
     assert not isinstance(space, UnionSpace)
@@ -87,6 +102,15 @@ def test_a_framework_that_can_run_nothing_is_refused() -> None:
         compile_space(A, asked(SHARDED))
     assert refused.value.field == "framework"
     assert "space=b" in str(refused.value)
+    with pytest.raises(InputError, match=r"shardd.*did you mean 'sharded'"):
+        compile_space({**BOTH, "knobs": {"framework": {"choices": ["shardd"]}}}, asked())
+    neither = {"framework": {"choices": ["sharded"]}, "tp": {"choices": [2]}}
+    with pytest.raises(InputError, match=r"framework, space.knobs.tp.*no part of the space"):
+        survey(compile_space({**BOTH, "knobs": neither}, asked()))
+    dense = replace(SHARDED, lacks=("experts",))
+    experts = make_job(MOE, batch=32)
+    with pytest.raises(InputError, match="framework=sharded: sharded has no experts"):
+        survey(compile_space(B, replace(asked(dense), model=experts.model)))
     with pytest.raises(InputError, match="tq"):
         compile_space({**BOTH, "knobs": {"tq": {"choices": [1]}}}, asked())
 

@@ -72,6 +72,11 @@ def jobs(draw: st.DrawFn) -> Job:
         "embedding_as_layer": ends == "counted",
         "loss_as_layer": ends == "counted",
         "pipeline_layout": _layout(draw, model, pp * vpp) if ends == "laid out" else None,
+        "grad_dtype": pick(None, None, "bf16", "fp32"),
+        "optimizer_states": pick(None, "remainders", "bf16") if zero_stage else None,
+        "moe_dispatcher": pick(None, "deepep", "allgather"),
+        "cuda_graphs": pick(None, None, True, False),
+        "dp_shard": pick(None, None, 2, 4) if zero_stage else None,
     }
     if ends == "counted":
         model = replace(model, num_layers=model.num_layers - 2)

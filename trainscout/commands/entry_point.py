@@ -18,7 +18,9 @@ from types import FrameType
 from typing import Any
 
 import hydra
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -87,6 +89,7 @@ def prepare_hydra() -> None:
     """Tell Hydra what commands there are, and how to fail."""
     register_commands()
     _share_schemas()
+    _look_at_own_files_first()
     OmegaConf.to_yaml = staticmethod(_redacted_yaml)  # type: ignore[method-assign,assignment]
     logging.setLogRecordFactory(_redacted_record)
     _check_own_files()
@@ -175,6 +178,24 @@ def _share_schemas() -> None:
     hundred times and two seconds for one --help. It only reads the store, and copies what it
     takes out of it."""
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
+
+
+_PREPEND = ConfigSearchPathImpl.prepend
+
+
+def _look_at_own_files_first() -> None:
+    """A folder of the user's own (``--config-dir``) hides what ships under the same name, as it
+    does in the catalogue; Hydra would look there last."""
+
+    def prepend(
+        self: ConfigSearchPathImpl,
+        provider: str,
+        path: str,
+        anchor: SearchPathQuery | str | None = None,
+    ) -> None:
+        _PREPEND(self, provider, path, "main" if provider == "command-line" else anchor)
+
+    ConfigSearchPathImpl.prepend = prepend  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from trainscout.simulators.laboratory.published.outcome import CannotReplayError
 from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
-from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 # Megatron-LM's default with Transformer Engine layers (early 2024; a flag before); tuned stacks
@@ -125,7 +125,7 @@ def framework_of(
     if name == "llm_foundry" and not era.before(_FLASH2_IN_FOUNDRY) and era.year is not None:
         changes["attention"] = "flash2"
     if not is_declared(said):
-        changes |= {"overlap_p2p": False, "overlap_tp_gradients": False}
+        changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}
     changes |= _stated(said, era, framework, assumed)
     changes |= _graphs(row, said, era)
     return dataclasses.replace(framework, **changes), tuple(assumed)  # type: ignore[arg-type]
@@ -150,7 +150,7 @@ def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
     project = project_of(said)
     if project is None:
         label = f"{row.framework!r} is" if row.framework else "software is"
-        words = f"{label} not declared: eager PyTorch, and no overlap that is not stated"
+        words = f"{label} not declared: torch_eager, and no overlap that is not stated"
         return "torch_eager", [words]
     if project not in MEGATRONS:
         declared = _DECLARED[project]

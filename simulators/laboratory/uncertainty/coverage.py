@@ -17,6 +17,7 @@ FOLDS = 5
 _HALVINGS = 12
 _TAIL_FACTORS = (0.1, 3.0)
 _HOST_ERRORS = (0.0, 1.0)
+_NEW_FRAMEWORKS = (1.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,11 @@ class Coverage:
 
     ``five_fold``: without a random fifth of the runs. ``leave_one_source_out``: without any run
     of their publication, over all runs; ``per_source`` is the mean over publications of that.
-    ``per_gpu`` and ``per_architecture``: means over GPUs, without any run on that GPU, and over
-    architectures; None where there is only one. ``host_bound``: mean over publications, without
-    any run of theirs, of their launch-bound runs; None where there are none. ``median_width`` is
-    the median of the interval's high end over its low end, less one.
+    ``per_framework``, ``per_cluster`` (a GPU and a fabric), ``per_gpu`` and ``per_architecture``:
+    means over those, each without any run of its own; None where there is only one.
+    ``host_bound``: mean over publications, without any run of theirs, of their launch-bound runs;
+    None where there are none. ``median_width`` is the median, each publication left out, of the
+    interval's high end over its low end, less one.
     """
 
     level: float
@@ -36,6 +38,8 @@ class Coverage:
     five_fold: float
     leave_one_source_out: float
     per_source: float
+    per_framework: float | None
+    per_cluster: float | None
     per_gpu: float | None
     per_architecture: float | None
     host_bound: float | None
@@ -58,27 +62,30 @@ class _LeftOut:
 def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Coverage]:
     """The tuning with which runs left out are inside as often as ``level`` says.
 
-    The next run is sometimes one of a publication that is in the table, sometimes one of a
-    stranger: the mean of ``five_fold`` and ``per_source`` is brought to the level. Runs that wait
+    The next run is one of a publication that is not in the table, perhaps on a cluster that is not
+    either: the mean of ``per_source`` and ``per_cluster`` is brought to the level. Runs that wait
     for the host have an error of their own, what a launch takes: ``host_bound`` is brought there
-    by it, before the others are.
+    by it, before the others are; ``per_framework`` after them, by how much wider intervals of
+    software without runs are.
 
-    Runs on a GPU that is not in the table share one unknown error, which no mean over GPUs makes
-    smaller, so its interval reaches as far as would have held ``level`` of the runs on ``level``
-    of the GPUs, and of the architectures (a tolerance interval; Wilks 1941).
+    Runs on a GPU that is not in the table share one unknown error, which its neighbours do not
+    tell: its interval reaches as far as would have held ``level`` of the runs on every second of
+    the GPUs, and of the architectures.
     """
-    new_gpu = max(_tolerance(table, each, level) for each in (table.gpus, table.architectures))
+    new_gpu = max(_typical_reach(table, each, level) for each in (table.gpus, table.architectures))
     tuning = Tuning(new_gpu=round(new_gpu, 4))
-    folds = np.random.default_rng(0).permutation(len(table.residuals)) % FOLDS
-    by_fold, by_source = _leave_out(table, folds), _leave_out(table, table.sources)
+    by_source = _leave_out(table, table.sources)
+    strangers = [(table.sources, by_source)]
+    if len(np.unique(table.clusters)) > 1:
+        strangers.append((table.clusters, _leave_out(table, table.clusters)))
 
     def with_tail(factor: float) -> Tuning:
         return replace(tuning, tail_factor=round(factor, 3))
 
     def short(factor: float) -> bool:
         tried = with_tail(factor)
-        inside, alone = (_inside(table, each, tried, level) for each in (by_fold, by_source))
-        return float(inside.mean()) + _mean_by(table.sources, alone) < 2 * level
+        held = [_mean_by(groups, _inside(table, one, tried, level)) for groups, one in strangers]
+        return float(np.mean(held)) < level
 
     def with_host(error: float) -> Tuning:
         return replace(tuning, host_error=round(error, 3))
@@ -87,11 +94,19 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
         held = _host_bound(table, _inside(table, by_source, with_host(error), level))
         return held is None or held >= level
 
-    # The one moves the other little.
+    def with_framework(factor: float) -> Tuning:
+        return replace(tuning, new_framework=round(factor, 3))
+
+    def holds_frameworks(factor: float) -> bool:
+        held = _per_group(table, table.frameworks, with_framework(factor), level)
+        return held is None or held >= level
+
+    # The one moves the others little.
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     tuning = with_host(_bisect(holds, *_HOST_ERRORS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
-    return tuning, _coverage(table, by_fold, by_source, tuning, level)
+    tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
+    return tuning, _coverage(table, by_source, tuning, level)
 
 
 def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None:
@@ -100,8 +115,8 @@ def _host_bound(table: ResidualTable, inside: NDArray[np.bool_]) -> float | None
     return _mean_by(table.sources[bound], inside[bound]) if bound.any() else None
 
 
-def _tolerance(table: ResidualTable, groups: NDArray[np.int64], level: float) -> float:
-    """How far from their predictions ``level`` of the runs lie in ``level`` of the groups.
+def _typical_reach(table: ResidualTable, groups: NDArray[np.int64], level: float) -> float:
+    """How far from their predictions ``level`` of the runs lie in the median group.
 
     Within a group every publication counts the same.
     """
@@ -112,20 +127,22 @@ def _tolerance(table: ResidualTable, groups: NDArray[np.int64], level: float) ->
         order = np.argsort(errors)
         weights = 1 / np.bincount(sources)[sources][order]
         reached.append(quantiles(errors[order], weights / weights.sum(), [level])[0])
-    return float(np.quantile(reached, level))
+    return float(np.median(reached))
 
 
-def _coverage(
-    table: ResidualTable, by_fold: _LeftOut, by_source: _LeftOut, tuning: Tuning, level: float
-) -> Coverage:
+def _coverage(table: ResidualTable, by_source: _LeftOut, tuning: Tuning, level: float) -> Coverage:
+    folds = np.random.default_rng(0).permutation(len(table.residuals)) % FOLDS
+    by_fold = _leave_out(table, folds)
     inside, alone = (_inside(table, each, tuning, level) for each in (by_fold, by_source))
-    low, high = _ends(table, by_fold, tuning, level)
+    low, high = _ends(table, by_source, tuning, level)
     return Coverage(
         level=level,
         n=len(table.residuals),
         five_fold=float(inside.mean()),
         leave_one_source_out=float(alone.mean()),
         per_source=_mean_by(table.sources, alone),
+        per_framework=_per_group(table, table.frameworks, tuning, level),
+        per_cluster=_per_group(table, table.clusters, tuning, level),
         per_gpu=_per_group(table, table.gpus, tuning, level),
         per_architecture=_per_group(table, table.architectures, tuning, level),
         host_bound=_host_bound(table, alone),
@@ -143,7 +160,7 @@ def _per_group(
 
 
 def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:
-    n = len(table.residuals)
+    n, frameworks = len(table.residuals), table.frameworks
     weights, novelty, own = np.zeros((n, n)), np.zeros(n), []
     for row in range(n):
         one = slice(row, row + 1)
@@ -152,9 +169,13 @@ def _leave_out(table: ResidualTable, groups: NDArray[np.int64]) -> _LeftOut:
         near = np.where(left, np.maximum(near, 1e-300), 0.0)
         weights[row], novelty[row] = source_balanced(near, table.sources)
         same = left & (table.gpus == table.gpus[row])
-        publications = len(set(table.sources[same].tolist()))
         own.append(
-            Own(float(table.kernel_errors[row]), float(table.host_shares[row]), publications)
+            Own(
+                float(table.kernel_errors[row]),
+                float(table.host_shares[row]),
+                len(set(table.sources[same].tolist())),
+                bool((left & (frameworks == frameworks[row])).any()),
+            )
         )
     return _LeftOut(weights, novelty, tuple(own))
 

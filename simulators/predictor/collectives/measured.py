@@ -196,5 +196,5 @@ def interpolated(points: Sequence[tuple[float, float]], wanted: float) -> float:
     for (x0, y0), (x1, y1) in pairwise(points):
         if wanted <= x1:
             part = math.log(wanted / x0) / math.log(x1 / x0)
-            return y0 * (y1 / y0) ** part
+            return y0 * math.pow(y1 / y0, part)
     return points[-1][1]

@@ -132,11 +132,9 @@ def _as_measured(
     else:
         (row,) = _nearest([row for row in rows if row.nodes == rows[-1].nodes], call)
         measured = _Call(row.kind, row.bytes, _whole_nodes(row.nodes, cluster))
-        whole = _white_box(measured, gpu, cluster)
+        whole_s = _white_box(measured, gpu, cluster).seconds
         least_s = _white_box(replace(measured, size_bytes=1), gpu, cluster).seconds
-        grows = (measured_us(row, cluster.gpus_per_node) * 1e-6 - least_s) / (
-            whole.seconds - least_s
-        )
+        grows = (measured_us(row, cluster.gpus_per_node) * 1e-6 - least_s) / (whole_s - least_s)
         own_s = min(_white_box(replace(call, size_bytes=1), gpu, cluster).seconds, price.seconds)
         seconds = own_s + max(grows, 0.0) * (price.seconds - own_s)
     return replace(

@@ -164,7 +164,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
         return {
             "parameters": owned * 4 + (2 * layer + ends) * weight,
             "gradients": owned * 4 + layer * (weight + cast),
-            "optimizer": owned * MOMENT_BYTES[job.training.optimizer],
+            "optimizer": owned * MOMENT_BYTES[job.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.
     reduced = parameters.total
@@ -173,7 +173,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     return {
         "parameters": parameters.total * weight,
         "gradients": reduced * gradient,
-        "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.training.optimizer]),
+        "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
     }
 
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from trainscout.simulators.predictor.question.errors import require_choice, require_positive
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.question.recipe import Recipe
 
 ATTENTION_KERNELS = ("flash", "flash2", "flash1", "unfused")
 FUSIONS = ("fused", "compiled", "eager")
@@ -38,6 +42,9 @@ class Framework:
     """The launch files that start it (``launch.framework``)."""
     alternatives: tuple[Framework, ...] = ()
     """Other frameworks that a recipe may name."""
+    supersedes: tuple[str, ...] = ()
+    """Alternatives that are the same with fewer of their switches set to what is never slower or
+    larger: a search of both leaves them out."""
     lacks: tuple[str, ...] = ()
     """What of models and precisions it does not have: ``experts``, ``latent_attention``,
     ``multi_token_prediction``, ``fp8``."""
@@ -153,6 +160,11 @@ class Framework:
     (DeepSpeed)."""
 
     @property
+    def reduces_fp32(self) -> bool:
+        """Whether gradients of a 16-bit model travel in 32 bits."""
+        return self.accumulate_grads_fp32 or self.reduce_grads_fp32
+
+    @property
     def offered(self) -> tuple[Framework, ...]:
         """Itself and its alternatives."""
         return (self, *self.alternatives)
@@ -188,16 +200,29 @@ def declared_framework(framework: Framework) -> Framework:
     return framework.declared if isinstance(framework, ChosenFramework) else framework
 
 
-def chosen_framework(declared: Framework, name: str | None) -> Framework:
-    """The framework of a name among a declared one and its alternatives; an unknown name, which
-    ``question.validity`` refuses, is the declared one."""
-    if name is None or name == declared.name:
-        return declared
-    return _chosen(declared, name)
+def chosen_framework(declared: Framework, recipe: Recipe) -> Framework:
+    """The framework that a recipe names among a declared one and its alternatives, as the recipe
+    sets it. An unknown name, which ``question.validity`` refuses, is the declared one."""
+    name = None if recipe.framework == declared.name else recipe.framework
+    asked = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.optimizer_states is not None)
+    return declared if asked == (None, None, None, False) else _chosen(declared, *asked)
 
 
-@functools.lru_cache(maxsize=256)
-def _chosen(declared: Framework, name: str) -> Framework:
+@functools.lru_cache(maxsize=1024)
+def _chosen(
+    declared: Framework,
+    name: str | None,
+    cuda_graphs: bool | None,
+    grad_dtype: str | None,
+    remainders: bool,
+) -> Framework:
     found = next((each for each in declared.alternatives if each.name == name), declared)
     facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(Framework)}
+    if cuda_graphs is not None:
+        facts["cuda_graphs"] = cuda_graphs
+    if grad_dtype == "bf16":
+        facts |= {"accumulate_grads_fp32": False, "reduce_grads_fp32": False}
+    elif grad_dtype == "fp32" and not found.reduces_fp32:
+        facts["accumulate_grads_fp32"] = True
+    facts["master_remainders"] |= remainders
     return ChosenFramework(**facts, declared=declared)

@@ -39,7 +39,7 @@ class Job:
 
     def __post_init__(self) -> None:
         declared = declared_framework(self.framework)
-        framework = chosen_framework(declared, self.recipe.framework)
+        framework = chosen_framework(declared, self.recipe)
         if framework is not self.framework:
             object.__setattr__(self, "framework", framework)
 
@@ -78,6 +78,11 @@ class Job:
         return self.world_size // (recipe.tp * recipe.pp * recipe.cp)
 
     @property
+    def shard_copies(self) -> int:
+        """Groups of replicas that each hold every shard."""
+        return self.dp // (self.recipe.dp_shard or self.dp)
+
+    @property
     def etp(self) -> int:
         return self.recipe.tp if self.recipe.etp is None else self.recipe.etp
 
@@ -104,6 +109,18 @@ class Job:
         """The attention that runs: the framework's, unfused where the GPU has none such."""
         wanted = self.framework.attention
         return wanted if wanted in self.gpu.architecture.attention_kernels else "unfused"
+
+    @property
+    def optimizer(self) -> str:
+        """The training's, with 16-bit states where the recipe asks for them."""
+        halved = self.recipe.optimizer_states == "bf16" and self.training.optimizer == "adam"
+        return "adam_bf16" if halved else self.training.optimizer
+
+    @property
+    def dispatcher(self) -> str | None:
+        """How tokens travel to experts; None where there are none."""
+        moe = self.model.moe
+        return None if moe is None else self.recipe.moe_dispatcher or moe.dispatcher
 
     @property
     def tokens_per_step(self) -> int:

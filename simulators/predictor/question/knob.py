@@ -34,6 +34,11 @@ TORCHTITAN, DEEPSPEED = "torchtitan", "deepspeed"
 ENVIRONMENT = "environment"
 
 
+# What a search may change of what is computed: nothing that was declared; 16-bit gradients and
+# optimizer states; these and linear layers in fewer bits than the training's.
+NUMERICS = ("declared", "16bit", "any")
+
+
 @dataclass(frozen=True)
 class Flag:
     """How a framework says a knob, where one flag says one knob."""
@@ -88,6 +93,8 @@ class Knob:
     search: Mapping[str, Any] | tuple[Any, ...] | None = None
     """Choices of a search space that names the knob and no choices: a tuple of them, or how they
     are computed, as in a space's file; None: all there are."""
+    numerics: Mapping[Any, str] = dataclasses.field(default_factory=dict)
+    """Values that change what is computed, and the least ``NUMERICS`` that allows each."""
     flags: Mapping[str, Flag] = dataclasses.field(default_factory=dict)
     """By framework, where one flag says it."""
     name: str = ""

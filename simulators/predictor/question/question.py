@@ -46,6 +46,10 @@ class Question:
             "num_nodes": self.cluster.num_nodes,
             "gpus_per_node": self.cluster.gpus_per_node,
             "nvlink_domain": self.cluster.domain,
+            # Tenths of CUDA's compute capability; 0 of other vendors' GPUs.
+            "compute_capability": round(10 * self.gpu.compute_capability)
+            if self.gpu.architecture.vendor == "nvidia"
+            else 0,
             "num_layers": self.model.num_layers,
             "num_mtp_layers": self.model.num_mtp_layers,
             "num_heads": self.model.num_heads,

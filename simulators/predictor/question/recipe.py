@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.cluster import NCCL_ALGOS
-from trainscout.simulators.predictor.question.framework import declared_framework
+from trainscout.simulators.predictor.question.framework import (
+    Framework,
+    chosen_framework,
+    declared_framework,
+)
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
     DEEPSPEED,
@@ -31,6 +35,7 @@ from trainscout.simulators.predictor.question.knob import (
     knob,
     knobs_of,
 )
+from trainscout.simulators.predictor.question.model import DISPATCHERS
 from trainscout.simulators.predictor.question.training import PRECISIONS
 
 if TYPE_CHECKING:
@@ -58,6 +63,13 @@ _SPLIT = (
     *("embedding_as_layer", "loss_as_layer", "pipeline_layout"),
 )
 _UNSHARED = "there are no replicas to shard over or to reduce among"
+
+
+def _unswitched(job: Job) -> Framework:
+    """The framework without what the recipe sets of it."""
+    return chosen_framework(
+        declared_framework(job.framework), Recipe(framework=job.recipe.framework)
+    )
 
 
 def _modules_in_order(job: Job) -> str | None:
@@ -268,6 +280,22 @@ class Recipe:
     )
     """What data parallelism shards: 1 is Megatron's distributed optimizer, 2 shards gradients too,
     3 is FSDP."""
+    dp_shard: int | None = knob(
+        None,
+        "shard{}",
+        (STEP_END,),
+        left_out="all",
+        topic="sharding",
+        detail_of=("zero_stage",),
+        canonical=Canonical(
+            "it is every replica when left out",
+            (*_REPLICAS, "zero_stage"),
+            lambda job: job.recipe.dp_shard == job.dp,
+        ),
+        search=(None, 8, 16, 32, 64, 128),
+    )
+    """Data-parallel replicas that shards are spread over (with the context-parallel ranks); groups
+    of so many hold the same, and sum what they reduced (HSDP). None means all."""
     overlap_grad_reduce: bool = knob(
         False,
         "overlap=grad",
@@ -464,6 +492,75 @@ class Recipe:
     )
     """The stages of a pipeline lie next to each other and its replicas apart, instead of the other
     way round."""
+    grad_dtype: str | None = knob(
+        None,
+        "grads={}",
+        (LAYER_BLOCKS, STEP_END),
+        choices=("bf16", "fp32"),
+        left_out="framework's",
+        topic="numerics",
+        canonical=Canonical(
+            "it is the framework's when left out, and fp32 in fp32 training",
+            ("framework", "precision"),
+            lambda job: (
+                job.precision in ("fp32", "tf32")
+                or (job.recipe.grad_dtype == "fp32") == _unswitched(job).reduces_fp32
+            ),
+        ),
+        search=(None, "bf16"),
+        numerics={"bf16": "16bit"},
+        flags={
+            TORCHTITAN: Flag(
+                "--training.mixed-precision-reduce", {"fp32": "float32", "bf16": "bfloat16"}
+            ),
+        },
+    )
+    """The type in which gradients are kept and reduced; None means the framework's own choice."""
+    optimizer_states: str | None = knob(
+        None,
+        "states={}",
+        (STEP_END,),
+        choices=("remainders", "bf16"),
+        left_out="training's",
+        topic="numerics",
+        search=(None, "remainders", "bf16"),
+        numerics={"bf16": "16bit"},
+    )
+    """What a precision-aware optimizer keeps: of the fp32 master weights only what the 16-bit
+    weights lack, which loses nothing (``remainders``), and its moments in 16 bits besides
+    (``bf16``); None: what the training and the framework say."""
+    moe_dispatcher: str | None = knob(
+        None,
+        "{}",
+        (LAYER_BLOCKS,),
+        choices=DISPATCHERS,
+        left_out="model's",
+        topic="experts",
+        detail_of=("ep",),
+        canonical=Canonical(
+            "it is the model's when left out, if that has experts",
+            (),
+            lambda job: (
+                job.model.moe is None or job.recipe.moe_dispatcher == job.model.moe.dispatcher
+            ),
+        ),
+        search=(None, "deepep"),
+    )
+    """How tokens travel to experts; None means as the model says."""
+    cuda_graphs: bool | None = knob(
+        None,
+        "graphs={}",
+        (LAYER_BLOCKS, BOUNDARY, STEP_END),
+        left_out="framework's",
+        canonical=Canonical(
+            "it is the framework's when left out",
+            ("framework",),
+            lambda job: job.recipe.cuda_graphs == _unswitched(job).cuda_graphs,
+        ),
+        search=(None, True),
+    )
+    """Passes are replayed as CUDA graphs, so that the host never lags; None means the framework's
+    own choice."""
     framework: str | None = knob(
         None,
         "{}",

@@ -16,6 +16,16 @@ PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
 # delayed scaling) or from the tensor itself (``fp8_current``), or one for 32 values (``mxfp8``).
 TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8"}
 _MOST_SEQUENCES = 10**8
+# Of the numbers that linear layers multiply.
+PRECISION_BITS = {
+    "fp32": 32,
+    "tf32": 19,
+    "bf16": 16,
+    "fp16": 16,
+    "fp8": 8,
+    "fp8_current": 8,
+    "mxfp8": 8,
+}
 ACTIVATION_BYTES = {
     "bf16": 2,
     "fp16": 2,

@@ -275,6 +275,39 @@ def _sharding(job: Job) -> Broken:
     return None
 
 
+def _states(job: Job) -> Broken:
+    if job.recipe.optimizer_states is None:
+        return None
+    if job.training.optimizer == "sgd":
+        return "optimizer_states", "the precision-aware optimizer is Adam"
+    if job.recipe.zero_stage == 0:
+        return "optimizer_states", "the precision-aware optimizer needs a sharded one: zero_stage"
+    if job.precision in ("fp32", "tf32"):
+        return (
+            "optimizer_states",
+            f"{job.precision} training keeps one copy of the weights",
+        )
+    return None
+
+
+def _sharding_group(job: Job) -> Broken:
+    recipe, field = job.recipe, "dp_shard"
+    if recipe.dp_shard is None:
+        return None
+    if recipe.zero_stage == 0:
+        return field, "zero_stage=0 shards nothing"
+    if job.dp % recipe.dp_shard:
+        return field, f"dp_shard={recipe.dp_shard} does not divide the {job.dp} replicas"
+    if job.model.moe is not None and job.expert_dp % job.shard_copies:
+        return field, (
+            f"{job.shard_copies} groups of {recipe.dp_shard} replicas do not divide the "
+            f"{job.expert_dp} replicas of an expert"
+        )
+    if recipe.use_tp_pp_dp_mapping and recipe.pp > 1 and job.shard_copies > 1:
+        return field, "use_tp_pp_dp_mapping shards over all replicas"
+    return None
+
+
 _WORLD = ("tp", "pp", "cp")
 _LAYOUT = knobs_entering(LAYOUT)
 
@@ -304,6 +337,10 @@ RULES: dict[str, Rule] = {
     "interleaving_batch": Rule((*_WORLD, "vpp", "micro_batch"), _interleaving_batch),
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
+    ),
+    "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
+    "sharding_group": Rule(
+        (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group
     ),
     "sharding": Rule(
         ("zero_stage", "pp", "overlap_param_gather", "overlap_grad_reduce"), _sharding

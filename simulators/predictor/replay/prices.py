@@ -59,6 +59,11 @@ COMMUNICATION = {
     "etp_ep": "ep_communication",
     "dp": "dp_communication",
     "expert_dp": "dp_communication",
+    **{
+        f"{name}_{group}": "dp_communication"
+        for name in ("dp", "expert_dp")
+        for group in ("shard", "copies")
+    },
     "model": "dp_communication",
     "embedding": "dp_communication",
     "pp": "pp_communication",

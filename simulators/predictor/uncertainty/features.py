@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.kernels import kernel_uncertainty
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
@@ -30,6 +31,8 @@ KINDS: Mapping[str, float] = {
     "moe": 1.5,
     "attention": 1.0,
     "fusion": 1.0,
+    "framework": 1.5,
+    "fabric": 0.5,
 }
 # The difference in these that counts as one unit of distance.
 _GPU_DOUBLINGS = 2.0
@@ -47,6 +50,8 @@ class Features:
     one layer and micro-batch, all passes (small ones are bound by launches, and by the shape of
     their GEMMs). ``communication_share``: share of the step that is exposed communication,
     ``host_share``: share of it that waits for the host to launch.
+    ``framework`` as declared, a name of its own where it was not; ``fabric``: what the slowest
+    communication crosses, with the Gb/s of one GPU's share, ``node`` inside an NVLink domain.
     ``kernel_error``: typical relative error of a GEMM's price on this GPU, larger where
     coefficients are on loan; it makes no two predictions less alike.
     """
@@ -58,6 +63,8 @@ class Features:
     num_gpus: int
     attention: str
     fusion: str
+    framework: str
+    fabric: str
     layer_s: float
     communication_share: float
     host_share: float
@@ -77,6 +84,8 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
         num_gpus=job.world_size,
         attention=job.attention,
         fusion=job.framework.fusion,
+        framework=job.framework.name,
+        fabric=_fabric(job.cluster),
         layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
         communication_share=communication_s / step_time_s,
         host_share=breakdown_s.get("host", 0.0) / step_time_s,
@@ -84,6 +93,13 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
             job.gpu, _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
         ),
     )
+
+
+def _fabric(cluster: Cluster) -> str:
+    if cluster.num_nodes == 1 or cluster.nvlink_domain == cluster.num_gpus:
+        return "node"
+    kind = "measured" if cluster.measured_collectives else cluster.fabric
+    return f"{kind} {cluster.nics_per_node * cluster.nic_gbps / cluster.gpus_per_node:g}"
 
 
 @functools.lru_cache(maxsize=256)
@@ -118,8 +134,8 @@ def similarity(
 ) -> NDArray[np.float64]:
     """``exp(-d^2 / 2)`` of the distances ``d`` from each of ``n`` predictions to one.
 
-    ``kinds`` (6, n) are codes of ``kinds_of``, ``sizes`` (4, n) columns of ``sizes_of``; those
-    of the one have shape (6, 1) and (4, 1).
+    ``kinds`` (8, n) are codes of ``kinds_of``, ``sizes`` (4, n) columns of ``sizes_of``; those
+    of the one have shape (8, 1) and (4, 1).
     """
     squared = _PENALTIES @ (kinds != of_kinds) + ((sizes - of_sizes) ** 2).sum(axis=0)
     weights: NDArray[np.float64] = np.exp(-0.5 * squared)

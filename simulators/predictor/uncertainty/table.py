@@ -72,18 +72,19 @@ class Tuning:
     A level of 80 % cuts ``tail_factor`` times 10 % from each end of the neighbours' residuals.
     ``host_error``: typical relative error of the time waited for the host. ``new_gpu``: how far,
     as a logarithm, an interval reaches at least to either side of its middle on a GPU without
-    runs.
+    runs. ``new_framework``: how much wider an interval is of software without runs.
     """
 
     tail_factor: float = 1.0
     host_error: float = 0.0
     new_gpu: float = 0.0
+    new_framework: float = 1.0
 
 
 class ResidualTable:
     """Residuals as columns, ascending by residual, and the ``ids`` of their runs.
 
-    ``residuals``, ``kernel_errors`` and ``host_shares`` (n,), ``kinds`` (6, n) and ``sizes``
+    ``residuals``, ``kernel_errors`` and ``host_shares`` (n,), ``kinds`` (8, n) and ``sizes``
     (4, n) for ``features.similarity``, ``sources`` and ``sweeps`` (n,) as numbers, ``doublings``
     (6, n) the logarithms to base two of the recipes' degrees, ``switches`` (6, n) their switches
     as numbers.
@@ -128,6 +129,21 @@ class ResidualTable:
         """Each run's GPU architecture as a number, (n,)."""
         return self._column("architecture")
 
+    @property
+    def frameworks(self) -> NDArray[np.int64]:
+        """Each run's framework as a number, (n,)."""
+        return self._column("framework")
+
+    @property
+    def clusters(self) -> NDArray[np.int64]:
+        """Each run's kind of cluster as a number, (n,): GPU and fabric."""
+        return numbered(
+            [
+                f"{gpu} {fabric}"
+                for gpu, fabric in zip(self.gpus, self._column("fabric"), strict=True)
+            ]
+        )
+
     def _column(self, kind: str) -> NDArray[np.int64]:
         column: NDArray[np.int64] = self.kinds[list(KINDS).index(kind)]
         return column
@@ -136,8 +152,12 @@ class ResidualTable:
         """How many sources have runs on this GPU."""
         return self._publications.get(gpu, 0)
 
+    def knows(self, kind: str, value: str) -> bool:
+        """Whether a run has this value of one of ``KINDS``."""
+        return value in self._vocabulary[list(KINDS).index(kind)]
+
     def codes(self, features: Features) -> NDArray[np.int64]:
-        """``kinds_of`` as the table numbers them, (6, 1); -1 for what it has not seen."""
+        """``kinds_of`` as the table numbers them, (8, 1); -1 for what it has not seen."""
         pairs = zip(self._vocabulary, kinds_of(features), strict=True)
         return np.array([[known.get(kind, -1)] for known, kind in pairs], dtype=np.int64)
 
@@ -207,6 +227,8 @@ def _residual(cells: dict[str, str]) -> Residual:
         num_gpus=int(cells["num_gpus"]),
         attention=cells["attention"],
         fusion=cells["fusion"],
+        framework=cells["framework"],
+        fabric=cells["fabric"],
         layer_s=float(cells["layer_s"]),
         communication_share=float(cells["communication_share"]),
         host_share=float(cells["host_share"]),

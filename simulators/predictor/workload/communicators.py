@@ -35,6 +35,14 @@ def spans(job: Job) -> dict[str, Span]:
         lie["ep"] = ((ep, etp),)
         lie["etp_ep"] = ((experts, 1),)
         lie["expert_dp"] = ((job.expert_dp, experts * between),)
+    if job.shard_copies > 1:
+        copies, apart = job.shard_copies, sharing * between
+        lie["dp_shard"] = ((cp, tp), (job.dp // copies, apart))
+        lie["dp_copies"] = ((copies, job.dp // copies * apart),)
+        if job.model.moe is not None:
+            shards = job.expert_dp // copies
+            lie["expert_dp_shard"] = ((shards, experts * between),)
+            lie["expert_dp_copies"] = ((copies, shards * experts * between),)
     return lie
 
 
@@ -42,9 +50,11 @@ def communicators(job: Job) -> dict[str, Communicator]:
     """Every communicator of the job by dimension.
 
     ``dp`` spans data and context parallelism (gradients are summed over both); ``expert_dp``
-    the replicas of one expert shard; ``etp_ep`` all ranks that share a layer's experts;
-    ``model`` the ranks that hold one replica (gradient norm); ``embedding`` the first and
-    last stage, which share tied embeddings; ``pp`` neighbouring stages.
+    the replicas of one expert shard; where shards are not spread over all of them, ``..._shard``
+    is what they are spread over and ``..._copies`` the ranks that hold the same; ``etp_ep`` all
+    ranks that share a layer's experts; ``model`` the ranks that hold one replica (gradient norm);
+    ``embedding`` the first and last stage, which share tied embeddings; ``pp`` neighbouring
+    stages.
     """
     lie = spans(job)
     found = {name: place_span(name, span, job) for name, span in lie.items()}

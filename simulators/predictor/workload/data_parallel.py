@@ -19,9 +19,11 @@ REDUCE, GATHER = "reduce_gradients", "gather_parameters"
 
 
 def gradient_bytes_per_parameter(job: Job) -> int:
-    if job.framework.accumulate_grads_fp32 or job.precision in ("fp32", "tf32"):
+    framework = job.framework
+    if framework.accumulate_grads_fp32 or job.precision in ("fp32", "tf32"):
         return 4
-    return 2
+    # Under a pipeline FSDP2 adds up unreduced gradients, in the type that it reduces them in.
+    return 4 if framework.reduce_grads_fp32 and job.recipe.pp > 1 else 2
 
 
 def parameter_bytes(job: Job) -> int:
@@ -47,13 +49,16 @@ class Transfer:
     """What gradient and parameter communication depends on, besides the parameters.
 
     ``sharded``: every rank needs only its shard of the reduced gradients. Sizes are bytes of
-    one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``.
+    one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``. Where shards have
+    ``copies``, ``shards`` of the dense and of the expert parameters make one.
     """
 
     sharded: bool
     gradient_bytes: int
     parameter_bytes: int
     bucket: int | None
+    copies: int = 1
+    shards: tuple[int, int] = (1, 1)
 
     @classmethod
     def of(cls, job: Job) -> Transfer:
@@ -64,6 +69,10 @@ class Transfer:
             ),
             parameter_bytes=parameter_bytes(job),
             bucket=bucket_parameters(job),
+            copies=job.shard_copies,
+            shards=(job.dp // job.shard_copies * job.recipe.cp, job.expert_dp // job.shard_copies)
+            if job.shard_copies > 1
+            else (1, 1),
         )
 
 
@@ -71,23 +80,38 @@ class Transfer:
 def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
     """The collectives that reduce the gradients of ``parameters``.
 
-    All-reduce without a sharded optimizer, reduce-scatter with one.
+    All-reduce without a sharded optimizer, reduce-scatter with one; shards that others hold too
+    are all-reduced among those.
     """
-    kind = "reduce_scatter" if transfer.sharded else "all_reduce"
-    ops = _bucketed("grad", kind, parameters, transfer.gradient_bytes, transfer.bucket)
+    size, bucket = transfer.gradient_bytes, transfer.bucket
+    if transfer.copies == 1:
+        kind = "reduce_scatter" if transfer.sharded else "all_reduce"
+        return Block(REDUCE, _bucketed("grad", kind, parameters, size, bucket))
+    dense, expert = transfer.shards
+    shard = LocalParameters(-(-parameters.dense // dense), -(-parameters.expert // expert))
+    per_shard = None if bucket is None else max(1, bucket // dense)
+    ops = _bucketed("grad", "reduce_scatter", parameters, size, bucket, "_shard")
+    ops += _bucketed("grad", "all_reduce", shard, size, per_shard, "_copies")
     return Block(REDUCE, ops)
 
 
 @functools.lru_cache(maxsize=4096)
 def gather_parameters(parameters: LocalParameters, transfer: Transfer) -> Block:
     """The all-gathers that rebuild ``parameters`` from their shards."""
-    ops = _bucketed("param", "all_gather", parameters, transfer.parameter_bytes, transfer.bucket)
+    size, group = transfer.parameter_bytes, "" if transfer.copies == 1 else "_shard"
+    ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group)
     return Block(GATHER, ops)
 
 
 def _bucketed(
-    name: str, kind: str, parameters: LocalParameters, size: int, bucket: int | None
+    name: str,
+    kind: str,
+    parameters: LocalParameters,
+    size: int,
+    bucket: int | None,
+    group: str = "",
 ) -> tuple[Op, ...]:
+    """The calls for both kinds of parameters, over the communicators of ``group``."""
     ops: list[Op] = []
     for count, communicator in ((parameters.dense, "dp"), (parameters.expert, "expert_dp")):
         if not count:
@@ -95,5 +119,5 @@ def _bucketed(
         pieces = max(1, round(count / bucket)) if bucket else 1
         dtype = "fp32" if size == 4 else "bf16"
         each = math.ceil(count / pieces) * size
-        ops += [Collective(f"{name}_{kind}", kind, each, communicator, dtype)] * pieces
+        ops += [Collective(f"{name}_{kind}", kind, each, communicator + group, dtype)] * pieces
     return tuple(ops)

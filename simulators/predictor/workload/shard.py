@@ -6,7 +6,7 @@ and the builders can be cached on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
@@ -58,7 +58,7 @@ class Shard:
     def of(cls, job: Job) -> Shard:
         recipe = job.recipe
         return cls(
-            model=job.model,
+            model=_dispatching(job),
             batch=recipe.micro_batch,
             sequence=job.sequence_length // recipe.cp,
             tp=recipe.tp,
@@ -151,3 +151,11 @@ class Shard:
     def kv_heads(self) -> int:
         """KV heads on this rank; replicated when there are fewer groups than ranks."""
         return max(1, self.model.kv_heads // self.tp)
+
+
+def _dispatching(job: Job) -> Model:
+    """The model, its tokens travelling as the recipe says."""
+    moe = job.model.moe
+    if moe is None or job.recipe.moe_dispatcher is None:
+        return job.model
+    return replace(job.model, moe=replace(moe, dispatcher=job.recipe.moe_dispatcher))

@@ -26,8 +26,9 @@ def owned_parameters(parameters: LocalParameters, job: Job) -> int:
     """Parameters whose optimizer state this rank keeps."""
     if job.recipe.zero_stage == 0:
         return parameters.total
-    dense = -(-parameters.dense // (job.dp * job.recipe.cp))
-    expert = -(-parameters.expert // job.expert_dp) if parameters.expert else 0
+    copies = job.shard_copies
+    dense = -(-parameters.dense // (job.dp // copies * job.recipe.cp))
+    expert = -(-parameters.expert // (job.expert_dp // copies)) if parameters.expert else 0
     return dense + expert
 
 
@@ -84,7 +85,7 @@ def optimizer_block(job: Job, parameters: LocalParameters, num_layers: int) -> B
     # From ZeRO 2 on, what outlives a micro-batch is the shard.
     held = owned if job.recipe.zero_stage >= 2 else parameters.total
     weight = master_bytes(job) or parameter_bytes(job)
-    moments = MOMENT_BYTES[job.training.optimizer]
+    moments = MOMENT_BYTES[job.optimizer]
     copy = parameter_bytes(job) if master_bytes(job) else 0
     if 0 < master_bytes(job) < 4:
         copy *= 2

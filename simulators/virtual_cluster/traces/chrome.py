@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from trainscout.simulators.predictor.io.output import replacing, replacing_bytes, unwritable
 from trainscout.simulators.predictor.question.errors import InputError
@@ -28,7 +28,7 @@ BOUND_IDS = 1 << 32
 # Perfetto takes thread 0, and the thread numbered as its process, for the process's main thread:
 # two threads of ours would become one. Ranks have smaller numbers than threads.
 THREADS = 1_000_000
-MAX_BYTES = 4 << 30
+MAX_BYTES = 1 << 30
 
 
 class ChromeTrace:
@@ -189,7 +189,7 @@ def read_chrome(field: str, path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path, "rb") if packed else path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
+            text = _read_at_most(file)
     except OSError as error:
         raise InputError(field, path, f"cannot be read: {error.strerror or error}") from error
     except (EOFError, zlib.error):
@@ -203,6 +203,17 @@ def read_chrome(field: str, path: Path) -> dict[str, Any]:
     if type(top) is not dict or type(top.get("traceEvents")) is not list:
         raise InputError(field, path, "has no list of traceEvents")
     return top
+
+
+def _read_at_most(file: IO[bytes]) -> bytes:
+    """Up to a byte more than ``MAX_BYTES``, in parts: asked for all at once, Python takes the
+    memory for as much before it looks how much there is."""
+    parts = []
+    left = MAX_BYTES + 1
+    while left > 0 and (part := file.read(min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
 
 
 def slices(top: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ knew: the collective, its sizes in elements, dtype and group.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from trainscout.simulators.virtual_cluster.traces.kernel_classes import class_of
 FIELD = "kineto"
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
+_MOST = 1e30
 STEP_PREFIX = "ProfilerStep#"
 # Of the dtypes that NCCL kernels name (c10's scalar types).
 ELEMENT_BYTES = {
@@ -116,7 +116,7 @@ def read_kineto(path: Path) -> KinetoTrace:
         _device_name(top),
         _optional_integer(about.get("rank")),
         _optional_integer(about.get("world_size")),
-        len({event["name"] for event in events if _is_step(event)}),
+        len({str(event["name"]) for event in events if _is_step(event)}),
         tuple(sorted(kernels, key=lambda kernel: kernel.start_s)),
     )
 
@@ -176,7 +176,8 @@ def _kernel(
         raise _bad(path, event, f"dur is {duration_us}, below 0")
     external = args.get("External id")
     if type(external) is not int or external not in operations:
-        external = launched_by.get(args.get("correlation", -1), -1)
+        correlation = args.get("correlation")
+        external = launched_by.get(correlation, -1) if type(correlation) is int else -1
     operation = operations.get(external)
     copied = args.get("bytes")
     kind = "copy" if event["cat"] != "kernel" else None
@@ -207,7 +208,7 @@ def _collective(
     if elements_in is None or elements_out is None or members is None:
         # The grouping of calls has no sizes.
         return None
-    if dtype not in ELEMENT_BYTES:
+    if type(dtype) is not str or dtype not in ELEMENT_BYTES:
         raise _bad(path, event, f"dtype {dtype!r} is unknown")
     return CollectiveCall(
         kind,
@@ -226,7 +227,7 @@ def _ranks(path: Path, event: Mapping[str, Any], given: object) -> tuple[int, ..
         return ()
     try:
         ranks = json.loads(given) if type(given) is str else given
-    except ValueError:
+    except (ValueError, RecursionError):
         ranks = None
     if type(ranks) is not list or not all(type(rank) is int for rank in ranks):
         raise _bad(path, event, f"Process Group Ranks is {given!r}, not a list of ranks")
@@ -261,7 +262,7 @@ def _name(path: Path, event: Mapping[str, Any]) -> str:
 
 def _number(path: Path, event: Mapping[str, Any], field: str) -> float:
     value: Any = event.get(field)
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or not -_MOST < value < _MOST:
         raise _bad(path, event, f"{field} is {value!r}, not a number")
     return float(value)
 

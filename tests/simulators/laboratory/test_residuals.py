@@ -82,7 +82,7 @@ def test_the_command_writes_a_table_that_says_where_it_is_from(some_runs, tmp_pa
     assert "# runs: runs.csv, sha256" in text
     table = read_table(text)
     assert len(table.source_names) == 4
-    assert "of the runs" in capsys.readouterr().out
+    assert "of a publication left out" in capsys.readouterr().out
     again = tmp_path / "again.csv"
     assert main([str(some_runs), "--output", str(again)]) == 0
     assert again.read_text() == text

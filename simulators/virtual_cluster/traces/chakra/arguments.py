@@ -73,8 +73,12 @@ def parsed(values: str, shapes: str, types: str) -> tuple[Argument, ...]:
         return ()
     try:
         return tuple(_read(*each) for each in zip(*lists, strict=True))
-    except (AttributeError, IndexError, TypeError, ValueError, RecursionError):
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
         return ()
+
+
+# What is written of tensors takes some hundred characters, and parsing 100 bytes for each.
+_LONGEST_LITERAL = 1 << 20
 
 
 def _literal(text: str) -> Any:
@@ -83,6 +87,8 @@ def _literal(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         pass
+    if len(text) > _LONGEST_LITERAL:
+        return None
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):

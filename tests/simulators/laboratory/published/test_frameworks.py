@@ -98,7 +98,7 @@ def test_fusion_by_framework(label, notes, fusion):
 def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
     outcome = replayable(framework="our own trainer", dist_optimizer="fsdp", grad_overlap=None)
     found = outcome.job.framework
-    assert (found.name, found.fusion, found.fused_wgrad) == ("torch_eager", "eager", False)
+    assert (found.name, found.fusion, found.fused_wgrad) == ("undeclared", "eager", False)
     assert not found.overlap_p2p
     assert not found.overlap_tp_gradients
     assert not outcome.job.recipe.overlap_grad_reduce

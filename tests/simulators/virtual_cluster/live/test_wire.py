@@ -119,3 +119,17 @@ def test_lines_that_are_no_events_are_refused():
 
 def test_a_frame_says_how_long_it_is():
     assert frame(MESSAGE, "é") == b"M\x02\x00\x00\x00" + "é".encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '["sleep", 1' + "0" * 400 + "]",
+        '["sleep", ' + "9" * 5000 + "]",
+        '["finish", {"code": 0, "inventions": [], "cpu_s": 1' + "0" * 400 + "}]",
+    ],
+)
+def test_deep_and_huge_messages_are_malformed(text):
+    with pytest.raises(MalformedError):
+        read_message(text)

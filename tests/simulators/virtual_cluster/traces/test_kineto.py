@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,37 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(InputError, match="not JSON"):
         read_kineto(path)
+
+
+HOSTILE = {
+    "correlation": ({"correlation": []}, {}, True),
+    "dtype": ({"Collective name": "a", "In msg nelems": 1, "Out msg nelems": 1,
+               "Group size": 2, "dtype": []}, {}, False),
+    "ranks": ({"Collective name": "a", "In msg nelems": 1, "Out msg nelems": 1, "Group size": 2,
+               "dtype": "Float", "Process Group Ranks": "[" * 90_000}, {}, False),
+    "huge": ({}, {"ts": 10**400}, False),
+    "category": ({}, {"cat": ["kernel"]}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_lists_and_huge_numbers_where_scalars_belong(kind, tmp_path):
+    args, fields, read = HOSTILE[kind]
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": args, **fields}
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"traceEvents": [event], "distributedInfo": {"rank": []}}))
+    if read:
+        read_kineto(path)
+    else:
+        with pytest.raises(InputError, match="kineto="):
+            read_kineto(path)
+
+
+def test_reading_takes_no_more_memory_than_there_is_to_read(tmp_path):
+    path = tmp_path / "profile.json"
+    path.write_text('{"traceEvents": []}')
+    tracemalloc.start()
+    read_kineto(path)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 64 << 20
