@@ -23,6 +23,8 @@ from trainscout.simulators.laboratory.published.recipes import (
     batch_of,
     deepest_sharding,
     degrees_of,
+    heavier_recomputation,
+    picked_recomputation,
     precision_of,
     recipe_of,
 )
@@ -91,6 +93,7 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         framework=framework,
     )
     check_job(job)
+    picks = recomputes_modules(framework, era)
     inferred: tuple[str, ...] = ()
     if row.inferred_fields:
         inferred = (f"inferred by the collector of the row: {row.inferred_fields}",)
@@ -105,7 +108,8 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         + about_recipe
         + inferred,
         deepest_sharding=deepest_sharding(row, degrees, framework),
-        recompute_open=not row.recompute and not recomputes_modules(framework, era),
+        heavier=() if picks else heavier_recomputation(row, said, model, recipe),
+        picking=picked_recomputation(row, said, model, recipe) if picks else (),
     )
 
 

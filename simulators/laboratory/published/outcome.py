@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
 
 
 class CannotReplayError(Exception):
@@ -15,14 +16,17 @@ class CannotReplayError(Exception):
 class Replayable:
     """A job and, in words, everything it takes for granted beyond what the row states.
 
-    ``recompute_open``: what is recomputed is not published, so it must be as much as fitting
-    in memory took. ``deepest_sharding``: the same of sharding, up to this ZeRO stage; None
-    where it is published.
+    ``heavier``: where it is not published what is recomputed, recipes that recompute ever more: it
+    must be as much as fitting in memory took. ``picking``: the same where software picks modules;
+    which ones nobody knows, so they say whether a run may have fitted, not what it took.
+    ``deepest_sharding``: as ``heavier`` of sharding, up to this ZeRO stage; None where it is
+    published.
     """
 
     job: Job
     assumptions: tuple[str, ...]
-    recompute_open: bool = False
+    heavier: tuple[Recipe, ...] = ()
+    picking: tuple[Recipe, ...] = ()
     deepest_sharding: int | None = None
 
 

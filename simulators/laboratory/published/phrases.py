@@ -274,11 +274,12 @@ _LAYOUT = (
         ("3", r"\bfsdp over all gpus\b"),
         ("1", r"distributed[\s_\-]optimizer"),
     ),
+    *_phrases("offloaded_layers", (None, r"(?:cpu )?activation offload\w* of (\d+) layers")),
     *_phrases(
         "offload",
         ("optimizer", r"zero[\s\-]?(?:offload|infinity)|cpu[\s\-]?adam|nvme offload"),
         ("optimizer", r"(?:optimizer|cpu) (?:state )?offload\w*|offload\w* (?:the )?optimizer"),
-        ("activations", r"(?:cpu )?activation offload\w*(?: of \d+ layers)?"),
+        ("activations", r"(?:cpu )?activation offload\w*"),
     ),
     *_phrases(
         "ends",

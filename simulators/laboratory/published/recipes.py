@@ -14,7 +14,7 @@ from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.layout import BALANCED
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES, Recipe
 
 _PRECISIONS = (
     ("nvfp4", None),
@@ -350,6 +350,49 @@ def _recompute(
     if label not in ("none", "full", "selective"):
         raise CannotReplayError(f"recompute={row.recompute} is not a known label")
     return label, None
+
+
+# Of a model's blocks, one in so many is checkpointed (fms-fsdp's ``selective_checkpointing``).
+_BLOCKS_APART = (4, 3, 2, 1)
+
+
+def heavier_recomputation(
+    row: Row, said: Said, model: Model, recipe: Recipe
+) -> tuple[Recipe, ...]:
+    """Recipes that recompute ever more layers, where a row does not say how many were."""
+    if row.recompute.lower() == "selective" and said.says("project", "fms"):
+        return tuple(
+            dataclasses.replace(
+                recipe,
+                recompute="full",
+                recompute_modules=None,
+                recompute_layers=-(-model.num_layers // apart),
+            )
+            for apart in _BLOCKS_APART
+        )
+    if _says_what_is_recomputed(row, said):
+        return ()
+    later = RECOMPUTE_MODES[RECOMPUTE_MODES.index(recipe.recompute) + 1 :]
+    return tuple(dataclasses.replace(recipe, recompute=mode) for mode in later)
+
+
+def picked_recomputation(row: Row, said: Said, model: Model, recipe: Recipe) -> tuple[Recipe, ...]:
+    """Recipes that recompute ever more modules, where a row does not say which were: the cheap
+    ones, then whole experts or MLPs, of which a layer's activations are most."""
+    if _says_what_is_recomputed(row, said):
+        return ()
+    light, heavy = "layernorm", "layernorm+mlp"
+    if model.moe is not None:
+        light, heavy = "layernorm+moe_act", "layernorm+moe"
+    return tuple(
+        dataclasses.replace(recipe, recompute="selective", recompute_modules=modules)
+        for modules in (light, heavy)
+    )
+
+
+def _says_what_is_recomputed(row: Row, said: Said) -> bool:
+    facts = ("recompute", "recompute_layers", "recompute_of", "modules")
+    return bool(row.recompute) or any(said.says(fact) for fact in facts)
 
 
 def _recompute_modules(said: Said, framework: Framework) -> str | None:

@@ -20,7 +20,8 @@ from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES, Recipe
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import Simulator
 
 _EXTRAPOLATED = (
@@ -46,7 +47,8 @@ class Result:
     """One row beside its prediction.
 
     ``reason`` says why there is no prediction, or (with a prediction) why no measured step time;
-    ``measured_s`` is the measured step in seconds.
+    ``measured_s`` is the measured step in seconds. ``needs`` is the memory that says whether it
+    fits, where that is not the prediction's (``Replayable.picking``).
     """
 
     row: Row
@@ -56,6 +58,13 @@ class Result:
     memory: MemoryResult | None
     assumptions: tuple[str, ...]
     reason: str
+    needs: Memory | None = None
+
+    @property
+    def band(self) -> str | None:
+        """The band of its memory; None without a prediction."""
+        memory = self.needs or (self.prediction and self.prediction.memory)
+        return memory.band if memory else None
 
     @property
     def error(self) -> float | None:
@@ -90,8 +99,12 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         return Result(row, job, None, None, None, assumptions, reason)
     if measured is not None:
         assumptions += about_measured(row, job, measured, prediction)
-    if prediction.memory.band != FITS:
-        assumptions = (*assumptions, _format_misfit(prediction.memory))
+    needs = prediction.memory
+    if needs.band == NO:
+        needs, assumed = _with_modules_picked(job, outcome.picking, needs, simulator)
+        assumptions += assumed
+    if needs.band != FITS:
+        assumptions = (*assumptions, _format_misfit(needs))
     compared = None
     if memory is not None:
         kind, measured_bytes = memory
@@ -111,6 +124,7 @@ def replay_row(row: Row, declared: Declarations, simulator: Simulator) -> Result
         memory=compared,
         assumptions=assumptions + prediction.assumptions,
         reason="" if measured is not None else "no step time is published",
+        needs=None if needs is prediction.memory else needs,
     )
 
 
@@ -123,18 +137,31 @@ def _until_it_fits(
     culprit and the job stays as it is.
     """
     recipe = outcome.job.recipe
-    modes = RECOMPUTE_MODES[RECOMPUTE_MODES.index(recipe.recompute) :]
     stages = range(recipe.zero_stage, (outcome.deepest_sharding or recipe.zero_stage) + 1)
-    for mode in modes if outcome.recompute_open else modes[:1]:
+    for recomputing in (recipe, *outcome.heavier):
         for stage in stages:
-            changed = _sharded(replace(recipe, recompute=mode), stage)
-            if changed == recipe:
-                continue
+            changed = _sharded(recomputing, stage)
             tried = replace(outcome.job, recipe=changed)
+            if changed == recipe or why_invalid(tried) is not None:
+                continue
             found = simulator.simulate(tried)
             if found.memory.headroom_bytes >= 0:
                 return tried, found, _least(recipe, changed)
     return outcome.job, prediction, ()
+
+
+def _with_modules_picked(
+    job: Job, picking: Sequence[Recipe], needs: Memory, simulator: Simulator
+) -> tuple[Memory, tuple[str, ...]]:
+    """The memory with the fewest modules recomputed that may fit, where the run may have."""
+    for recipe in picking:
+        tried = replace(job, recipe=recipe)
+        if why_invalid(tried) is None:
+            found = simulator.simulate(tried).memory
+            if found.band != NO:
+                words = f"memory judged with {_recomputed(recipe)}, the least that may fit"
+                return found, (words,)
+    return needs, ()
 
 
 def _sharded(recipe: Recipe, stage: int) -> Recipe:
@@ -147,9 +174,14 @@ def _least(before: Recipe, after: Recipe) -> tuple[str, ...]:
     words = []
     if after.zero_stage != before.zero_stage:
         words.append(f"sharding: ZeRO stage {after.zero_stage}, the least that fits in memory")
-    if after.recompute != before.recompute:
-        words.append(f"recomputation: {after.recompute}, the least that fits in memory")
+    if _recomputed(after) != _recomputed(before):
+        words.append(f"recomputation: {_recomputed(after)}, the least that fits in memory")
     return tuple(words)
+
+
+def _recomputed(recipe: Recipe) -> str:
+    detail = recipe.recompute_modules or recipe.recompute_layers
+    return f"{recipe.recompute} ({detail})" if detail else recipe.recompute
 
 
 def _format_misfit(memory: Memory) -> str:

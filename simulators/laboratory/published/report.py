@@ -90,10 +90,10 @@ def _bands(results: Sequence[Result]) -> dict[str, dict[str, int]]:
     """Runs by source and by the band that their memory is predicted to lie in."""
     counts: dict[str, dict[str, int]] = {}
     for result in results:
-        if result.prediction is not None:
+        if result.band is not None:
             for name in (source_group(result.row), "all"):
                 counts.setdefault(name, dict.fromkeys(BANDS, 0))
-                counts[name][result.prediction.memory.band] += 1
+                counts[name][result.band] += 1
     everything = counts.pop("all", dict.fromkeys(BANDS, 0))
     return {**dict(sorted(counts.items())), "all": everything}
 
@@ -125,8 +125,8 @@ def _row(result: Result, grades: set[str]) -> dict[str, Any]:
         "measured": result.measured_s,
         "predicted": prediction.step_time_s,
         "error": result.error,
-        "fits": prediction.memory.band,
-        "fit_probability": prediction.memory.fit_probability,
+        "fits": result.band,
+        "fit_probability": (result.needs or prediction.memory).fit_probability,
         "framework": result.job.framework.name if result.job is not None else None,
         "assumptions": list(result.assumptions),
         "unread": list(said_by(row).unread),

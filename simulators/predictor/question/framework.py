@@ -155,6 +155,9 @@ class Framework:
     """A stage gives up its output once it is sent (``released``), keeps it until its backward pass
     (``outputs``), or besides has a buffer for every message of a step (``preallocated``:
     ``torch.distributed.pipelining``)."""
+    offloaded_layers: int = 0
+    """Activations of so many layers of a model without pipeline wait in the host's memory
+    (Megatron-Core's ``cpu-offloading-num-layers``); copying is taken to hide beside the passes."""
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""
@@ -183,6 +186,9 @@ class Framework:
             require_choice("framework.lacks", what, LACKS)
         for name in ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
+        require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
+        require_positive("framework.host_forward_s", self.host_forward_s, allow_zero=True)
+        require_positive("framework.offloaded_layers", self.offloaded_layers, allow_zero=True)
 
 
 UNDECLARED = Framework()

@@ -10,7 +10,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
-from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.mtp import (
     mtp_projection_blocks,
@@ -106,13 +106,15 @@ class ChunkMode:
 
     ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
     ``single_stage``: the head can share the embedding's weight. ``copies_gathered``: gathered
-    parameters are copied out of the gathered buffer before they are used.
+    parameters are copied out of the gathered buffer before they are used. The activations of the
+    first ``offloaded`` layers leave the GPU.
     """
 
     recompute: str
     modules: str
     single_stage: bool
     copies_gathered: bool
+    offloaded: int
 
     @classmethod
     def of(cls, job: Job) -> ChunkMode:
@@ -122,6 +124,7 @@ class ChunkMode:
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
             recipe.pp == 1,
             job.framework.copies_gathered and recipe.zero_stage == 3,
+            job.framework.offloaded_layers if recipe.pp == 1 else 0,
         )
 
 
@@ -131,9 +134,16 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     runs: list[Run] = []
     if shape.first:
         runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
+    left = mode.offloaded
     for is_moe, recompute, number in layer_runs(mode.recompute, shape):
         blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
-        runs.append(Run(*blocks, number, layer_parameters(shard, is_moe)))
+        parameters = layer_parameters(shard, is_moe)
+        away = min(left, number)
+        left -= away
+        if away:
+            runs.append(Run(*map(_offloaded, blocks), away, parameters))
+        if number > away:
+            runs.append(Run(*blocks, number - away, parameters))
     if shape.last:
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
@@ -157,6 +167,13 @@ def layer_runs(mode: str, shape: ChunkShape) -> Iterator[tuple[bool, str, int]]:
         for recompute, number in (("full", head), (rest, count - head)):
             if number:
                 yield is_moe, recompute, number
+
+
+def _offloaded(block: Block) -> Block:
+    """A layer's pass whose activations wait elsewhere: on the GPU they are while it runs."""
+    ops = tuple(op for op in block.ops if not isinstance(op, Alloc | Free))
+    # A backward pass begins with what it frees.
+    return replace(block, ops=ops, peak_bytes=block.peak_bytes + max(0, -block.saved_bytes))
 
 
 def _with_copies(run: Run, element_bytes: int) -> Run:

@@ -185,6 +185,24 @@ def test_a_sharded_optimizer_may_be_a_switch(word, stage):
     assert replayable(dist_optimizer=word).job.recipe.zero_stage == stage
 
 
-def test_offloading_that_is_not_modelled_is_told():
-    assumptions = replayable(notes="FP8; CPU activation offload of 40 layers").assumptions
-    assert "activations offloaded to the CPU replayed as kept by the GPU" in assumptions
+def test_offloading_of_so_many_layers_is_modelled_and_of_who_knows_how_many_is_told():
+    told = "activations offloaded to the CPU replayed as kept by the GPU"
+    counted = replayable(notes="FP8; CPU activation offload of 40 layers")
+    assert counted.job.framework.offloaded_layers == 40
+    assert told not in counted.assumptions
+    assert told in replayable(notes="FP8; CPU activation offload").assumptions
+
+
+def test_what_may_have_been_recomputed_where_a_row_does_not_say():
+    earlier = replayable(framework="Megatron-LM (2023)", recompute="")
+    assert [each.recompute for each in earlier.heavier] == ["full"]
+    assert earlier.picking == ()
+    later = replayable(framework="Megatron-Bridge (NeMo 26.06)", recompute="")
+    assert later.heavier == ()
+    assert [each.recompute_modules for each in later.picking] == ["layernorm", "layernorm+mlp"]
+    stated = replayable(framework="Megatron-Bridge (NeMo 26.06)", recompute="none")
+    assert stated.heavier == stated.picking == ()
+    blocks = replayable(framework="fms-fsdp (PyTorch FSDP1 + compile)", recompute="selective")
+    layers = blocks.job.model.num_layers
+    shares = [each.recompute_layers for each in blocks.heavier]
+    assert shares == [-(-layers // apart) for apart in (4, 3, 2, 1)]

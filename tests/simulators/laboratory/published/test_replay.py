@@ -71,6 +71,24 @@ def test_unpublished_recomputation_is_what_it_takes_to_fit():
     assert any("least that fits" in text for text in result.assumptions)
 
 
+class Picked(TwoSeconds):
+    """Says that whole MLPs must be recomputed to fit."""
+
+    def simulate(self, job):
+        fits = "mlp" in (job.recipe.recompute_modules or "")
+        return prediction(3.0 if fits else 2.0, headroom_gib=10.0 if fits else -1.0)
+
+
+def test_modules_that_nobody_knows_say_whether_a_run_may_have_fitted_not_what_it_took():
+    row = replace(RUN, framework="Megatron-Bridge (NeMo 26.06)", recompute="")
+    result = replay_row(row, declarations(), Picked())
+    assert result.job.recipe.recompute == "none"
+    assert result.error == pytest.approx(-0.5)
+    assert result.band == "fits"
+    assert any("judged with selective (layernorm+mlp)" in text for text in result.assumptions)
+    assert replay_row(replace(row, recompute="none"), declarations(), Picked()).band == "no"
+
+
 def test_published_recomputation_is_not_touched():
     result = replay_row(RUN, declarations(), Full())
     assert result.job is not None

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from tests.simulators.jobs import TINY, make_job
 from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.data_parallel import Transfer
 from trainscout.simulators.predictor.workload.ir import Streaming
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.program import Run
 
 
 def test_fsdp2_copies_what_it_gathers_in_both_passes() -> None:
@@ -36,3 +38,23 @@ def test_gradients_may_travel_wider_than_they_are_kept() -> None:
     assert Transfer.of(narrow).gradient_bytes == 2
     assert Transfer.of(wide).gradient_bytes == Transfer.of(kept).gradient_bytes == 4
     assert build_workload(wide) == build_workload(narrow)
+
+
+def test_offloaded_layers_leave_nothing_and_need_as_much_while_they_run() -> None:
+    plain = make_job(TINY)
+    away = replace(plain, framework=Framework(offloaded_layers=2))
+    (layers,) = (run for run in runs_of(plain) if run.forward.name == "layer_forward")
+    gone, kept = (run for run in runs_of(away) if run.forward.name == "layer_forward")
+    assert (gone.count, kept.count) == (2, layers.count - 2)
+    assert kept.forward == layers.forward
+    assert gone.forward.saved_bytes == gone.backward.saved_bytes == 0
+    assert gone.forward.peak_bytes == layers.forward.peak_bytes
+    held = layers.forward.saved_bytes
+    assert gone.backward.peak_bytes == layers.backward.peak_bytes + held
+    # Megatron-Core offloads without a pipeline only.
+    staged = replace(make_job(TINY, pp=2), framework=away.framework)
+    assert build_workload(staged) == build_workload(make_job(TINY, pp=2))
+
+
+def runs_of(job: Job) -> tuple[Run, ...]:
+    return build_workload(job).stages[0].chunks[0].runs
