@@ -122,6 +122,8 @@ def _version(facts: Mapping[str, str]) -> float | None:
         ("engine", lambda text: {"0": 2023.0, "1": 2023.9, "2": 2025.1}[text[0]] + _minor(text)),
         # DeepSpeed 0.6 is of March 2022, a minor about every three and a half months.
         ("deepspeed_release", lambda text: 2022.2 + (int(text.split(".")[1]) - 6) * 0.29),
+        # NeMo 1.20 is of July 2023; NeMo 2.0 of autumn 2024, a minor every two or three months.
+        ("nemo_release", _nemo_release),
         ("megatron_release", lambda major: {"2": 2021.5, "3": 2022.5}[major]),
         ("year", lambda text: int(text) + 0.5),
     )
@@ -129,6 +131,11 @@ def _version(facts: Mapping[str, str]) -> float | None:
         if fact in facts:
             return year(facts[fact])
     return None
+
+
+def _nemo_release(text: str) -> float:
+    major, minor = text.split(".")
+    return 2021.4 + int(minor) * 0.11 if major == "1" else 2024.8 + int(minor) * 0.2
 
 
 def _minor(text: str) -> float:

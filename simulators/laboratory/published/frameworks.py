@@ -284,6 +284,10 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         assumed.append("deterministic kernels priced as the usual ones, without the fused loss")
         if framework.name.startswith("megatron"):
             changes["cross_entropy"] = "fp32"
+    if said.says("segments"):
+        changes["expandable_segments"] = True
+    if said.says("router_fusion"):
+        changes["fused_router"] = True
     if said.says("optimizer"):
         assumed.append(f"{said.facts['optimizer']} priced as Adam")
     return changes

@@ -97,6 +97,8 @@ def _counts_half(row: Row) -> bool:
     said, stated = said_by(row), row.tflops_convention.lower()
     era = era_of(row, said)
     recent = era.year is not None and not era.before(_HALF_ATTENTION)
+    if said.says("flops"):
+        return said.says("flops", "half")
     silent = not any(words in stated for words in _FULL_ATTENTION)
     return recent and silent and project_of(said) in MEGATRONS
 

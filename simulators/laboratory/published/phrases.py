@@ -58,7 +58,7 @@ PROJECTS = _phrases(
     (
         "megatron",
         r"(?:nemo/)?megatron[\s\-](?:core|lm)(?: main)?|\bm~?core\b|megatron|ptd-p"
-        r"|moe parallel folding|pai~megatron",
+        r"|moe parallel folding|pai~megatron|\bprimus\b",
     ),
     ("deepspeed", r"deep~speed"),
     ("fsdp2", r"fsdp\s?2|fully_shard|simple~fsdp|\bolmo(?:-core)?\b"),
@@ -77,7 +77,8 @@ VERSIONS = (
     ),
     *_phrases("torch", (None, r"\b(?:py)?torch[\s=]*v?([12]\.\d{1,2})(?:\.\d+)?")),
     *_phrases("engine", (None, r"\b(?:te|transformer engine)[\s=]*v?([0-2]\.\d{1,2})(?:\.\d+)?")),
-    *_phrases("deepspeed_release", (None, r"deepspeed[\s=]*v?(0\.\d{1,2})(?:\.\d+)?")),
+    *_phrases("deepspeed_release", (None, r"(?<=deepspeed )v?(0\.\d{1,2})(?:\.\d+)?")),
+    *_phrases("nemo_release", (None, r"(?<=nemo )v?([12]\.\d{1,2})(?:\.\d+)?\b")),
     *_phrases("megatron_release", (None, r"(?<=megatron-lm )\(?v([23])\.[\dx]")),
     *_phrases("container", (None, r"\b(2[2-9]\.(?:0?[1-9]|1[0-2]))(?:\.\w+)?(?:/2\d\.\d\d)?\b")),
     *_phrases(
@@ -103,7 +104,7 @@ LABEL = (
     *_phrases(
         "", (None, r"\bv?2\.x\b|\bcommit\b|\bno model parallelism\b|\b[tpsfed]+dp(?:\+\w*dp)*")
     ),
-    *_phrases("", (None, r"\bep\b|\btp\+ep\+dp\b|primus|\brocm\b|zero-?[0-3](?:-like)?")),
+    *_phrases("", (None, r"\bep\b|\btp\+ep\+dp\b|\brocm\b|zero-?[0-3](?:-like)?")),
 )
 """What only framework labels say."""
 
@@ -131,6 +132,7 @@ _SOFTWARE = (
         ("plain", r"(?:eager|plain|pytorch) (?:rms|layer)~norm"),
         ("fused", r"(?:fused|triton|apex|flash|te)[\s\-](?:rms|layer)~norm(?: kernel)?"),
         ("fused", r"(?:rms|layer)~norm kernel|fused[\s\-]norms?\b"),
+        ("fused", r"\bte\b(?![\s=v]*\d)|transformer engine(?![\s=v]*\d)"),
     ),
     *_phrases(
         "compile",
@@ -152,6 +154,7 @@ _SOFTWARE = (
         ("16", r"(?:fp|bf)16 grad(?:ient)?s?(?: accumulation| reduc\w+)?|mp mode pure"),
         ("16", r"(?:grad(?:ient)?s?|reduc\w+|all-?reduce) in (?:(?:fp|bf)16|16[\s\-]bits?)"),
     ),
+    *_phrases("loss", ("fused", r"cross~entropy~(?:loss~)?fusion(?: te)?")),
     *_phrases("loss", ("fused", r"fused (?:ce|cross[\s\-]entropy)(?: loss)?|liger(?: kernels?)?")),
     *_phrases("deterministic", ("", r"deterministic(?: mode| kernels?| algorithms?)?")),
     *_phrases(
@@ -165,6 +168,7 @@ _SOFTWARE = (
             "whole",
             r"whole[\s\-]iteration(?: cuda)?~graphs?|cuda~graphs? of (?:the )?whole iterations?",
         ),
+        ("whole", r"cuda~graphs? (?:captured |capture )?(?:for |of )?(?:the )?full iterations?"),
         ("layers", r"cuda~graphs? transformer_engine attn[\w+]*|per[\s\-]layer cuda~graphs?"),
         ("router", r"cuda~graphs? (?:transformer_engine )?moe_router[\w+]*"),
         ("said", r"cuda~graphs?"),
@@ -177,19 +181,27 @@ _SOFTWARE = (
     *_phrases(
         "tp_overlap",
         ("no", _NO + r"(?:vanilla )?tp(?:[\s_\-]comm)?[\s_\-]overlap|vanilla tp"),
+        ("no", r"tp(?:[\s_\-]comm)?[\s_\-]overlap" + _OFF),
         ("yes", r"tp(?:[\s_\-]comm)?[\s_\-]overlap(?: on)?|user~buffers?|async~tp"),
     ),
     *_phrases(
         "p2p_overlap",
         ("no", _NO + r"p2p overlap"),
+        ("no", r"(?:p2p overlap|overlap[\s_\-]p2p(?:[\s_\-]comm\w*)?)" + _OFF),
         ("yes", r"(?:overlapped p2p|p2p overlap|overlap[\s_\-]p2p(?:[\s_\-]comm\w*)?)(?: on)?"),
     ),
     *_phrases(
         "dp_overlap",
         ("no", _NO + r"(?:dp|grad(?:ient)?(?: bucketing)?)[\s/_\-](?:reduc\w+ )?overlap"),
+        ("no", r"(?:dp|grad(?:ient)?)[\s_\-](?:reduc\w+ )?overlap" + _OFF),
+        ("no", r"overlap~grad~reduce" + _OFF),
         ("yes", r"tp/pp/dp overlap(?: on)?"),
-        ("yes", r"(?:dp|grad(?:ient)?)[\s_\-](?:reduc\w+ )?overlap(?: on)?|overlap~grad~reduce"),
+        ("yes", r"overlap~grad~reduce(?:\W+overlap~param~gather)?"),
+        ("yes", r"(?:dp|grad(?:ient)?)[\s_\-](?:reduc\w+ )?overlap(?: on)?(?!~param)"),
     ),
+    *_phrases("segments", ("", r"expandable~segments(?:[\s:=]+true)?")),
+    *_phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
+    *_phrases("", (None, r"\badamw?\b(?! 8)")),
     *_phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
 )
 
@@ -214,6 +226,10 @@ _LAYOUT = (
         "stages",
         ("unsaid", r"vpp(?: and \w+(?: setting)?)? not published|chunk count not given"),
         (None, r"\bvpp[\s=]+(\d+)\b"),
+        (
+            None,
+            r"(?:with )?\b(\d+) (?:(?:model )?chunks|virtual stages)\b(?: per \w+)?",
+        ),
     ),
     *_phrases(
         "context",
@@ -246,6 +262,8 @@ _LAYOUT = (
         "recompute",
         ("half", r"(?:checkpoint )?every other layer"),
         ("none", _NO + r"(?:activation )?(?:re~?comput\w+|checkpointing|remat|ac\b)"),
+        ("none", r"(?:act\w*\.? (?:checkpointing|ckpt)|re~?comput\w+|remat|\bac)" + _OFF),
+        ("full", r"\bact\w*\.? (?:checkpointing|ckpt)(?: on| every layer| each layer)"),
         (
             "unsaid",
             r"(?:recompute|remat policy)(?: setting)? (?:not"
@@ -357,6 +375,7 @@ _MODEL = (
 _MACHINES = (
     *_phrases(
         "nics",
+        (None, r"\b(\d+ (?:nics?|hcas?) ?(?:x|of|at) ?\d+) ?g(?:b/s|bps|bit/s|b)?(?: each)?"),
         (
             None,
             r"\b(\d+ ?x ?(?:ndr|hdr|edr)? ?\d+ ?g?)(?:b/s|bps|bit/s)?\b(?: nics?)?(?: per node)?",
@@ -369,8 +388,16 @@ _MACHINES = (
         ("efa", r"\befa\b|\bp4de?\b|\bp5e?n?\b|\baws\b"),
         ("slingshot", r"slingshot(?:[\s\-]1[01])?"),
         ("omni-path", r"omni[\s\-]?path|\bopa\b"),
-        ("ethernet", r"\bethernet\b|\btcp/ip\b|\bsockets?\b"),
+        ("ethernet", r"\b(?:\d+ ?gb?e|ethernet)\b|\btcp/ip\b|\bsockets?\b"),
         ("infiniband", r"infiniband|\bhdr(?:200|100)?\b|\bndr(?:400|200)?\b|\bedr\b"),
+    ),
+    *_phrases(
+        "flops",
+        (
+            "half",
+            r"(?:mfu )?(?:counts )?causal attention (?:counted )?(?:at|as) half|causal-halved",
+        ),
+        ("full", r"(?:mfu )?(?:counts )?(?:full|non-causal) attention|\bnon-causal flops"),
     ),
     *_phrases("power", ("", r"(?:reduced|lowered) power(?: cap| limit)?|power[\s\-]?capped")),
     *_phrases("memory_of", ("device", r"nvidia-smi|hipmemgetinfo")),
@@ -446,17 +473,30 @@ NOTES = (
 """What notes say, and labels after what only they do."""
 
 SHARDING = (
-    *_phrases("shard_group", (None, r"within (?:groups|nodes?) of (\d+)(?: gpus)?")),
+    *_phrases("shard_group", (None, r"(?:within |in )?(?:groups?|nodes?) of (\d+)(?: gpus)?")),
     *_phrases("shard_group", (None, r"(?<=fsdp)(\d{2,})\b")),
-    *_phrases("stage", (None, r"zero[\s_\-]?(?:stage )?([0-3])"), (None, r"^([0-3])(?:\.0)?\b")),
-    *_phrases("stage", (None, r"stage[\s_\-]?([0-3])")),
-    *_phrases(
-        "stage",
-        ("3h", r"hsdp|hybrid[\s_\-]shard"),
-        ("2", r"shard_grad_op"),
-        ("3", r"fsdp2?|full_shard"),
-    ),
-    *_phrases("stage", ("1", r"^(?:true|yes|on)$|(?:megatron )?distributed[\s_\-]optimizer")),
+    *_phrases("stage", (None, r"zero~(?:stage)?[\s_=:]*([0-3])"), (None, r"^([0-3])(?:\.0)?\b")),
+    *_phrases("stage", (None, r"stage[\s_\-=:]*([0-3])")),
+    *_phrases("stage", ("3h", r"hsdp|hybrid[\s_\-]shard\w*"), ("2", r"(?:fsdp )?shard_grad_op")),
+    *_phrases("stage", ("3", r"fsdp[12]?(?: full_shard)?|full_shard")),
+    *_phrases("stage", ("1", r"^(?:true|yes|on)$|(?:megatron )?dist\w*[\s_\-]?opt(?:imizer)?")),
+    *_phrases("stage", ("1", r"optimizer[\s\-]states? shard\w+|hybrid zero")),
     *_phrases("stage", ("0", r"^(?:false|none|no|off)$|\bddp\b")),
 )
 """What the column of the optimizer's sharding says."""
+
+RECOMPUTE = (
+    *_phrases(
+        "modules", (None, r"(?:selective)?[\s:(]*\b([a-z]+_[a-z_]+(?:\+[a-z_]+)*|mlp)\b\)?")
+    ),
+    *_phrases(
+        "mode",
+        ("none", r"^(?:none|no|off|false|0|without)\b[\w\s]*"),
+        ("half", r"every other layer"),
+        ("selective", r"selective(?: \(?(?:core )?att(?:ention|n)?(?: core)?\)?)?|per-op"),
+        ("selective", r"(?:core )?att(?:ention|n)(?: core)?(?: only)?"),
+        ("full", r"^(?:full|yes|true|on|1|all|uniform|every layer)\b[\w\s]*"),
+        ("full", r"^(?:activation )?(?:checkpoint\w*|recomput\w*|remat)$"),
+    ),
+)
+"""What the column of recomputation says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from trainscout.simulators.laboratory.published.era import Era
@@ -21,9 +22,15 @@ _PRECISIONS = (
     ("fp4", None),
     ("mxfp8", "mxfp8"),
     ("fp8", "fp8"),
+    ("float8", "fp8"),
     ("int8", None),
 )
-_PLAIN = ("bf16", "fp16", "fp32", "tf32")
+_PLAIN = (
+    (r"bf16|bfloat16|mixed bf16", "bf16"),
+    (r"fp16|float16|half|mixed fp16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32|float32|single", "fp32"),
+)
 # NeMo's recipes shard the optimizer and overlap what that takes from its second version on, as
 # Megatron-Bridge's and InternEvo's do; the first two set sequence parallelism wherever they set
 # tensor parallelism.
@@ -61,9 +68,10 @@ def precision_of(row: Row, said: Said, default: str) -> tuple[str, tuple[str, ..
             if precision == "fp8" and current:
                 return "fp8_current", ()
             return precision, ()
-    if label not in _PLAIN:
-        raise CannotReplayError(f"{row.dtype} is not a known precision")
-    return label, ()
+    for pattern, precision in _PLAIN:
+        if re.match(pattern, label):
+            return precision, ()
+    raise CannotReplayError(f"{row.dtype} is not a known precision")
 
 
 def degrees_of(row: Row) -> tuple[Degrees, tuple[str, ...]]:
@@ -326,7 +334,11 @@ def _recompute(
     assumed: list[str],
 ) -> tuple[str, int | None]:
     """What is recomputed, and how many layers of a chunk; labels mean what the notes say."""
-    label = row.recompute.lower()
+    label = said.recompute.get("mode", "")
+    if "modules" in said.recompute and label in ("", "full"):
+        label = "selective"
+    if row.recompute and not label:
+        raise CannotReplayError(f"recompute={row.recompute} is not a known label")
     chunk = max(1, model.num_layers // (degrees.pp * vpp))
     if said.says("recompute_layers"):
         return "full", max(1, min(chunk, int(said.facts["recompute_layers"]) // vpp))
@@ -334,7 +346,7 @@ def _recompute(
         layers = int(said.facts["recompute_of"])
         return "full", max(1, min(chunk, layers // (degrees.pp * vpp)))
     stated = said.facts.get("recompute", "unsaid")
-    if stated == "half" and label in ("", "selective"):
+    if "half" in (stated, label) and label in ("", "selective", "half"):
         return "full", max(1, chunk // 2)
     if not label and said.says("modules"):
         label = "none" if said.says("modules", "none") else "selective"
@@ -347,8 +359,6 @@ def _recompute(
             mode = "full"
         assumed.append(f"recomputation not published: {mode}")
         return mode, None
-    if label not in ("none", "full", "selective"):
-        raise CannotReplayError(f"recompute={row.recompute} is not a known label")
     return label, None
 
 
@@ -397,7 +407,7 @@ def _says_what_is_recomputed(row: Row, said: Said) -> bool:
 
 def _recompute_modules(said: Said, framework: Framework) -> str | None:
     """What selective recomputation covered, as the words say or the framework does it."""
-    stated = said.get("modules")
+    stated = said.recompute.get("modules", said.get("modules"))
     if stated and stated != "none":
         return stated
     return None if framework.name.startswith("megatron") else "operations"

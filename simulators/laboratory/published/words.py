@@ -7,7 +7,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.phrases import LABEL, NOTES, SHARDING, Phrase
+from trainscout.simulators.laboratory.published.phrases import (
+    LABEL,
+    NOTES,
+    RECOMPUTE,
+    SHARDING,
+    Phrase,
+)
 from trainscout.simulators.laboratory.published.rows import Row
 
 _PARTS = re.compile(r"[;,()/\[\]]|\.\s|\s-\s|\s\+\s")
@@ -60,13 +66,15 @@ class Said:
     """What a row says in words.
 
     ``label`` are the facts of its framework label, ``facts`` those of label and notes together
-    (the notes', where both say one), ``sharding`` those of its optimizer's sharding. ``unread``:
-    the parts of them of which some word was read by no phrase, with those words.
+    (the notes', where both say one), ``sharding`` and ``recompute`` those of the columns about the
+    optimizer's sharding and recomputation. ``unread``: the parts of them of which some word was
+    read by no phrase, with those words.
     """
 
     label: Mapping[str, str]
     facts: Mapping[str, str]
     sharding: Mapping[str, str]
+    recompute: Mapping[str, str]
     unread: tuple[str, ...]
 
     def get(self, fact: str) -> str | None:
@@ -81,16 +89,18 @@ class Said:
 
 def said_by(row: Row) -> Said:
     """The facts in the words of a row."""
-    return _read(row.framework.lower(), row.notes.lower(), row.dist_optimizer.lower())
+    columns = (row.framework, row.notes, row.dist_optimizer, row.recompute)
+    return _read(*(text.lower() for text in columns))
 
 
 @functools.lru_cache(maxsize=8192)
-def _read(framework: str, notes: str, sharding: str) -> Said:
+def _read(framework: str, notes: str, sharding: str, recompute: str) -> Said:
     label, rest = _facts((*LABEL, *NOTES), framework)
     noted, beside = _facts(NOTES, notes)
     shards, left = _facts(SHARDING, sharding)
-    unread = (*_left(rest), *_left(beside), *_left(left))
-    return Said(label, {**label, **noted}, shards, tuple(dict.fromkeys(unread)))
+    repeated, over = _facts(RECOMPUTE, recompute)
+    unread = (*_left(rest), *_left(beside), *_left(left), *_left(over))
+    return Said(label, {**label, **noted}, shards, repeated, tuple(dict.fromkeys(unread)))
 
 
 def _facts(phrases: Iterable[Phrase], text: str) -> tuple[dict[str, str], str]:

@@ -83,3 +83,34 @@ def test_notes_are_matched_in_one_place():
     readers = {"words.py", "phrases.py", "rows.py", "presets.py", "layouts.py"}
     for file in FOLDER.glob("*.py"):
         assert file.name in readers or ".notes" not in file.read_text(), file.name
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        ("Selective (core attn)", ("selective", None)),
+        ("selective:core_attn+mlp", ("selective", "core_attn+mlp")),
+        ("yes", ("full", None)),
+        ("off", ("none", None)),
+        ("activation checkpointing", ("full", None)),
+    ],
+)
+def test_recomputation_is_written_in_many_ways(label, expected):
+    recipe = replayable(recompute=label).job.recipe
+    assert (recipe.recompute, recipe.recompute_modules) == expected
+
+
+@pytest.mark.parametrize(
+    ("label", "stage"),
+    [("ZeRO-1", 1), ("zero_stage=1", 1), ("Megatron DistOpt", 1), ("DDP", 0), ("FSDP", 3)],
+)
+def test_sharding_is_written_in_many_ways(label, stage):
+    assert replayable(dist_optimizer=label, pp=1, dp=32).job.recipe.zero_stage == stage
+
+
+def test_what_is_off_is_not_on():
+    recipe = replayable(notes="overlap_grad_reduce: false", grad_overlap=None).job.recipe
+    assert not recipe.overlap_grad_reduce
+    assert not replayable(notes="p2p overlap off").job.framework.overlap_p2p
+    assert replayable(notes="act ckpt off", recompute="").job.recipe.recompute == "none"
+    assert replayable(notes="act ckpt every layer", recompute="").job.recipe.recompute == "full"
