@@ -288,15 +288,19 @@ class Search:
             )
         }
         new = [row for row in rows if row not in screened and row not in verdicts]
-        simulated = self._executor.map([recipes[row] for row in new])
-        outcomes = dict(zip(new, simulated, strict=True))
-        for row in rows:
-            if row in screened:
-                ledger.add_screened(row, screened[row])
-            elif row in verdicts:
-                ledger.add_pruned(row, verdicts[row])
-            else:
-                ledger.add_simulated(row, _refuse_nonsense(outcomes[row], self._objective))
+        outcomes: dict[int, Outcome] = {}
+        try:
+            for position, outcome in self._executor.run([recipes[row] for row in new]):
+                outcomes[new[position]] = outcome
+        finally:
+            # Interrupted, the search ends with what this batch had come to.
+            for row in rows:
+                if row in screened:
+                    ledger.add_screened(row, screened[row])
+                elif row in verdicts:
+                    ledger.add_pruned(row, verdicts[row])
+                elif row in outcomes:
+                    ledger.add_simulated(row, _refuse_nonsense(outcomes[row], self._objective))
 
     def _tell(self, proposals: Sequence[tuple[Proposal, int]], rows: Sequence[int]) -> None:
         evaluations, points = self._ledger.evaluations, self._survey.points

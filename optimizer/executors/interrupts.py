@@ -1,4 +1,5 @@
-"""Ctrl-C reaches this process once; its workers, and the ending of them, never see it."""
+"""Ctrl-C, SIGTERM and SIGHUP reach this process once; its workers, and the ending of them, never
+see them."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+
+from trainscout.simulators.predictor.io.command_line import STOPPING
 
 
 @contextlib.contextmanager
@@ -18,7 +21,7 @@ def interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
     finally:
@@ -31,8 +34,9 @@ def interrupts_ignored() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

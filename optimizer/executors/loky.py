@@ -13,6 +13,7 @@ import joblib
 from joblib.externals import loky
 from joblib.externals.loky.backend import resource_tracker
 
+from trainscout.optimizer.executors.interrupts import interrupts_held
 from trainscout.optimizer.executors.worker import Report, Task, serve_only
 from trainscout.optimizer.options import ExecutorOptions
 
@@ -29,7 +30,9 @@ class LokyWorkers:
     def __init__(self, options: ExecutorOptions) -> None:
         self._pool: Any = None
         # Older versions let Ctrl-C through again in whoever starts it: not amid starting workers.
-        resource_tracker.ensure_running()
+        # It takes SIGHUP, which a lost terminal sends to all, unless that is held back.
+        with interrupts_held():
+            resource_tracker.ensure_running()
 
     def start(self, count: int) -> int:
         self.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from trainscout.optimizer.executors.base import Outcome
 from trainscout.optimizer.executors.cores import pin_to_a_core
+from trainscout.simulators.predictor.io.command_line import STOPPING
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
@@ -69,9 +70,10 @@ def simulate_one(declared: Question, simulator: SimulatorSpec | str, recipe: Rec
 
 
 def serve_only(parent_pid: int) -> None:
-    """Leave Ctrl-C to the parent, and end soon after it has: nobody else would see to that
-    after ``kill -9``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave Ctrl-C and its like to the parent, and end soon after it has: nobody else would see to
+    that after ``kill -9``."""
+    for each in STOPPING:
+        signal.signal(each, signal.SIG_IGN)
 
     def watch() -> None:
         while os.getppid() == parent_pid:

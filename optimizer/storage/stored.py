@@ -9,6 +9,7 @@ from typing import Self
 
 from trainscout.optimizer.executors import Executor, Outcome
 from trainscout.optimizer.space import Indices
+from trainscout.optimizer.storage.backends import damaged_records
 from trainscout.optimizer.storage.claims import Claims
 from trainscout.optimizer.storage.trials import TrialStore, fingerprint
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -54,6 +55,12 @@ class StoredExecutor(Executor):
         self._executor.__exit__(kind, error, traceback)
         self._claims.__exit__()
         self.notes += self._executor.notes
+        if damaged := damaged_records(self._store.storage):
+            records = "record is" if damaged == 1 else "records are"
+            self.notes.append(
+                f"{damaged:,} {records} not what was written to {self._store.location}, and left "
+                "out: what they held was simulated again"
+            )
         if self.shared:
             self.notes.append(f"{self.shared:,} recipes simulated by other processes")
 

@@ -4,11 +4,12 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
-from tests.e2e.commands import SMALL, command, environment, files_in, run
+from tests.e2e.commands import ROOT, SMALL, command, environment, files_in, run
 
 # Too long to end by itself before the signal.
 ENDLESS = [*SMALL[:3], "executor.n_jobs=2", "tracking=none", "search.patience=null"]
@@ -51,9 +52,11 @@ def run_directory(cwd):
     return directory
 
 
-def test_ctrl_c_shows_and_saves_what_there_is(tmp_path):
-    code, stdout, stderr, reported = stop_after_first_progress(tmp_path, signal.SIGINT)
-    assert code == 130, stderr
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_search_shows_and_saves_what_there_is(tmp_path, how):
+    """Ctrl-C; Slurm and Kubernetes; a terminal that is lost."""
+    code, stdout, stderr, reported = stop_after_first_progress(tmp_path, how)
+    assert code == 128 + how, stderr
     assert "interrupted" in stdout
     assert "Traceback" not in stderr
     directory = run_directory(tmp_path)
@@ -97,13 +100,41 @@ def test_a_damaged_store_is_refused_and_left_alone(killed):
     cwd, _ = killed
     (store,) = cwd.glob("outputs/*/*/trials.journal")
     lines = store.read_bytes().splitlines(keepends=True)
-    store.write_bytes(b"".join([*lines[:2], b"not a record\n", *lines[3:]]))
+    store.write_bytes(b"".join([b"not a record\n", *lines[1:]]))
     before = files_in(cwd)
     done = run("optimize.py", *ENDLESS, "resume=true", cwd=cwd)
     assert done.returncode == 2
     assert str(store.relative_to(cwd)) in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert files_in(cwd) == before
+
+
+def test_a_full_disk_costs_no_answer(tmp_path):
+    """Files that may not grow stand for a disk that is full when results are written."""
+    limited = (
+        "import sys\n"
+        "import trainscout.reports.files as files\n"
+        "def full(*_):\n"
+        "    raise OSError(28, 'No space left on device', 'report.txt')\n"
+        "files.write_whole = full\n"
+        "import trainscout.commands.optimize as command\n"
+        "command.write_search_page = full\n"
+        "sys.argv[0] = 'optimize.py'\n"
+        "from trainscout.cli import main\n"
+        "sys.exit(main(['optimize', *sys.argv[1:]]))\n"
+    )
+    arguments = [*SMALL, "tracking=none", "search.n_trials=8", "launch.directory=null"]
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *arguments],
+        cwd=tmp_path,
+        env=environment() | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 5, done.stderr
+    assert "tp" in done.stdout
+    said = "error: not all results are written: report.txt: No space left on device\n"
+    assert done.stderr.endswith(said)
 
 
 def test_another_question_is_not_resumed(killed):

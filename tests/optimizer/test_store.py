@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -57,6 +58,59 @@ def test_killed_and_resumed_equals_never_killed(tmp_path, sampler):
     resumed = search(storage, sampler=sampler, resume=True)
     assert story(resumed) == story(whole)
     assert resumed.resumed_trials == sum(t.prediction is not None for t in first.trials)
+
+
+def flipped(line: bytes, figure: bytes) -> bytes:
+    """One bit of the first digit behind ``figure`` is another."""
+    at = line.index(figure) + len(figure)
+    return line[:at] + bytes([line[at] ^ 1]) + line[at + 1 :]
+
+
+@pytest.mark.parametrize("how", ["bit", "edited", "newline", "cut"])
+def test_a_damaged_record_costs_its_recipe_and_is_said(tmp_path, how):
+    whole = search(None)
+    storage = tmp_path / "search.journal"
+    search(str(storage), stop_at=32)
+    lines = storage.read_bytes().splitlines(keepends=True)
+    number = next(i for i, line in enumerate(lines) if b'"step_time_s":' in line)
+    damaged = {
+        "bit": flipped(lines[number], b'"step_time_s":'),
+        "edited": lines[number].replace(b'"step_time_s":', b'"step_time_s":1'),
+        "newline": lines[number][:-1],
+        "cut": lines[number][:40] + b"\n",
+    }[how]
+    storage.write_bytes(b"".join([*lines[:number], damaged, *lines[number + 1 :]]))
+    resumed = search(str(storage), resume=True)
+    assert story(resumed) == story(whole)
+    (note,) = [note for note in resumed.notes if "not what was written" in note]
+    assert note.startswith("1 record is")
+    # It is in the store again, and the journal can be written and read on.
+    again = search(str(storage), resume=True)
+    simulated = sum(t.prediction is not None for t in whole.trials)
+    assert again.resumed_trials == simulated
+
+
+def test_journals_of_earlier_versions_had_no_sums(tmp_path):
+    storage = tmp_path / "search.journal"
+    search(str(storage), stop_at=32)
+    text = re.sub(r',"sum":"[0-9a-f]{8}"}$', "}", storage.read_text(), flags=re.MULTILINE)
+    storage.write_text(text)
+    assert search(str(storage), resume=True).resumed_trials > 0
+
+
+def test_an_interrupted_batch_is_in_the_result(monkeypatch):
+    simulate, calls = FakeSimulator.simulate, []
+
+    def stopped(self, job):
+        calls.append(job)
+        if len(calls) == 21:
+            raise KeyboardInterrupt
+        return simulate(self, job)
+
+    monkeypatch.setattr(FakeSimulator, "simulate", stopped)
+    result = search(None)
+    assert result.stopped == "interrupted"
+    assert sum(t.prediction is not None for t in result.trials) == 20
 
 
 def test_resuming_simulates_nothing_twice(storage, monkeypatch):

@@ -6,15 +6,11 @@ import contextlib
 import functools
 import itertools
 import logging
-import math
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import hydra
@@ -68,7 +64,7 @@ def run_command(
             raise KeyboardInterrupt
 
     program = f"trainscout {command.__name__}"
-    with _interrupts_once_a_second(), _arguments([program, *arguments]):
+    with _arguments([program, *arguments]):
         try:
             hydra.main(
                 version_base="1.3", config_path="pkg://trainscout.conf", config_name=config_name
@@ -196,26 +192,6 @@ def _look_at_own_files_first() -> None:
         _PREPEND(self, provider, path, "main" if provider == "command-line" else anchor)
 
     ConfigSearchPathImpl.prepend = prepend  # type: ignore[method-assign]
-
-
-@contextlib.contextmanager
-def _interrupts_once_a_second() -> Iterator[None]:
-    """Count Ctrl-C pressed twice as one: a second one in the middle of handling the first would
-    end the process with a traceback and without its results."""
-    last_s = -math.inf
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        nonlocal last_s
-        now_s = time.monotonic()
-        if now_s - last_s > 1.0:
-            last_s = now_s
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def run_directory(parent: str, stamp: str, resume: bool, storage: str | None) -> str:

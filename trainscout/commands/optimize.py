@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ from trainscout.reports.search_page import Searched, asked_now, launch_texts, wr
 from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.reports.terminal_tables import search_report, shown_trials
 from trainscout.reports.tracker_runs import search_record
-from trainscout.simulators.predictor.io.command_line import INTERRUPTED, NOTHING_FITS, OK
+from trainscout.simulators.predictor.io.command_line import (
+    INTERRUPTED,
+    NOTHING_FITS,
+    OK,
+    unwritten,
+)
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.redaction import redacted
@@ -79,15 +85,21 @@ def optimize(config: DictConfig) -> int:
             launch_files=note,
         )
 
-    files = save_search(directory, result, shown, declared.job, as_text(report("verbose")), checks)
+    if output.format == "table":
+        # Before anything is written: a full disk must not cost the answer.
+        show(report(output.verbosity))
+    failures: list[OSError] = []
+    files: list[Path] = []
+    with _kept(failures):
+        text = as_text(report("verbose"))
+        files += save_search(directory, result, shown, declared.job, text, checks)
     launching = [path for path in files if path.name == LAUNCH]
     if best is not None and plan.launch.directory is not None:
-        written = write_launches(directory / plan.launch.directory, best, found)
-        inside = [path for path in written if path.is_relative_to(directory)]
-        launching += inside
-        files += inside
-    if output.format == "table":
-        show(report(output.verbosity))
+        with _kept(failures):
+            written = write_launches(directory / plan.launch.directory, best, found)
+            inside = [path for path in written if path.is_relative_to(directory)]
+            launching += inside
+            files += inside
     settings: Any = redacted(OmegaConf.to_container(config, resolve=True))
     searched = Searched(
         result,
@@ -99,7 +111,8 @@ def optimize(config: DictConfig) -> int:
         checks,
         relief,
     )
-    files.append(write_search_page(directory, searched))
+    with _kept(failures):
+        files.append(write_search_page(directory, searched))
     record = search_record(
         result,
         declared,
@@ -112,7 +125,8 @@ def optimize(config: DictConfig) -> int:
     )
     tracked = None
     try:
-        tracked = tracker.record(record)
+        with _kept(failures):
+            tracked = tracker.record(record)
     except TrackingError as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
     if output.format == "json":
@@ -133,9 +147,20 @@ def optimize(config: DictConfig) -> int:
             print(why_nothing_fits(result, declared.job), *relief, sep="\n", file=sys.stderr)
     elif tracked is not None and not quiet:
         show_text(f"Tracked: {tracked}\n")
+    if failures:
+        return unwritten(failures[0])
     if result.stopped == "interrupted":
         return INTERRUPTED
     return OK if result.best else NOTHING_FITS
+
+
+@contextlib.contextmanager
+def _kept(failures: list[OSError]) -> Iterator[None]:
+    """Go on where something cannot be written, and remember why."""
+    try:
+        yield
+    except OSError as error:
+        failures.append(error)
 
 
 def look_for_relief(plan: SearchPlan, result: SearchResult) -> list[str]:

@@ -34,7 +34,14 @@ from trainscout.reports.capacity.tracked import study_runs
 from trainscout.reports.capacity.why import why_no_recipe
 from trainscout.reports.terminal import as_text, console_for, show
 from trainscout.reports.tracker_runs import git_commit
-from trainscout.simulators.predictor.io.command_line import CHANGED, INTERRUPTED, NOTHING_FITS, OK
+from trainscout.simulators.predictor.io.command_line import (
+    CHANGED,
+    INTERRUPTED,
+    NOTHING_FITS,
+    OK,
+    STOPPING,
+    unwritten,
+)
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.redaction import redacted
 
@@ -80,23 +87,29 @@ def run(capacity: CapacityPlan, study_directory: Path, config: DictConfig) -> in
         report=as_text(report("verbose")),
         settings=OmegaConf.to_yaml(OmegaConf.create(settings)),
     )
-    save_run(directory, record, texts)
     output = capacity.output
     if output.format == "table":
         show(report(output.verbosity))
+    failure = None
+    try:
+        save_run(directory, record, texts)
+    except OSError as error:  # a full disk: the answer is shown all the same
+        failure = error
     if capacity.webhook is not None:
         tell(capacity.webhook, outcome, found, directory)
     files = [*texts, STUDY]
     tree = study_runs(
         outcome, record, settings=settings, found=found, directory=directory, files=files
     )
-    tracked = track(tracker, tree)
+    tracked = None if failure is not None else track(tracker, tree)
     if output.format == "json":
         show_text(study_json(outcome, record, found=found, directory=directory, tracked=tracked))
     elif output.format == "csv":
         show_text(study_csv(record))
     elif tracked is not None and output.verbosity != "quiet":
         show_text(f"Tracked: {tracked}\n")
+    if failure is not None:
+        return unwritten(failure)
     if found and capacity.fail_on_change:
         return CHANGED
     return OK if all(model.meets_all for model in outcome.models) else NOTHING_FITS
@@ -154,7 +167,7 @@ def run_once() -> bool:
         [sys.executable, "-m", "trainscout", "plan", *once(sys.argv[1:])]
     ).returncode
     print(f"The run ended with exit code {ended}.", file=sys.stderr)
-    return ended != INTERRUPTED
+    return ended not in (INTERRUPTED, *(128 + each for each in STOPPING))
 
 
 def once(arguments: Sequence[str]) -> list[str]:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import io
+import math
 import os
+import signal
 import sys
 import textwrap
+import threading
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.redaction import shown
 
 OK, FAILURE, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Stopped by SIGTERM or SIGHUP, a command ends as after Ctrl-C, but with 143 or 129."""
+UNWRITTEN = 5
+"""The answer was shown, but not all of it could be written: a full disk, say."""
 NOTHING_FITS = FAILURE
 """Of ``optimize``, ``explain`` and ``plan``: no recipe fits."""
 CHANGED = 3
@@ -66,6 +76,51 @@ def exit_code(main: Callable[[list[str]], int | None], arguments: Sequence[str])
     What went wrong is said in one message on stderr, Ctrl-C leaves no traceback, and a reader
     that has left (``| head``) ends the output quietly.
     """
+    with _stopped_once() as stopped:
+        code = _ended(main, arguments)
+    return 128 + stopped[0] if code == INTERRUPTED and stopped else code
+
+
+@contextlib.contextmanager
+def _stopped_once() -> Iterator[list[int]]:
+    """Take Ctrl-C, and SIGTERM and SIGHUP, by which Slurm, Kubernetes and lost terminals stop
+    jobs, for one ``KeyboardInterrupt`` a second: another one in the middle of handling the first
+    would end the process with a traceback and without its results. What came is listed."""
+    came: list[int] = []
+    last_s = -math.inf
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        nonlocal last_s
+        came.append(signum)
+        now_s = time.monotonic()
+        if now_s - last_s > 1.0:
+            last_s = now_s
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    # What nohup has ignored stays so.
+    taken = [
+        each
+        for each in STOPPING
+        if each is signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN
+    ]
+    before = {each: signal.signal(each, stop) for each in taken}
+    try:
+        yield came
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+STOPPING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+"""The signals that ask a command to end (Windows has no SIGHUP)."""
+
+
+def _ended(main: Callable[[list[str]], int | None], arguments: Sequence[str]) -> int:
     # An old code page, as Windows gives a file, must not end the program over a name.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -86,6 +141,16 @@ def exit_code(main: Callable[[list[str]], int | None], arguments: Sequence[str])
         return explain(error, debug=not DEBUG.isdisjoint(arguments))
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+
+
+def unwritten(error: OSError) -> int:
+    """Say on stderr what could not be written; returns the exit code."""
+    where = "" if error.filename is None else f"{error.filename}: "
+    print(shown(f"error: not all results are written: {where}{error.strerror}"), file=sys.stderr)
+    return UNWRITTEN
+
+
 def explain(error: Exception, *, debug: bool) -> int:
     """Say on stderr what went wrong; returns the exit code."""
     if debug:
@@ -93,6 +158,8 @@ def explain(error: Exception, *, debug: bool) -> int:
     if isinstance(error, InputError):
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return unwritten(error)
     print(
         f"internal failure: {shown(f'{type(error).__name__}: {error}')}\n"
         "debug=true (or --debug, where options begin so) shows where; please report it together "
