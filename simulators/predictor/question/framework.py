@@ -168,6 +168,11 @@ class Framework:
         return self.accumulate_grads_fp32 or self.reduce_grads_fp32
 
     @property
+    def software(self) -> str:
+        """The name that published runs of it go by: settings apart, it is what it supersedes."""
+        return self.supersedes[0] if self.supersedes else self.name
+
+    @property
     def offered(self) -> tuple[Framework, ...]:
         """Itself and its alternatives."""
         return (self, *self.alternatives)

@@ -115,7 +115,7 @@ def kind_of(job: Job) -> Kind:
         experts=job.model.moe is not None,
         size=sum(billions > bound for bound in _SIZES),
         long=job.sequence_length > _LONG_TOKENS,
-        framework=job.framework.name,
+        framework=job.framework.software,
     )
 
 

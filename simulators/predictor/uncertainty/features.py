@@ -84,7 +84,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
         num_gpus=job.world_size,
         attention=job.attention,
         fusion=job.framework.fusion,
-        framework=job.framework.name,
+        framework=job.framework.software,
         fabric=_fabric(job.cluster),
         layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
         communication_share=communication_s / step_time_s,
