@@ -23,8 +23,10 @@ Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 T = TypeVar("T")
 
-# Beyond this many possible combinations they are sorted instead of looked up.
+# Beyond this many possible combinations, or so many for each row, they are sorted instead of
+# looked up.
 _MOST_LOOKED_UP = 1 << 24
+_LOOKED_UP_PER_ROW = 16
 
 
 class Column(NamedTuple):
@@ -153,7 +155,7 @@ def distinct(parts: Sequence[tuple[int, NDArray[Any]]], size: int) -> Distinct:
 
 def _numbered(key: Rows, span: int) -> tuple[Rows, Rows]:
     """First row of each key that occurs, and the number of each row's key, in order of keys."""
-    if span > _MOST_LOOKED_UP:
+    if span > min(_MOST_LOOKED_UP, _LOOKED_UP_PER_ROW * (len(key) + 1)):
         _, first, of = np.unique(key, return_index=True, return_inverse=True)
         return first.astype(np.int64), of.reshape(-1).astype(np.int64)
     first_of = np.full(span, -1, dtype=np.int64)

@@ -389,9 +389,13 @@ class _Columns:
     def stage_chunks(self, row: int) -> tuple[Layout, list[list[Chunk]]]:
         """The chunks of each of a row's stages."""
         unique = int(self.passes.of[row])
-        layout, slots = self.layouts[self.layout_of[unique]], self.slots[self.slots_of[unique]]
-        counts = self.counts(layout, np.array([unique]))
-        chunks = [slots.chunk(each[0]) for each in counts]
+        layout, combination = self.layouts[self.layout_of[unique]], self.slots_of[unique]
+        slots, blocks = self.slots[combination], self.slot_keys[combination]
+        # Chunks of equal blocks are one object, which sums its parameters once.
+        chunks = [
+            self.given.once("chunk", (blocks, counts.tobytes()), partial(slots.chunk, counts[0]))
+            for counts in self.counts(layout, np.array([unique]))
+        ]
         return layout, [[chunks[kind] for kind in layout.kind_of[s]] for s in layout.stages]
 
     def make_ends(self, row: int) -> list[StageEnd]:
@@ -403,7 +407,9 @@ class _Columns:
 
     def make_held(self, row: int) -> list[StageHeld]:
         job = self.given.job(self.table[row])
-        channels = open_channels(job, communicators(job))
+        groups = communicators(job)
+        key = (job.network, *groups.values())
+        channels = self.given.once("channels", key, partial(open_channels, job, groups))
         return [StageHeld.of(job, chunks, channels) for chunks in self.stage_chunks(row)[1]]
 
     def put_together(self, times: _PassTimes, ends: dict[str, NDArray[Any]]) -> Floats:
