@@ -9,6 +9,7 @@ from __future__ import annotations
 from trainscout.optimizer.executors.base import Executor, Outcome
 from trainscout.optimizer.executors.pooled import PooledExecutor, Workers
 from trainscout.optimizer.executors.serial import SerialExecutor
+from trainscout.optimizer.executors.short_first import ShortFirstExecutor
 from trainscout.optimizer.options import ExecutorOptions
 from trainscout.optimizer.registry import EXECUTORS, imported
 from trainscout.simulators.predictor.question.question import Question
@@ -30,4 +31,10 @@ def make_executor(
     if path is None:
         return SerialExecutor(declared, simulator)
     workers: Workers = imported("executors", path)(options)
-    return PooledExecutor(workers, declared, simulator, options)
+    pooled = PooledExecutor(workers, declared, simulator, options)
+    # Nobody asked for a number of workers, and what simulates is ours: it neither hangs nor dies.
+    spec = SimulatorSpec.of(simulator)
+    quick = spec.name == "replay" and spec.network is None
+    if workers.local and options.n_jobs == -1 and options.trial_timeout_s is None and quick:
+        return ShortFirstExecutor(SerialExecutor(declared, simulator), pooled)
+    return pooled

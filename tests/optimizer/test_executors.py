@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
-from trainscout.optimizer.executors import make_executor
+from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.executors.free_memory import affordable_workers, free_bytes
 from trainscout.optimizer.executors.interrupts import interrupts_held, interrupts_ignored
 from trainscout.optimizer.executors.pooled import PooledExecutor
+from trainscout.optimizer.executors.short_first import ShortFirstExecutor
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.registry import EXECUTORS
@@ -428,3 +431,25 @@ def test_ctrl_c_does_not_interrupt_the_ending_of_workers():
             signal.raise_signal(signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_workers_start_only_where_work_lasts() -> None:
+    class Counting(Executor):
+        entered = simulated = 0
+
+        def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+            for position, recipe in enumerate(recipes):
+                self.simulated += 1
+                yield position, Outcome(None, str(recipe.tp))
+
+        def __enter__(self) -> Self:
+            self.entered += 1
+            return self
+
+    recipes = [Recipe(tp=tp) for tp in range(1, 9)]
+    for pays_s, started in ((1e6, 0), (0.0, 1), (1e-9, 1)):
+        alone, workers = Counting(), Counting()
+        with ShortFirstExecutor(alone, workers, pays_s) as executor:
+            outcomes = [*executor.map(recipes[:4]), *executor.map(recipes[4:])]
+        assert [outcome.error for outcome in outcomes] == [str(recipe.tp) for recipe in recipes]
+        assert (workers.entered, alone.simulated + workers.simulated) == (started, 8)

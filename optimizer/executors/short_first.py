@@ -1,0 +1,53 @@
+"""Short work in this process, workers once it lasts: most proofs simulate fewer recipes than it
+takes to start workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+
+from trainscout.optimizer.executors.base import Executor, Outcome
+from trainscout.simulators.predictor.question.recipe import Recipe
+
+# About what it takes a worker to import all that a simulation needs.
+WORKERS_PAY_S = 3.0
+
+
+class ShortFirstExecutor(Executor):
+    """``alone`` for the first seconds, then ``workers``, started when they are needed."""
+
+    def __init__(
+        self, alone: Executor, workers: Executor, workers_pay_s: float = WORKERS_PAY_S
+    ) -> None:
+        super().__init__()
+        self._alone, self._workers = alone, workers
+        self._left_s = workers_pay_s
+        self._started: ExitStack | None = None
+        self.notes = workers.notes
+
+    def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
+        done = 0
+        while done < len(recipes) and self._left_s > 0:
+            started_s = time.monotonic()
+            outcomes = self._alone.map(recipes[done : done + 1])
+            self._left_s -= time.monotonic() - started_s
+            yield done, outcomes[0]
+            done += 1
+        if done == len(recipes):
+            return
+        if self._started is None:
+            self._started = ExitStack()
+            self._started.enter_context(self._workers)
+        for position, outcome in self._workers.run(recipes[done:]):
+            yield done + position, outcome
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._started is not None:
+            self._started.__exit__(kind, error, traceback)
