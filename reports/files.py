@@ -14,7 +14,7 @@ from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.reports.error_bars import tie_shares
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf
-from trainscout.reports.launch import megatron_launch
+from trainscout.reports.launch import start_script
 from trainscout.reports.trials import predicted
 from trainscout.reports.verification import verification_json
 from trainscout.simulators.predictor.answer.prediction import Prediction
@@ -144,12 +144,14 @@ def save_search(
     job_of: JobOf,
     report: str,
     checks: Sequence[Verification] = (),
+    launch_directory: str | None = None,
 ) -> list[Path]:
     """Write the files of a search into an existing directory; returns their paths.
 
-    ``launch.sh`` runs the best recipe under Megatron-LM; there is none when nothing fits, or
-    Megatron-LM refuses it. An exact search also
-    leaves its ``certificate.json``, and a verified one its ``verification.json``.
+    ``launch.sh`` runs the best recipe under Megatron-LM, or by the files in ``launch_directory``
+    under another framework that it names; there is none when nothing fits, or nothing that is
+    written for runs it. An exact search also leaves its ``certificate.json``, and a verified one
+    its ``verification.json``.
 
     Raises:
         OSError: when the directory cannot be written.
@@ -168,7 +170,7 @@ def save_search(
     if checks:
         texts[VERIFICATION] = verification_json(checks)
     if shown:
-        script = megatron_launch(job_of(shown[0].recipe)).script_text
+        script = start_script(job_of(shown[0].recipe), launch_directory)
         if script is not None:
             texts[LAUNCH] = script
     for name, text in texts.items():

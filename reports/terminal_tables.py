@@ -29,7 +29,7 @@ from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
 from trainscout.reports.front_plot import front_plot
-from trainscout.reports.launch import megatron_launch
+from trainscout.reports.launch import first_launch
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
 from trainscout.reports.proof import format_proof
 from trainscout.reports.search_page.page import PAGE
@@ -110,7 +110,7 @@ def search_report(
         unheard_of = None if expected is None else format_measure_first(expected)
         if unheard_of is not None:
             parts.append(Text.assemble(("measure first  ", "bold"), unheard_of))
-        if directory is not None and not megatron_launch(job).impossible:
+        if directory is not None and not first_launch(job).impossible:
             # On a line of its own, to be copied whole.
             start = f"bash {shlex.quote(str(_near(directory / LAUNCH)))}"
             parts.append(Text.assemble(("launch      ", "bold"), start))
@@ -172,19 +172,19 @@ def _prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
 
 def _launch_notes(job: Job, directory: Path, whole: bool, launch_files: str | None) -> Notes:
     """What launches #1, whose arguments are many; or just what the file could not say."""
-    launch = megatron_launch(job)
+    launch = first_launch(job)
     words = []
     if launch.impossible:
-        words.append("No launch.sh: Megatron-LM refuses " + "; ".join(launch.impossible))
-    elif whole:
+        words.append(f"No launch.sh: {launch.title} refuses " + "; ".join(launch.impossible))
+    elif launch.framework == "megatron_lm" and whole:
         arguments = " ".join(map(shlex.join, command_words(settings_of(job))))
         words.append(f"Megatron-LM, whole command in {directory / LAUNCH}: {arguments}")
     else:
-        words.append(f"{LAUNCH} starts it with Megatron-LM")
+        words.append(f"{LAUNCH} starts it with {launch.title}")
     if launch_files is not None:
         words.append(launch_files)
     elif launch.unsupported:
-        words.append("Megatron-LM cannot express: " + "; ".join(launch.unsupported))
+        words.append(f"{launch.title} cannot express: " + "; ".join(launch.unsupported))
     return [("Launch #1", ". ".join(words))] if words else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,6 +40,30 @@ FRAMEWORKS: dict[str, Callable[[Job], Launch]] = {
 def megatron_launch(job: Job) -> Launch:
     """The script for Megatron-LM alone."""
     return FRAMEWORKS["megatron_lm"](job)
+
+
+def first_launch(job: Job) -> Launch:
+    """What starts a job: Megatron-LM, or else the first that starts the framework it names."""
+    made = megatron_launch(job)
+    if made.impossible and job.recipe.framework is not None:
+        return next((each for each in launches(job) if each.script is not None), made)
+    return made
+
+
+def start_script(job: Job, directory: str | None) -> str | None:
+    """The script that starts a job, beside the ``directory`` of its launch files; None: there is
+    none."""
+    made = first_launch(job)
+    if made.script is None or made.framework == "megatron_lm":
+        return made.script_text
+    if directory is None:
+        return None
+    script = shlex.quote(f"{directory}/{made.script}")
+    place = script if Path(directory).is_absolute() else f'"$(dirname "$0")"/{script}'
+    return f"""#!/usr/bin/env bash
+# Starts it with {made.title}, by the files beside it.
+exec bash {place} "$@"
+"""
 
 
 # Whatever each may write: what an earlier recipe left must not stay beside another one's.

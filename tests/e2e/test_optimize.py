@@ -174,7 +174,7 @@ def test_data_is_alone_on_stdout(as_data):
     for record in found:
         kept = json.loads((cwd / record["directory"] / "top_recipes.json").read_text("utf-8"))
         assert record["recipes"] == kept
-        assert {"report.html", "launch.sh", "launch/megatron_lm.sh"} <= set(record["files"])
+        assert {"report.html", "launch.sh", "launch/README.md"} <= set(record["files"])
         assert all((cwd / record["directory"] / name).is_file() for name in record["files"])
     assert "Launching 2 jobs" in done.stderr
 

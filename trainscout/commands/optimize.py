@@ -92,7 +92,9 @@ def optimize(config: DictConfig) -> int:
     files: list[Path] = []
     with _kept(failures):
         text = as_text(report("verbose"))
-        files += save_search(directory, result, shown, declared.job, text, checks)
+        files += save_search(
+            directory, result, shown, declared.job, text, checks, plan.launch.directory
+        )
     launching = [path for path in files if path.name == LAUNCH]
     if best is not None and plan.launch.directory is not None:
         with _kept(failures):

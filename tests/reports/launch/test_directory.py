@@ -10,14 +10,17 @@ from tests.reports.dialects.jobs import DENSE, jobs
 from tests.samples import job_of
 from trainscout.reports.launch import (
     FRAMEWORKS,
+    first_launch,
     format_launch,
     launch_note,
     launch_record,
     launch_texts,
     launches,
+    start_script,
     write_launches,
 )
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 ZERO = Recipe(zero_stage=3, overlap_grad_reduce=True)
@@ -107,3 +110,17 @@ def test_names_that_people_give_cannot_break_a_file():
         elif name.endswith((".sh", ".sbatch")):
             commands = [line for line in text.splitlines() if not line.startswith("#")]
             assert not any("rm -rf" in line for line in commands)
+
+
+def test_a_recipe_is_started_by_the_files_of_its_own_framework():
+    titan = Framework(name="titan", launch=("torchtitan",), balanced_split=True)
+    offered = Framework(name="core", launch=("megatron_lm",), alternatives=(titan,))
+    recipe = Recipe(zero_stage=3, framework="titan")
+    job = replace(job_of(recipe), model=DENSE, framework=offered)
+    assert first_launch(job).framework == "torchtitan"
+    assert [launch.framework for launch in launches(job) if launch.script] == ["torchtitan"]
+    assert "launch/torchtitan.sh" in (start_script(job, "launch") or "")
+    assert start_script(job, None) is None
+    core = replace(job, recipe=replace(recipe, framework="core"))
+    assert start_script(core, None) == first_launch(core).script_text
+    assert first_launch(core).framework == "megatron_lm"
