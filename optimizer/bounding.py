@@ -49,7 +49,8 @@ class BoundingSurvey:
             declared.gpu.memory_bytes * (1 - declared.cluster.memory_reserve)
         )
         # What needs more is beyond doubt too large.
-        self.may_fit_bytes = may_fit_bytes(self.capacity_bytes)
+        self.frameworks = declared.framework.offered
+        self.may_fit_bytes = may_fit_bytes(self.capacity_bytes, self.frameworks)
 
     def rows(self, rows: Sequence[int]) -> Bounded:
         """The bounds of some rows."""

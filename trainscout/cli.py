@@ -49,6 +49,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "residuals": (f"{_LABORATORY}.residuals", "redo the table that error bars come from"),
         "accuracy": (f"{_LABORATORY}.accuracy", "redo the documentation's page of accuracy"),
         "questions": (f"{_LABORATORY}.questions", "search again what published runs answer"),
+        "memory": (f"{_LABORATORY}.memory", "redo the table that bands of memory come from"),
         "fastest": (f"{_LABORATORY}.fastest", "redo the table of the fastest published runs"),
     },
     "parts": {

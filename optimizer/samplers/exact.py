@@ -119,7 +119,9 @@ class ExactSampler:
             # Nothing fits: the closest miss is worth knowing.
             able = np.array([int(np.argmin(used))])
         self._chances = np.zeros(len(used))
-        self._chances[able] = best_chances(used[able], bounding.capacity_bytes)
+        self._chances[able] = best_chances(
+            used[able], bounding.capacity_bytes, bounding.frameworks
+        )
         self._order = able[np.argsort(self._losses[able, 0], kind="stable")]
         return self._order
 

@@ -2,7 +2,7 @@
 
 Predictions of memory err too. How far measured needs were from predicted ones, as a logarithm, is
 taken to be normal, with a bias and a deviation for each software (``spread.yaml``, made by
-``trainscout validate --memory-spread``): predictions of software whose memory was read and
+``trainscout memory``): predictions of software whose memory was read and
 measured are worth more than those of unknown software.
 """
 
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.question.framework import Framework
 
 FITS, TIGHT, NO = "fits", "tight", "no"
 BANDS = (FITS, TIGHT, NO)
+SPREAD = Path(__file__).parent / "spread.yaml"
 # A recipe fits where four in five such runs would, and does not where not one in fifty would.
 LEAST_FITS, MOST_NO = 0.8, 0.02
 # The quantile of a normal distribution that belongs to the latter.
@@ -47,10 +50,12 @@ class Spread:
         return math.exp(-self.bias + _QUANTILE_NO * self.deviation)
 
 
-def spread_of(framework: str) -> Spread:
-    """How far off predictions of this software's memory are; of unknown software, of any."""
+def spread_of(framework: Framework) -> Spread:
+    """How far off predictions of this software's memory are, or of what it supersedes; of unknown
+    software, of any."""
     known = _spreads()
-    return known.get(framework, known["any"])
+    names = (framework.name, *framework.supersedes)
+    return next((known[name] for name in names if name in known), known["any"])
 
 
 def band_of(probability: float) -> str:
@@ -60,15 +65,18 @@ def band_of(probability: float) -> str:
     return TIGHT if probability >= MOST_NO else NO
 
 
-def may_fit_bytes(capacity_bytes: int) -> int:
-    """The largest predicted need that is in no software's band ``no``: what exceeds it is beyond
-    doubt."""
-    return int(capacity_bytes * max(each.share_beyond_doubt for each in _spreads().values()))
+def may_fit_bytes(capacity_bytes: int, frameworks: Iterable[Framework]) -> int:
+    """The largest predicted need that is in the band ``no`` under none of the frameworks: what
+    exceeds it is beyond doubt."""
+    shares = [spread_of(each).share_beyond_doubt for each in frameworks]
+    return int(capacity_bytes * max(shares))
 
 
-def best_chances(used_bytes: NDArray[np.int64], capacity_bytes: int) -> NDArray[np.float64]:
-    """Of each predicted need the probability to fit, by the software that it is largest for."""
-    spreads = _spreads().values()
+def best_chances(
+    used_bytes: NDArray[np.int64], capacity_bytes: int, frameworks: Iterable[Framework]
+) -> NDArray[np.float64]:
+    """Of each predicted need the probability to fit, under the framework it is largest for."""
+    spreads = {spread_of(each) for each in frameworks}
     return np.array(
         [max(s.probability(used, capacity_bytes) for s in spreads) for used in used_bytes.tolist()]
     )
@@ -76,8 +84,7 @@ def best_chances(used_bytes: NDArray[np.int64], capacity_bytes: int) -> NDArray[
 
 @functools.lru_cache(maxsize=1)
 def _spreads() -> dict[str, Spread]:
-    file = resources.files("trainscout.simulators.predictor.memory") / "spread.yaml"
-    content: dict[str, Any] = read_yaml(file)
+    content: dict[str, Any] = read_yaml(SPREAD)
     return {
         name: Spread(float(each["bias"]), float(each["deviation"]))
         for name, each in content["software"].items()

@@ -67,7 +67,7 @@ def footprint(job: Job, workload: Workload, channels: int) -> Memory:
     capacity = int(job.gpu.memory_bytes * (1 - job.cluster.memory_reserve))
     used = [stage.peak_reserved_bytes + sum(outside.values()) for stage in stages]
     worst = int(np.argmax(used))
-    probability = spread_of(job.framework.name).probability(used[worst], capacity)
+    probability = spread_of(job.framework).probability(used[worst], capacity)
     return Memory(
         peak_allocated_bytes=max(stage.peak_allocated_bytes for stage in stages),
         peak_reserved_bytes=max(stage.peak_reserved_bytes for stage in stages),

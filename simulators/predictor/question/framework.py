@@ -189,11 +189,9 @@ class Framework:
         require_choice("framework.cross_entropy", self.cross_entropy, CROSS_ENTROPIES)
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
-        for name in ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s"):
+        times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
+        for name in (*times, "offloaded_layers"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
-        require_positive("framework.host_launch_s", self.host_launch_s, allow_zero=True)
-        require_positive("framework.host_forward_s", self.host_forward_s, allow_zero=True)
-        require_positive("framework.offloaded_layers", self.offloaded_layers, allow_zero=True)
 
 
 UNDECLARED = Framework()

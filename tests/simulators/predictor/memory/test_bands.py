@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.memory.bands import (
     may_fit_bytes,
     spread_of,
 )
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.registry import get_simulator
 
 CAPACITY = 80 * 2**30
@@ -36,25 +37,29 @@ def test_bands(probability: float, band: str) -> None:
 
 
 def test_unknown_software_is_known_least() -> None:
-    unknown = spread_of("somebody's")
-    assert unknown == spread_of("any")
-    assert unknown.deviation >= spread_of("megatron_core").deviation
+    unknown, known = spread_of(Framework("somebody's")), spread_of(Framework("megatron_core"))
+    assert unknown == spread_of(Framework("any"))
+    assert unknown.deviation >= known.deviation
+    assert spread_of(Framework("new", supersedes=("megatron_core",))) == known
 
 
-@pytest.mark.parametrize("framework", ["megatron_core", "nanotron", "undeclared"])
-def test_what_is_beyond_doubt_is_so_for_every_software(framework: str) -> None:
-    needs = np.linspace(0.5, 1.6, 111) * CAPACITY
-    spread = spread_of(framework)
+@pytest.mark.parametrize("name", ["megatron_core", "nanotron", "undeclared"])
+def test_what_is_beyond_doubt_is_so_for_all_software_that_is_asked_about(name: str) -> None:
+    needs = np.linspace(0.5, 1.8, 131) * CAPACITY
+    asked = [Framework(each) for each in ("megatron_core", "nanotron", "undeclared")]
+    spread = spread_of(Framework(name))
     chances = [spread.probability(need, CAPACITY) for need in needs]
-    beyond = needs > may_fit_bytes(CAPACITY)
+    beyond = needs > may_fit_bytes(CAPACITY, asked)
     assert beyond.any()
     assert all(chance < MOST_NO for chance in np.array(chances)[beyond])
-    assert (best_chances(needs.astype(np.int64), CAPACITY) >= np.array(chances) - 1e-9).all()
+    assert (
+        best_chances(needs.astype(np.int64), CAPACITY, asked) >= np.array(chances) - 1e-9
+    ).all()
 
 
 def test_a_prediction_says_its_band() -> None:
     memory = get_simulator("replay").simulate(make_job(TINY)).memory
     used = memory.capacity_bytes - memory.headroom_bytes
-    spread = spread_of("undeclared")
+    spread = spread_of(Framework("undeclared"))
     assert memory.fit_probability == spread.probability(used, memory.capacity_bytes)
     assert memory.band == band_of(memory.fit_probability)

@@ -1,0 +1,240 @@
+"""How likely predicted memory suffices: ``trainscout memory --help``.
+
+To be run whenever predictions of memory have changed: the table it writes is what the bands come
+from. Three kinds of evidence enter: memory that was measured says how far off the prediction was,
+a run that ran that it was at most so far off, a layout that failed that it was at least so far off
+(``_FAILED_OF_MEMORY`` of them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.published.groups import source_group
+from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.measured import (
+    measured_memory,
+    printed_by_last_stage,
+)
+from trainscout.simulators.laboratory.published.outcome import NotReplayable
+from trainscout.simulators.laboratory.published.published import DATA, PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
+from trainscout.simulators.laboratory.published.rows import Row, read_rows
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.memory import footprint
+from trainscout.simulators.predictor.memory.bands import BANDS, SPREAD, Spread, band_of
+from trainscout.simulators.predictor.replay.simulator import open_channels
+from trainscout.simulators.predictor.workload.megatron import build_workload
+
+FAILED_LAYOUTS = DATA / "failed_layouts.csv"
+TRUSTED = ("A", "B")
+_DEGREES = {"num_gpus", "tp", "pp", "dp", "cp", "ep"}
+# Layouts fail for other reasons too, and what ran may have run otherwise than it says.
+_FAILED_OF_MEMORY = 0.95
+# Needs farther from the capacity than this, as a logarithm, say nothing of how predictions err.
+_NEAR = 0.4
+# Runs of one publication share software and machine: together they weigh as one independent run.
+_MOST_RUNS = 1
+# Before any evidence: mechanisms have no bias but for some 5 %, and err by 10 %, within a factor.
+_BEFORE = Spread(0.0, 0.1)
+_BIAS_WITHIN, _DEVIATION_WITHIN = 0.05, 0.5
+_BIASES = np.linspace(-0.2, 0.2, 81)
+_DEVIATIONS = np.geomspace(0.02, 0.4, 61)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run or layout: ``off`` is the logarithm of measured over predicted memory, None where
+    none was measured; ``room`` that of the capacity over the predicted need."""
+
+    publication: str
+    software: str
+    off: float | None
+    room: float
+    failed: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "measured" if self.off is not None else "failed" if self.failed else "ran"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = _parser().parse_args(arguments)
+    check_output("--output", options.output, [*options.runs, options.failed])
+    catalogue = load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    found = [each for path in options.runs for each in evidence(read_rows(path), declared)]
+    found += evidence(read_rows(options.failed), declared, failed=True)
+    spreads = fit(found)
+    write_output(
+        "--output", options.output, _text(spreads, found, [*options.runs, options.failed])
+    )
+    show_text(_bands(found) + f"Written to {options.output}.\n")
+    return OK
+
+
+def evidence(
+    rows: Sequence[Row], declared: Declarations, *, failed: bool = False
+) -> list[Evidence]:
+    """What the trusted rows say; those that leave open what was recomputed say nothing."""
+    found = []
+    for row in mark_extrapolated(rows):
+        outcome = job_of(row, declared)
+        # A layout that was inferred, perhaps from the memory itself, is no evidence about it.
+        inferred = _DEGREES & set(row.inferred_fields.split())
+        if row.quality not in TRUSTED or row.extrapolated or inferred:
+            continue
+        if isinstance(outcome, NotReplayable):
+            continue
+        job = outcome.job
+        workload = build_workload(job)
+        memory = footprint(job, workload, open_channels(job, workload.communicators))
+        used = memory.capacity_bytes - memory.headroom_bytes
+        off, measured = None, measured_memory(row)
+        # What is reserved exceeds what is needed where segments do not expand, and so does what
+        # the device shows: those runs just ran.
+        if measured is not None and measured[0] == "allocated":
+            last = memory.per_stage[-1] if printed_by_last_stage(row) else memory
+            off = math.log(measured[1] / last.peak_allocated_bytes)
+        elif (
+            measured is not None
+            and measured[0] == "reserved"
+            and job.framework.expandable_segments
+        ):
+            off = math.log(measured[1] / memory.peak_reserved_bytes)
+        if off is None and (outcome.heavier or outcome.picking) and not failed:
+            continue
+        room = math.log(memory.capacity_bytes / used)
+        found.append(Evidence(source_group(row), job.framework.name, off, room, failed))
+    return found
+
+
+def fit(found: Sequence[Evidence]) -> dict[str, Spread]:
+    """The spread of each software, and of any: the middle of what the evidence leaves likely.
+
+    Software is believed to be like any, until evidence of its own says otherwise.
+    """
+    spreads = {"any": _middle(_likelihood(found), _BEFORE)}
+    for software in sorted({each.software for each in found}):
+        own = [each for each in found if each.software == software]
+        spreads[software] = _middle(_likelihood(own), spreads["any"])
+    return spreads
+
+
+Grid = NDArray[np.float64]
+
+
+def _likelihood(found: Iterable[Evidence]) -> Grid:
+    """Logarithm over the grid of biases and deviations, shape (biases, deviations)."""
+    groups: dict[tuple[str, str], list[Evidence]] = {}
+    for each in found:
+        if each.off is not None or abs(each.room) < _NEAR:
+            groups.setdefault((each.publication, each.kind), []).append(each)
+    total = np.zeros((len(_BIASES), len(_DEVIATIONS)))
+    for (_, kind), members in groups.items():
+        values = np.array([each.room if each.off is None else each.off for each in members])
+        distances = (values[:, None, None] - _BIASES[:, None]) / _DEVIATIONS
+        if kind == "measured":
+            logs = -0.5 * distances**2 - np.log(_DEVIATIONS)
+        else:
+            below = 0.5 * (1 + np.vectorize(math.erf)(distances / math.sqrt(2)))
+            right = below if kind == "ran" else 1 - below
+            logs = np.log(_FAILED_OF_MEMORY * right + 1 - _FAILED_OF_MEMORY)
+        total += logs.mean(axis=0) * min(len(members), _MOST_RUNS)
+    return total
+
+
+def _middle(likelihood: Grid, before: Spread) -> Spread:
+    """The mean bias and deviation under the likelihood and what was believed before."""
+    bias = (_BIASES - before.bias) / _BIAS_WITHIN
+    deviation = np.log(_DEVIATIONS / before.deviation) / _DEVIATION_WITHIN
+    log = likelihood - 0.5 * bias[:, None] ** 2 - 0.5 * deviation**2
+    weight = np.exp(log - log.max())
+    weight /= weight.sum()
+    return Spread(
+        round(float((weight.sum(axis=1) * _BIASES).sum()), 3),
+        round(float(np.exp((weight.sum(axis=0) * np.log(_DEVIATIONS)).sum())), 3),
+    )
+
+
+def _bands(found: Sequence[Evidence]) -> str:
+    """Runs by publication and band, each publication with spreads that never saw it."""
+    lines = [f"{'each publication left out':36}" + "".join(f"{band:>8}" for band in BANDS)]
+    total = dict.fromkeys(BANDS, 0)
+    for publication in sorted({each.publication for each in found}):
+        spreads = fit([each for each in found if each.publication != publication])
+        for failed in (False, True):
+            counts = dict.fromkeys(BANDS, 0)
+            for each in found:
+                if each.publication == publication and each.failed == failed:
+                    spread = spreads.get(each.software, spreads["any"])
+                    counts[band_of(spread.probability(1.0, math.exp(each.room)))] += 1
+            if sum(counts.values()):
+                name = f"{publication}, failed" if failed else publication
+                lines.append(f"{name:36}" + "".join(f"{counts[band]:8}" for band in BANDS))
+            if not failed:
+                total = {band: total[band] + counts[band] for band in BANDS}
+    lines.append(f"{'all that ran':36}" + "".join(f"{total[band]:8}" for band in BANDS))
+    return "\n".join(lines) + "\n"
+
+
+def _text(spreads: dict[str, Spread], found: Sequence[Evidence], files: Sequence[Path]) -> str:
+    counts = {
+        name: {
+            kind: sum(each.kind == kind and name in ("any", each.software) for each in found)
+            for kind in ("measured", "ran", "failed")
+        }
+        for name in spreads
+    }
+    software = {
+        name: {"bias": each.bias, "deviation": each.deviation, "rows": counts[name]}
+        for name, each in spreads.items()
+    }
+    return (
+        "# Logarithm of measured over predicted memory, by software; any: of all of them, and of\n"
+        "# software without rows. Made by trainscout memory of\n"
+        f"# {', '.join(file.name for file in files)}.\n"
+        + yaml.safe_dump({"software": software}, sort_keys=False, default_flow_style=None)
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "memory",
+        "Fit how far off predicted memory is, by software, to runs that ran and layouts that "
+        "failed; print the band of each, its publication left out.",
+        "trainscout memory                         # the published rows\n"
+        "trainscout memory ours.csv --output spread.yaml",
+        "0 done; 1 an internal failure; 2 wrong input",
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="*",
+        default=[PUBLISHED_RUNS],
+        help="CSVs of measured runs as for trainscout validate; default: the published rows",
+    )
+    parser.add_argument(
+        "--failed",
+        type=Path,
+        default=FAILED_LAYOUTS,
+        help="CSV of layouts that failed, with the same columns; default: those that ship",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=SPREAD,
+        help="where to write; default: the table that predictions use",
+    )
+    return parser
