@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "--all",
         action="store_true",
         help="every question; without it one of each model, GPU and precision class, and no more "
-        "than six of a publication on GPUs of one architecture",
+        "than three of a publication on GPUs of one architecture",
     )
     parser.add_argument(
         "--only", action="append", default=[], metavar="TEXT", help="questions so named (repeat)"

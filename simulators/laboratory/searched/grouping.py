@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
 
 COUNTED = ("A", "B")
-FROM_ONE_PUBLICATION = 6
+FROM_ONE_PUBLICATION = 3
 # A run asks for no reserve, since it did fit; who asks before a run has the default's.
 _RESERVE = Cluster.memory_reserve
 # Software before FlashAttention-2 (mid 2023): nobody starts a run with it today.

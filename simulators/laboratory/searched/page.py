@@ -20,15 +20,16 @@ This page is generated:
 
 <!-- not run: writes this page, in some minutes -->
 ```
-trainscout questions --page docs/questions.md --before docs/questions/before.json
+trainscout questions --page docs/questions.md \
+    --before simulators/laboratory/data/questions_before.json
 ```
 
 Published runs of grades A and B that did the same work on the same GPUs (model, GPU, count, global
 batch, sequence length, 16 or 8 bits) are one *question*. Each is asked as `trainscout optimize
 search=exact` is: the default space, framework and memory reserve, the cluster and precision of the
 fastest run; one whose software predates FlashAttention-2 is asked with its own. Of questions
-that differ in size alone the one with the most measured recipes stands here, and no more than six
-of a publication on GPUs of one architecture (`--all` searches every one).
+that differ in size alone the one with the most measured recipes stands here, and no more than
+three of a publication on GPUs of one architecture (`--all` searches every one).
 
 *Replayed*: the prediction of the fastest run, with the software it had, against its measured step.
 *Rank*: where its recipe stands among our ten best (`behind` them, `cut` by memory, `absent` from
@@ -40,21 +41,21 @@ def questions_page(answers: Sequence[Answer], before: Mapping[str, Mapping[str, 
 
     Args:
         answers: what was found.
-        before: answers of an earlier version, by question.
+        before: answers of an earlier version, by the row of the fastest run.
     """
     parts = [_INTRODUCTION, _targets(answers, before), _lost(answers), _all(answers, before)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def read_before(path: Path) -> dict[str, Mapping[str, Any]]:
-    """The answers that ``--json`` of an earlier version wrote, by question.
+    """The answers that ``--json`` of an earlier version wrote, by row.
 
     Raises:
         InputError: for a file that is none.
     """
     try:
         answers = json.loads(path.read_text("utf-8"))["answers"]
-        return {each["name"]: each for each in answers}
+        return {each["row"]: each for each in answers}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             "--before", path, f"holds no answers ({error})", "a --json file"
@@ -62,7 +63,7 @@ def read_before(path: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def _targets(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
-    common = [before[one.name] for one in answers if one.name in before]
+    common = [before[one.row] for one in answers if one.row in before]
     earlier = {}
     if common:
         fields = Answer.__dataclass_fields__
@@ -104,7 +105,7 @@ def _all(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> 
             rank(one),
             "-" if one.best_s is None else f"{one.best_s:.4g}",
             signed(one.slower),
-            signed(before[one.name].get("slower")) if one.name in before else "-",
+            signed(before[one.row].get("slower")) if one.row in before else "-",
             f"`{one.measured_recipe}`",
             f"`{one.best_recipe}`",
             one.source,

@@ -116,7 +116,7 @@ class Recipe:
         "cp{}",
         (LAYER_BLOCKS, BOUNDARY, STEP_END, MICRO_BATCHES),
         topic="context",
-        search=(1, 2, 4, 8),
+        search=(1, 2, 4, 8, 16, 32),
         flags={
             MEGATRON_LM: Flag("--context-parallel-size"),
             MEGATRON_BRIDGE: Flag("model.context_parallel_size"),
@@ -186,7 +186,7 @@ class Recipe:
         "mb{}",
         (LAYER_BLOCKS, BOUNDARY, MICRO_BATCHES),
         always=True,
-        search=(1, 2, 4, 8),
+        search=(1, 2, 4, 8, 16),
         flags={
             MEGATRON_LM: Flag("--micro-batch-size"),
             MEGATRON_BRIDGE: Flag("train.micro_batch_size"),
