@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def nearest_rows(survey: Survey, recipes: tuple[Recipe, ...]) -> list[int]:
     Distance is the sum over fields: the difference of logarithms (base 2) for whole numbers, one
     for other values that differ. Ties go to the lowest row.
     """
-    rows = [int(np.argmin(_distances(survey.recipes, recipe))) for recipe in recipes]
+    rows = [int(np.argmin(distances(survey.recipes, recipe))) for recipe in recipes]
     return list(dict.fromkeys(rows))
 
 
@@ -77,9 +78,12 @@ def _recipe(field: str, path: Path, entry: Any) -> Recipe:
     return Recipe(**kept)
 
 
-def _distances(table: RecipeTable, recipe: Recipe) -> np.ndarray:
+def distances(table: RecipeTable, recipe: Recipe, but: Collection[str] = ()) -> np.ndarray:
+    """How unlike a recipe every row is, in all fields ``but`` some (see ``nearest_rows``)."""
     total = np.zeros(len(table))
     for name, column in table.columns.items():
+        if name in but:
+            continue
         wanted = getattr(recipe, name)
         total += np.array([_distance(wanted, value) for value in column.values])[column.codes]
     return total

@@ -191,9 +191,9 @@ def _searched(published: PublishedQuestion, ran: Job) -> dict[str, Any]:
 
 
 def _under_offered(ran: Job, question: Question) -> list[Recipe]:
-    """A run's recipe under its own framework where the question offers that, else under each."""
-    offered = [each.name for each in question.framework.offered]
-    names = [ran.framework.name] if ran.framework.name in offered else offered
+    """A run's recipe under every framework that the question offers, its own first."""
+    names = [each.name for each in question.framework.offered]
+    names.sort(key=lambda name: name != ran.framework.name)
     return [dataclasses.replace(ran.recipe, framework=name) for name in names]
 
 

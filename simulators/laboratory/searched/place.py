@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from trainscout.optimizer.survey import Survey
-from trainscout.optimizer.warm_start import nearest_rows
+from trainscout.optimizer.warm_start import distances
 from trainscout.pruning.equivalence import canonical
 from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 
+SWITCHES = ("framework", "cuda_graphs", "grad_dtype", "optimizer_states", "moe_dispatcher")
+"""What software runs and how it is switched: a space leaves out settings that others are never
+slower than, so a measured recipe is there where all but these are."""
+
 
 @dataclass(frozen=True)
 class Place:
-    """``inside``: the space holds the recipe, or one that means the same. ``recipe``: itself in
-    canonical form where it can be launched. ``why``: what refuses it, or what the nearest
-    recipe of the space has instead; "" inside."""
+    """``inside``: the space holds the recipe but for switches of software; ``recipe`` is then the
+    one of the space that has most of them as it has. ``why``: what refuses it, or what the
+    nearest recipe of the space has instead; "" inside."""
 
     recipe: Recipe
     inside: bool
@@ -28,17 +34,15 @@ def place_of(recipe: Recipe, survey: Survey) -> Place:
     if (violation := why_invalid(job)) is not None:
         return Place(recipe, False, f"refused by {violation.rule}: {violation.reason}")
     recipe = canonical(job)
-    try:
-        survey.point_of(recipe)
-    except KeyError:
-        near = survey.recipes[nearest_rows(survey, (recipe,))[0]]
-        return Place(recipe, False, f"in no recipe of the space: {_differences(recipe, near)}")
-    return Place(recipe, True)
-
-
-def _differences(recipe: Recipe, near: Recipe) -> str:
-    return ", ".join(
+    apart = distances(survey.recipes, recipe, but=SWITCHES)
+    nearest = np.flatnonzero(apart == apart.min())
+    switched = distances(survey.recipes.take(nearest), recipe)
+    near = survey.recipes[int(nearest[np.argmin(switched)])]
+    if apart.min() == 0:
+        return Place(near, True)
+    differences = ", ".join(
         f"{name}={getattr(recipe, name)} (nearest: {getattr(near, name)})"
         for name in KNOBS
-        if getattr(recipe, name) != getattr(near, name)
+        if name not in SWITCHES and getattr(recipe, name) != getattr(near, name)
     )
+    return Place(recipe, False, f"in no recipe of the space: {differences}")
