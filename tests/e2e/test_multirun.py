@@ -11,6 +11,7 @@ def test_the_searches_of_a_multirun_are_one_group(tmp_path):
         "model=gpt3_2b7",
         "training.global_batch_size=64",
         "executor=serial",
+        "space=moye",
         "search.n_trials=20",
         cwd=tmp_path,
     )
@@ -38,6 +39,7 @@ def test_one_search_that_finds_nothing_does_not_stop_the_others(tmp_path):
         "cluster=a800_8",
         "training.global_batch_size=64",
         "executor=serial",
+        "space=moye",
         "search.n_trials=10",
         "tracking=none",
         cwd=tmp_path,

@@ -71,7 +71,8 @@ def test_the_commands_answer(
     answer = json.loads(capfd.readouterr().out)
     assert answer["evidence_share"]["estimated"] == pytest.approx(1.0)
     assert answer["memory"]["peak_allocated_bytes"] > 2**30
-    assert command("optimize")([*question, "search=random", "search.n_trials=6"]) == 0
+    search = ["search=random", "search.n_trials=6", "space=moye", "executor=serial"]
+    assert command("optimize")([*question, *search]) == 0
     found = json.loads((tmp_path / "out" / "top_recipes.json").read_text())
     assert found[0]["prediction"]["step_time_s"] > 0
 
