@@ -31,7 +31,7 @@ class SearchOptions:
     stable_top: int = 5
     """How many best recipes ``patience`` looks at."""
     batch_size: int = 32
-    """So many recipes are asked for at a time whatever the number of workers, so that the workers
+    """So many recipes are proposed at a time whatever the number of workers, so that the workers
     do not change the answer."""
     timeout_s: float | None = None
     """The search ends after so long (None: never)."""

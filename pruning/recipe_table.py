@@ -129,7 +129,7 @@ class RecipeTable(Sequence[Recipe]):
 
 
 def column(values: Sequence[Any]) -> Column:
-    """The column of a plain list of values; true and 1 are told apart."""
+    """The column of a plain list of values; true and 1 are distinguished."""
     known: dict[tuple[type, Any], int] = {}
     codes = [known.setdefault((type(value), value), len(known)) for value in values]
     return Column(tuple(value for _, value in known), np.array(codes, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""How sure, in words: the error bar of a step, and which recipes cannot be told apart."""
+"""How sure, in words: the error bar of a step, and which recipes cannot be distinguished."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def format_selection() -> str:
 
 
 def tie_shares(ranked: Sequence[Trial], job_of: JobOf) -> list[float | None]:
-    """For each trial, the lead (as a share of a step) below which it cannot be told apart from
+    """For each trial, the lead (as a share of a step) below which it cannot be distinguished from
     the first; None where the predictions carry no error bar."""
     if not ranked:
         return []
@@ -85,7 +85,7 @@ def format_distinguishable(ranked: Sequence[Trial], job_of: JobOf) -> str | None
         format_percent(most) if most - least < 5e-4 else f"{least * 100:.1f} to {most * 100:.1f} %"
     )
     return (
-        f"{format_ranks([rank for rank, *_ in tied])} cannot be told apart from #1: predicted "
+        f"{format_ranks([rank for rank, *_ in tied])} cannot be distinguished from #1: predicted "
         f"within {format_percent(max(lead for _, lead, _ in tied))} of it, while for measured "
         f"layouts that differ as much, one in {round(1 / (1 - LEVEL))} predicted differences was "
         f"off by more than {off}"

@@ -57,7 +57,7 @@ def recipe_dict(recipe: Recipe, job_of: JobOf) -> dict[str, Any]:
 
 def top_recipes(trials: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
     """Best first, ``recipe``, ``prediction``, ``evidence`` (``reports.evidence``) and
-    ``tie_share``: the lead, as a share of a step, below which the recipe cannot be told apart
+    ``tie_share``: the lead, as a share of a step, below which the recipe cannot be distinguished
     from the first one (``reports.error_bars``).
     """
     return [

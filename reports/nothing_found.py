@@ -29,7 +29,7 @@ def why_nothing_fits(result: SearchResult, job_of: JobOf) -> str:
     if counts["failed"] == considered:
         lines = [f"No recipe could be simulated: all {considered:,} failed."]
     else:
-        lines = [f"No recipe fits: {len(result.trials):,} asked, none came out ok."]
+        lines = [f"No recipe fits: {len(result.trials):,} proposed, none came out ok."]
     lines += format_tight(result, job_of)
     missed = closest_miss(result)
     if missed is not None:

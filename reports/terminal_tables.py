@@ -214,7 +214,7 @@ def _format_counts(result: SearchResult, verbose: bool) -> str:
     simulating_s = sum(trial.duration_s for trial in result.trials)
     simulating = f" ({simulating_s:.1f} s of simulating)" if verbose else ""
     return (
-        f"{len(result.trials):,} point{'s' if len(result.trials) != 1 else ''} asked{resumed}: "
+        f"{len(result.trials):,} point{'s' if len(result.trials) != 1 else ''} proposed{resumed}: "
         + "; ".join(words)
         + f". {result.wall_s:.1f} s{simulating}; ended because {STOP_WORDS[result.stopped]}."
     )

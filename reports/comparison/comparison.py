@@ -32,7 +32,7 @@ class Side:
 class Difference:
     """From the first recipe to the second.
 
-    ``tie_share`` is the lead, as a share of a step, below which the two cannot be told apart
+    ``tie_share`` is the lead, as a share of a step, below which the two cannot be distinguished
     (None: the simulator does not know). ``reasons`` are why parts of the step differ,
     ``attribution`` what each change brings (None: the recipes are the same).
     """

@@ -176,7 +176,7 @@ def distinguishable(one: Recipe, other: Recipe, predictions: Predictions) -> boo
 
 
 def tie_limit(one: Recipe, other: Recipe, predictions: Predictions) -> float | None:
-    """The lead, as a share of a step, below which they cannot be told apart."""
+    """The lead, as a share of a step, below which they cannot be distinguished."""
     first = predictions.of(one)
     if first.interval_s is None:
         return None

@@ -150,7 +150,7 @@ def _same_question(other: Side, stored_step_s: float) -> RenderableType:
         return Text("", end="")
     return Text(
         f"Note: that search predicted {format_seconds(stored_step_s)} for it, not "
-        f"{format_seconds(step_s)}: it asked about another model, cluster or training.\n",
+        f"{format_seconds(step_s)}: it was about another model, cluster or training.\n",
         style="yellow",
     )
 

@@ -105,4 +105,4 @@ def _format_unasked(certificate: Certificate | None) -> str:
             "needed no simulation: by their bounds its recipes cannot fit or cannot be among the "
             "best, or there are none"
         )
-    return "no recipe of it was asked for"
+    return "no recipe of it was proposed"

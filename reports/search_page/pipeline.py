@@ -9,7 +9,7 @@ import numpy as np
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.registry import SimulatorSpec, measured_table
 
-# More bars can neither be told apart nor drawn at once.
+# More bars can neither be distinguished nor drawn at once.
 MOST_BARS = 5000
 _TICKS_PER_S = 1e6
 

@@ -22,7 +22,7 @@ SECONDS_A_DAY = 86400.0
 def recipe_rows(ranked: Sequence[Trial], job_of: JobOf) -> list[dict[str, Any]]:
     """One row a recipe, in the order given.
 
-    ``layout`` numbers equal layouts alike. ``tied``: whether it cannot be told apart from the
+    ``layout`` numbers equal layouts alike. ``tied``: whether it cannot be distinguished from the
     first (``reports.error_bars``); None where predictions have no error bar.
     """
     layouts: dict[tuple[object, ...], int] = {}

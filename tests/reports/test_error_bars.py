@@ -50,7 +50,7 @@ def test_equal_predictions_cannot_be_told_apart_and_far_ones_can():
     assert shares[0] == 0
     assert 0 < shares[1] < shares[2] < 3.5
     words = format_distinguishable(ranked(2.0, 2.0, 9.0), job_of)
-    assert words.startswith("#2 cannot be told apart from #1")
+    assert words.startswith("#2 cannot be distinguished from #1")
     assert f"{shares[1] * 100:.1f} %" in words
     assert "#3" not in words
 

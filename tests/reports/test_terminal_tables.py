@@ -73,7 +73,7 @@ def test_what_nobody_published_is_to_be_measured_first(monkeypatch, verbosity):
 
 def test_trials_are_counted_by_status_and_rule():
     text = " ".join(report(verbosity="verbose").split())
-    assert "7 points asked: 2 simulated and fit; 2 out of memory" in text
+    assert "7 points proposed: 2 simulated and fit; 2 out of memory" in text
     assert "1 pruned (recompute_dominated 1)" in text
     assert "1 invalid (degrees_divide_world 1); 1 failed" in text
 
@@ -132,7 +132,7 @@ def test_recipes_that_cannot_be_told_apart_are_named():
     ]
     assert "How sure:" not in report()
     said = " ".join(report(best=tuple(both)).split())
-    assert "How sure: #2 cannot be told apart from #1" in said
+    assert "How sure: #2 cannot be distinguished from #1" in said
 
 
 def test_several_objectives_show_the_front():

@@ -3,7 +3,7 @@ const layoutMap = (() => {
   const { el } = dom;
   const SHORT = {
     tight: "tight", memory: "no fit", slower: "slower", pruned: "pruned", failed: "failed", invalid: "invalid",
-    unasked: "not asked",
+    unasked: "not tried",
   };
   const LONG = {
     fits: "fits", tight: "may fit in memory", memory: "does not fit in memory", slower: "cannot beat the best, by its bound",

@@ -7,7 +7,7 @@ const pipeline = (() => {
                  send: "transfer to the next stage", gather: "parameter gather",
                  reduce: "gradient reduction", finish: "gradient norm and tied embeddings",
                  optimizer: "optimizer" };
-  // Where a bar stands in its row, from and to: forward and backward are told apart by it too.
+  // Where a bar stands in its row, from and to: forward and backward are distinguished by it too.
   const STAND = { forward: [0, 0.74], backward: [0.26, 1], recompute: [0.26, 1] };
   const LABEL = 34;
   const ZOOMS = [1, 2, 4, 8, 16];
@@ -46,7 +46,7 @@ const pipeline = (() => {
       const kind = bars.kinds[bars.kind[at]];
       const y = bars.stage[at] * row + (bars.lane[at] ? tall + 1 : 0);
       const high = bars.lane[at] ? thin : tall;
-      // Chunks of one stage pale from first to last, so that their passes can be told apart.
+      // Chunks of one stage pale from first to last, so that their passes can be distinguished.
       const faint = bars.chunk[at] > 0 ? (1 - 0.45 * (bars.chunk[at] / (bars.chunks - 1))).toFixed(2) : "1";
       const from = x(start);
       const to = Math.max(from + 0.4, x(start + bars.length[at]));

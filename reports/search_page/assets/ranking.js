@@ -1,4 +1,4 @@
-// The best recipes with their error bars, and which cannot be told apart from the first.
+// The best recipes with their error bars, and which cannot be distinguished from the first.
 const ranking = (() => {
   const { el } = dom;
   const ROW = 24;
@@ -39,14 +39,14 @@ const ranking = (() => {
       return drawn;
     });
     return dom.figure("Error bars of the best recipes",
-      "4 in 5 measured runs would lie within; ≈ #1: cannot be told apart from the first", holder);
+      "4 in 5 measured runs would lie within; ≈ #1: cannot be distinguished from the first", holder);
   }
   function words(recipe) {
     const bar = recipe.low_s === null ? ""
       : `\n${format.seconds(recipe.low_s)} to ${format.seconds(recipe.high_s)}`;
     const lead = recipe.rank === 1 ? ""
       : `\n${format.percent(recipe.lead_share)} behind #1` + (recipe.tie_share === null ? ""
-        : `; told apart above ${format.percent(recipe.tie_share)}`);
+        : `; distinguished above ${format.percent(recipe.tie_share)}`);
     return `#${recipe.rank} ${recipe.words}\nstep ${format.seconds(recipe.step_time_s)}${bar}${lead}`;
   }
   function list(recipes, fit) {

@@ -173,7 +173,7 @@ const trialTable = (() => {
       return `${format.grouped(count)} ${status === "ok" ? "fit" : SAID[status]}${because ? ` (${because})` : ""}`;
     });
     const all = Object.values(of).reduce((sum, each) => sum + each, 0);
-    return `${format.plural(all, "point")} asked of ${format.grouped(size)} in the space` +
+    return `${format.plural(all, "point")} proposed of ${format.grouped(size)} in the space` +
       `${resumed ? `, ${format.grouped(resumed)} of them resumed` : ""}${named.length ? `: ${named.join("; ")}` : ""}. ` +
       `${wall.toFixed(1)} s; ended because ${stopped}.`;
   }

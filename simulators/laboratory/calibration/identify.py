@@ -129,7 +129,7 @@ def _require_distinct(fitted: Sequence[str], effects: Vector) -> None:
     raise InputError(
         "runs",
         f"{fitted[one]} and {fitted[other]}",
-        "cannot be told apart: both lengthen every run in the same proportion (singular values "
+        "cannot be distinguished: both lengthen every run in the same proportion (singular values "
         + ", ".join(f"{value:.2g}" for value in values)
         + ")",
         f"add {_ADVICE[fitted[lesser]]}, or fit fewer with --corrections",

@@ -50,7 +50,7 @@ LONGEST_BURST_FLOPS = 1e12
 LONG_BURST_FLOPS = 1e13
 # Shorter ones say little about power.
 SMALLEST_POWERED_FLOPS = 1e10
-# The loss has several valleys, told apart by how a tile's time divides into loop and epilogue.
+# The loss has several valleys, distinguished by how a tile's time divides into loop and epilogue.
 EFFICIENCY_STARTS = (0.6, 0.75, 0.9)
 EPILOGUE_STARTS = (1e-12, 2e-11)
 LAUNCH_BOUNDS_S = (1e-6, 5e-6)

@@ -1,7 +1,7 @@
 """Kernels as arrays: what operations of a workload and rows of measured tables both become.
 
 A batch holds kernels that one formula prices together, in the order they were given. Its
-``kinds`` are how measured kernels are told apart: kernels of one kind differ by shape alone.
+``kinds`` are how measured kernels are distinguished: kernels of one kind differ by shape alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recipes that cannot be told apart: how far predicted *differences* are off.
+"""Recipes that cannot be distinguished: how far predicted *differences* are off.
 
 Recipes of one job share most of their error (the machine, the kernels, the model), so the error
 bar says little about which is faster. Runs of one sweep do too: the difference of two residuals
@@ -47,7 +47,7 @@ def layout_steps(one: Recipe, other: Recipe) -> float:
 
 
 def tie_share(features: Features, one: Recipe, other: Recipe) -> float:
-    """The lead, as a share of a step, below which two recipes of one job cannot be told apart.
+    """The lead, as a share of a step, below which two recipes of one job cannot be distinguished.
 
     ``LEVEL`` of the measured pairs like them miss the predicted difference by less. Errors of a
     difference grow as the square root of the number of layout steps, as independent errors of

@@ -105,7 +105,7 @@ def test_a_search_that_asked_something_else_is_noticed():
     same = as_text(comparison_report(comparison, stored_step_s=step_s))
     other = as_text(comparison_report(comparison, stored_step_s=2 * step_s))
     assert "asked about another" not in same
-    assert "it asked about another model, cluster or training" in other
+    assert "it was about another model, cluster or training" in other
 
 
 def test_records_are_json_with_the_same_figures():

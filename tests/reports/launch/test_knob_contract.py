@@ -87,7 +87,7 @@ def without_comments(name: str, text: str) -> str:
 
 
 def launched(launch: Launch) -> object:
-    """What a launch does and says; equal ones cannot be told apart. None: there is none."""
+    """What a launch does and says; equal ones cannot be distinguished. None: there is none."""
     texts = {name: without_comments(name, text) for name, text in launch.files.items()}
     return (tuple(texts.items()), launch.unsupported) if texts else None
 

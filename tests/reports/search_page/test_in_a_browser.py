@@ -237,7 +237,7 @@ def test_nothing_was_looked_at(opened):
     empty = nothing_fits()
     page = opened(replace(empty, result=replace(empty.result, trials=(), stopped="timeout")))
     assert page.locator("#layouts").count() == 0
-    assert "0 points asked of 1,000 in the space. " in text(page, "#trials")
+    assert "0 points proposed of 1,000 in the space. " in text(page, "#trials")
 
 
 def test_several_objectives(opened):

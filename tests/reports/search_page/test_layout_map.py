@@ -36,7 +36,7 @@ def test_every_way_not_to_fit_says_why():
     assert outcomes[2, 4] == ("pruned", "means the same")
     assert outcomes[3, 1] == ("invalid", "3 into 16")
     assert outcomes[4, 4] == ("failed", "division by zero")
-    assert outcomes[8, 8] == ("unasked", "no recipe of it was asked for")
+    assert outcomes[8, 8] == ("unasked", "no recipe of it was proposed")
 
 
 def test_one_that_fits_outweighs_those_that_do_not():
@@ -54,4 +54,4 @@ def test_a_proof_says_why_a_layout_was_not_simulated():
         proved=True, best=1.0, bound=1.0, gap=0.0,
     )  # fmt: skip
     assert cells(everything(), proof)[8, 8]["why"].startswith("needed no simulation")
-    assert "asked" in cells(everything(), replace(proof, proved=False))[8, 8]["why"]
+    assert "proposed" in cells(everything(), replace(proof, proved=False))[8, 8]["why"]

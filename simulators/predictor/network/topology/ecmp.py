@@ -2,7 +2,7 @@
 
 Switches hash a packet's headers, so one flow keeps one path and two flows may collide. Here the
 headers are (source GPU, destination GPU, label): a label stands for the source port, so several
-connections between two GPUs are told apart. Arithmetic is modulo 2**64.
+connections between two GPUs are distinguished. Arithmetic is modulo 2**64.
 """
 
 from __future__ import annotations

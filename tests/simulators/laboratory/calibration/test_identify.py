@@ -53,7 +53,9 @@ def test_corrections_that_move_all_runs_alike_are_refused():
     alike = [
         replace(job, training=replace(job.training, tokens=tokens)) for tokens in (1, 2, 3, 4, 5)
     ]
-    with pytest.raises(InputError, match=r"compute_time and network_time.*cannot be told apart"):
+    with pytest.raises(
+        InputError, match=r"compute_time and network_time.*cannot be distinguished"
+    ):
         found(alike)
     assert found(alike, ("compute_time",)).fitted == ("compute_time",)
 

@@ -57,7 +57,7 @@ def test_one_wild_measurement_does_not_move_the_rest() -> None:
 
 
 def test_a_hop_is_never_free() -> None:
-    # Two ranks only: launch and hop cannot be told apart.
+    # Two ranks only: launch and hop cannot be distinguished.
     rows = [{"launch": 1.0, "hop": 2.0, "stream": stream} for stream in (0.1, 1.0, 10.0)]
     times = np.array([3.0 + row["stream"] for row in rows])
     found = fit.solve(rows, times, np.zeros(len(rows)), PRIOR)

@@ -35,7 +35,7 @@ def cases() -> dict[str, Callable[[], Any]]:
     params = {"params_dtype": torch.bfloat16}
 
     class Called(torch.nn.Module):
-        """Makes a module of a function, so that its passes are told apart."""
+        """Makes a module of a function, so that its passes are distinguished."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             super().__init__()
