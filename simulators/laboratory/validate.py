@@ -24,6 +24,7 @@ from trainscout.simulators.laboratory.published.regularity import mark_extrapola
 from trainscout.simulators.laboratory.published.replay import Result, replay_rows
 from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
+from trainscout.simulators.laboratory.published.states import with_doubtful_states
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
@@ -66,12 +67,17 @@ def predict(
     rows = mark_extrapolated(read_rows(runs))
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    curves = {
+        name: read_measured_collectives(runs.parent / name, "measured_collectives")
+        for name in {row.measured_collectives for row in rows} - {""}
+    }
     if measured_collectives is not None:
         found = read_measured_collectives(measured_collectives, "--measured-collectives")
-        declared = replace(
-            declared, measured_collectives=str(measured_collectives), measured=found
-        )
+        curves[str(measured_collectives)] = found
+        declared = replace(declared, measured_collectives=str(measured_collectives))
+    declared = replace(declared, curves=curves)
     results = replay_with_progress(rows, declared, get_simulator(simulator))
+    results = with_doubtful_states(results)
     return validation_report(results, grades, read_peer_predictions()), results
 
 

@@ -37,6 +37,7 @@ _SOURCES = (
     (r"nemo-framework-launcher", "NeMo launcher"),
     (r"nemo@.*performance_summary", "NeMo 24.07 docs"),
     (r"nemo@.*long_sequence", "NeMo long sequences"),
+    (r"benchmarks_interactive\.html", "Ultra-Scale sweep"),
     (r"nanotron", "nanotron"),
     (r"moe-modelzoo", "Megatron-MoE-ModelZoo"),
     (r"megatron-core moe", "Megatron-Core MoE"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trainscout.simulators.laboratory.published.clusters import cluster_of
 from trainscout.simulators.laboratory.published.era import Era, era_of
@@ -41,13 +41,13 @@ from trainscout.simulators.predictor.question.validity import check_job
 
 @dataclass(frozen=True)
 class Declarations:
-    """What a row may refer to: declared GPUs and frameworks by name; and the collectives measured
-    on the cluster of all rows, with the file they were read from."""
+    """What a row may refer to: declared GPUs and frameworks by name; measured collectives by the
+    file they were read from; and the file that holds for rows that name none (None: no file)."""
 
     gpus: Mapping[str, Gpu]
     frameworks: Mapping[str, Framework]
+    curves: Mapping[str, tuple[MeasuredCollective, ...]] = field(default_factory=dict)
     measured_collectives: str | None = None
-    measured: tuple[MeasuredCollective, ...] = ()
 
 
 def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
@@ -73,12 +73,10 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
     default = "bf16" if "bf16" in gpu.peak_flops else "fp16"
     precision, about_precision = precision_of(row, said, default)
     cluster, about_cluster = cluster_of(row, said, dated(said, era), gpu, degrees.num_gpus)
-    if declared.measured:
-        cluster = replace(
-            cluster,
-            measured_collectives=declared.measured_collectives,
-            measured=declared.measured,
-        )
+    if curve := row.measured_collectives or declared.measured_collectives:
+        if curve not in declared.curves:
+            raise CannotReplayError(f"measured_collectives={curve} was not read")
+        cluster = replace(cluster, measured_collectives=curve, measured=declared.curves[curve])
     framework, about_framework = framework_of(row, said, era, gpu, precision, declared.frameworks)
     batch = batch_of(row)
     about_framework += (_software(framework, era),)

@@ -90,6 +90,7 @@ class Row:
     notes: str = ""
     quality: str = "A"
     inferred_fields: str = ""
+    measured_collectives: str = ""
     fault: str = ""
     extrapolated: bool = False
 

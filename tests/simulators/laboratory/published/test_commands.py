@@ -41,6 +41,9 @@ def test_measured_collectives_are_those_of_every_row(tmp_path, capsys):
         assert validate([str(table), *given]) == 0
         predicted += [row["predicted"] for row in json.loads(path.read_text())["rows"]]
     assert predicted[1] > 2 * predicted[0]
+    named = write_table(tmp_path / "named.csv", cells(**shape, measured_collectives="own.csv"))
+    assert validate([str(named), "--json", str(path)]) == 0
+    assert json.loads(path.read_text())["rows"][0]["predicted"] == predicted[1]
     curve.write_text("collective,nodes,bus_GBps\nall_gather,none,1\n")
     capsys.readouterr()
     assert validate([str(table), "--measured-collectives", str(curve)]) == 2

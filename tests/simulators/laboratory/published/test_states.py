@@ -1,0 +1,46 @@
+"""Measured times that no layout has are named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.samples import prediction
+from tests.simulators.laboratory.published.runs import RUN, replayable
+from trainscout.simulators.laboratory.published.replay import Result
+from trainscout.simulators.laboratory.published.states import with_doubtful_states
+
+
+def result(name: str, measured: float, predicted: float, **changes: object) -> Result:
+    row = replace(RUN, id=name, **changes)
+    job = replayable(**changes).job
+    return Result(row, job, prediction(predicted), measured, None, (), "")
+
+
+def doubtful(*results: Result) -> list[str]:
+    found = with_doubtful_states(results)
+    return [each.row.id for each in found if any("doubtful" in a for a in each.assumptions)]
+
+
+@pytest.mark.parametrize(("slow", "named"), [(1.4, []), (1.6, ["zero0"])])
+def test_siblings_that_shard_another_way_are_not_half_as_much_apart(
+    slow: float, named: list[str]
+) -> None:
+    one = result("zero1", 10.0, 9.0, dist_optimizer="zero1")
+    assert doubtful(one, result("zero0", 10 * slow, 9.0, dist_optimizer="zero0")) == named
+    # Unless so much is predicted.
+    assert doubtful(one, result("zero0", 10 * slow, 12.0, dist_optimizer="zero0")) == []
+
+
+@pytest.mark.parametrize(("larger", "named"), [(10.0, ["small"]), (16.0, [])])
+def test_a_larger_micro_batch_takes_longer(larger: float, named: list[str]) -> None:
+    small = result("small", 20.0, 10.0, micro_batch=1)
+    # Half as many passes.
+    assert doubtful(small, result("large", larger, 9.0, micro_batch=2)) == named
+    # Unless a pass of both is predicted to take as long.
+    assert doubtful(small, result("large", larger, 5.0, micro_batch=2)) == []
+
+
+def test_other_rows_say_nothing() -> None:
+    assert doubtful(result("a", 10.0, 9.0, tp=2), result("b", 90.0, 9.0, tp=4, pp=1)) == []
