@@ -158,7 +158,7 @@ def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
         declared = _DECLARED[project]
         if project == "deepspeed" and era.before(_DEEPSPEED_WITHOUT_MEGATRON):
             declared = _DECLARED["gpt_neox"]
-        if project == "nanotron" and _polls(row):
+        if project == "nanotron" and _polls(row, said):
             words = (
                 "pipeline messages between nodes are polled, as nanotron's sweep of its largest"
             )
@@ -169,14 +169,14 @@ def _declared(row: Row, said: Said, era: Era) -> tuple[str, list[str]]:
     return "megatron_core", []
 
 
-def _polls(row: Row) -> bool:
+def _polls(row: Row, said: Said) -> bool:
     """Whether a layout of nanotron's is one of those that its sweep ran, or ran again, after
     27 December 2024: chosen with the Ultra-Scale sweep in view, nearly all of whose pipelines on
     64 nodes or of 32 tensor-parallel ranks take what polled messages do. A figure that is the best
     of a cell is not one of a pipeline that slept."""
     nodes = given(row.num_gpus, 0) // given(row.gpus_per_node, 8)
     large = nodes >= _POLLED_NODES or given(row.tp, 1) >= _POLLED_TP
-    return given(row.pp, 1) > 1 and large and "best configuration" not in row.notes
+    return given(row.pp, 1) > 1 and large and not said.says("chosen", "best")
 
 
 def _flash_since(project: str) -> float:

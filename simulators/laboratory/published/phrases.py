@@ -304,6 +304,7 @@ _LAYOUT = (
         ("layers", r"(?:\w+ )*counted as pipeline layers"),
         ("layers", r"first/last stage one layer short\w*"),
     ),
+    *_phrases("chosen", ("best", r"best configuration(?: found)?(?: per cell)?")),
     *_phrases("tensor_grid", ("", r"\b(?:2|2\.5|3)d tensor parallel\w*")),
 )
 

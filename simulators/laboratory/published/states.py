@@ -1,9 +1,9 @@
 """Measured times that cannot be a layout's: some state of the machine or its software is in them.
 
 Two signs, each between rows that differ in one thing alone. Sharding the optimizer (ZeRO 1 for 0)
-moves a step by its reduction; where it moves it half as much again as is predicted, one of both was
-disturbed. And a step that takes as long for every micro-batch however large that is, where more is
-predicted for a larger one, waited for something that is no work.
+moves a step by its reduction; where it moves it half as much again as is predicted, one of both
+was disturbed. And a step that takes as long for every micro-batch however large that is, where
+more is predicted for a larger one, waited for something that is no work.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def _scaling(one: Result, other: Result) -> str:
     if measured < 1 / _SAME or predicted > 1 / APART:
         return ""
     return (
-        f"doubtful state: a micro-batch takes {measured:.1f} times what it does in {other.row.id}, "
-        f"whose micro-batch is larger ({predicted:.1f} times predicted)"
+        f"doubtful state: a micro-batch takes {measured:.1f} times what a larger one does in "
+        f"{other.row.id} ({predicted:.1f} times predicted)"
     )
