@@ -21,13 +21,14 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
+from trainscout.simulators.laboratory.collectives.anchors import FIGURES, anchored_errors
 from trainscout.simulators.laboratory.collectives.least_squares import (
     Fit,
     Row,
@@ -72,9 +73,12 @@ def left_out_errors(rows: Sequence[Row]) -> Errors:
 
 def _cells(result: Fit, rows: Sequence[Row]) -> Cells:
     """Median absolute relative error of each cluster and size band, over all transports."""
+    return _medians((row, abs(predict_us(result, row) / row.time_us - 1)) for row in rows)
+
+
+def _medians(errors: Iterable[tuple[Row, float]]) -> Cells:
     cells: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        error = abs(predict_us(result, row) / row.time_us - 1)
+    for row, error in errors:
         cells[row.cluster_id, size_band(row.size_bytes)].append(error)
     return {cell: float(np.median(errors)) for cell, errors in cells.items()}
 
@@ -83,20 +87,27 @@ def averages(measurements: Sequence[Measurement]) -> dict[str, dict[str, Any]]:
     """Errors per cluster and size band, averaged over them: in sample and out of it.
 
     ``shipped``: of the fit to all clusters, on them; ``train`` and ``validation``: of the fit to
-    the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others.
+    the training clusters, on both sets; ``left_out``: of each cluster under the fit to the others;
+    ``three_figures`` and its like: the same, told so much of the cluster (``anchors.FIGURES``).
     """
     train, validation = rows_of(measurements, "train"), rows_of(measurements, "validation")
     everything = train + validation
     from_train = fit(train)
     left_out: Cells = {}
+    told: dict[str, Cells] = {name: {} for name in FIGURES}
     for cluster in sorted({row.cluster_id for row in everything}):
         others = fit([row for row in everything if row.cluster_id != cluster])
-        left_out |= _cells(others, [row for row in everything if row.cluster_id == cluster])
+        own = [row for row in everything if row.cluster_id == cluster]
+        left_out |= _cells(others, own)
+        for name, sizes in FIGURES.items():
+            errors = anchored_errors(others, own, sizes)
+            told[name] |= _medians((own[place], error) for place, error in errors.items())
     cells = {
         "shipped": _cells(fit(everything), everything),
         "train": _cells(from_train, train),
         "validation": _cells(from_train, validation),
         "left_out": left_out,
+        **told,
     }
     return {name: average(found) for name, found in cells.items()}
 
