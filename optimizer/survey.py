@@ -240,8 +240,8 @@ def _nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputErr
     held = sorted({name for part in parts for name in part.held})
     if not rejected and held:
         problem = "no part of the space has these choices together with the others"
-        fields = ", ".join(f"space.knobs.{name}" for name in held)
-        return InputError(fields, "...", problem, "fewer of them, or another framework=")
+        named = ", ".join(f"space.knobs.{name}" for name in held)
+        return InputError(named, "...", problem, "fewer of them, or another framework=")
     if set(rejected) == {"framework"}:
         framework, reason = space.declared.framework, rejected["framework"].example.reason
         return InputError("framework", framework.name, reason, "another framework=, or model=")
