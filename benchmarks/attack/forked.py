@@ -56,6 +56,7 @@ def _become(call: Callable[[], int], directory: Path, out: int, err: int, limit_
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
         os.chdir(directory)
         resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, _MOST_BYTES))
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

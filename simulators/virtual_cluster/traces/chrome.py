@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import Any, TextIO
 
 from trainscout.simulators.predictor.io.output import replacing, replacing_bytes, unwritable
 from trainscout.simulators.predictor.question.errors import InputError
@@ -205,7 +205,7 @@ def read_chrome(field: str, path: Path) -> dict[str, Any]:
     return top
 
 
-def _read_at_most(file: IO[bytes]) -> bytes:
+def _read_at_most(file: io.BufferedIOBase) -> bytes:
     """Up to a byte more than ``MAX_BYTES``, in parts: asked for all at once, Python takes the
     memory for as much before it looks how much there is."""
     parts = []

@@ -1,0 +1,144 @@
+"""Wrong input through the real commands: exit code 2, the field, what would be right; nothing
+written, no traceback."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.attack.forked import Ended, files_below, run_command
+
+_JOB = ("model=gpt13b", "cluster=a800_8", "training.global_batch_size=64")
+COMMANDS = {
+    "simulate": _JOB,
+    "optimize": (*_JOB, "executor=serial", "tracking=none", "search.n_trials=4"),
+    "explain": (*_JOB, "a.tp=8", "b.tp=4"),
+    "plan": ("sweep=llama3_8b", "tracking=none"),
+}
+# A setting, and values that it cannot have.
+_NUMBERS = (
+    "-1",
+    "nan",
+    "inf",
+    "1e400",
+    "10000000000000000000000",
+    "many",
+    "[1]",
+    "{a: 1}",
+    "null",
+)
+_WORDS = ("nobody", "''", "'a b'", "[x]", "{a: 1}", "12345")
+_TRUTHS = ("5", "-1", "maybe", "[true]", "1.5", "null")
+SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    "simulate": {
+        **dict.fromkeys(
+            ("model.num_layers", "model.hidden_size", "model.num_heads", "cluster.num_nodes",
+             "model.vocab_size", "gpu.memory_bytes", "cluster.gpus_per_node", "recipe.tp",
+             "recipe.pp", "recipe.micro_batch", "training.global_batch_size", "recipe.vpp"),
+            (*_NUMBERS, "0", "1.5"),
+        ),
+        **dict.fromkeys(
+            ("gpu.memory_bandwidth_bytes_per_s", "training.tokens", "cluster.nic_gbps"), _NUMBERS
+        ),
+        **dict.fromkeys(
+            ("model", "cluster", "gpu", "framework", "training.precision", "recipe.recompute",
+             "recipe.schedule", "cluster.fabric", "format", "verbosity", "network", "topology",
+             "simulator.name", "model.normalization", "training.optimizer"),
+            _WORDS,
+        ),
+        **dict.fromkeys(("recipe.sp", "debug", "model.gated_mlp", "recipe.overlap_grad_reduce"),
+                        _TRUTHS),
+    },
+    "optimize": {
+        **dict.fromkeys(("search.n_trials", "search.batch_size", "search.top_k", "seed"),
+                        ("-1", "nan", "many", "[1]", "{a: 1}", "1.5", "1e400")),
+        **dict.fromkeys(("executor.trial_timeout_s", "search.timeout_s"),
+                        ("-1", "nan", "many", "[1]", "0")),
+        **dict.fromkeys(("search", "objective", "executor", "space", "tracking", "verify"),
+                        _WORDS),
+        **dict.fromkeys(("resume", "join", "search.bounds", "executor.pin_cores"), _TRUTHS),
+        "tracking.uri": ("nowhere", "ftp://host", "''"),
+        "hydra.run.dir": ("/dev/null/x", "file/x"),
+    },
+    "explain": {
+        **dict.fromkeys(("a.tp", "b.pp", "a.micro_batch"), (*_NUMBERS[:7], "0", "3")),
+        "against": ("nowhere",), "given": ("nowhere.sh", "/dev/zero"),
+    },
+    "plan": {
+        **dict.fromkeys(("n_jobs", "change_threshold", "wait_s"), ("-2", "nan", "many", "[1]")),
+        "schedule": ("always", "'61 * * * *'", "'0 0 30 2 *'"),
+        "webhook": ("nowhere", "'http://[::1'", "ftp://host"),
+        "sweep": _WORDS, "sweep.models": ("[nobody]", "5", "[]"),
+        "sweep.num_gpus": ("[-1]", "[many]", "[0]", "5"),
+    },
+}  # fmt: skip
+_UNKNOWN = (
+    "modle=gpt13b",
+    "+nothing=1",
+    "model.num_layer=3",
+    "nothing",
+    "=",
+    "a=b=c",
+    "recipe.dp=3",
+)
+
+
+def attack(seed: int, count: int) -> list[str]:
+    """What was wrong with the answers to ``count`` wrong inputs, a line each."""
+    for command in COMMANDS:  # once, not in every fork
+        importlib.import_module(f"trainscout.commands.{command}")
+    given = list(mutations())
+    random.Random(seed).shuffle(given)
+    wrong = []
+    for command, setting in given[:count]:
+        with tempfile.TemporaryDirectory() as folder:
+            directory = Path(folder)
+            (directory / "file").write_text("")
+            ended = run_command([command, *COMMANDS[command], setting], directory)
+            left = [name for name in files_below(directory) if name != "file"]
+        wrong += [f"{command} {setting}: {each}" for each in problems(setting, ended, left)]
+    return wrong
+
+
+def mutations() -> Iterator[tuple[str, str]]:
+    """Commands and a setting that each must refuse."""
+    for command, settings in SETTINGS.items():
+        for name, values in settings.items():
+            for value in values:
+                if (name, value) not in _RIGHT:
+                    yield command, f"{name}={value}"
+        for setting in _UNKNOWN:
+            yield command, setting
+
+
+# Values of the lists above that some settings do have.
+_RIGHT = {
+    *((name, "'a b'") for name in ("search.storage",)),
+    ("training.global_batch_size", "0.0"),
+    ("recipe.vpp", "null"),
+    ("search.timeout_s", "null"),
+}
+
+
+def problems(setting: str, ended: Ended, left: list[str]) -> list[str]:
+    """What the answer to a wrong setting lacks."""
+    found = []
+    if ended.code != 2:
+        found.append(f"exit code {ended.code}: {ended.err[-200:]!r}")
+    if "Traceback" in ended.err or "internal failure" in ended.err:
+        found.append("a traceback, or an internal failure")
+    name = setting.partition("=")[0].lstrip("+")
+    said = ended.err.strip()
+    if ended.code == 2 and not re.match(rf"error: ({re.escape(name)}|[\w.]+)\b.*=", said, re.S):
+        found.append(f"no field: {said[:200]!r}")
+    if ended.code == 2 and "allowed: " not in said and "did you mean" not in said:
+        found.append(f"not what is allowed: {said[:200]!r}")
+    if left:
+        found.append(f"left {left}")
+    if "\x1b" in ended.err:
+        found.append("an escape sequence")
+    return found

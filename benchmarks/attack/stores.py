@@ -1,0 +1,57 @@
+"""Damaged stores: a search goes on with what is whole and comes to the same answer, or refuses."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+from benchmarks.attack.files import mutated
+from benchmarks.attack.kills import search
+from tests.optimizer.fake_simulator import FAKE, SPACE, declared
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import ExecutorOptions, SearchOptions
+from trainscout.optimizer.study import run_search
+from trainscout.optimizer.trial import SearchResult
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+def attack(seed: int, count: int) -> list[str]:
+    """What was wrong with ``count`` searches on damaged stores, a line each."""
+    chosen = random.Random(seed)
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder, "whole.journal")
+        search(whole)
+        content, answer = whole.read_bytes(), _story(_searched(None))
+        for number in range(count):
+            store = Path(folder, f"{number}.journal")
+            store.write_bytes(mutated(content, chosen))
+            try:
+                same = _story(_searched(store)) == answer
+                problem = None if same else "another answer"
+            except InputError:
+                problem = None
+            except Exception as error:
+                problem = f"{type(error).__name__}: {error}"
+            if problem is not None:
+                wrong.append(f"store {number} of seed {seed}: {problem}")
+            store.unlink()
+    return wrong
+
+
+def _searched(store: Path | None) -> SearchResult:
+    return run_search(
+        declared(),
+        SPACE,
+        Objective(("cost",)),
+        SearchOptions("random", n_trials=64, patience=None, min_trials=0, batch_size=8),
+        simulator=FAKE,
+        executor=ExecutorOptions("serial", 1),
+        storage=None if store is None else str(store),
+        join=store is not None,
+    )
+
+
+def _story(result: SearchResult) -> list[object]:
+    return [(each.recipe, each.status, each.values) for each in result.trials]
