@@ -180,7 +180,7 @@ def _legend(plot: FrontPlot, marks: _Marks, outside: int, margin: int) -> Text:
     legend.append(f"   {marks.fits} fits")
     if missed:
         legend.append("   ").append(marks.missed, _STYLES["missed"])
-        legend.append(f" tight or out of memory ({missed})")
+        legend.append(f" may not fit ({missed})")
     if outside:
         legend.append(f"   {outside} lie outside")
     return legend
