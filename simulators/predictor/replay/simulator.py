@@ -29,6 +29,7 @@ from trainscout.simulators.predictor.replay.prices import (
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.uncertainty import error_bar
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.fabric import what_to_measure
 from trainscout.simulators.predictor.workload.ir import Block, Communicator
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
@@ -91,7 +92,9 @@ class ReplaySimulator:
         step = replay_step(job, assembler.assemble)
         prediction = _predict(job, workload, pricer, step, self._network)
         said: tuple[str, ...] = ()
-        if self._calibration is not None:
+        if self._calibration is None:
+            said += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
+        else:
             said += (self._calibration.words,)
         if self._network is not None:
             said += (self._network.words,)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.fabric import fabric_error
 from trainscout.simulators.predictor.uncertainty.features import (
     Features,
     features_of,
@@ -57,6 +58,9 @@ def error_bar(
     low, high = log_interval(published_residuals(), features)
     if own:
         low, high = calibrated_interval((low, high), features, own)
+    else:
+        error = fabric_error(job, step_time_s, breakdown_s)
+        low, high = widened(low, (low + high) / 2, high, error, LEVEL)
     return step_time_s * math.exp(low), step_time_s * math.exp(high)
 
 

@@ -1,0 +1,55 @@
+"""What a fabric that nobody measured leaves unknown of a step, the more the larger it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from trainscout.simulators.predictor.question.job import Job
+
+# Collectives on clusters left out of the fit err so much, typically, over a few nodes
+# (docs/collectives.md), and runs on so many stand behind most residuals.
+_LEFT_OUT = 0.274
+_NODES = 8
+# Below this share of a step nobody need measure anything.
+_WORTH_SAYING = 0.01
+
+
+def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
+    """Relative error of the step beyond that of small clusters, where no collectives of this one
+    were measured: growing with the doublings of its nodes (that of the one published cluster with
+    a curve loses about as much of its bandwidth at each of six, so this rests on one source)."""
+    nodes = job.world_size // job.cluster.domain
+    if job.cluster.measured or nodes <= _NODES:
+        return 0.0
+    growth = (math.log2(nodes) / math.log2(_NODES)) ** 2 - 1
+    return _share_between(job, step_time_s, breakdown_s) * _LEFT_OUT * math.sqrt(growth)
+
+
+def what_to_measure(
+    job: Job, step_time_s: float, breakdown_s: Mapping[str, float]
+) -> tuple[str, ...]:
+    """Words for whoever could narrow the error bar; none where there is nothing to gain."""
+    error = fabric_error(job, step_time_s, breakdown_s)
+    if error < _WORTH_SAYING:
+        return ()
+    share = _share_between(job, step_time_s, breakdown_s)
+    return (
+        f"no collectives were measured between {job.cluster.num_nodes} nodes, where {share:.0%} "
+        f"of the step is: {error:.0%} of it may be that alone; all_gather and all_reduce "
+        "of 16 MiB and 1 GiB over 2, 8 and all nodes would tell (cluster.measured_collectives)",
+    )
+
+
+def _share_between(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
+    """Share of the step that is exposed communication of groups that leave a domain."""
+    recipe, domain = job.recipe, job.cluster.domain
+    leaves = {
+        "tp_communication": recipe.tp,
+        "cp_communication": recipe.tp * recipe.cp,
+        "ep_communication": job.etp * recipe.ep,
+        "dp_communication": job.world_size // recipe.pp,
+        "pp_communication": job.world_size,
+    }
+    between_s = sum(breakdown_s.get(part, 0.0) for part, size in leaves.items() if size > domain)
+    return between_s / step_time_s

@@ -1,0 +1,38 @@
+"""A fabric that nobody measured leaves more unknown the larger it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulators.jobs import TINY, make_job
+from trainscout.simulators.predictor.question.cluster import MeasuredCollective
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.fabric import fabric_error, what_to_measure
+from trainscout.simulators.predictor.uncertainty.interval import error_bar
+
+PARTS = {"compute": 0.8, "dp_communication": 0.1, "tp_communication": 0.1}
+
+
+def job(nodes: int, **recipe: int) -> Job:
+    return make_job(TINY, nodes=nodes, batch=8 * nodes, **recipe)
+
+
+def test_error_grows_with_the_nodes_and_with_what_crosses_them() -> None:
+    errors = [fabric_error(job(nodes), 1.0, PARTS) for nodes in (8, 16, 64, 512)]
+    assert errors[0] == 0
+    assert sorted(set(errors)) == errors
+    assert errors[2] == 0.1 * 0.274 * 3**0.5
+    assert fabric_error(job(64), 1.0, {"compute": 1.0}) == 0
+
+
+def test_measured_collectives_take_it_away_and_without_them_it_is_said() -> None:
+    large = job(64)
+    row = MeasuredCollective("all_gather", 64, 2**30, 40.0, 40.0, 40.0)
+    cluster = replace(large.cluster, measured_collectives="own.csv", measured=(row,))
+    known = replace(large, cluster=cluster)
+    (words,) = what_to_measure(large, 1.0, PARTS)
+    assert "64 nodes, where 10% of the step is: 5% of it" in words
+    assert "cluster.measured_collectives" in words
+    assert what_to_measure(known, 1.0, PARTS) == ()
+    wide, narrow = error_bar(large, 1.0, PARTS), error_bar(known, 1.0, PARTS)
+    assert wide[0] < narrow[0] < narrow[1] < wide[1]
