@@ -10,8 +10,11 @@ from tests.warm.session import ROOT, environment, run_python
 
 __all__ = ["ROOT", "SMALL", "command", "environment", "files_in", "run"]
 
-# Eight GPUs and a short batch: a search takes seconds.
-SMALL = ["model=gpt13b", "cluster=a800_8", "training.global_batch_size=64", "executor=serial"]
+# Eight GPUs, a short batch, one framework: a search takes seconds.
+SMALL = [
+    *("model=gpt13b", "cluster=a800_8", "training.global_batch_size=64"),
+    *("framework=megatron_core", "executor=serial"),
+]
 
 
 def command(program: str, *arguments: str) -> list[str]:
