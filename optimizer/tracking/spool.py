@@ -163,7 +163,7 @@ def read_spool(path: Path) -> Spooled:
             waiting = Spooled(**content)
             _check(waiting, path.parent)
             return waiting
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         problem = f"{path} is no spooled search: {type(error).__name__}: {error}"
         raise ValueError(problem) from error
     raise ValueError(

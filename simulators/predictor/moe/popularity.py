@@ -117,7 +117,12 @@ def _counts(reader: csv.DictReader[str], path: Path) -> tuple[tuple[int, ...], .
 MOST_EXPERTS = 4096
 
 
+# More tokens than anything routes; what is longer takes Python for ever to read.
+_MOST_DIGITS = 18
+
+
 def _whole(text: str | None, where: str) -> int:
-    if text is None or not text.strip().isdecimal():
+    if text is None or not text.strip().isdecimal() or len(text) > _MOST_DIGITS:
+        text = None if text is None else text[:_MOST_DIGITS]
         raise InputError("histogram", where, f"has {text!r} where a count belongs", "0, 1, 2, ...")
     return int(text)

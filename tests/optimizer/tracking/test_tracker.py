@@ -221,7 +221,7 @@ class TestFlushing:
         assert log_spooled(client, experiment_id, path, again=True) == first
         assert len(runs_in(fresh)) == 3
 
-    @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2, "rm": "-rf"}'])
+    @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2, "rm": "-rf"}', "[" * 9000])
     def test_something_else_is_refused_and_left(self, tmp_path, content, capsys):
         (tmp_path / SPOOL).write_text(content)
         with pytest.raises(ValueError, match="no spooled search"):
