@@ -39,6 +39,8 @@ GPT175B = "model=gpt175b cluster=h800_96"
 MIXTRAL = "model=mixtral_8x7b cluster=h100_64"
 DEEPSEEK = "model=deepseek_v3 cluster=h100_512 training.global_batch_size=4096"
 LLAMA = "model=llama3_405b cluster=h100_8192 training.global_batch_size=2048"
+LLAMA_70B = "model=llama3_70b cluster=h100_64"
+LLAMA_512 = "model=llama3_405b cluster=h100_512 training.global_batch_size=256"
 LARGE = "model=gpt175b cluster=h100_8192 space=large"
 V100 = "model=gpt3_2b7 cluster=v100_16 training.precision=fp16 space=maya_table3"
 FRONT = "objective=time_memory"
@@ -55,7 +57,8 @@ def certificates() -> None:
     print("| question | points | recipes | no memory | too slow | simulated | discarded | CPU s |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     front = f"{GPT175B} {FRONT}"
-    for case in (TABLE3, GPT175B, front, MIXTRAL, DEEPSEEK, LLAMA, LARGE):
+    cases = (TABLE3, GPT175B, front, LLAMA_70B, MIXTRAL, LLAMA_512, DEEPSEEK, LLAMA, LARGE)
+    for case in cases:
         with tempfile.TemporaryDirectory() as directory:
             command = [sys.executable, "optimize.py", *case.split(), "search=exact"]
             command += ["tracking=none", f"hydra.run.dir={directory}"]
