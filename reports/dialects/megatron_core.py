@@ -31,7 +31,14 @@ _RECOMPUTE_MODULES = (
 _TOGETHER = (
     *("vpp", "schedule", "precision", "zero_stage", "overlap_grad_reduce"),
     *("overlap_param_gather", "recompute", "recompute_layers", "recompute_modules"),
-    *("recompute_taper", "grad_dtype", "optimizer_states", "moe_dispatcher", "cuda_graphs"),
+    *(
+        "recompute_taper",
+        "pipeline_layout",
+        "grad_dtype",
+        "optimizer_states",
+        "moe_dispatcher",
+        "cuda_graphs",
+    ),
 )
 
 

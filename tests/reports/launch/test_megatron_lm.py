@@ -229,3 +229,9 @@ def test_pipelines_next_to_each_other_are_asked_for():
     flag = "--use-tp-pp-dp-mapping"
     assert flag in arguments(job_of(Recipe(pp=2, use_tp_pp_dp_mapping=True)))
     assert flag not in arguments(job_of(Recipe(pp=2)))
+
+
+def test_a_layout_is_written_and_nothing_is_said_to_be_otherwise() -> None:
+    job = job_of(Recipe(pp=2, pipeline_layout="E|t*8L"))
+    assert arguments(job)["--pipeline-model-parallel-layout"] == "E|t*8L"
+    assert megatron_launch(job).unsupported == ()
