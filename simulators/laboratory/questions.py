@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.workers != -1:
         require_positive("--workers", options.workers)
     before = {} if options.before is None else read_before(options.before)
-    chosen = _chosen(options)
+    chosen, total = _chosen(options)
     found = _with_progress(chosen, options.workers, options.journal)
     if options.json is not None:
         text = json.dumps(report(found), indent=1, allow_nan=False) + "\n"
@@ -51,12 +51,13 @@ def main(arguments: Sequence[str]) -> int:
     if options.csv is not None:
         write_output("--csv", options.csv, _csv(found))
     if options.page is not None:
-        write_output("--page", options.page, questions_page(found, before))
+        write_output("--page", options.page, questions_page(found, before, total))
     show(answer_tables(found))
     return OK if found else FAILURE
 
 
-def _chosen(options: argparse.Namespace) -> tuple[PublishedQuestion, ...]:
+def _chosen(options: argparse.Namespace) -> tuple[tuple[PublishedQuestion, ...], int]:
+    """The questions to search, and how many there are."""
     named = load_catalogue()
     declared = Declarations(named.gpus, named.frameworks)
     questions = published_questions(
@@ -70,7 +71,7 @@ def _chosen(options: argparse.Namespace) -> tuple[PublishedQuestion, ...]:
     if not questions:
         given = " ".join(options.only) or options.runs
         raise InputError("--only", given, "names no question", f"a part of {', '.join(names[:6])}")
-    return questions
+    return questions, len(names)
 
 
 def _with_progress(

@@ -20,7 +20,7 @@ This page is generated:
 
 <!-- not run: writes this page, in some minutes -->
 ```
-trainscout questions --page docs/questions.md \
+trainscout questions --page docs/questions.md \\
     --before simulators/laboratory/data/questions_before.json
 ```
 
@@ -36,14 +36,29 @@ three of a publication on GPUs of one architecture (`--all` searches every one).
 the space). *Slower*: our best, predicted, against the fastest measured."""
 
 
-def questions_page(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
+def questions_page(
+    answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]], total: int
+) -> str:
     """The whole page.
 
     Args:
         answers: what was found.
+        total: how many questions there are; where that is more, the page says so.
         before: answers of an earlier version, by the row of the fastest run.
     """
-    parts = [_INTRODUCTION, _targets(answers, before), _lost(answers), _all(answers, before)]
+    some = ""
+    if len(answers) < total:
+        some = (
+            f"**Only {len(answers)} of the {total} questions were searched for this page, chosen "
+            "by name: they say nothing of the others, and no target counts as met.**"
+        )
+    parts = [
+        _INTRODUCTION,
+        some,
+        _targets(answers, before, whole=not some),
+        _lost(answers),
+        _all(answers, before),
+    ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -62,18 +77,30 @@ def read_before(path: Path) -> dict[str, Mapping[str, Any]]:
         ) from error
 
 
-def _targets(answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]]) -> str:
-    common = [before[one.row] for one in answers if one.row in before]
-    earlier = {}
-    if common:
-        fields = Answer.__dataclass_fields__
-        old = [Answer(**{k: v for k, v in each.items() if k in fields}) for each in common]
-        earlier = {target.name: target.reached for target in targets(old)}
+def _targets(
+    answers: Sequence[Answer], before: Mapping[str, Mapping[str, Any]], *, whole: bool
+) -> str:
+    """The targets before, of every question then and of these, and now."""
+    fields = Answer.__dataclass_fields__
+    old = {
+        row: Answer(**{name: value for name, value in each.items() if name in fields})
+        for row, each in before.items()
+    }
+    then = {target.name: target.reached for target in targets(tuple(old.values()))}
+    same = targets([old[one.row] for one in answers if one.row in old])
     rows = [
-        (each.name, each.aim, earlier.get(each.name, "-"), each.reached, MET[each.met])
-        for each in targets(answers)
+        (
+            each.name,
+            each.aim,
+            then[each.name],
+            of_these.reached,
+            each.reached,
+            MET[each.met and whole],
+        )
+        for each, of_these in zip(targets(answers), same, strict=True)
     ]
-    return "## Targets\n\n" + table(("", "aim", "before", "now", "met"), rows)
+    header = ("", "aim", "before, all", "before, these", "now", "met")
+    return "## Targets\n\n" + table(header, rows)
 
 
 def _lost(answers: Sequence[Answer]) -> str:

@@ -58,3 +58,14 @@ def test_wrong_input_ends_with_2(answered, capsys, arguments, wrong):
     journal = [] if "--journal" in given else ["--journal", str(names["journal"])]
     assert questions([str(table), *given, *journal]) == 2
     assert wrong in capsys.readouterr().err
+
+
+def test_small_published_questions_are_not_lost(tmp_path, capsys):
+    path = tmp_path / "out.json"
+    names = ("gpt-2b_v100_32x2", "gpt-4b_v100_32x4")
+    only = [word for name in names for word in ("--only", name)]
+    assert questions([*only, "--workers", "1", "--json", str(path)]) == 0
+    capsys.readouterr()
+    answers = json.loads(path.read_text())["answers"]
+    assert len(answers) == len(names)
+    assert all(one["inside"] and one["fits"] and one["verdict"] == "as fast" for one in answers)

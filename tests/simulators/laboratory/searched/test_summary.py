@@ -52,8 +52,11 @@ def test_no_answer_is_the_worst_loss():
 def test_the_page_shows_what_was_before():
     now, before = made_up(best_s=0.9), made_up(best_s=1.2)
     lost = made_up(row="other", model="Lost|model", best_s=1.2, inside=False, why="vpp=7")
-    text = questions_page([now, lost], {each["row"]: each for each in report([before])["answers"]})
+    text = questions_page(
+        [now, lost], {each["row"]: each for each in report([before])["answers"]}, 3
+    )
     assert "| -10.0% | +20.0% |" in text
     assert "Lost\\|model" in text
     assert "lost: space" in text
     assert "vpp=7" in text
+    assert "2 of the 3 questions" in text
