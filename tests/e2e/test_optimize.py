@@ -168,7 +168,9 @@ def test_data_is_alone_on_stdout(as_data):
         record, end = decoder.raw_decode(rest)
         found.append(record)
         rest = rest[end:].lstrip()
-    assert [sum(record["counts"][s] for s in ("ok", "oom", "pruned")) for record in found] == [
+    assert [
+        sum(record["counts"][s] for s in ("ok", "tight", "oom", "pruned")) for record in found
+    ] == [
         10,
         12,
     ]
