@@ -89,6 +89,7 @@ def test_validate(tmp_path, capsys):
     assert set(found["rows"][0]) >= {
         "id", "source", "group", "gpu", "model", "num_gpus", "quality", "counted", "measured",
         "predicted", "error", "fits", "interval_s", "memory_error", "assumptions",
+        "unread",
     }  # fmt: skip
     capsys.readouterr()
 
