@@ -141,7 +141,8 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         away = min(left, number)
         left -= away
         if away:
-            runs.append(Run(*map(_offloaded, blocks), away, parameters))
+            forward, backward = map(_offloaded, blocks)
+            runs.append(Run(forward, backward, away, parameters))
         if number > away:
             runs.append(Run(*blocks, number - away, parameters))
     if shape.last:
