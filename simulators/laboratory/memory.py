@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.published.groups import source_group
-from trainscout.simulators.laboratory.published.jobs import Declarations, job_of
+from trainscout.simulators.laboratory.published.jobs import Declarations, job_of, read_curves
 from trainscout.simulators.laboratory.published.measured import (
     measured_memory,
     printed_by_last_stage,
@@ -37,6 +37,7 @@ from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.workload.megatron import build_workload
 
 FAILED_LAYOUTS = DATA / "failed_layouts.csv"
+SWEPT_RUNS = DATA / "ultrascale_runs.csv"
 TRUSTED = ("A", "B")
 _DEGREES = {"num_gpus", "tp", "pp", "dp", "cp", "ep"}
 # Layouts fail for other reasons too, and what ran may have run otherwise than it says.
@@ -74,7 +75,10 @@ def main(arguments: Sequence[str]) -> int:
     check_output("--output", options.output, [*options.runs, options.failed])
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
-    found = [each for path in options.runs for each in evidence(read_rows(path), declared)]
+    found = []
+    for path in options.runs:
+        rows = read_rows(path)
+        found += evidence(rows, replace(declared, curves=read_curves(rows, path.parent)))
     found += evidence(read_rows(options.failed), declared, failed=True)
     spreads = fit(found)
     write_output(
@@ -222,8 +226,8 @@ def _parser() -> argparse.ArgumentParser:
         "runs",
         type=Path,
         nargs="*",
-        default=[PUBLISHED_RUNS],
-        help="CSVs of measured runs as for trainscout validate; default: the published rows",
+        default=[PUBLISHED_RUNS, SWEPT_RUNS],
+        help="CSVs of measured runs as for trainscout validate; default: those that ship",
     )
     parser.add_argument(
         "--failed",

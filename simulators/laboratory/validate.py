@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.terminal import show
 from trainscout.simulators.laboratory.published.html import validation_html
-from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
 from trainscout.simulators.laboratory.published.published import (
     PUBLISHED_RUNS,
     read_peer_predictions,
@@ -67,10 +67,7 @@ def predict(
     rows = mark_extrapolated(read_rows(runs))
     catalogue = load_catalogue()
     declared = Declarations(catalogue.gpus, catalogue.frameworks)
-    curves = {
-        name: read_measured_collectives(runs.parent / name, "measured_collectives")
-        for name in {row.measured_collectives for row in rows} - {""}
-    }
+    curves = read_curves(rows, runs.parent)
     if measured_collectives is not None:
         found = read_measured_collectives(measured_collectives, "--measured-collectives")
         curves[str(measured_collectives)] = found

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from trainscout.simulators.laboratory.published.clusters import cluster_of
 from trainscout.simulators.laboratory.published.era import Era, era_of
@@ -30,6 +31,7 @@ from trainscout.simulators.laboratory.published.recipes import (
 )
 from trainscout.simulators.laboratory.published.rows import Row
 from trainscout.simulators.laboratory.published.words import said_by
+from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -48,6 +50,18 @@ class Declarations:
     frameworks: Mapping[str, Framework]
     curves: Mapping[str, tuple[MeasuredCollective, ...]] = field(default_factory=dict)
     measured_collectives: str | None = None
+
+
+def read_curves(rows: Iterable[Row], folder: Path) -> dict[str, tuple[MeasuredCollective, ...]]:
+    """What was measured on the clusters of rows, by the file in ``folder`` that the rows name.
+
+    Raises:
+        InputError: for a file that is missing or no table of measured collectives.
+    """
+    return {
+        name: read_measured_collectives(folder / name, "measured_collectives")
+        for name in {row.measured_collectives for row in rows} - {""}
+    }
 
 
 def job_of(row: Row, declared: Declarations) -> Replayable | NotReplayable:
