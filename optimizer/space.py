@@ -178,7 +178,10 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         _check_type(f"space.constants.{name}", name, value)
     gpu, precision = declared.gpu, declared.training.precision
     operand = TENSOR_CORE_TYPE.get(precision, precision)
-    if "precision" not in known | set(constants) and operand not in gpu.peak_flops:
+    # A choice of null is the declared precision.
+    chosen = next((knob.choices for knob in knobs if knob.name == "precision"), (None,))
+    own = "precision" not in constants and None in chosen
+    if own and len(set(chosen)) == 1 and operand not in gpu.peak_flops:
         problem = f"{gpu.name} has no {precision} arithmetic"
         raise InputError("training.precision", precision, problem, gpu.peak_flops)
     space = Space(

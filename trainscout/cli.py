@@ -70,7 +70,7 @@ and one line. Without a module, another name follows."""
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 _HELP = """\
-usage: trainscout COMMAND ...
+usage: trainscout COMMAND ... | --version
 
 Which training recipe to run: this model, this cluster, what it costs, how sure that is.
 
@@ -79,7 +79,6 @@ Which training recipe to run: this model, this cluster, what it costs, how sure 
 examples:
   trainscout optimize model=gpt175b cluster=h800_96
   trainscout simulate --help        (what a command does, its options, examples, exit codes)
-  trainscout --version
 """
 _FAMILY_HELP = """\
 usage: trainscout {name} COMMAND ...

@@ -55,6 +55,6 @@ def test_the_large_space_has_what_the_answer_says():
 
 
 def test_context_parallelism_starts_where_the_answer_says():
-    assert "context parallelism from 8,192 tokens on" in PAGE
+    assert "context parallelism from 4,096 tokens on" in PAGE
     text = (ROOT / "conf" / "space" / "megatron.yaml").read_text("utf-8")
-    assert "when: sequence_length >= 8192" in text
+    assert "when: sequence_length >= 4096" in text

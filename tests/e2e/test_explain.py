@@ -22,7 +22,7 @@ def test_two_recipes_for_people(tmp_path):
     assert done.stderr == ""
     assert "\x1b" not in done.stdout
     for shown in (
-        "a  tp4 pp2 dp1 mb1 recompute=selective sp zero1  (a.*)",
+        "a  tp4 pp2 dp1 mb1 recompute=selective sp zero1 megatron_core  (a.*)",
         "Which change brings what, from a to b",
         "recompute selective -> none",
         "If you change only one knob of a",

@@ -144,7 +144,7 @@ def test_the_search_is_in_mlflow(searched):
 
 
 def test_the_answer_does_not_depend_on_the_workers(searched, tmp_path):
-    arguments = [*SMALL[:3], "executor=loky", "executor.n_jobs=2", "search.n_trials=40"]
+    arguments = [*SMALL[:-1], "executor=loky", "executor.n_jobs=2", "search.n_trials=40"]
     done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("outputs/*/*/top_recipes.json")

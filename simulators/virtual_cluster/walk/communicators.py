@@ -44,7 +44,9 @@ def communicator_of(name: str, ranks: Sequence[int], cluster: Cluster) -> Commun
         per_domain -= 1
     nodes = len(ranks) // per_domain
     siblings = max(1, domain // per_domain) if nodes > 1 else 1
-    return Communicator(name, len(ranks), per_domain, nodes, siblings)
+    domains = [rank // domain for rank in ranks]
+    reach = max(domains) - min(domains) + 1
+    return Communicator(name, len(ranks), per_domain, nodes, siblings, reach)
 
 
 def inside(communicator: Communicator) -> Communicator:
