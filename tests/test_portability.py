@@ -51,8 +51,10 @@ for module in {sorted(MODULES)!r}:
     sys.modules[module] = None
 for owner, names in ((os, {NAMES["os"]!r}), (signal, {NAMES["signal"]!r})):
     for name in names:
-        # The standard library needs these here.
-        if hasattr(owner, name) and name not in ("uname", "O_CLOEXEC", "WNOHANG", "sysconf"):
+        # The standard library needs these here; without SIGKILL a process would be asked to end
+        # by SIGTERM, which workers leave to their search, where others have TerminateProcess.
+        needed = ("uname", "O_CLOEXEC", "WNOHANG", "sysconf", "SIGKILL")
+        if hasattr(owner, name) and name not in needed:
             delattr(owner, name)
 """
 FORBIDDEN = re.compile(

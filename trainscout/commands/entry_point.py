@@ -71,6 +71,8 @@ def run_command(
             )(job)()
         except HydraException as error:  # some are OSErrors, too
             raise in_words(error) from error
+        except BrokenPipeError:  # whoever read the help has left
+            raise
         except OSError as error:
             # Hydra makes a run's directory before it calls the program.
             problem = f"cannot be made: {error.strerror or error}"
