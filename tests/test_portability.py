@@ -105,7 +105,8 @@ def unencoded(call: ast.Call) -> bool:
     builtin = isinstance(call.func, ast.Name) and call.func.id == "open"
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     of_path = name == "open" and not (
-        isinstance(owner, ast.Name) and owner.id in ("os", "gzip", "tarfile", "webbrowser", "_OPENER")
+        isinstance(owner, ast.Name)
+        and owner.id in ("os", "gzip", "tarfile", "webbrowser", "_OPENER")
     )
     if name == "fdopen" or builtin or of_path:
         place = 0 if of_path else 1

@@ -94,19 +94,20 @@ class CollectiveFacts:
 
 @dataclass(frozen=True)
 class UsualServer:
-    """The machine a GPU of the architecture usually comes in: what published runs leave out.
-
-    ``nic_gbps``: NIC rate a GPU; ``cpu``: vendor of the host's; ``nvswitch``: switches join its
-    GPUs; ``year``: when people trained on it. ``nvlink_domain``: how many GPUs links join where
-    that is not a node, fewer by bridges or more in a rack.
-    """
+    """The machine a GPU of the architecture usually comes in: what published runs leave out."""
 
     nic_gbps: float
+    """NIC rate a GPU."""
     cpu: str
+    """Vendor of the host's."""
     nvswitch: bool
+    """Switches join its GPUs."""
     year: float
+    """When people trained on it."""
     gpus_per_node: int = 8
+    """GPUs of a node."""
     nvlink_domain: int | None = None
+    """How many GPUs links join where that is not a node, fewer by bridges or more in a rack."""
 
     @property
     def is_rack(self) -> bool:
