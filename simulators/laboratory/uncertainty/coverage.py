@@ -106,6 +106,7 @@ def calibrate(table: ResidualTable, level: float = LEVEL) -> tuple[Tuning, Cover
     tuning = with_host(_bisect(holds, *_HOST_ERRORS))
     tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     tuning = with_framework(_bisect(holds_frameworks, *_NEW_FRAMEWORKS))
+    tuning = with_tail(_bisect(short, *_TAIL_FACTORS))
     return tuning, _coverage(table, by_source, tuning, level)
 
 
