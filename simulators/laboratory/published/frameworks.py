@@ -284,6 +284,9 @@ def _stated(said: Said, era: Era, framework: Framework, assumed: list[str]) -> d
         assumed.append("deterministic kernels priced as the usual ones, without the fused loss")
         if framework.name.startswith("megatron"):
             changes["cross_entropy"] = "fp32"
+    if said.says("launches", "blocking"):
+        changes["launch_blocking"] = True
+        assumed.append("every kernel is waited for (CUDA_LAUNCH_BLOCKING=1)")
     if said.says("segments"):
         changes["expandable_segments"] = True
     if said.says("router_fusion"):

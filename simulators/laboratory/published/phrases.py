@@ -199,6 +199,14 @@ _SOFTWARE = (
         ("yes", r"overlap~grad~reduce(?:\W+overlap~param~gather)?"),
         ("yes", r"(?:dp|grad(?:ient)?)[\s_\-](?:reduc\w+ )?overlap(?: on)?(?!~param)"),
     ),
+    *_phrases(
+        "launches",
+        ("free", r"cuda~launch~blocking[\s:=]+0"),
+        ("blocking", r"cuda~launch~blocking(?:[\s:=]+1)?"),
+        # Where large jobs hang without: every script of BigScience's for these nodes exports it
+        # (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md).
+        ("blocking", r"jean zay a100 nodes"),
+    ),
     *_phrases("segments", ("", r"expandable~segments(?:[\s:=]+true)?")),
     *_phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
     *_phrases("", (None, r"\badamw?\b(?! 8)")),

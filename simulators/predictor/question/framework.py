@@ -118,6 +118,8 @@ class Framework:
     the message has come, in seconds."""
     cuda_graphs: bool = False
     """Passes are replayed, and the host never lags."""
+    launch_blocking: bool = False
+    """The host waits for every kernel before it launches the next (``CUDA_LAUNCH_BLOCKING=1``)."""
     scatter_gather_p2p: bool = False
     """Without sequence parallelism, tensor-parallel ranks each send their share of a pipeline
     message and gather it on arrival (Narayanan et al. 2021, section 4.1)."""

@@ -153,6 +153,7 @@ class Pricer:
         pipeline = communicators.get("pp")
         between = pipeline is not None and pipeline.nodes > 1 and not framework.cuda_graphs
         self._host_tp_rank_s = framework.host_tp_rank_s * host_time if between else 0.0
+        self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
         self.excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
         # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
         self._key = repr(
@@ -162,6 +163,7 @@ class Pricer:
                 self.host_launch_s,
                 self.host_forward_s,
                 self._host_tp_rank_s,
+                self.launch_blocking,
                 factors,
                 measured,
                 communicators,
@@ -177,8 +179,12 @@ class Pricer:
             if len(_PRICED) >= _PRICED_LIMIT:
                 _PRICED.clear()
             operations = self.operations(block)
-            lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
             host_s = sum(self.launch_seconds(block, operations))
+            if self.launch_blocking:
+                # Nothing runs while the host launches, and nothing beside anything else.
+                lag_s = host_s
+            else:
+                lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
             priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
             _PRICED[key] = priced
         return priced

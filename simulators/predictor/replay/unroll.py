@@ -238,7 +238,9 @@ class _Unroll:
             synced = _after_syncs(block)
             self.priced[block.digest] = [
                 _Launched(
-                    first + at, seconds + syncs * SYNC_LAUNCHES * pricer.host_launch_s, syncs > 0
+                    first + at,
+                    seconds + syncs * SYNC_LAUNCHES * pricer.host_launch_s,
+                    syncs > 0 or pricer.launch_blocking,
                 )
                 for at, (seconds, syncs) in enumerate(zip(launches, synced, strict=True))
             ]
