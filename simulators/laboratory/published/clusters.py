@@ -11,7 +11,9 @@ from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-_SLOWEST_NIC_GBPS = 100.0
+# An InfiniBand NIC is HDR's at the least where servers usually have that: GPUs share such a NIC
+# rather than having a slow one each, and NCCL takes other algorithms over fewer, faster NICs.
+_SLOWEST_NIC_GBPS, _SLOWEST_INFINIBAND_GBPS = 100.0, 200.0
 
 _FABRICS = (
     (r"\brocev?2?\b", "roce"),
@@ -50,10 +52,12 @@ def cluster_of(
         rate = server.nic_gbps
         if nodes > 1:
             assumed.append(f"node network not published: {rate:g} Gb/s per GPU")
-    nics, nic_gbps = _nics(rate, per_node)
-
     named = said.get("fabric") or _named_by_source(row)
     fabric, words = _PRICED_AS.get(named or "", (named or "infiniband", ""))
+    slowest = _SLOWEST_NIC_GBPS
+    if named in (None, "infiniband"):
+        slowest = max(slowest, min(_SLOWEST_INFINIBAND_GBPS, server.nic_gbps))
+    nics, nic_gbps = _nics(rate, per_node, slowest)
     if nodes > 1 and named is None:
         assumed.append(f"fabric not published: {fabric}")
     if nodes > 1 and words:
@@ -88,10 +92,10 @@ def cluster_of(
     return cluster, tuple(assumed)
 
 
-def _nics(gbps_per_gpu: float, per_node: int) -> tuple[int, float]:
-    """NICs of a node and the rate of one: GPUs share a NIC where their share is below 100 Gb/s."""
+def _nics(gbps_per_gpu: float, per_node: int, slowest_gbps: float) -> tuple[int, float]:
+    """NICs of a node and the rate of one, of which the slowest that exists is known."""
     nics, rate = per_node, gbps_per_gpu
-    while rate < _SLOWEST_NIC_GBPS and nics % 2 == 0:
+    while rate < slowest_gbps and nics % 2 == 0:
         nics, rate = nics // 2, rate * 2
     return nics, rate
 
