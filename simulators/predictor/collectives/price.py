@@ -54,6 +54,8 @@ class CollectivePrice:
     nic_bytes: float = 0.0
 
 
+# No machine that trains has slower NICs.
+SLOWEST_NIC_GBPS = 50.0
 _FREE = CollectivePrice(0.0, 0, "none", "none", Evidence.FITTED, 0.0)
 
 
@@ -69,7 +71,8 @@ def price_collective(
     """Price one collective of ``size_bytes`` (NCCL's size, see ``workload.ir.Collective``).
 
     Algorithm and protocol are NCCL's choice under its own cost model for the cluster's version;
-    the time is that of ``execution.py``. ``cluster.nccl_algo`` restricts the choice. fp8
+    the time is that of ``execution.py``, and never more than over half as many NICs or over NICs
+    of half the rate. ``cluster.nccl_algo`` restricts the choice. fp8
     reductions are not offered by NVLS.
 
     Raises:
@@ -77,9 +80,38 @@ def price_collective(
     """
     call = _Call(kind, size_bytes, communicator, dtype)
     price = _white_box(call, gpu, cluster)
-    if not cluster.measured or not price.seconds:
-        return price
-    return _as_measured(price, call, gpu, cluster)
+    if cluster.measured and price.seconds:
+        return _as_measured(price, call, gpu, cluster)
+    for slower in _slower_networks(communicator, cluster) if price.nic_bytes else ():
+        # Nothing gets a node's bytes out sooner than its NICs' rate.
+        if _on_paper_s(kind, size_bytes, wiring_of(communicator, gpu, slower)) < price.seconds:
+            other = price_collective(kind, size_bytes, communicator, gpu, slower, dtype)
+            price = min(price, other, key=lambda each: each.seconds)
+    return price
+
+
+def _on_paper_s(kind: str, size_bytes: int, wiring: Wiring) -> float:
+    """Seconds that the least bytes any algorithm sends out of a node take its NICs."""
+    if kind == "all_to_all":
+        least = (wiring.ranks - wiring.ranks_per_node) / wiring.ranks * wiring.ranks_per_node
+    else:
+        least = 1.0 if kind in ("all_reduce", "broadcast", "reduce") else 1 - 1 / wiring.ranks
+    return least * size_bytes / (1e9 * wiring.nics_gbs)
+
+
+@functools.lru_cache(maxsize=1024)
+def _slower_networks(communicator: Communicator, cluster: Cluster) -> tuple[Cluster, ...]:
+    """The same nodes with NICs of half the rate, and with half of the NICs: no network is taken to
+    be slower than these, although NCCL, whose search then settles on fewer and faster channels and
+    whose tuning on another protocol, now and then would be."""
+    if communicator.nodes < 2:
+        return ()
+    slower = []
+    if cluster.nic_gbps >= 2 * SLOWEST_NIC_GBPS:
+        slower.append(replace(cluster, nic_gbps=cluster.nic_gbps / 2))
+    if cluster.nics_per_node > 1 and cluster.nics_per_node % 2 == 0:
+        slower.append(replace(cluster, nics_per_node=cluster.nics_per_node // 2))
+    return tuple(slower)
 
 
 @dataclass(frozen=True)

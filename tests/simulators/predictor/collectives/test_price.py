@@ -303,6 +303,21 @@ def test_all_to_all_and_sends_never_get_faster_with_size(
     )
 
 
+@given(calls(), st.sampled_from(KINDS), st.integers(1, 8 * GIB), st.sampled_from([None, 1, 2, 4]))
+def test_twice_the_nics_or_their_rate_never_slow_a_call(
+    call: tuple[Gpu, Cluster, Communicator], kind: str, size: int, channels: int | None
+) -> None:
+    gpu, machine, members = call
+    machine = dataclasses.replace(machine, nccl_max_channels=channels)
+    faster = dataclasses.replace(machine, nic_gbps=2 * machine.nic_gbps)
+    more = dataclasses.replace(machine, nics_per_node=2 * machine.nics_per_node)
+    price = price_collective(kind, size, members, gpu, machine).seconds
+    send = price_send_recv(size, members.nodes > 1, members, gpu, machine).seconds
+    for better in (faster, more):
+        assert price_collective(kind, size, members, gpu, better).seconds <= price
+        assert price_send_recv(size, members.nodes > 1, members, gpu, better).seconds <= send
+
+
 @given(calls(), st.integers(64 * MIB, 8 * GIB))
 def test_large_ring_all_reduce_takes_at_least_its_reduce_scatter(
     call: tuple[Gpu, Cluster, Communicator], size: int
