@@ -183,6 +183,7 @@ class Pricer:
             if self.launch_blocking:
                 # Nothing runs while the host launches, and nothing beside anything else.
                 lag_s = host_s
+                operations = [_by_itself(each) for each in operations]
             else:
                 lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
             priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
@@ -264,6 +265,13 @@ def launches_of(op: DeviceOp) -> int:
     if isinstance(op, GroupedGemm) and not op.one_kernel:
         return 1 + op.groups // PRODUCTS_PER_LAUNCH
     return op.launches if isinstance(op, Streaming) else 1
+
+
+def _by_itself(priced: PricedOp) -> PricedOp:
+    if not getattr(priced.op, "overlaps", 0):
+        return priced
+    assert isinstance(priced.op, Collective | SendRecv)
+    return replace(priced, op=replace(priced.op, overlaps=0))
 
 
 def _host_work(block: Block, priced: Sequence[PricedOp]) -> list[tuple[int, float | None]]:

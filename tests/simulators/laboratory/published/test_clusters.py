@@ -13,10 +13,17 @@ def test_one_nic_a_gpu():
     assert (found.nics_per_node, found.nic_gbps, found.fabric) == (8, 400, "infiniband")
 
 
-@pytest.mark.parametrize(("gbps", "nics", "each"), [(50, 4, 100), (12.5, 1, 100), (200, 8, 200)])
+@pytest.mark.parametrize(("gbps", "nics", "each"), [(50, 4, 100), (12.5, 1, 100), (100, 8, 100)])
 def test_gpus_share_slow_networks(gbps, nics, each):
-    found = cluster(inter_link_gbps_per_gpu=gbps)
+    found = cluster(inter_link_gbps_per_gpu=gbps, notes="RoCE")
     assert (found.nics_per_node, found.nic_gbps) == (nics, each)
+
+
+@pytest.mark.parametrize(("gbps", "nics"), [(50, 2), (100, 4), (200, 8)])
+def test_gpus_share_hdr_nics_where_servers_have_those(gbps, nics):
+    for notes in ("InfiniBand", ""):
+        found = cluster(inter_link_gbps_per_gpu=gbps, notes=notes)
+        assert (found.nics_per_node, found.nic_gbps) == (nics, 200)
 
 
 def test_an_unpublished_network_is_the_reference_system_s():

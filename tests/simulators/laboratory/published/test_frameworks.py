@@ -70,6 +70,19 @@ def test_input_gradients_were_summed_beside_weight_gradients_from_2022():
     assert framework(framework="Megatron-DeepSpeed").overlap_tp_gradients
 
 
+@pytest.mark.parametrize(
+    ("notes", "blocking"),
+    [
+        ("CUDA_LAUNCH_BLOCKING=1", True),
+        ("CUDA_LAUNCH_BLOCKING=0", False),
+        ("2nd iteration; Jean Zay A100 nodes", True),
+        ("Jean Zay V100 nodes", False),
+    ],
+)
+def test_launches_that_wait_for_their_kernels(notes, blocking):
+    assert framework(framework="Megatron-DeepSpeed", notes=notes).launch_blocking == blocking
+
+
 def test_pipeline_messages_were_split_from_april_2021():
     assert not framework(framework="Megatron-LM (Jan 2021)").scatter_gather_p2p
     assert framework(framework="Megatron-LM (v2.x, 2021)").scatter_gather_p2p

@@ -145,6 +145,16 @@ def test_a_block_in_which_the_host_waits_holds_the_device_up(machine: Machine) -
     assert block.seconds == 100 + SYNC_LAUNCHES + 1
 
 
+def test_launches_that_wait_for_their_kernels_hide_behind_nothing(machine: Machine) -> None:
+    machine(replace(SLOW, launch_s=2.0))
+    groups = communicators(make_job(TINY, tp=2))
+    ops = (gather(5, overlaps=1), gemm(50), Streaming("norm", "norm_fwd", 0, launches=3))
+    block = Pricer(GPU, NODE, Framework(launch_blocking=True), groups).block(Block("test", ops))
+    assert parts(block) == {"compute": 50, "tp_communication": 5, "host": 2.0 * (1 + 1 + 3)}
+    captured = Framework(launch_blocking=True, cuda_graphs=True)
+    assert parts(Pricer(GPU, NODE, captured, groups).block(Block("test", ops))) == {"compute": 50}
+
+
 @pytest.mark.parametrize(
     "change",
     [
