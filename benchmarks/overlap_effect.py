@@ -46,12 +46,12 @@ def without_interference() -> Iterator[None]:
     try:
         for module in (prices, graph):
             setattr(module, "overlap_slowdowns", none)  # noqa: B010
-        prices._PRICED.clear()
+        prices._priced.cache_clear()
         yield
     finally:
         for module in (prices, graph):
             setattr(module, "overlap_slowdowns", overlap_slowdowns)  # noqa: B010
-        prices._PRICED.clear()
+        prices._priced.cache_clear()
 
 
 def compared(

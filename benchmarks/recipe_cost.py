@@ -59,7 +59,7 @@ def _forget() -> None:
     """Empty every cache the predictors keep between recipes."""
     import trainscout.simulators.predictor.replay.prices as prices
 
-    prices._PRICED.clear()
+    prices._priced.cache_clear()
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper):
             module = getattr(each, "__module__", "") or ""

@@ -32,9 +32,11 @@ def make_executor(
         return SerialExecutor(declared, simulator)
     workers: Workers = imported("executors", path)(options)
     pooled = PooledExecutor(workers, declared, simulator, options)
-    # Nobody asked for a number of workers, and what simulates is ours: it neither hangs nor dies.
+    # Nobody asked for so many workers or a limit, and what simulates is ours: it neither hangs nor
+    # dies.
     spec = SimulatorSpec.of(simulator)
     quick = spec.name == "replay" and spec.network is None
-    if workers.local and options.n_jobs == -1 and options.trial_timeout_s is None and quick:
+    asked = options.n_jobs != -1 or options.trial_timeout_s != ExecutorOptions.trial_timeout_s
+    if workers.local and quick and not asked:
         return ShortFirstExecutor(SerialExecutor(declared, simulator), pooled)
     return pooled

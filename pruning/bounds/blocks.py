@@ -67,6 +67,10 @@ class Slots:
             saved[way, slot], peak[way, slot] = block.saved_bytes, block.peak_bytes
         return cls(saved, peak, tuple(runs))
 
+    @property
+    def blocks(self) -> Iterator[Block]:
+        return (block for _, _, block in _blocks(self.runs))
+
     def chunk(self, counts: Ints) -> Chunk:
         """The chunk with so many of each slot."""
         runs = zip(self.runs, counts.tolist(), strict=True)

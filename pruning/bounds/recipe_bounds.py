@@ -355,6 +355,9 @@ class _Columns:
 
     def slot_prices(self) -> list[SlotPrices]:
         """Prices of the slots, in their order."""
+        self.given.pricer(self.given.job(self.unique[0])).price_ahead(
+            block for slots in self.slots for block in slots.blocks
+        )
         rows = zip(self.slots, self.slot_keys, self.slot_rows.first.tolist(), strict=True)
         return [
             self.given.once("slot_prices", key, partial(self.price_slots, slots, row))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from trainscout.simulators.predictor.workload.ir import (
     GroupedGemm,
     HostSync,
     Kernel,
+    Op,
     SendRecv,
     Streaming,
 )
@@ -125,6 +127,38 @@ class PricedOp:
     memory_bound: float = 0.0
     communication: CollectivePrice | None = None
 
+    @functools.cached_property
+    def launches(self) -> int:
+        return launches_of(self.op)
+
+    @functools.cached_property
+    def kernel_class(self) -> int:
+        """The place in ``KERNEL_CLASSES`` of a kernel."""
+        return KERNEL_CLASSES.index(_class_of(self.op))
+
+
+@dataclass
+class _Priced:
+    """What was priced of one GPU, network and framework, by content: it is alike in every recipe.
+
+    Communication and blocks also by the communicators that they use.
+    """
+
+    kernels: dict[Kernel, PricedOp] = field(default_factory=dict)
+    communication: dict[tuple[Op, Communicator], PricedOp] = field(default_factory=dict)
+    blocks: dict[tuple[str, tuple[Communicator, ...], float], PricedBlock] = field(
+        default_factory=dict
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _priced(*settings: object) -> _Priced:
+    """The prices under these settings: everything that one may depend on but for the operation."""
+    return _Priced()
+
+
+_MOST_BLOCKS, _MOST_KERNELS = 50_000, 200_000
+
 
 class Pricer:
     """Prices blocks for one GPU, cluster and set of communicators; each content once."""
@@ -155,39 +189,36 @@ class Pricer:
         self._host_tp_rank_s = framework.host_tp_rank_s * host_time if between else 0.0
         self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
         self.excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
-        # Everything a price may depend on, spelled out: a Gpu hashes by a few of its fields.
-        self._key = repr(
-            (
-                gpu,
-                cluster,
-                self.host_launch_s,
-                self.host_forward_s,
-                self._host_tp_rank_s,
-                self.launch_blocking,
-                factors,
-                measured,
-                communicators,
-                congestion and congestion.key,
-            )
+        self._known = _priced(
+            gpu,
+            cluster,
+            factors,
+            self.host_launch_s,
+            self.host_forward_s,
+            self.launch_blocking,
+            measured,
+            congestion and congestion.key,
         )
 
     def block(self, block: Block) -> PricedBlock:
         """The summed price of a block, computed once per content and process."""
-        key = (block.digest, self._key)
-        priced = _PRICED.get(key)
+        groups = tuple(self.communicators[name] for name in block.communicators)
+        key = (block.digest, groups, self._host_tp_rank_s)
+        known = self._known.blocks
+        priced = known.get(key)
         if priced is None:
-            if len(_PRICED) >= _PRICED_LIMIT:
-                _PRICED.clear()
+            if len(known) >= _MOST_BLOCKS:
+                known.clear()
             operations = self.operations(block)
-            host_s = sum(self.launch_seconds(block, operations))
+            host_s, lag_s = sum(self.launch_seconds(block, operations)), 0.0
             if self.launch_blocking:
                 # Nothing runs while the host launches, and nothing beside anything else.
                 lag_s = host_s
                 operations = [_by_itself(each) for each in operations]
-            else:
+            elif any(isinstance(op, HostSync) for op in block.ops):
                 lag_s = host_lag_s(_host_work(block, operations), self.host_launch_s)
             priced = _sum_block(operations, self.gpu, host_s, self.excess, lag_s)
-            _PRICED[key] = priced
+            known[key] = priced
         return priced
 
     def launch_seconds(self, block: Block, operations: Sequence[PricedOp]) -> list[float]:
@@ -197,7 +228,7 @@ class Pricer:
         whole, the one case in which a block has many operations of both kinds.
         """
         return [
-            launches_of(priced.op) * self.host_launch_s
+            priced.launches * self.host_launch_s
             + (self.host_forward_s if place < block.forward_ops else 0.0)
             + self._beside_launch_s(priced)
             for place, priced in enumerate(operations)
@@ -212,24 +243,43 @@ class Pricer:
 
     def operations(self, block: Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""
-        kernels: list[Kernel] = [op for op in block.ops if isinstance(op, KERNELS)]
-        prices = price_kernels(self.gpu, kernels, self._measured) if kernels else None
-        priced: list[PricedOp] = []
-        index = 0
-        for op in block.ops:
-            if isinstance(op, KERNELS):
-                assert prices is not None
-                seconds = prices.seconds[index] * (1 + self.excess) * self._compute_time
-                memory_bound = prices.memory_bound[index]
-                grade = EVIDENCE[prices.evidence[index]]
-                priced.append(PricedOp(op, float(seconds), grade, float(memory_bound)))
-                index += 1
-            elif isinstance(op, Collective | SendRecv):
-                price = self._communication(op)
-                priced.append(PricedOp(op, price.seconds, price.evidence, communication=price))
+        self.price_ahead([block])
+        kernels = self._known.kernels
+        return [
+            self._communication(op) if isinstance(op, Collective | SendRecv) else kernels[op]
+            for op in block.ops
+            if not isinstance(op, Alloc | Free | HostSync)
+        ]
+
+    def price_ahead(self, blocks: Iterable[Block]) -> None:
+        """Price the kernels of many blocks at once, which costs little more than those of one."""
+        known = self._known.kernels
+        if len(known) >= _MOST_KERNELS:
+            known.clear()
+        new = dict.fromkeys(
+            op
+            for block in blocks
+            for op in block.ops
+            if isinstance(op, KERNELS) and op not in known
+        )
+        if not new:
+            return
+        prices = price_kernels(self.gpu, list(new), self._measured)
+        seconds = prices.seconds * (1 + self.excess) * self._compute_time
+        columns = (seconds.tolist(), prices.evidence.tolist(), prices.memory_bound.tolist())
+        for op, each_s, evidence, memory_bound in zip(new, *columns, strict=True):
+            known[op] = PricedOp(op, each_s, EVIDENCE[evidence], memory_bound)
+
+    def _communication(self, op: Collective | SendRecv) -> PricedOp:
+        known, key = self._known.communication, (op, self.communicators[op.communicator])
+        priced = known.get(key)
+        if priced is None:
+            price = self._communication_price(op)
+            priced = PricedOp(op, price.seconds, price.evidence, communication=price)
+            known[key] = priced
         return priced
 
-    def _communication(self, op: Collective | SendRecv) -> CollectivePrice:
+    def _communication_price(self, op: Collective | SendRecv) -> CollectivePrice:
         group = self.communicators[op.communicator]
         if self.congestion is not None:
             price = self.congestion.price(op, group.nodes > 1, group, self.cluster)
@@ -244,10 +294,6 @@ class Pricer:
             seconds=price.seconds * self._network_time,
             wire_bytes_per_s=price.wire_bytes_per_s / self._network_time,
         )
-
-
-_PRICED: dict[tuple[str, str], PricedBlock] = {}
-_PRICED_LIMIT = 50_000
 
 
 def host_launch_s(framework: Framework) -> float:
@@ -285,7 +331,7 @@ def _host_work(block: Block, priced: Sequence[PricedOp]) -> list[tuple[int, floa
             each = next(device)
             # What runs beside others does not keep them waiting.
             alone = not getattr(op, "overlaps", 0)
-            work.append((launches_of(each.op), each.seconds if alone else 0.0))
+            work.append((each.launches, each.seconds if alone else 0.0))
     return work
 
 
@@ -296,55 +342,90 @@ def _sum_block(
 
     ``lag_s`` of it the device waits for the host.
     """
-    parts = np.zeros(len(PARTS))
-    evidence = np.zeros(len(EVIDENCE))
+    parts = [0.0] * len(PARTS)
+    evidence = [0.0] * len(EVIDENCE)
     estimated = set()
-    communication_s = 0.0
-    wire = np.zeros(2)
-    index = 0
-    while index < len(ops):
-        priced = ops[index]
-        beside = priced.op.overlaps if isinstance(priced.op, Collective | SendRecv) else 0
-        group = ops[index : index + 1 + beside]
-        for each in group:
-            evidence[EVIDENCE.index(each.evidence)] += each.seconds
-            if each.evidence is Evidence.ESTIMATED:
-                estimated.add(_kind_of(each.op))
-            price = each.communication
-            if price is not None:
-                communication_s += each.seconds
-                wire += each.seconds * np.array((price.channels, price.wire_bytes_per_s))
-        _add_group(parts, group, gpu)
-        index += len(group)
+    communication_s = channels = wire_bytes_per_s = 0.0
+    for each in ops:
+        evidence[EVIDENCE.index(each.evidence)] += each.seconds
+        if each.evidence is Evidence.ESTIMATED:
+            estimated.add(_kind_of(each.op))
+        price = each.communication
+        if price is not None:
+            communication_s += each.seconds
+            channels += each.seconds * price.channels
+            wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
+    groups = list(_groups(ops))
+    slowdowns = iter(_slowdowns(groups, gpu))
+    for group in groups:
+        _add_group(parts, group, slowdowns)
     parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
     parts[PART_INDEX[COMPUTE]] /= 1 + excess
     parts[PART_INDEX[HOST]] = lag_s
-    seconds = float(parts.sum())
-    if communication_s:
-        wire /= communication_s
+    part_s = np.array(parts)
     kernel_s = kernel_seconds([each for each in ops if each.communication is None])
-    parts.setflags(write=False)
+    part_s.setflags(write=False)
     kernel_s.setflags(write=False)
     return PricedBlock(
-        seconds=seconds,
-        part_s=parts,
+        seconds=float(part_s.sum()),
+        part_s=part_s,
         host_s=host_s,
         kernel_s=kernel_s,
-        channels=float(wire[0]),
-        wire_bytes_per_s=float(wire[1]),
-        evidence_s=evidence,
+        channels=channels / communication_s if communication_s else 0.0,
+        wire_bytes_per_s=wire_bytes_per_s / communication_s if communication_s else 0.0,
+        evidence_s=np.array(evidence),
         estimated=frozenset(estimated),
     )
 
 
+@dataclass(frozen=True)
+class _Group:
+    """One kernel, or one communication with the operations it runs beside: ``compute_s`` of them
+    are kernels, and ``between_s`` other communication."""
+
+    first: PricedOp
+    beside: Sequence[PricedOp]
+    kernels: Sequence[PricedOp]
+    compute_s: float
+
+    @property
+    def overlaps(self) -> bool:
+        return bool(self.compute_s and self.first.seconds)
+
+
+def _groups(ops: Sequence[PricedOp]) -> Iterator[_Group]:
+    index = 0
+    while index < len(ops):
+        first = ops[index]
+        count = first.op.overlaps if isinstance(first.op, Collective | SendRecv) else 0
+        beside = ops[index + 1 : index + 1 + count]
+        kernels = [each for each in beside if each.communication is None]
+        yield _Group(first, beside, kernels, sum(each.seconds for each in kernels))
+        index += 1 + len(beside)
+
+
+def _slowdowns(groups: Sequence[_Group], gpu: Gpu) -> list[tuple[float, float]]:
+    """How kernels and communication of each group that has both slow each other."""
+    both = [group for group in groups if group.overlaps]
+    prices = [group.first.communication for group in both]
+    if not both:
+        return []
+    compute, communication = overlap_slowdowns(
+        gpu,
+        np.array([kernel_seconds(group.kernels) for group in both]),
+        np.array([price.channels for price in prices if price]),
+        np.array([price.wire_bytes_per_s for price in prices if price]),
+    )
+    return list(zip(compute.diagonal().tolist(), communication.diagonal().tolist(), strict=True))
+
+
 def kernel_seconds(kernels: Sequence[PricedOp]) -> np.ndarray:
     """Seconds by class of kernels, and how many of those memory limits, shape (2, classes)."""
-    seconds = np.zeros((2, len(KERNEL_CLASSES)))
+    seconds, limited = [0.0] * len(KERNEL_CLASSES), [0.0] * len(KERNEL_CLASSES)
     for priced in kernels:
-        which = KERNEL_CLASSES.index(_class_of(priced.op))
-        seconds[0, which] += priced.seconds
-        seconds[1, which] += priced.seconds * priced.memory_bound
-    return seconds
+        seconds[priced.kernel_class] += priced.seconds
+        limited[priced.kernel_class] += priced.seconds * priced.memory_bound
+    return np.array((seconds, limited))
 
 
 def _class_of(op: DeviceOp) -> str:
@@ -376,9 +457,11 @@ def _kind_of(op: DeviceOp) -> str:
     return op.kind
 
 
-def _add_group(parts: np.ndarray, group: Sequence[PricedOp], gpu: Gpu) -> None:
+def _add_group(
+    parts: list[float], group: _Group, slowdowns: Iterator[tuple[float, float]]
+) -> None:
     """Add one kernel, or one communication with the kernels it runs beside."""
-    first, kernels = group[0], group[1:]
+    first, compute_s = group.first, group.compute_s
     if first.communication is None:
         parts[PART_INDEX[COMPUTE]] += first.seconds
         return
@@ -386,24 +469,15 @@ def _add_group(parts: np.ndarray, group: Sequence[PricedOp], gpu: Gpu) -> None:
     part = PART_INDEX[COMMUNICATION[first.op.communicator]]
     # Other communication in between holds the compute stream up, and gives the first time too.
     between_s = 0.0
-    for each in kernels:
+    for each in group.beside:
         if isinstance(each.op, Collective | SendRecv):
             parts[PART_INDEX[COMMUNICATION[each.op.communicator]]] += each.seconds
             between_s += each.seconds
-    kernels = [each for each in kernels if each.communication is None]
-    compute_s = sum(kernel.seconds for kernel in kernels)
-    if not compute_s or not first.seconds:
+    if not group.overlaps:
         parts[part] += first.seconds
         parts[PART_INDEX[COMPUTE]] += compute_s
         return
-    slow_compute, slow_communication = overlap_slowdowns(
-        gpu,
-        kernel_seconds(kernels)[None],
-        np.array([first.communication.channels]),
-        np.array([first.communication.wire_bytes_per_s]),
-    )
-    compute_factor = float(slow_compute[0, 0])
-    communication_factor = float(slow_communication[0, 0])
+    compute_factor, communication_factor = next(slowdowns)
     # Both run until one ends; the other finishes alone at full speed.
     together = min(compute_s * compute_factor, first.seconds * communication_factor)
     compute_left = compute_s - together / compute_factor

@@ -7,6 +7,8 @@ order, so a group with a given stride has a fixed number of members per domain.
 
 from __future__ import annotations
 
+import functools
+
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.ir import Communicator
 
@@ -73,7 +75,11 @@ def place_span(name: str, span: Span, job: Job, within: int | None = None) -> Co
     """The communicator of ranks that lie as ``span`` says, on ``within`` ranks in a row (None:
     on all)."""
     domain = min(job.cluster.domain, job.world_size)
-    most = within or job.world_size
+    return _placed(name, span, domain, within or job.world_size)
+
+
+@functools.lru_cache(maxsize=65536)
+def _placed(name: str, span: Span, domain: int, most: int) -> Communicator:
     size = per_domain = 1
     for count, stride in _joined(span):
         size *= count

@@ -215,6 +215,15 @@ class Block:
         ).hexdigest()
 
     @cached_property
+    def communicators(self) -> tuple[str, ...]:
+        """Names of those that its operations use."""
+        return tuple(
+            dict.fromkeys(
+                op.communicator for op in self.ops if isinstance(op, Collective | SendRecv)
+            )
+        )
+
+    @cached_property
     def saved_bytes(self) -> int:
         """Bytes live after the block that were not before (negative: it frees)."""
         total = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -116,7 +117,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             for name, fake in replaced.items():
                 if hasattr(module, name):
                     monkeypatch.setattr(module, name, fake)
-        # Blocks are priced once per process.
-        monkeypatch.setattr(prices, "_PRICED", {})
+        # What was priced stays with the process.
+        fresh = functools.lru_cache(lambda *settings: prices._Priced())
+        monkeypatch.setattr(prices, "_priced", fresh)
 
     return install
