@@ -55,11 +55,11 @@ def _fewer_virtual_stages(job: Job) -> Iterator[Recipe]:
     Only where both give every stage the same layers, and recompute as many of them. Among
     interleaved pipelines more virtual stages may need less.
     """
-    recipe, moe = job.recipe, job.model.moe
+    recipe = job.recipe
     tapers = recipe.recompute_layers is not None or recipe.recompute_taper
     if recipe.vpp == 1 or tapers:
         return
-    if moe is not None and (moe.num_dense_layers or moe.layer_period > 1):
+    if len(job.model.layer_kinds) > 1:
         return
     plain = replace(recipe, vpp=1)
     try:

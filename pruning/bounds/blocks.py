@@ -1,7 +1,7 @@
 """Prices and sizes of the blocks that chunks are made of, by what they depend on.
 
-A chunk is a row of *slots*: the embedding, dense layers with and without full recomputation,
-expert layers with and without, and what ends the model. Every slot's block is built and priced by
+A chunk is a row of *slots*: the embedding, the layers of each kind with and without full
+recomputation, and what ends the model. Every slot's block is built and priced by
 the code that the replay itself uses, once for each combination of the fields that enter it.
 """
 
@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkSh
 from trainscout.simulators.predictor.workload.program import Chunk, Run
 from trainscout.simulators.predictor.workload.shard import Shard
 
-EMBEDDING, DENSE_FULL, DENSE, EXPERTS_FULL, EXPERTS, HEAD = range(6)
+EMBEDDING = 0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -48,19 +48,17 @@ class Slots:
             some_layers: full recomputation leaves layers out, whose blocks are wanted too.
         """
         shard, mode = Shard.of(job), ChunkMode.of(job)
-        layers = range(job.model.num_layers)
-        experts = sum({job.model.is_moe_layer(layer) for layer in layers})
-        dense = len({job.model.is_moe_layer(layer) for layer in layers}) - experts
+        kinds = len(job.model.layer_kinds)
         full = mode.recompute == "full"
-        shape = ChunkShape(dense, experts, first=True, last=True)
+        shape = ChunkShape((1,) * kinds, first=True, last=True)
         chunk = build_chunk(shard, mode, shape)
-        embedding, *rest = chunk.runs
-        layer_runs, ends = rest[: dense + experts], rest[dense + experts :]
-        runs: list[Run | None] = [embedding, None, None, None, None, *ends]
-        _place(runs, layer_runs, dense, experts, full=full)
+        layers, ends = slice(1, 1 + kinds), chunk.runs[1 + kinds :]
+        runs: list[Run | None] = [chunk.runs[EMBEDDING], *[None] * (2 * kinds), *ends]
+        whole, plain = slice(1, 1 + 2 * kinds, 2), slice(2, 2 + 2 * kinds, 2)
+        runs[whole if full else plain] = chunk.runs[layers]
         if full and some_layers:
-            plain = build_chunk(shard, replace(mode, recompute="none"), shape)
-            _place(runs, plain.runs[1 : 1 + dense + experts], dense, experts, full=False)
+            once = build_chunk(shard, replace(mode, recompute="none"), shape)
+            runs[plain] = once.runs[layers]
         sizes = (2, len(runs))
         saved, peak = np.zeros(sizes, dtype=np.int64), np.zeros(sizes, dtype=np.int64)
         for way, slot, block in _blocks(runs):
@@ -102,16 +100,6 @@ def _blocks(runs: Sequence[Run | None]) -> Iterator[tuple[int, int, Block]]:
             yield way, slot, block
 
 
-def _place(
-    runs: list[Run | None], found: list[Run] | tuple[Run, ...], dense: int, experts: int, *,
-    full: bool,
-) -> None:  # fmt: skip
-    if dense:
-        runs[DENSE_FULL if full else DENSE] = found[0]
-    if experts:
-        runs[EXPERTS_FULL if full else EXPERTS] = found[dense]
-
-
 def slot_counts(
     kind: ChunkKind, slots: int, full: NDArray[np.bool_], layers: Ints, taper: Ints
 ) -> Ints:
@@ -125,15 +113,15 @@ def slot_counts(
         taper: how many fewer on each stage than on the one before.
     """
     counts = np.zeros((len(full), slots), dtype=np.int64)
-    # As ``build_chunk``: the first layers of a chunk are recomputed, dense ones come first.
+    # As ``build_chunk``: the first layers of a chunk are recomputed, those of a kind together.
     left = np.where(layers < 0, kind.most, layers) - kind.stage * taper
     left = np.maximum(left, 0) * full
-    dense = np.minimum(kind.dense, left)
-    experts = np.minimum(kind.experts, left - dense)
     counts[:, EMBEDDING] = kind.first
-    counts[:, DENSE_FULL], counts[:, DENSE] = dense, kind.dense - dense
-    counts[:, EXPERTS_FULL], counts[:, EXPERTS] = experts, kind.experts - experts
-    counts[:, HEAD:] = kind.last
+    for number, count in enumerate(kind.layers):
+        whole = np.minimum(count, left)
+        counts[:, 1 + 2 * number], counts[:, 2 + 2 * number] = whole, count - whole
+        left = left - whole
+    counts[:, 1 + 2 * len(kind.layers) :] = kind.last
     return counts
 
 

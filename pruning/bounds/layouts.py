@@ -21,14 +21,13 @@ _MOST_STAGES = 4
 
 @dataclass(frozen=True)
 class ChunkKind:
-    """What one chunk holds: dense and expert layers, the embedding, the head.
+    """What one chunk holds: so many of each of ``Model.layer_kinds``, the embedding, the head.
 
     Where recomputation tapers off, ``stage`` is the chunk's and else 0; ``most`` are the layers
     of the largest chunk where it does, and else the chunk's own.
     """
 
-    dense: int
-    experts: int
+    layers: tuple[int, ...]
     first: bool
     last: bool
     stage: int
@@ -59,10 +58,8 @@ class Layout:
         for stage, ranges in enumerate(layers_by_stage(job)):
             row = []
             for chunk, (start, stop) in enumerate(ranges):
-                experts = sum(model.is_moe_layer(layer) for layer in range(start, stop))
                 kind = ChunkKind(
-                    stop - start - experts,
-                    experts,
+                    model.layers_of_each(start, stop),
                     stage == 0 and chunk == 0,
                     stage == recipe.pp - 1 and chunk == recipe.vpp - 1,
                     stage if recipe.recompute_taper else 0,
@@ -86,9 +83,7 @@ class Layout:
 
     def layers(self, stage: int) -> int:
         """Transformer layers of a stage."""
-        return sum(
-            self.kinds[kind].dense + self.kinds[kind].experts for kind in self.kind_of[stage]
-        )
+        return sum(sum(self.kinds[kind].layers) for kind in self.kind_of[stage])
 
     def spread_stages(self, most: int) -> Sequence[int]:
         """``stages`` and others evenly among the rest, at most ``most`` and those."""

@@ -87,6 +87,7 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("model: latent attention")
     if model.num_mtp_layers:
         reasons.append("model: multi-token prediction")
+    reasons += [f"model: {words}" for words in model.special_layers]
     if job.precision not in ("bf16", "fp16", "fp32", "tf32"):
         reasons.append(f"precision={job.precision}")
     if model.moe is None and model.mla is None and hugging_face(model) is None:

@@ -115,7 +115,7 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
 def impossible(job: Job) -> tuple[str, ...]:
     """Why Megatron-Core would refuse to start, in words."""
     recipe, moe = job.recipe, job.model.moe
-    reasons = []
+    reasons = [f"model: {words}" for words in job.model.special_layers]
     if job.optimizer == "adam_bf16" and recipe.zero_stage == 0:
         reasons.append("16-bit moments (optimizer=adam_bf16) need zero_stage >= 1")
     if job.optimizer == "sgd" and recipe.zero_stage > 0:

@@ -14,12 +14,13 @@ from typing import Any
 from trainscout.reports.dialects.options import Options
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import MOST_LAYERS
 from trainscout.simulators.predictor.question.layout import (
     fields_of,
     format_layout,
     parse_layout,
 )
-from trainscout.simulators.predictor.question.model import MOST_LAYERS, Model
+from trainscout.simulators.predictor.question.model import Model
 
 LAYOUT = "--pipeline-model-parallel-layout"
 EXPERT_LAYERS = "--moe-layer-freq"

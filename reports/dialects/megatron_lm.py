@@ -77,8 +77,7 @@ def _expert(job: Job) -> bool:
 
 def _patterned(job: Job) -> bool:
     """Whether not all layers have experts."""
-    moe = job.model.moe
-    return moe is not None and (moe.num_dense_layers > 0 or moe.layer_period > 1)
+    return job.model.moe is not None and len(job.model.layer_kinds) > 1
 
 
 def _piped(job: Job) -> bool:

@@ -45,7 +45,8 @@ def _missing_parts(model: Model) -> tuple[str, ...]:
         (model.num_mtp_layers > 0, "multi-token prediction"),
         (model.mla is not None and model.tied_embeddings, "latent attention, embeddings tied"),
     )
-    return tuple(f"model: {words}" for missing, words in parts if missing)
+    missing = [words for missing, words in parts if missing]
+    return tuple(f"model: {words}" for words in (*missing, *model.special_layers))
 
 
 def impossible(job: Job) -> tuple[str, ...]:

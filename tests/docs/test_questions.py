@@ -8,6 +8,7 @@ from trainscout.optimizer.registry import SAMPLERS
 from trainscout.optimizer.space import with_choices
 from trainscout.simulators.predictor.answer.flops import attention_core_flops, layer_flops
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.question.training import Training
 
 PAGE = " ".join((ROOT / "docs" / "faq.md").read_text("utf-8").split())
@@ -15,7 +16,7 @@ PAGE = " ".join((ROOT / "docs" / "faq.md").read_text("utf-8").split())
 
 def causal_half(model, sequence: int) -> float:
     """By what share counting half of attention lowers MFU."""
-    forward = model.num_layers * layer_flops(model, sequence, False)
+    forward = model.num_layers * layer_flops(model, sequence, DENSE_LAYER)
     forward += 2 * model.hidden_size * model.vocab_size
     return model.num_layers * attention_core_flops(model, sequence) / forward / 2
 

@@ -7,15 +7,16 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, TINY, make_job
+from tests.simulators.jobs import HYBRID, LLAMA, MLA_MOE, MOE, SPARSE, TINY, make_job
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
 _MTP = replace(MOE, name="tiny_mtp", num_mtp_layers=1)
-MODELS = (TINY, replace(TINY, tied_embeddings=False), LLAMA, MOE, MLA_MOE, _MTP)
+MODELS = (TINY, replace(TINY, tied_embeddings=False), LLAMA, MOE, MLA_MOE, _MTP, HYBRID, SPARSE)
 _FRAMEWORKS = (
     {},
     {"attention": "unfused", "fusion": "eager", "fused_wgrad": False},
@@ -79,7 +80,8 @@ def jobs(draw: st.DrawFn) -> Job:
         "dp_shard": pick(None, None, 2, 4) if zero_stage else None,
     }
     if ends == "counted":
-        model = replace(model, num_layers=model.num_layers - 2)
+        layers = model.layers and format_layers(model.pattern[:-2])
+        model = replace(model, num_layers=model.num_layers - 2, layers=layers)
     batch = pick(24, 48, 96)
     job = make_job(model, nodes=nodes, batch=batch, training=pick(*_FRAMEWORKS), **recipe)
     assume(why_invalid(job) is None)

@@ -11,6 +11,13 @@ from typing import Any
 from tests.samples import CLUSTER, GPU
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import (
+    AttentionMixer,
+    DeltaNet,
+    Index,
+    Mamba2,
+    Mixer,
+)
 from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
@@ -66,6 +73,29 @@ MLA_MOE = replace(
     mla=Mla(
         kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=24, q_lora_rank=96
     ),
+)
+SSM = Mamba2(heads=16, head_dim=16, state=16, groups=8, chunk=16)
+DELTA = DeltaNet(k_heads=8, v_heads=16, k_dim=16, v_dim=16, chunk=16)
+HYBRID = replace(
+    MOE,
+    name="tiny_hybrid",
+    layers="2*(local/dense, ssm/none, delta/moe, both/moe, attention/dense, none/moe)",
+    kinds={
+        "local": Mixer(attention=AttentionMixer(window=16, sinks=True, gated=True)),
+        "ssm": Mixer(mamba2=SSM),
+        "delta": Mixer(delta=DELTA),
+        "both": Mixer(attention=AttentionMixer(chunk=16), mamba2=SSM),
+    },
+)
+SPARSE = replace(
+    MLA_MOE,
+    name="tiny_sparse",
+    moe=replace(MOE.moe, num_dense_layers=0),
+    layers="2*attention/dense, 2*(kda/moe, 4*sparse/moe)",
+    kinds={
+        "sparse": Mixer(attention=AttentionMixer(index=Index(heads=4, dim=16, top_k=16))),
+        "kda": Mixer(delta=replace(DELTA, v_heads=8, gate="vector")),
+    },
 )
 MIXTRAL_8X7B = replace(
     LLAMA,

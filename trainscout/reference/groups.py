@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hydra import compose
@@ -20,11 +21,25 @@ from trainscout.simulators.predictor.network.hybrid.settings import HybridSettin
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import (
+    AttentionMixer,
+    DeltaNet,
+    Index,
+    Mamba2,
+    Mixer,
+)
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import check_simulator
 
 VERIFICATIONS = ("none", "traced")
+# Valid ones of each mixer, to vary.
+_MIXERS = {
+    "attention": AttentionMixer(),
+    "attention.index": Index(heads=64, dim=128, top_k=2048),
+    "mamba2": Mamba2(heads=128, head_dim=64, state=128),
+    "delta": DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
+}
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,12 @@ def all_groups() -> list[Group]:
     return groups
 
 
+def _check_mixer(name: str, value: Any) -> None:
+    name, _, inner = name.partition(".")
+    part = AttentionMixer(**{inner: value}) if inner else value
+    Mixer(**{name: part}).check("kind")
+
+
 def _classes() -> dict[str, type]:
     return {prefix: cls for _, classes in COMMANDS.values() for prefix, cls in classes.items()}
 
@@ -75,6 +96,9 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
         return [
             Group(f"model.{name}", commands, getattr(model, name), lambda value: value.check())
             for name in ("moe", "mla")
+        ] + [
+            Group(f"model.kinds.<name>.{name}", commands, value, partial(_check_mixer, name))
+            for name, value in _MIXERS.items()
         ]
     if prefix == "network":
         packet = PacketSettings()

@@ -113,11 +113,13 @@ def convention_flops(
     None for a text that names no known convention.
     """
     text = convention.lower()
-    layers = [
-        layer_flops(job.model, job.sequence_length, job.model.is_moe_layer(index))
-        for index in range(job.model.num_layers)
-    ]
-    attention = attention_core_flops(job.model, job.sequence_length) * job.model.num_layers
+    layers = [layer_flops(job.model, job.sequence_length, layer) for layer in job.model.pattern]
+    mixers = filter(None, map(job.model.mixer, job.model.pattern))
+    attention = sum(
+        attention_core_flops(job.model, job.sequence_length, mixer.attention)
+        for mixer in mixers
+        if mixer.attention is not None
+    )
     head = 2.0 * job.model.hidden_size * job.model.vocab_size
     tokens = job.tokens_per_step
     if "hardware" in text or "96*b" in text:

@@ -12,6 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import (
+    DENSE,
+    MOE,
+    WHOLE,
+    AttentionMixer,
+    DeltaNet,
+    Index,
+    Layer,
+    Mamba2,
+)
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 
@@ -28,23 +38,17 @@ def step_flops(job: Job) -> StepFlops:
     """FLOPs of one training step of a valid job."""
     model, recipe, sequence = job.model, job.recipe, job.sequence_length
     # All layers of a kind cost the same.
-    experts = sum(model.is_moe_layer(layer) for layer in range(model.num_layers))
-    dense = model.num_layers - experts
-    layers = dense * layer_flops(model, sequence, False)
-    if experts:
-        layers += experts * layer_flops(model, sequence, True)
+    kinds = list(zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True))
+    last = model.layer(model.num_layers)
+    layers = sum(count * layer_flops(model, sequence, layer) for count, layer in kinds)
     head = 2.0 * model.hidden_size * model.vocab_size
-    module = (
-        layer_flops(model, sequence, model.is_moe_layer(model.num_layers))
-        + 4.0 * model.hidden_size**2
-    )
+    module = layer_flops(model, sequence, last) + 4.0 * model.hidden_size**2
     forward = layers + head + model.num_mtp_layers * (module + head)
     repeated = 0.0
     if recipe.recompute == "selective":
         modules = frozenset((recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES).split("+"))
-        repeated = dense * _recomputed_flops(model, sequence, False, modules)
-        repeated += experts * _recomputed_flops(model, sequence, True, modules)
-        last = model.is_moe_layer(model.num_layers)
+        for count, layer in kinds:
+            repeated += count * _recomputed_flops(model, sequence, layer, modules)
         repeated += model.num_mtp_layers * _recomputed_flops(model, sequence, last, modules)
     elif recipe.recompute == "full":
         repeated = layers * _recomputed_share(job)
@@ -61,38 +65,92 @@ def _recomputed_share(job: Job) -> float:
     return repeated / job.model.num_layers
 
 
-def attention_core_flops(model: Model, sequence: int) -> float:
+def attention_core_flops(model: Model, sequence: int, attention: AttentionMixer = WHOLE) -> float:
     """Scores and weighted values of one token of one layer, forward."""
-    return 2.0 * sequence * model.num_heads * (model.qk_head_dim + model.v_head_dim)
+    seen = 2.0 * sequence if attention.is_whole else 2.0 * _seen(attention, sequence)
+    return seen * model.num_heads * (model.qk_head_dim + model.v_head_dim)
 
 
-def layer_flops(model: Model, sequence: int, is_moe: bool) -> float:
+def _seen(attention: AttentionMixer, sequence: int) -> float:
+    """Keys that a query counts with: twice what it attends to on average where that is limited,
+    as the full square counts twice a causal half."""
+    if attention.chunk is not None and attention.chunk < sequence:
+        number, rest = divmod(sequence, attention.chunk)
+        return (number * attention.chunk**2 + rest**2) / sequence
+    most = attention.window
+    if attention.index is not None:
+        most = attention.index.top_k
+    if most is None or most >= sequence:
+        return sequence
+    return 2.0 * most - most * most / sequence
+
+
+def layer_flops(model: Model, sequence: int, layer: Layer) -> float:
     """One token through one layer, forward."""
-    return sum(_module_flops(model, sequence, is_moe).values())
+    return sum(_module_flops(model, sequence, layer).values())
 
 
-def _module_flops(model: Model, sequence: int, is_moe: bool) -> dict[str, float]:
+def _module_flops(model: Model, sequence: int, layer: Layer) -> dict[str, float]:
     """One token through one layer, forward, by the modules that recomputation names."""
     hidden = model.hidden_size
     gate = 3 if model.gated_mlp else 2
-    flops = {
-        "core_attn": attention_core_flops(model, sequence),
-        "attn_out": 2.0 * model.num_heads * model.v_head_dim * hidden,
-    }
-    if is_moe and model.moe is not None:
+    mixer = model.mixer(layer)
+    attention = None if mixer is None else mixer.attention
+    flops = {}
+    if attention is not None:
+        flops = {
+            "core_attn": attention_core_flops(model, sequence, attention),
+            "attn_out": 2.0 * model.num_heads * model.v_head_dim * hidden,
+        }
+    if layer.mlp == MOE and model.moe is not None:
         moe = model.moe
         flops["moe"] = (
             2.0 * hidden * moe.top_k * moe.ffn_hidden_size * gate + 2.0 * hidden * moe.num_experts
         )
         flops["shared_experts"] = 2.0 * hidden * moe.shared_ffn_hidden_size * gate
-    else:
+    elif layer.mlp == DENSE:
         flops["mlp"] = 2.0 * hidden * model.ffn_hidden_size * gate
-    return flops | _projection_flops(model)
+    if attention is not None:
+        flops |= _projection_flops(model, attention)
+        if attention.index is not None:
+            flops["index"] = _index_flops(model, sequence, attention.index)
+    if mixer is not None and mixer.mamba2 is not None:
+        flops["mamba"] = _mamba2_flops(hidden, mixer.mamba2)
+    if mixer is not None and mixer.delta is not None:
+        flops["delta"] = _delta_flops(hidden, mixer.delta)
+    return flops
 
 
-def _recomputed_flops(model: Model, sequence: int, is_moe: bool, modules: frozenset[str]) -> float:
+def _index_flops(model: Model, sequence: int, index: Index) -> float:
+    """Projections of an indexer, and its scores of all keys."""
+    latent = model.mla.q_lora_rank if model.mla is not None else None
+    queries = (latent or model.hidden_size) * index.heads * index.dim
+    weights = queries + model.hidden_size * (index.dim + index.heads)
+    return 2.0 * (weights + sequence * index.heads * index.dim)
+
+
+def _mamba2_flops(hidden: int, ssm: Mamba2) -> float:
+    """Projections, and the scan as Megatron-LM counts it (``mamba_layer_flops``): seven operations
+    for each element of the state, which one token updates and reads."""
+    into = ssm.inner + ssm.convolved + ssm.heads
+    return 2.0 * hidden * (into + ssm.inner) + 7.0 * ssm.inner * ssm.state
+
+
+def _delta_flops(hidden: int, delta: DeltaNet) -> float:
+    """Projections, and the recurrence written out: what the state holds for the key, the
+    correction, its outer product, and what the query reads, each a product with the state."""
+    values = delta.v_heads * delta.v_dim
+    gates = hidden * (values + 2 * delta.v_heads)
+    if delta.gate == "vector":
+        keys = delta.k_heads * delta.k_dim
+        gates = delta.v_dim * (2 * hidden + keys + values) + hidden * delta.v_heads
+    weights = hidden * (delta.convolved + values) + gates
+    return 2.0 * weights + 8.0 * delta.v_heads * delta.k_dim * delta.v_dim
+
+
+def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozenset[str]) -> float:
     """What selective recomputation of ``modules`` repeats of one layer, for one token."""
-    flops = _module_flops(model, sequence, is_moe)
+    flops = _module_flops(model, sequence, layer)
     if "operations" not in modules:
         if "moe" in modules:
             modules |= {"shared_experts"}
@@ -109,10 +167,11 @@ def _recomputed_flops(model: Model, sequence: int, is_moe: bool, modules: frozen
     return sum(count * share.get(name, 0.5) for name, count in flops.items())
 
 
-def _projection_flops(model: Model) -> dict[str, float]:
+def _projection_flops(model: Model, attention: AttentionMixer) -> dict[str, float]:
     hidden, mla = model.hidden_size, model.mla
     if mla is None:
-        return {"qkv": 2.0 * hidden * (model.num_heads + 2 * model.kv_heads) * model.qk_head_dim}
+        queries = model.num_heads * (2 if attention.gated else 1)
+        return {"qkv": 2.0 * hidden * (queries + 2 * model.kv_heads) * model.qk_head_dim}
     down = hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim)
     query = hidden
     if mla.q_lora_rank is not None:

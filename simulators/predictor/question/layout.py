@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.model import MOST_LAYERS
+from trainscout.simulators.predictor.question.layers import MOST_LAYERS
 
 BALANCED = "balanced"
 """The layout that deals layers out as evenly as they go."""

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 
 from trainscout.simulators.predictor.moe.popularity import MOST_EXPERTS, check_popularity
 from trainscout.simulators.predictor.question.errors import (
     InputError,
+    nearest_name,
     require_choice,
     require_positive,
 )
+from trainscout.simulators.predictor.question.layers import (
+    ATTENTION,
+    MOE,
+    MOST_LAYERS,
+    NONE,
+    WHOLE,
+    Layer,
+    Mixer,
+    parse_layers,
+    plain_layer,
+)
 
-# Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
-MOST_LAYERS = 10_000
 MOST_TOKENS = 10**9
 """Of one sequence."""
 # A workload lists its layers, and counts products of sizes in 64 bits: what nobody trains would
@@ -28,6 +41,7 @@ _MOST = {
     "vocab_multiple": 10**6,
 }
 DISPATCHERS = ("alltoall", "allgather", "deepep")
+_ATTENTION = Mixer(attention=WHOLE)
 
 
 @dataclass(frozen=True)
@@ -149,12 +163,12 @@ class Mla:
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder-only transformer."""
+    """A decoder-only transformer, or what has other mixers in attention's place."""
 
     name: str
     """What results call it."""
     num_layers: int
-    """Transformer layers."""
+    """Layers."""
     hidden_size: int
     """Width between layers."""
     num_heads: int
@@ -183,6 +197,10 @@ class Model:
     """The query, key and value projection has one."""
     qk_norm: bool = False
     """Queries and keys are normalised head by head."""
+    qk_norm_whole: bool = False
+    """Queries and keys are normalised over all heads at once."""
+    post_norms: bool = False
+    """What attention and MLP add to the residual is normalised, too (Gemma)."""
     dropout: bool = True
     """After embedding, attention and MLP."""
     tied_embeddings: bool = True
@@ -196,6 +214,12 @@ class Model:
     """Its experts, None for a dense model."""
     mla: Mla | None = None
     """Latent attention, None for the usual one."""
+    layers: str | None = None
+    """What each layer is, as in ``12*(3*linear/moe, attention/moe)``: mixer and MLP (``dense``,
+    ``moe``, ``none``). None: attention in all, experts as ``moe`` says."""
+    kinds: dict[str, Mixer] = dataclass_field(default_factory=dict, hash=False)
+    """Mixers by the names that ``layers`` uses; ``attention`` is the model's own and ``none`` no
+    mixer."""
 
     def check(self) -> None:
         """Refuse impossible shapes.
@@ -234,15 +258,13 @@ class Model:
                 f"does not divide num_heads {self.num_heads}",
                 "a divisor of num_heads",
             )
+        if self.qk_norm and self.qk_norm_whole:
+            problem = "is given beside norms of single heads"
+            raise InputError("model.qk_norm_whole", True, problem, "qk_norm or qk_norm_whole")
         if self.moe is not None:
             self.moe.check()
-            if self.moe.num_dense_layers + self.moe.layer_period > self.num_layers:
-                raise InputError(
-                    "model.moe.num_dense_layers",
-                    self.moe.num_dense_layers,
-                    "leaves no expert layer",
-                    f"0..{self.num_layers - self.moe.layer_period}",
-                )
+        self._check_layers()
+        if self.moe is not None:
             layers = sum(map(self.is_moe_layer, range(self.num_layers)))
             counted = len(self.moe.measured_layers)
             if counted not in (0, 1, layers):
@@ -251,6 +273,63 @@ class Model:
                 raise InputError("model.moe.histogram", self.moe.histogram, problem, allowed)
         if self.mla is not None:
             self.mla.check()
+
+    def _check_layers(self) -> None:
+        moe = self.moe
+        for name, mixer in self.kinds.items():
+            mixer.check(f"model.kinds.{name}")
+        if NONE in self.kinds:
+            raise InputError("model.kinds.none", "...", "is the name of no mixer", "another name")
+        if self.layers is None:
+            if self.kinds:
+                problem = "is declared for no layer"
+                raise InputError(f"model.kinds.{next(iter(self.kinds))}", "...", problem, "layers")
+            if moe is not None and moe.num_dense_layers + moe.layer_period > self.num_layers:
+                raise InputError(
+                    "model.moe.num_dense_layers",
+                    moe.num_dense_layers,
+                    "leaves no expert layer",
+                    f"0..{self.num_layers - moe.layer_period}",
+                )
+            return
+        pattern = parse_layers(self.layers)
+        if len(pattern) != self.num_layers:
+            problem = f"adds up to {len(pattern)} layers, model.num_layers is {self.num_layers}"
+            raise InputError("model.layers", self.layers, problem, f"{self.num_layers} layers")
+        for layer in dict.fromkeys(pattern):
+            self._check_layer(layer)
+        unused = set(self.kinds) - {layer.mixer for layer in pattern}
+        if unused:
+            raise InputError(f"model.kinds.{min(unused)}", "...", "is the kind of no layer")
+        with_experts = any(layer.mlp == MOE for layer in pattern)
+        if with_experts != (moe is not None):
+            problem = "has layers with experts" if with_experts else "has no layer with experts"
+            allowed = "model.moe where layers are moe, and only there"
+            raise InputError("model.layers", self.layers, problem, allowed)
+        if moe is not None and (moe.num_dense_layers, moe.layer_period) != (0, 1):
+            problem = "says beside model.layers which layers have experts"
+            name = "num_dense_layers" if moe.num_dense_layers else "layer_period"
+            raise InputError(f"model.moe.{name}", getattr(moe, name), problem, "model.layers")
+
+    def _check_layer(self, layer: Layer) -> None:
+        known = (*self.kinds, ATTENTION, NONE)
+        if layer.mixer not in known:
+            problem = f"has a mixer {layer.mixer!r} that is no kind of the model"
+            nearest = nearest_name(layer.mixer, known)
+            raise InputError("model.layers", self.layers, problem, ", ".join(known), nearest)
+        if layer.mixer == layer.mlp == NONE:
+            raise InputError("model.layers", self.layers, "has layers of nothing", "one or both")
+        mixer = self.mixer(layer)
+        attention = None if mixer is None else mixer.attention
+        if attention is None:
+            return
+        field = f"model.kinds.{layer.mixer}.attention"
+        if attention.index is not None and self.mla is None:
+            raise InputError(
+                f"{field}.index", "...", "chooses keys of latent attention", "model.mla"
+            )
+        if attention.gated and self.mla is not None:
+            raise InputError(f"{field}.gated", True, "is not of latent attention", "false")
 
     @property
     def kv_heads(self) -> int:
@@ -268,12 +347,58 @@ class Model:
         """Width of one value head, in elements."""
         return self.mla.v_head_dim if self.mla is not None else self.qk_head_dim
 
-    def is_moe_layer(self, layer: int) -> bool:
-        """Whether a layer has experts; MTP modules count as further layers."""
-        if self.moe is None:
-            return False
-        after_dense = layer - self.moe.num_dense_layers + 1
-        return after_dense > 0 and after_dense % self.moe.layer_period == 0
+    @functools.cached_property
+    def pattern(self) -> tuple[Layer, ...]:
+        """Every layer in order."""
+        if self.layers is not None:
+            return parse_layers(self.layers)
+        return tuple(self.layer(index) for index in range(self.num_layers))
+
+    @functools.cached_property
+    def layer_kinds(self) -> tuple[Layer, ...]:
+        """Layers that differ, in the order that they first appear in."""
+        return tuple(dict.fromkeys(self.pattern))
+
+    def layer(self, index: int) -> Layer:
+        """A layer; MTP modules count as further layers, under a pattern as its last."""
+        if self.layers is not None:
+            return self.pattern[min(index, self.num_layers - 1)]
+        moe = self.moe
+        if moe is None:
+            return plain_layer(False)
+        after_dense = index - moe.num_dense_layers + 1
+        return plain_layer(after_dense > 0 and after_dense % moe.layer_period == 0)
+
+    def is_moe_layer(self, index: int) -> bool:
+        """Whether a layer has experts."""
+        return self.layer(index).mlp == MOE
+
+    def layers_of_each(self, start: int, stop: int) -> tuple[int, ...]:
+        """How many of layers ``start`` to ``stop`` (excluded) are of each of ``layer_kinds``."""
+        counts = Counter(self.pattern[start:stop])
+        return tuple(counts[kind] for kind in self.layer_kinds)
+
+    def mixer(self, layer: Layer) -> Mixer | None:
+        """How a layer mixes tokens; None: it does not."""
+        if layer.mixer == NONE:
+            return None
+        return self.kinds.get(layer.mixer, _ATTENTION)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every layer is the model's own attention, then a dense MLP or experts."""
+        return not self.special_layers
+
+    @property
+    def special_layers(self) -> tuple[str, ...]:
+        """What sets layers apart from attention and an MLP or experts, in words; empty where
+        nothing does (``is_plain``)."""
+        words = [f"layers of kind {name}" for name in self.kinds]
+        for half in ("mixer", "mlp"):
+            if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
+                words.append(f"layers without {half}")
+        words += ["norms behind attention and MLP"] * self.post_norms
+        return (*words, *["norms over all heads"] * self.qk_norm_whole)
 
     def padded_vocab_size(self, tp: int) -> int:
         """Vocabulary rows after Megatron's padding to ``vocab_multiple * tp``."""

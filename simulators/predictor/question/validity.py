@@ -16,6 +16,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT
+from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
     RECOMPUTE_MODULES,
@@ -115,7 +116,21 @@ def _tensor_parallel_divides_model(job: Job) -> Broken:
         return "tp", f"tp={tp} does not divide the hidden size {model.hidden_size}"
     if model.moe and model.moe.shared_ffn_hidden_size % tp:
         return "tp", f"tp={tp} does not divide the shared expert width"
+    for name, mixer in model.kinds.items():
+        for words, count in _cut_by_heads(mixer).items():
+            if count % tp:
+                return "tp", f"tp={tp} does not divide the {count} {words} of kind {name}"
     return None
+
+
+def _cut_by_heads(mixer: Mixer) -> dict[str, int]:
+    """What tensor parallelism divides of a mixer besides attention's heads."""
+    found: dict[str, int] = {}
+    if mixer.mamba2 is not None:
+        found |= {"state-space heads": mixer.mamba2.heads, "groups": mixer.mamba2.groups}
+    if mixer.delta is not None:
+        found |= {"key heads": mixer.delta.k_heads}
+    return found
 
 
 def _pipeline_splits_layers(job: Job) -> Broken:
@@ -163,6 +178,23 @@ def _context_parallel(job: Job) -> Broken:
         heads = model.num_heads if model.mla is not None else model.kv_heads
         if heads % (tp * cp):
             return "cp_comm_type", f"tp x cp = {tp * cp} does not divide the {heads} KV heads"
+    for name, mixer in job.model.kinds.items() if cp > 1 else ():
+        broken = _mixer_context_parallel(job, name, mixer)
+        if broken is not None:
+            return broken
+    return None
+
+
+def _mixer_context_parallel(job: Job, name: str, mixer: Mixer) -> Broken:
+    recipe, attention, ssm = job.recipe, mixer.attention, mixer.mamba2
+    if mixer.delta is not None or (attention is not None and attention.index is not None):
+        return "cp", f"no framework cuts sequences in front of mixers of kind {name}"
+    if attention is not None and not attention.is_whole and recipe.cp_comm_type != "a2a":
+        # Transformer Engine refuses sliding windows around the ring.
+        return "cp_comm_type", f"windows and chunks of kind {name} need a2a"
+    if ssm is not None and ssm.heads % (recipe.tp * recipe.cp):
+        degrees = f"tp x cp = {recipe.tp * recipe.cp}"
+        return "cp", f"{degrees} does not divide the {ssm.heads} heads of kind {name}"
     return None
 
 
@@ -196,6 +228,9 @@ def _experts(job: Job) -> Broken:
             f"{recipe.cp} ranks do not lie next to each other alike"
         )
     if recipe.overlap_moe_expert_parallel_comm:
+        if not job.model.is_plain:
+            field = "overlap_moe_expert_parallel_comm"
+            return field, "layers are paired where all are attention and an MLP or experts"
         # Megatron-LM pairs the forward pass of one micro-batch with the backward of another.
         field = "overlap_moe_expert_parallel_comm"
         if recipe.ep == 1:

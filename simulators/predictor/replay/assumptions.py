@@ -6,7 +6,7 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.model import Moe
+from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -40,6 +40,12 @@ def assumptions_of(
         )
     if job.model.moe is not None:
         stated.append(_loads_of_experts(job, job.model.moe))
+    estimated = _estimated_mixers(job.model)
+    if estimated:
+        stated.append(
+            f"{' and '.join(estimated)} run as the products and bytes of their algorithm: no "
+            "timings of their training are published"
+        )
     if recipe.tp_comm_overlap and not job.framework.batch_first:
         stated.append("a GEMM cut up for TP overlap is as efficient as a whole one")
     if recipe.overlap_param_gather and recipe.pp > 1:
@@ -47,6 +53,19 @@ def assumptions_of(
     if recipe.vpp > 1 and (network is None or "pp" not in network.choice.communicators):
         stated.append("pipeline transfers in flight do not share a NIC")
     return tuple(stated)
+
+
+def _estimated_mixers(model: Model) -> list[str]:
+    """Mixers whose kernels no published backward timing holds, in words."""
+    mixers = [model.mixer(layer) for layer in model.layer_kinds]
+    attention = [each.attention for each in mixers if each is not None and each.attention]
+    found = {
+        "state-space scans": any(each is not None and each.mamba2 for each in mixers),
+        "delta rules": any(each is not None and each.delta for each in mixers),
+        "attention within windows": any(each.window for each in attention),
+        "indexed attention": any(each.index for each in attention),
+    }
+    return [words for words, has in found.items() if has]
 
 
 def _measured_collectives(cluster: Cluster) -> str:

@@ -121,7 +121,7 @@ def kind_of(job: Job) -> Kind:
 
 def _passed_parameters(model: Model) -> float:
     """Parameters that a token is multiplied with in one forward pass."""
-    layers = sum(layer_flops(model, 0, model.is_moe_layer(i)) for i in range(model.num_layers))
+    layers = sum(layer_flops(model, 0, layer) for layer in model.pattern)
     return layers / 2 + model.hidden_size * model.vocab_size
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from trainscout.simulators.predictor.question.layers import WHOLE, AttentionMixer
 from trainscout.simulators.predictor.workload.elementwise import repeat_ops, rope_ops
 from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
 from trainscout.simulators.predictor.workload.ir import (
@@ -16,23 +19,20 @@ from trainscout.simulators.predictor.workload.ir import (
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
 from trainscout.simulators.predictor.workload.part import Part, norm
 from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.sparse_attention import index_parts
+
+# Queries and keys of fused attention are multiplied tile by tile. A causal kernel's half-filled
+# tiles are in what its time was fitted to; at the far edge of a window are as many again.
+_TILE = 128
 
 
-def attention_parts(shard: Shard) -> list[Part]:
-    """The parts of one attention sub-layer, norm to output projection."""
-    project = _mla_projection(shard) if shard.model.mla else _projection(shard)
-    return [
-        norm(
-            shard,
-            "attention_norm",
-            shard.local_tokens,
-            shard.model.hidden_size,
-            keep_output=shard.column_input_bytes,
-        ),
-        *project,
-        _core(shard),
-        _output(shard),
-    ]
+def attention_parts(shard: Shard, attention: AttentionMixer = WHOLE) -> list[Part]:
+    """The parts of one attention sub-layer, from the projections to the output projection."""
+    project = _mla_projection(shard) if shard.model.mla else _projection(shard, attention)
+    if attention.index is not None:
+        return [*project, *index_parts(shard, attention.index), _output(shard)]
+    gate = [_gate(shard)] if attention.gated else []
+    return [*project, _core(shard, attention), *gate, _output(shard)]
 
 
 def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
@@ -50,9 +50,10 @@ def _qk_bytes(shard: Shard) -> tuple[int, int, int]:
     return shard.heads * width, shard.kv_heads * width, shard.kv_heads * width
 
 
-def _projection(shard: Shard) -> list[Part]:
+def _projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     model = shard.model
-    width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
+    queries = shard.heads * (2 if attention.gated else 1)
+    width = (queries + 2 * shard.kv_heads) * model.qk_head_dim
     forward, backward = linear(
         shard,
         "qkv",
@@ -60,13 +61,13 @@ def _projection(shard: Shard) -> list[Part]:
         model.hidden_size,
         width,
         parallel="column",
-        joined=tuple(heads * model.qk_head_dim for heads in (shard.heads, *[shard.kv_heads] * 2)),
+        joined=tuple(heads * model.qk_head_dim for heads in (queries, *[shard.kv_heads] * 2)),
     )
     q, k, v = _qk_bytes(shard)
     if model.qkv_bias:
         backward += bias_grad("qkv", shard.tokens * width, shard.element_bytes)
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
-    if model.qk_norm:
+    if model.qk_norm or model.qk_norm_whole:
         forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
         backward.insert(0, Streaming("qk_norm_bwd", "norm_bwd", 3 * (q + k), launches=4))
         saved.append(Alloc("qk_norm_input", q + k))
@@ -164,11 +165,24 @@ def _mla_projection(shard: Shard) -> list[Part]:
     return parts
 
 
-def _core(shard: Shard) -> Part:
-    return _unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard)
+def _gate(shard: Shard) -> Part:
+    """A sigmoid of the gate that the query projection made, times what attention made."""
+    gate = shard.tokens * shard.heads * shard.model.v_head_dim * shard.element_bytes
+    return Part(
+        (Streaming("attention_gate_fwd", "elementwise", 3 * gate),),
+        (Streaming("attention_gate_bwd", "elementwise", 5 * gate),),
+        (Alloc("attention_gate", gate), Alloc("ungated_output", gate)),
+        forward_peak_bytes=gate,
+        backward_peak_bytes=2 * gate,
+        module="core_attn",
+    )
 
 
-def _flash_core(shard: Shard) -> Part:
+def _core(shard: Shard, attention: AttentionMixer) -> Part:
+    return _unfused_core(shard) if shard.attention == "unfused" else _flash_core(shard, attention)
+
+
+def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
     model = shard.model
     kv_heads = shard.heads if model.mla is not None or shard.repeats_kv else shard.kv_heads
     q, k, v = _qk_bytes(shard)
@@ -177,7 +191,7 @@ def _flash_core(shard: Shard) -> Part:
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
     if shard.cp > 1 and shard.cp_comm_type == "a2a":
-        forward, backward = _by_heads(shard, kv_heads, q + k + v, out)
+        forward, backward = _by_heads(shard, attention, kv_heads, q + k + v, out)
     elif shard.cp > 1 and shard.gathers_ring:
         forward, backward = gathered_ring(
             shard.cp,
@@ -186,6 +200,11 @@ def _flash_core(shard: Shard) -> Part:
             shard.element_bytes,
             shard.dtype,
             lambda step, pass_: _piece(shard, kv_heads, step, pass_),
+        )
+    elif shard.cp == 1 and not attention.is_whole:
+        forward, backward = (
+            _limited(shard, attention, shard.heads, kv_heads, shard.sequence, each)
+            for each in ("fwd", "bwd")
         )
     else:
         forward, backward = _around_ring(shard, kv_heads, k + v)
@@ -245,7 +264,34 @@ def _piece(shard: Shard, kv_heads: int, step: int, pass_: str) -> Attention:
     return _attention(shard, shard.heads, kv_heads, lengths, step == 0, pass_)
 
 
-def _by_heads(shard: Shard, kv_heads: int, inputs: int, output: int) -> tuple[list[Op], list[Op]]:
+def _limited(
+    shard: Shard, attention: AttentionMixer, heads: int, kv_heads: int, length: int, pass_: str
+) -> list[Op]:
+    """Attention whose queries see a window or a chunk of sequences of ``length`` tokens.
+
+    Chunks are shorter sequences. Within a window a query sees ``w - w (w - 1) / 2s`` keys on
+    average over a sequence, and half a tile at its far edge that is masked.
+    """
+    whole = _attention(shard, heads, kv_heads, (length, length), True, pass_)
+    if attention.chunk is not None and attention.chunk < length:
+        number, rest = divmod(length, attention.chunk)
+        pieces = [(number * shard.batch, attention.chunk), (shard.batch, rest)]
+        return [
+            replace(whole, batch=batch, seq_q=tokens, seq_k=tokens)
+            for batch, tokens in pieces
+            if tokens
+        ]
+    if attention.window is not None:
+        window = min(attention.window, length)
+        seen = round(window - window * (window - 1) / (2 * length) + _TILE / 2)
+        if 2 * seen < length:
+            return [replace(whole, seq_k=seen, causal=False)]
+    return [whole]
+
+
+def _by_heads(
+    shard: Shard, attention: AttentionMixer, kv_heads: int, inputs: int, output: int
+) -> tuple[list[Op], list[Op]]:
     """Shards of the sequence become shards of the heads, and the other way round after.
 
     Each exchange is packed by destination before and put in order of the sequence after it.
@@ -258,17 +304,17 @@ def _by_heads(shard: Shard, kv_heads: int, inputs: int, output: int) -> tuple[li
             Streaming(f"{name}_unpack", "memcpy", 2 * size),
         ]
 
-    whole = shard.sequence * shard.cp, shard.sequence * shard.cp
+    whole = shard.sequence * shard.cp
     local = shard.heads // shard.cp, kv_heads // shard.cp
     return (
         [
             *exchange("qkv_exchange", inputs),
-            _attention(shard, *local, whole, True, "fwd"),
+            *_limited(shard, attention, *local, whole, "fwd"),
             *exchange("output_exchange", output),
         ],
         [
             *exchange("output_grad_exchange", output),
-            _attention(shard, *local, whole, True, "bwd"),
+            *_limited(shard, attention, *local, whole, "bwd"),
             *exchange("qkv_grad_exchange", inputs),
         ],
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 
+from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
-from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.moe import moe_parts
 from trainscout.simulators.predictor.workload.part import (
@@ -23,18 +24,20 @@ from trainscout.simulators.predictor.workload.shard import Shard
 
 @functools.lru_cache(maxsize=4096)
 def layer_blocks(
-    shard: Shard, is_moe: bool, recompute: str, modules: str = DEFAULT_RECOMPUTE_MODULES
+    shard: Shard, layer: Layer, recompute: str, modules: str = DEFAULT_RECOMPUTE_MODULES
 ) -> tuple[Block, Block]:
     """Forward and backward of one layer.
 
     Args:
         shard: local sizes.
-        is_moe: whether the MLP is a mixture of experts.
+        layer: its mixer and MLP.
         recompute: ``none``, ``selective`` or ``full``.
         modules: what ``selective`` recomputes, joined by ``+``.
     """
-    parts = _layer_parts(shard, is_moe)
-    name = "moe_layer" if is_moe else "layer"
+    parts = _layer_parts(shard, layer)
+    name = "moe_layer" if layer.mlp == MOE else "layer"
+    if layer.mixer != ATTENTION:
+        name = f"{layer.mixer}_{name}"
     if recompute == "full":
         input_bytes = shard.local_tokens * shard.model.hidden_size * shard.element_bytes
         return checkpointed(name, parts, input_bytes, stops_early=shard.recompute_stops_early)
@@ -45,19 +48,24 @@ def layer_blocks(
     return compose(name, parts)
 
 
-def _layer_parts(shard: Shard, is_moe: bool) -> list[Part]:
-    model = shard.model
-    mlp = moe_parts(shard) if is_moe else [mlp_part(shard, model.ffn_hidden_size)]
-    return [
-        *attention_parts(shard),
-        residual(shard, ATTENTION_RESIDUAL),
-        norm(
-            shard,
-            "mlp_norm",
-            shard.local_tokens,
-            model.hidden_size,
-            keep_output=shard.column_input_bytes,
-        ),
-        *mlp,
-        residual(shard, "mlp_residual"),
-    ]
+def _layer_parts(shard: Shard, layer: Layer) -> list[Part]:
+    model, parts = shard.model, []
+    mixer = model.mixer(layer)
+    if mixer is not None:
+        parts += mixer_parts(shard, mixer)
+        if model.post_norms:
+            parts.append(_norm(shard, "attention_post_norm", 0))
+        parts.append(residual(shard, ATTENTION_RESIDUAL))
+    if layer.mlp != NONE:
+        parts.append(_norm(shard, "mlp_norm", shard.column_input_bytes))
+        has_experts = layer.mlp == MOE
+        parts += moe_parts(shard) if has_experts else [mlp_part(shard, model.ffn_hidden_size)]
+        if model.post_norms:
+            parts.append(_norm(shard, "mlp_post_norm", 0))
+        parts.append(residual(shard, "mlp_residual"))
+    return parts
+
+
+def _norm(shard: Shard, name: str, keep_output: int) -> Part:
+    """A norm of the hidden state."""
+    return norm(shard, name, shard.local_tokens, shard.model.hidden_size, keep_output=keep_output)

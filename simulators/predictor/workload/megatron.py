@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import Layer
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
@@ -36,13 +38,12 @@ def build_workload(job: Job) -> Workload:
 
 @dataclass(frozen=True)
 class ChunkShape:
-    """What a chunk holds: layers of each kind in order, and the model's ends or not.
+    """What a chunk holds: so many of each of ``Model.layer_kinds``, and the model's ends or not.
 
     ``recomputed``: its first layers that full recomputation repeats (None: all).
     """
 
-    dense: int
-    experts: int
+    layers: tuple[int, ...]
     first: bool
     last: bool
     recomputed: int | None = None
@@ -59,9 +60,11 @@ def compose_workload(job: Job, chunk_of: Callable[[ChunkShape], Chunk]) -> Workl
         for index, (start, stop) in enumerate(layers):
             first = stage == 0 and index == 0
             last = stage == recipe.pp - 1 and index == recipe.vpp - 1
-            experts = sum(job.model.is_moe_layer(layer) for layer in range(start, stop))
-            dense, recomputed = stop - start - experts, job.recomputed_layers(stage)
-            shape = ChunkShape(dense, experts, first, last, recomputed)
+            counts, recomputed = (
+                job.model.layers_of_each(start, stop),
+                job.recomputed_layers(stage),
+            )
+            shape = ChunkShape(counts, first, last, recomputed)
             if shape not in made:
                 made[shape] = chunk_of(shape)
             keys.append(shape)
@@ -130,14 +133,14 @@ class ChunkMode:
 
 @functools.lru_cache(maxsize=8192)
 def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
-    """One model chunk: dense layers, then those with experts, between the ends it holds."""
+    """One model chunk: its layers, those of a kind together, between the ends it holds."""
     runs: list[Run] = []
     if shape.first:
         runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
     left = mode.offloaded
-    for is_moe, recompute, number in layer_runs(mode.recompute, shape):
-        blocks = layer_blocks(shard, is_moe, recompute, mode.modules)
-        parameters = layer_parameters(shard, is_moe)
+    for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
+        blocks = layer_blocks(shard, layer, recompute, mode.modules)
+        parameters = layer_parameters(shard, layer)
         away = min(left, number)
         left -= away
         if away:
@@ -156,18 +159,18 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     return Chunk(tuple(runs))
 
 
-def layer_runs(mode: str, shape: ChunkShape) -> Iterator[tuple[bool, str, int]]:
-    """Equal layers of a chunk in order: whether they have experts, how they are recomputed, how
-    many; ``mode`` is the recipe's recomputation."""
-    left = shape.dense + shape.experts if shape.recomputed is None else shape.recomputed
-    for is_moe, count in ((False, shape.dense), (True, shape.experts)):
+def layer_runs(model: Model, mode: str, shape: ChunkShape) -> Iterator[tuple[Layer, str, int]]:
+    """Equal layers of a chunk, how they are recomputed, how many; ``mode`` is the recipe's
+    recomputation."""
+    left = sum(shape.layers) if shape.recomputed is None else shape.recomputed
+    for layer, count in zip(model.layer_kinds, shape.layers, strict=True):
         # Megatron's block method recomputes the first layers of a chunk.
         head = min(count, left) if mode == "full" else 0
         left -= head
         rest = "none" if mode == "full" else mode
         for recompute, number in (("full", head), (rest, count - head)):
             if number:
-                yield is_moe, recompute, number
+                yield layer, recompute, number
 
 
 def _offloaded(block: Block) -> Block:
@@ -187,7 +190,7 @@ def _with_copies(run: Run, element_bytes: int) -> Run:
 
 
 def _with_exchanges_beside(run: Run) -> Run:
-    if run.forward.name != "moe_layer_forward":
+    if not run.forward.name.endswith("moe_layer_forward"):
         return run
     forward, backward = paired(run.forward, run.backward)
     return replace(run, forward=forward, backward=backward)
@@ -202,12 +205,12 @@ def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
     model = shard.model
     if not model.num_mtp_layers:
         return []
-    is_moe = model.is_moe_layer(model.num_layers)
+    kind = model.layer(model.num_layers)
     embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
-    layer = layer_blocks(shard, is_moe, mode.recompute, mode.modules)
+    layer = layer_blocks(shard, kind, mode.recompute, mode.modules)
     module = [
         Run(*mtp_projection_blocks(shard), 1, mtp_projection_parameters(shard)),
-        Run(*layer, 1, layer_parameters(shard, is_moe)),
+        Run(*layer, 1, layer_parameters(shard, kind)),
         Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=False)),
     ]
     lookup = Run(*embedding_blocks(shard), 1, embedding)

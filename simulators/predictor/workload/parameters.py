@@ -5,6 +5,18 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.question.layers import (
+    DENSE,
+    MOE,
+    NONE,
+    AttentionMixer,
+    DeltaNet,
+    Index,
+    Layer,
+    Mamba2,
+    Mixer,
+)
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -36,12 +48,16 @@ def norm_parameters(shard: Shard, width: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def layer_parameters(shard: Shard, is_moe: bool) -> LocalParameters:
-    """One transformer layer's parameters on one rank."""
+def layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
+    """One layer's parameters on one rank."""
     model, h = shard.model, shard.model.hidden_size
-    dense = 2 * norm_parameters(shard, h) + _attention(shard)
+    mixer = model.mixer(layer)
+    halves = (mixer is not None) + (layer.mlp != NONE)
+    dense = halves * norm_parameters(shard, h) * (2 if model.post_norms else 1)
+    if mixer is not None:
+        dense += _mixer(shard, mixer)
     expert = 0
-    if is_moe:
+    if layer.mlp == MOE:
         moe = model.moe
         assert moe is not None
         dense += h * moe.num_experts
@@ -49,9 +65,50 @@ def layer_parameters(shard: Shard, is_moe: bool) -> LocalParameters:
         expert = per_expert * (moe.num_experts // shard.ep)
         if moe.shared_ffn_hidden_size:
             dense += _mlp(shard, moe.shared_ffn_hidden_size // shard.tp)
-    else:
+    elif layer.mlp == DENSE:
         dense += _mlp(shard, model.ffn_hidden_size // shard.tp)
     return LocalParameters(dense, expert)
+
+
+def _mixer(shard: Shard, mixer: Mixer) -> int:
+    count = 0
+    if mixer.attention is not None:
+        count += _attention(shard, mixer.attention)
+    if mixer.mamba2 is not None:
+        count += _mamba2(shard, mixer.mamba2)
+    if mixer.delta is not None:
+        count += _delta(shard, mixer.delta)
+    return count
+
+
+def _mamba2(shard: Shard, ssm: Mamba2) -> int:
+    """Projections in and out, the convolution with its bias, and for each head the decay, the
+    skip and the step's bias; heads and groups are sharded."""
+    h, tp = shard.model.hidden_size, shard.tp
+    norms = ssm.inner if ssm.norm else 0
+    into = h * (ssm.inner + ssm.convolved + ssm.heads)
+    sharded = into + ssm.convolved * (ssm.conv + 1) + 3 * ssm.heads + norms + ssm.inner * h
+    bias = ssm.inner + ssm.convolved + ssm.heads if shard.model.linear_bias else 0
+    return (sharded + bias) // tp + (h if shard.model.linear_bias else 0)
+
+
+def _delta(shard: Shard, delta: DeltaNet) -> int:
+    """Queries, keys, values, output gate, decay and step in; convolutions; one norm that all heads
+    share.
+
+    A scalar gate has a rate and a bias a head; a vector gate and the output gate beside it are
+    low-rank products through one head's width (Kimi-Linear), with a bias a channel of the decay.
+    """
+    h, values = shard.model.hidden_size, delta.v_heads * delta.v_dim
+    count = h * delta.convolved + delta.convolved * delta.conv + values * h + h * delta.v_heads
+    shared = delta.v_dim
+    if delta.gate == "vector":
+        keys = delta.k_heads * delta.k_dim
+        count += delta.v_dim * (keys + values) + delta.v_heads + keys
+        shared += 2 * h * delta.v_dim
+    else:
+        count += h * values + h * delta.v_heads + 2 * delta.v_heads
+    return count // shard.tp + shared
 
 
 def _mlp(shard: Shard, local: int) -> int:
@@ -62,8 +119,11 @@ def _mlp(shard: Shard, local: int) -> int:
     return h * columns + local * h + bias
 
 
-def _attention(shard: Shard) -> int:
+def _attention(shard: Shard, attention: AttentionMixer) -> int:
     model, h = shard.model, shard.model.hidden_size
+    extra = shard.heads if attention.sinks else 0
+    if attention.index is not None:
+        extra += index_parameters(shard.model, attention.index)
     output = shard.heads * model.v_head_dim * h + (h if model.linear_bias else 0)
     if model.mla is not None:
         mla = model.mla
@@ -78,10 +138,21 @@ def _attention(shard: Shard) -> int:
         up = shard.heads * (
             query * model.qk_head_dim + mla.kv_lora_rank * (mla.qk_nope_head_dim + mla.v_head_dim)
         )
-        return down + up + output
-    width = (shard.heads + 2 * shard.kv_heads) * model.qk_head_dim
+        return down + up + output + extra
+    queries = shard.heads * (2 if attention.gated else 1)
+    width = (queries + 2 * shard.kv_heads) * model.qk_head_dim
     norms = 2 * norm_parameters(shard, model.qk_head_dim) if model.qk_norm else 0
-    return h * width + (width if model.qkv_bias else 0) + norms + output
+    if model.qk_norm_whole:
+        norms = norm_parameters(shard, (shard.heads + shard.kv_heads) * model.qk_head_dim)
+    return h * width + (width if model.qkv_bias else 0) + norms + output + extra
+
+
+def index_parameters(model: Model, index: Index) -> int:
+    """Of a sparse attention's indexer, whole on every rank: queries (from the latent ones where
+    there are any), one key with its LayerNorm, a weight for each head."""
+    latent = model.mla.q_lora_rank if model.mla is not None else None
+    queries = (latent or model.hidden_size) * index.heads * index.dim
+    return queries + model.hidden_size * (index.dim + index.heads) + 2 * index.dim
 
 
 def embedding_parameters(shard: Shard) -> LocalParameters:

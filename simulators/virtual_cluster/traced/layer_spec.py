@@ -13,6 +13,7 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import MOE
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.virtual_cluster.traced.job_file import read_model
@@ -119,6 +120,9 @@ def check_traceable(job: Job) -> None:
     if job.model.linear_bias and not job.model.qkv_bias:
         problem = "is not traced: Megatron-Core's QKV projection has a bias where others have"
         raise InputError("model.qkv_bias", False, problem, "true")
+    if not job.model.is_plain:
+        problem = "is not traced: layers of attention, then an MLP or experts, are"
+        raise InputError("model.layers", job.model.layers, problem)
     if job.model.num_mtp_layers:
         field = "model.num_mtp_layers"
         raise InputError(field, job.model.num_mtp_layers, "is not traced", "0")
@@ -168,7 +172,7 @@ def layer_specs_of(job: Job) -> tuple[LayerSpec, ...]:
     """
     check_traceable(job)
     model, recipe = job.model, job.recipe
-    kinds = sorted({model.is_moe_layer(layer) for layer in range(model.num_layers)})
+    kinds = sorted({layer.mlp == MOE for layer in model.layer_kinds})
     counts = [job.recomputed_layers(stage) for stage in range(recipe.pp)]
     some_plain = recipe.recompute == "full" and any(
         count is not None and count < job.largest_chunk for count in counts
@@ -197,7 +201,7 @@ def _end(job: Job, kind: str) -> LayerSpec:
 def _spec(job: Job, kind: str) -> LayerSpec:
     recipe, framework = job.recipe, job.framework
     # The vocabulary's padding depends on tp, which is in the spec; layers and names do not matter.
-    model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0)
+    model = replace(job.model, name="", source="", num_layers=1, num_mtp_layers=0, layers=None)
     return LayerSpec(
         kind=kind,
         model=replace(model, tied_embeddings=False),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import MOE
 from trainscout.simulators.predictor.workload.ir import Attention, Block, Collective
 from trainscout.simulators.predictor.workload.megatron import (
     ChunkShape,
@@ -46,7 +47,8 @@ def traced_workload(job: Job, traced: Mapping[LayerSpec, TracedLayer]) -> Worklo
 
     def chunk(shape: ChunkShape) -> Chunk:
         runs = [run(embedding_layer(job))] if shape.first else []
-        for is_moe, recompute, number in layer_runs(job.recipe.recompute, shape):
+        for layer, recompute, number in layer_runs(job.model, job.recipe.recompute, shape):
+            is_moe = layer.mlp == MOE
             runs.append(run(transformer_layer(job, is_moe=is_moe, recompute=recompute), number))
         if shape.last:
             runs.append(_head(run(head_layer(job)), job))

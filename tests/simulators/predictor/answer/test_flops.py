@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.answer.flops import (
     step_flops,
 )
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
 
 
 def gpt_job(**recipe: object) -> Job:
@@ -71,7 +72,7 @@ def test_block_recomputation_repeats_its_layers_only(
 ) -> None:
     job = make_job(TINY, recompute="full", **recipe)
     flops = step_flops(job)
-    one_layer = layer_flops(TINY, 64, False) * job.tokens_per_step
+    one_layer = layer_flops(TINY, 64, DENSE_LAYER) * job.tokens_per_step
     assert flops.hardware - flops.model == pytest.approx(recomputed * one_layer, rel=1e-12)
 
 
@@ -80,7 +81,7 @@ def test_gated_grouped_query_layer() -> None:
     model, s = LLAMA, 64
     h, f, shared = model.hidden_size, model.ffn_hidden_size, 2 / 8
     expected = 12 * h**2 * (1 + shared + s / h) + 18 * h * f
-    assert 3 * layer_flops(model, s, False) == pytest.approx(expected, rel=1e-12)
+    assert 3 * layer_flops(model, s, DENSE_LAYER) == pytest.approx(expected, rel=1e-12)
 
 
 def test_llama3_70b_per_token() -> None:
@@ -101,7 +102,7 @@ def test_llama3_70b_per_token() -> None:
 def test_moe_counts_active_experts_and_router() -> None:
     model = MIXTRAL_8X7B
     dense = replace(model, moe=None)
-    extra = layer_flops(model, 4096, True) - layer_flops(dense, 4096, False)
+    extra = layer_flops(model, 4096, EXPERT_LAYER) - layer_flops(dense, 4096, DENSE_LAYER)
     h, f = 4096, 14336
     assert extra == 2 * h * f * 3 + 2 * h * 8
 
@@ -121,7 +122,7 @@ def test_six_flops_per_active_matrix_parameter() -> None:
 def test_extra_prediction_counts_a_layer_a_head_and_its_projection() -> None:
     # DeepSeek-V3 section 2.2: the projection joins two hidden states, 2 x 2h x h FLOPs a token.
     h = LLAMA.hidden_size
-    one_more = layer_flops(LLAMA, 64, False) + 2 * h * LLAMA.vocab_size + 4 * h**2
+    one_more = layer_flops(LLAMA, 64, DENSE_LAYER) + 2 * h * LLAMA.vocab_size + 4 * h**2
     plain, extended = (
         step_flops(make_job(replace(LLAMA, num_mtp_layers=count))).model for count in (0, 2)
     )

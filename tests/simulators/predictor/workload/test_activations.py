@@ -8,6 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
+from trainscout.simulators.predictor.question.layers import (
+    DENSE_LAYER,
+    EXPERT_LAYER,
+    plain_layer,
+)
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
@@ -23,7 +28,7 @@ UNFUSED = {"attention": "unfused"}
 
 def saved_bytes(recompute: str, *, micro_batch: int = 1, **recipe: object) -> int:
     job = make_job(GPT175B, batch=8, training=UNFUSED, micro_batch=micro_batch, **recipe)
-    return layer_blocks(Shard.of(job), False, recompute)[0].saved_bytes
+    return layer_blocks(Shard.of(job), DENSE_LAYER, recompute)[0].saved_bytes
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ def test_published_formula(tp: int, sp: bool) -> None:
 def test_flash_attention_keeps_one_statistic_per_query_instead_of_the_core() -> None:
     job = make_job(GPT175B, batch=8, tp=8, sp=True)
     shard = Shard.of(job)
-    flash = layer_blocks(shard, False, "none")[0].saved_bytes
+    flash = layer_blocks(shard, DENSE_LAYER, "none")[0].saved_bytes
     assert flash == saved_bytes("selective", tp=8, sp=True) + 4 * 2048 * 96 // 8
 
 
@@ -71,13 +76,13 @@ def test_gated_grouped_query_layer_without_dropout() -> None:
     h, f, tokens = 256, 704, 64
     per_token = 8 * h + 2 * h + 2 * (2 * h // 4) + 2 * h + 4 * f + 2 * f
     per_token += 2 * h + 2 * h // 4 + 4 * 8
-    assert layer_blocks(shard, False, "none")[0].saved_bytes == per_token * tokens
+    assert layer_blocks(shard, DENSE_LAYER, "none")[0].saved_bytes == per_token * tokens
 
 
 def test_fp8_keeps_inputs_of_linear_layers_at_one_byte() -> None:
-    bf16 = layer_blocks(Shard.of(make_job(GPT175B, batch=8, tp=8, sp=True)), False, "none")
+    bf16 = layer_blocks(Shard.of(make_job(GPT175B, batch=8, tp=8, sp=True)), DENSE_LAYER, "none")
     fp8 = layer_blocks(
-        Shard.of(make_job(GPT175B, batch=8, tp=8, sp=True, precision="fp8")), False, "none"
+        Shard.of(make_job(GPT175B, batch=8, tp=8, sp=True, precision="fp8")), DENSE_LAYER, "none"
     )
     # Inputs of qkv, output projection and fc1 (h each) and fc2 (4h), sharded eightfold, halve;
     # attention then keeps its 16-bit output besides.
@@ -89,7 +94,9 @@ def test_what_software_keeps_of_a_layer_besides() -> None:
     whole = 2 * plain.tokens * 12288
 
     def kept(**changes: bool) -> int:
-        ours, theirs = (layer_blocks(each, False, "none")[0] for each in (plain, changed(changes)))
+        ours, theirs = (
+            layer_blocks(each, DENSE_LAYER, "none")[0] for each in (plain, changed(changes))
+        )
         return theirs.saved_bytes - ours.saved_bytes
 
     def changed(changes: dict[str, bool]) -> Shard:
@@ -99,8 +106,8 @@ def test_what_software_keeps_of_a_layer_besides() -> None:
     assert kept(keeps_gathered=True) == 2 * 7 * whole // 8
     assert kept(packs_heads=True) == whole // 8
     one = replace(plain, batch=1)
-    assert layer_blocks(replace(one, packs_heads=True), False, "none") == layer_blocks(
-        one, False, "none"
+    assert layer_blocks(replace(one, packs_heads=True), DENSE_LAYER, "none") == layer_blocks(
+        one, DENSE_LAYER, "none"
     )
 
 
@@ -118,7 +125,7 @@ def every_block_pair(model: Model, **recipe: object) -> list[tuple[Block, Block]
     pairs = [embedding_blocks(shard), head_blocks(shard)]
     for recompute in ("none", "selective", "full"):
         for is_moe in {False, model.moe is not None}:
-            pairs.append(layer_blocks(shard, is_moe, recompute))
+            pairs.append(layer_blocks(shard, plain_layer(is_moe), recompute))
     return pairs
 
 
@@ -153,7 +160,7 @@ def test_recomputing_more_keeps_less(model: Model, recipe: dict[str, object]) ->
     shard = Shard.of(make_job(model, **recipe))
     for is_moe in {False, model.moe is not None}:
         none, selective, full = (
-            layer_blocks(shard, is_moe, mode)[0].saved_bytes
+            layer_blocks(shard, plain_layer(is_moe), mode)[0].saved_bytes
             for mode in ("none", "selective", "full")
         )
         assert none > selective > full > 0
@@ -162,8 +169,8 @@ def test_recomputing_more_keeps_less(model: Model, recipe: dict[str, object]) ->
 @pytest.mark.parametrize("model", [MOE, MLA_MOE], ids=lambda model: model.name)
 def test_expert_activations_follow_the_routed_tokens(model: Model) -> None:
     assert model.moe is not None
-    one = layer_blocks(Shard.of(make_job(model)), True, "none")[0]
-    spread = layer_blocks(Shard.of(make_job(model, ep=8)), True, "none")[0]
+    one = layer_blocks(Shard.of(make_job(model)), EXPERT_LAYER, "none")[0]
+    spread = layer_blocks(Shard.of(make_job(model, ep=8)), EXPERT_LAYER, "none")[0]
     # Balanced routing: a rank receives as many token copies as it sends, wherever experts are.
     assert one.saved_bytes == spread.saved_bytes
 

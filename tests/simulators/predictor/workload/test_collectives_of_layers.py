@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER, plain_layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
@@ -44,8 +45,8 @@ def wire_bytes(block: Block, communicator: str, *, exposed: bool = False) -> int
 @pytest.mark.parametrize("model", [TINY, LLAMA, GPT175B], ids=lambda model: model.name)
 @pytest.mark.parametrize("tp", [2, 8])
 def test_sequence_parallelism_moves_the_same_forward_bytes(model: Model, tp: int) -> None:
-    plain = layer_blocks(Shard.of(make_job(model, batch=8, tp=tp)), False, "none")
-    sharded = layer_blocks(Shard.of(make_job(model, batch=8, tp=tp, sp=True)), False, "none")
+    plain = layer_blocks(Shard.of(make_job(model, batch=8, tp=tp)), DENSE_LAYER, "none")
+    sharded = layer_blocks(Shard.of(make_job(model, batch=8, tp=tp, sp=True)), DENSE_LAYER, "none")
     assert wire_bytes(plain[0], "tp") == wire_bytes(sharded[0], "tp") > 0
     # Backward: the inputs of both column-parallel layers are gathered once more.
     full = model.sequence_length * model.hidden_size * 2
@@ -58,7 +59,9 @@ def test_overlapping_cuts_communication_but_loses_none(model: Model) -> None:
     plain = Shard.of(make_job(model, tp=4, sp=True))
     cut = replace(plain, tp_comm_overlap=True)
     for one, other in zip(
-        layer_blocks(plain, False, "none"), layer_blocks(cut, False, "none"), strict=True
+        layer_blocks(plain, DENSE_LAYER, "none"),
+        layer_blocks(cut, DENSE_LAYER, "none"),
+        strict=True,
     ):
         assert wire_bytes(one, "tp") == wire_bytes(other, "tp")
         assert wire_bytes(other, "tp", exposed=True) < wire_bytes(one, "tp", exposed=True)
@@ -68,12 +71,12 @@ def test_overlapping_cuts_communication_but_loses_none(model: Model) -> None:
 def test_a_single_rank_talks_to_nobody(model: Model) -> None:
     for is_moe in {False, model.moe is not None}:
         for recompute in ("none", "selective", "full"):
-            for block in layer_blocks(Shard.of(make_job(model)), is_moe, recompute):
+            for block in layer_blocks(Shard.of(make_job(model)), plain_layer(is_moe), recompute):
                 assert not any(isinstance(op, Collective | SendRecv) for op in block.ops)
 
 
 def test_ring_attention_sends_every_other_key_and_value_once() -> None:
-    forward, backward = layer_blocks(Shard.of(make_job(LLAMA, cp=4)), False, "none")
+    forward, backward = layer_blocks(Shard.of(make_job(LLAMA, cp=4)), DENSE_LAYER, "none")
     exchanged = sum(op.bytes for op in forward.ops if isinstance(op, SendRecv))
     keys_and_values = 2 * 2 * 32 * 64 * 2  # k and v of two groups, 32 wide, 64 tokens, bf16
     assert exchanged == keys_and_values * 3 // 4
@@ -84,7 +87,7 @@ def test_ring_attention_sends_every_other_key_and_value_once() -> None:
 @pytest.mark.parametrize("model", [TINY, MLA_MOE], ids=lambda model: model.name)
 def test_heads_are_exchanged_for_the_sequence_and_back(model: Model) -> None:
     ring = Shard.of(make_job(model, cp=4))
-    forward, backward = layer_blocks(replace(ring, cp_comm_type="a2a"), False, "none")
+    forward, backward = layer_blocks(replace(ring, cp_comm_type="a2a"), DENSE_LAYER, "none")
     d, d_v = model.qk_head_dim, model.v_head_dim
     # Q, K, V and the output of 16 tokens, all heads, two bytes an element.
     moved = 16 * model.num_heads * (2 * d + 2 * d_v) * 2
@@ -92,13 +95,15 @@ def test_heads_are_exchanged_for_the_sequence_and_back(model: Model) -> None:
     (whole,) = (op for op in forward.ops if isinstance(op, Attention))
     assert (whole.heads, whole.seq_q, whole.seq_k, whole.causal) == (2, 64, 64, True)
     # The ring's pieces do the same work on every head.
-    pieces = [op for op in layer_blocks(ring, False, "none")[0].ops if isinstance(op, Attention)]
+    pieces = [
+        op for op in layer_blocks(ring, DENSE_LAYER, "none")[0].ops if isinstance(op, Attention)
+    ]
     pairs = sum(op.heads * op.seq_q * op.seq_k / (2 if op.causal else 1) for op in pieces)
     assert pairs == whole.heads * 64 * 64 / 2
 
 
 def test_all_to_all_carries_each_token_to_its_experts_and_back() -> None:
-    forward, backward = layer_blocks(Shard.of(make_job(MOE, ep=8)), True, "none")
+    forward, backward = layer_blocks(Shard.of(make_job(MOE, ep=8)), EXPERT_LAYER, "none")
     copies = 64 * 2 * 256 * 2  # tokens, experts per token, hidden size, bf16
     weights = 64 * 2 * 2  # one for each copy
     assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * copies + weights
@@ -109,11 +114,11 @@ def test_deepep_sends_a_token_once_to_each_gpu_or_node() -> None:
     model = replace(MOE, moe=replace(MOE.moe, dispatcher="deepep"))
     token = 256 * 2
     # Two experts over eight GPUs: both on one in an eighth of the cases.
-    inside, _ = layer_blocks(Shard.of(make_job(model, ep=8)), True, "none")
+    inside, _ = layer_blocks(Shard.of(make_job(model, ep=8)), EXPERT_LAYER, "none")
     assert wire_bytes(inside, "ep") == 2 * 64 * token * (2 - 1 / 8)
     # Four nodes of two GPUs: only copies to different nodes count.
     across = make_job(model, nodes=4, gpus_per_node=2, ep=8)
-    forward, backward = layer_blocks(Shard.of(across), True, "none")
+    forward, backward = layer_blocks(Shard.of(across), EXPERT_LAYER, "none")
     assert wire_bytes(forward, "ep") == wire_bytes(backward, "ep") == 2 * 64 * token * (2 - 1 / 4)
 
 
@@ -128,7 +133,7 @@ def test_the_busiest_gpu_receives_more(dispatcher: str) -> None:
             load_imbalance=imbalance,
             capacity_factor=capacity,
         )
-        return layer_blocks(Shard.of(make_job(replace(MOE, moe=moe), ep=4)), True, "none")
+        return layer_blocks(Shard.of(make_job(replace(MOE, moe=moe), ep=4)), EXPERT_LAYER, "none")
 
     for even, uneven in zip(layer(1, None), layer(1.5, None), strict=True):
         for one, other in zip(even.ops, uneven.ops, strict=True):
@@ -150,7 +155,7 @@ def test_hot_experts_load_the_ranks_they_are_on() -> None:
         if hot:
             moe = replace(moe, hot_ratio=1 / 8, hot_weight=0.5)
         job = make_job(replace(MOE, moe=moe, sequence_length=8192), ep=ep)
-        forward, _ = layer_blocks(Shard.of(job), True, "none")
+        forward, _ = layer_blocks(Shard.of(job), EXPERT_LAYER, "none")
         return max(op.m_per_group for op in forward.ops if isinstance(op, GroupedGemm))
 
     for ep, expected in ((1, 1.0), (4, 4 * (1 / 2 + 1 / 14)), (8, 4.0)):
@@ -163,8 +168,8 @@ def test_the_host_waits_for_the_counts_of_dropless_routing_only() -> None:
     capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=1.0))
     for model, waits in ((MOE, 1), (capped, 0)):
         shard = Shard.of(make_job(model, ep=8))
-        forward, backward = layer_blocks(shard, True, "none")
-        _, again = layer_blocks(shard, True, "full")
+        forward, backward = layer_blocks(shard, EXPERT_LAYER, "none")
+        _, again = layer_blocks(shard, EXPERT_LAYER, "full")
         blocks = (forward, backward, again)
         counted = [sum(isinstance(op, HostSync) for op in block.ops) for block in blocks]
         assert counted == [waits, 0, waits]
@@ -180,7 +185,7 @@ def test_exchanges_beside_another_micro_batch(dispatcher: str, recompute: str) -
     assert MOE.moe is not None
     model = replace(MOE, moe=replace(MOE.moe, dispatcher=dispatcher))
     shard = Shard.of(make_job(model, ep=4, tp=2, sp=True))
-    alone = layer_blocks(shard, True, recompute)
+    alone = layer_blocks(shard, EXPERT_LAYER, recompute)
     for one, other in zip(alone, paired(*alone), strict=True):
         # Only the order and what runs beside changes.
         assert Counter(map(unpaired, one.ops)) == Counter(map(unpaired, other.ops))
@@ -199,7 +204,7 @@ def test_exchanges_beside_another_micro_batch(dispatcher: str, recompute: str) -
 
 def test_expert_tensor_parallelism_gathers_the_tokens_of_its_group() -> None:
     shard = Shard.of(make_job(MOE, tp=2, sp=True, ep=2))
-    forward, _ = layer_blocks(shard, True, "none")
+    forward, _ = layer_blocks(shard, EXPERT_LAYER, "none")
     sent = 32 * 2 * 256 * 2
     assert wire_bytes(forward, "ep") == 2 * sent + 32 * 2 * 2
     # Gathered before the experts, with the copies' weights, scattered after them.
@@ -209,7 +214,7 @@ def test_expert_tensor_parallelism_gathers_the_tokens_of_its_group() -> None:
 def test_all_gather_dispatcher_gathers_all_tokens_once() -> None:
     assert MOE.moe is not None
     model = replace(MOE, moe=replace(MOE.moe, dispatcher="allgather"))
-    forward, backward = layer_blocks(Shard.of(make_job(model, ep=8)), True, "none")
+    forward, backward = layer_blocks(Shard.of(make_job(model, ep=8)), EXPERT_LAYER, "none")
     everything = 8 * 64 * 256 * 2
     counts = 8 * 8 * 8
     assert wire_bytes(forward, "etp_ep") - counts == wire_bytes(backward, "etp_ep")
@@ -218,8 +223,8 @@ def test_all_gather_dispatcher_gathers_all_tokens_once() -> None:
 
 def test_full_recomputation_repeats_the_forward_communication() -> None:
     shard = Shard.of(make_job(GPT175B, batch=8, tp=8, sp=True))
-    forward, backward = layer_blocks(shard, False, "none")
-    _, again = layer_blocks(shard, False, "full")
+    forward, backward = layer_blocks(shard, DENSE_LAYER, "none")
+    _, again = layer_blocks(shard, DENSE_LAYER, "full")
     assert wire_bytes(again, "tp") == wire_bytes(backward, "tp") + wire_bytes(forward, "tp")
 
 
@@ -235,7 +240,7 @@ def test_only_kernels_run_beside_communication(model: Model, precision: str) -> 
         shard = Shard.of(make_job(model, cp=2, precision=precision, **recipe))
         other = replace(shard, batch_first=True, separate_projections=True)
         for each, recompute in product((shard, other), ("none", "selective", "full")):
-            for block in layer_blocks(each, False, recompute):
+            for block in layer_blocks(each, DENSE_LAYER, recompute):
                 for index, op in enumerate(block.ops):
                     if isinstance(op, Collective | SendRecv):
                         beside = block.ops[index + 1 : index + 1 + op.overlaps]
@@ -246,8 +251,8 @@ def test_only_kernels_run_beside_communication(model: Model, precision: str) -> 
 def test_input_gradients_are_summed_after_the_weight_gradient_where_not_overlapped() -> None:
     plain = Shard.of(make_job(TINY, tp=4))
     old = replace(plain, overlap_tp_gradients=False)
-    forward, backward = layer_blocks(plain, False, "none")
-    old_forward, old_backward = layer_blocks(old, False, "none")
+    forward, backward = layer_blocks(plain, DENSE_LAYER, "none")
+    old_forward, old_backward = layer_blocks(old, DENSE_LAYER, "none")
     assert old_forward == forward
     assert wire_bytes(old_backward, "tp") == wire_bytes(backward, "tp")
     assert wire_bytes(backward, "tp", exposed=True) == 0
@@ -256,9 +261,11 @@ def test_input_gradients_are_summed_after_the_weight_gradient_where_not_overlapp
 
 def test_without_overlap_sequence_parallelism_waits_for_every_exchange() -> None:
     plain = Shard.of(make_job(TINY, tp=4, sp=True))
-    _, backward = layer_blocks(replace(plain, overlap_tp_gradients=False), False, "none")
+    _, backward = layer_blocks(replace(plain, overlap_tp_gradients=False), DENSE_LAYER, "none")
     assert wire_bytes(backward, "tp", exposed=True) == wire_bytes(backward, "tp")
-    assert wire_bytes(backward, "tp") == wire_bytes(layer_blocks(plain, False, "none")[1], "tp")
+    assert wire_bytes(backward, "tp") == wire_bytes(
+        layer_blocks(plain, DENSE_LAYER, "none")[1], "tp"
+    )
 
 
 def flops(block: Block) -> int:
@@ -275,8 +282,8 @@ def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
     )
     whole = plain.tokens * LLAMA.hidden_size * plain.element_bytes
     for block, ordered in zip(
-        layer_blocks(plain, False, "none"),
-        layer_blocks(replace(plain, batch_first=True), False, "none"),
+        layer_blocks(plain, DENSE_LAYER, "none"),
+        layer_blocks(replace(plain, batch_first=True), DENSE_LAYER, "none"),
         strict=True,
     ):
         # Two gathers and two scatters a pass, each tensor read and written once more.
@@ -284,7 +291,7 @@ def test_batch_first_copies_what_is_gathered_and_scattered() -> None:
         assert moved(ordered, "_order") == [2 * whole] * 4
         assert wire_bytes(ordered, "tp") == wire_bytes(block, "tp")
     overlapped = replace(plain, batch_first=True, tp_comm_overlap=True)
-    for block in layer_blocks(overlapped, False, "none"):
+    for block in layer_blocks(overlapped, DENSE_LAYER, "none"):
         assert moved(block, "_order") == []
         # Pieces of each scattered sum arrive from all ranks and are added up.
         assert [
@@ -296,7 +303,7 @@ def test_what_autograd_keeps_gathered_is_not_gathered_again() -> None:
     fused = Shard.of(make_job(LLAMA, tp=4, sp=True))
     plain = replace(fused, keeps_gathered=True)
     whole = fused.tokens * LLAMA.hidden_size * fused.element_bytes
-    ours, theirs = (layer_blocks(shard, False, "none")[1] for shard in (fused, plain))
+    ours, theirs = (layer_blocks(shard, DENSE_LAYER, "none")[1] for shard in (fused, plain))
     assert wire_bytes(ours, "tp") - wire_bytes(theirs, "tp") == 2 * whole
 
 
@@ -305,11 +312,11 @@ def test_separate_projections_add_up_their_input_gradients(model: Model) -> None
     shard = Shard.of(make_job(model))
     apart = replace(shard, separate_projections=True)
     whole = shard.tokens * model.hidden_size * shard.element_bytes
-    forward, backward = layer_blocks(apart, False, "none")
+    forward, backward = layer_blocks(apart, DENSE_LAYER, "none")
     widths = [op.n for op in forward.ops if isinstance(op, Gemm)]
     q, kv = (heads * model.qk_head_dim for heads in (shard.heads, shard.kv_heads))
     assert widths[:3] == [q, kv, kv]
-    assert flops(forward) == flops(layer_blocks(shard, False, "none")[0])
+    assert flops(forward) == flops(layer_blocks(shard, DENSE_LAYER, "none")[0])
     # Query, key and value: three read, one written; gate and up: two and one.
     expected = [3 * whole, 4 * whole] if model.gated_mlp else [4 * whole]
     assert moved(backward, "_grad_sum") == expected
@@ -319,7 +326,7 @@ def test_every_other_of_separate_products_runs_again() -> None:
     apart = Shard.of(make_job(LLAMA, training={"separate_projections": True}))
     packed = replace(apart, separate_projections=False)
     ours, theirs = (
-        layer_blocks(shard, False, "selective", "operations")[1] for shard in (apart, packed)
+        layer_blocks(shard, DENSE_LAYER, "selective", "operations")[1] for shard in (apart, packed)
     )
     again = [op.name for op in ours.ops if isinstance(op, Gemm) and op.name.endswith("_fwd")]
     assert again == ["qkv_1_fwd", "attention_output_fwd", "fc1_1_fwd"]
@@ -331,7 +338,9 @@ def test_asynchronous_tensor_parallelism_multiplies_rank_by_rank() -> None:
     whole = Shard.of(make_job(LLAMA, training={"fusion": "compiled"}, **recipe))
     cut = replace(whole, batch_first=True)
     for one, other in zip(
-        layer_blocks(whole, False, "none"), layer_blocks(cut, False, "none"), strict=True
+        layer_blocks(whole, DENSE_LAYER, "none"),
+        layer_blocks(cut, DENSE_LAYER, "none"),
+        strict=True,
     ):
         assert flops(one) == flops(other)
         for name, pieces in (("qkv_fwd", 4), ("fc2_dgrad", 4), ("fc1_wgrad", 1)):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import LLAMA, TINY, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.elementwise import (
@@ -97,7 +98,9 @@ def test_fusion_leaves_the_products_alone() -> None:
     fused = Shard.of(make_job(LLAMA))
     eager = replace(fused, fusion="eager", fused_norm=False)
     for one, other in zip(
-        layer_blocks(fused, False, "none"), layer_blocks(eager, False, "none"), strict=True
+        layer_blocks(fused, DENSE_LAYER, "none"),
+        layer_blocks(eager, DENSE_LAYER, "none"),
+        strict=True,
     ):
         products = [[op for op in b.ops if not isinstance(op, Streaming)] for b in (one, other)]
         kept = [[op for op in ops if hasattr(op, "m")] for ops in products]

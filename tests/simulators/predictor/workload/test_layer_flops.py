@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.answer.flops import (
     layer_flops,
     step_flops,
 )
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER, plain_layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import (
@@ -71,8 +72,8 @@ def test_forward_flops_are_those_of_the_convention(
     tokens = job.recipe.micro_batch * job.sequence_length
     core = attention_core_flops(model, job.sequence_length)
     for is_moe in {False, model.moe is not None}:
-        forward, _ = layer_blocks(shard, is_moe, "none")
-        expected = (layer_flops(model, job.sequence_length, is_moe) - core) * tokens
+        forward, _ = layer_blocks(shard, plain_layer(is_moe), "none")
+        expected = (layer_flops(model, job.sequence_length, plain_layer(is_moe)) - core) * tokens
         assert linear_flops(forward) * ranks == expected
         # The convention counts the full square, of which a causal kernel runs half.
         assert causal_core_flops(forward, "fwd") * ranks == core * tokens / 2
@@ -82,7 +83,7 @@ def test_forward_flops_are_those_of_the_convention(
 def test_backward_is_twice_the_forward(model: Model, recipe: dict[str, Any], ranks: int) -> None:
     shard = Shard.of(make_job(model, **recipe))
     for is_moe in {False, model.moe is not None}:
-        forward, backward = layer_blocks(shard, is_moe, "none")
+        forward, backward = layer_blocks(shard, plain_layer(is_moe), "none")
         assert linear_flops(backward) == 2 * linear_flops(forward)
         # The same pieces, in the backward kernels.
         assert causal_core_flops(backward, "bwd") == causal_core_flops(forward, "fwd")
@@ -92,9 +93,9 @@ def test_backward_is_twice_the_forward(model: Model, recipe: dict[str, Any], ran
 def test_recomputation_repeats_the_layer_or_its_core(model: Model) -> None:
     shard = Shard.of(make_job(model))
     is_moe = model.moe is not None
-    forward, backward = layer_blocks(shard, is_moe, "none")
-    _, selective = layer_blocks(shard, is_moe, "selective")
-    _, full = layer_blocks(shard, is_moe, "full")
+    forward, backward = layer_blocks(shard, plain_layer(is_moe), "none")
+    _, selective = layer_blocks(shard, plain_layer(is_moe), "selective")
+    _, full = layer_blocks(shard, plain_layer(is_moe), "full")
     assert linear_flops(selective) == linear_flops(backward)
     assert causal_core_flops(selective, "fwd") == causal_core_flops(forward, "fwd")
     assert linear_flops(full) == linear_flops(backward) + linear_flops(forward)
@@ -104,7 +105,7 @@ def test_recomputation_repeats_the_layer_or_its_core(model: Model) -> None:
 
 def test_unfused_core_does_the_full_square() -> None:
     job = make_job(GPT175B, batch=8, tp=8, training={"attention": "unfused"})
-    forward, backward = layer_blocks(Shard.of(job), False, "none")
+    forward, backward = layer_blocks(Shard.of(job), DENSE_LAYER, "none")
 
     def core(block: Block) -> int:
         products = (op for op in block.ops if isinstance(op, Gemm) and op.batch > 1)
@@ -125,9 +126,9 @@ def test_head_multiplies_by_the_padded_vocabulary(tp: int) -> None:
 
 def test_capacity_limits_what_experts_compute() -> None:
     assert MOE.moe is not None
-    dropless = layer_blocks(Shard.of(make_job(MOE)), True, "none")[0]
+    dropless = layer_blocks(Shard.of(make_job(MOE)), EXPERT_LAYER, "none")[0]
     capped = replace(MOE, moe=replace(MOE.moe, capacity_factor=0.5))
-    half = layer_blocks(Shard.of(make_job(capped)), True, "none")[0]
+    half = layer_blocks(Shard.of(make_job(capped)), EXPERT_LAYER, "none")[0]
 
     def grouped(block: Block) -> int:
         return sum(op.m_per_group for op in block.ops if isinstance(op, GroupedGemm))
@@ -138,7 +139,7 @@ def test_capacity_limits_what_experts_compute() -> None:
 def test_experts_of_a_tensor_parallel_group_share_its_tokens() -> None:
     # Every rank holds a slice of each expert and gathers what its group routed there.
     assert MOE.moe is not None
-    forward, _ = layer_blocks(Shard.of(make_job(MOE, tp=2, sp=True)), True, "none")
+    forward, _ = layer_blocks(Shard.of(make_job(MOE, tp=2, sp=True)), EXPERT_LAYER, "none")
     grouped = [op for op in forward.ops if isinstance(op, GroupedGemm)]
     flops = sum(2 * op.groups * op.m_per_group * op.n * op.k for op in grouped)
     assert 2 * flops == 2 * 64 * 2 * MOE.moe.ffn_hidden_size * 256 * 3
@@ -150,7 +151,7 @@ def test_every_weight_gradient_is_accumulated_once(model: Model) -> None:
     def weights(fused: bool, fp32: bool = True) -> tuple[int, int]:
         software = {"fused_wgrad": fused, "accumulate_grads_fp32": fp32}
         job = make_job(model, training=software)
-        _, backward = layer_blocks(Shard.of(job), model.moe is not None, "none")
+        _, backward = layer_blocks(Shard.of(job), plain_layer(model.moe is not None), "none")
         inside = separate = 0
         for op in backward.ops:
             if isinstance(op, Gemm) and op.accumulate:
@@ -181,8 +182,8 @@ def test_selective_recomputation_repeats_what_hfu_counts(model: Model, modules: 
     repeated = 0.0
     for layer in range(model.num_layers):
         is_moe = model.is_moe_layer(layer)
-        _, backward = layer_blocks(shard, is_moe, "none")
-        _, again = layer_blocks(shard, is_moe, "selective", modules)
+        _, backward = layer_blocks(shard, plain_layer(is_moe), "none")
+        _, again = layer_blocks(shard, plain_layer(is_moe), "selective", modules)
         repeated += linear_flops(again) - linear_flops(backward)
         repeated += 2 * causal_core_flops(again, "fwd")
     counted = (flops.hardware - flops.model) / plain.tokens_per_step * plain.sequence_length
@@ -193,7 +194,11 @@ def test_selective_recomputation_repeats_what_hfu_counts(model: Model, modules: 
 def test_only_models_with_biases_pay_for_those_of_their_experts() -> None:
     biased = replace(MOE, linear_bias=True)
     plain, paying = (
-        [op for block in layer_blocks(Shard.of(make_job(model)), True, "none") for op in block.ops]
+        [
+            op
+            for block in layer_blocks(Shard.of(make_job(model)), EXPERT_LAYER, "none")
+            for op in block.ops
+        ]
         for model in (MOE, biased)
     )
     names = [
@@ -208,7 +213,7 @@ def test_only_models_with_biases_pay_for_those_of_their_experts() -> None:
 
 def test_latent_keys_and_values_are_written_once() -> None:
     job = make_job(MLA_MOE)
-    forward, _ = layer_blocks(Shard.of(job), False, "none")
+    forward, _ = layer_blocks(Shard.of(job), DENSE_LAYER, "none")
     (assemble,) = (
         op for op in forward.ops if isinstance(op, Streaming) and op.name == "kv_assemble"
     )

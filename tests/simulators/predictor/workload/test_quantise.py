@@ -9,6 +9,7 @@ import pytest
 from tests.simulators.jobs import LLAMA, MOE, TINY, make_job
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
 from trainscout.simulators.predictor.workload.ir import Collective, GroupedGemm, Op, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.quantise import quantise
@@ -48,7 +49,7 @@ def test_bytes_per_element(gpu: Gpu, precision: str, cast: float, looked_at: int
 
 def test_experts_share_a_quantisation_of_their_inputs() -> None:
     job = replace(make_job(MOE, precision="fp8_current", ep=2), gpu=HOPPER)
-    forward, _ = layer_blocks(Shard.of(job), True, "none")
+    forward, _ = layer_blocks(Shard.of(job), EXPERT_LAYER, "none")
     by_name = {op.name: op for op in forward.ops if isinstance(op, Streaming)}
     # 64 tokens, two experts each, 256 wide: read twice, written in both layouts.
     assert by_name["expert_fc1_fwd_amax"].bytes == 64 * 2 * 256 * 2
@@ -63,7 +64,7 @@ def test_gathers_travel_in_8_bits_and_sums_in_16(gpu: Gpu) -> None:
     wide, narrow = (
         layer_blocks(
             Shard.of(replace(job, gpu=gpu, recipe=replace(job.recipe, precision=precision))),
-            False,
+            DENSE_LAYER,
             "none",
         )
         for precision in ("bf16", "fp8")
@@ -88,7 +89,9 @@ def test_fused_experts_leave_nothing_between_their_layers() -> None:
     fused = replace(apart, fused_experts=True)
     gone = []
     for one, other in zip(
-        layer_blocks(apart, True, "none"), layer_blocks(fused, True, "none"), strict=True
+        layer_blocks(apart, EXPERT_LAYER, "none"),
+        layer_blocks(fused, EXPERT_LAYER, "none"),
+        strict=True,
     ):
         names = [
             {op.name for op in block.ops if isinstance(op, Streaming)} for block in (one, other)
@@ -109,7 +112,7 @@ def test_a_fused_router_launches_little() -> None:
     shard = Shard.of(make_job(MOE))
     launches = []
     for each in (shard, replace(shard, fused_router=True)):
-        forward, backward = layer_blocks(each, True, "none")
+        forward, backward = layer_blocks(each, EXPERT_LAYER, "none")
         kernels = [op for op in (*forward.ops, *backward.ops) if isinstance(op, Streaming)]
         launches.append([op.launches for op in kernels if op.name.startswith("router_scores")])
     # As recorded from Megatron-Core 0.16, and its fused kernels.

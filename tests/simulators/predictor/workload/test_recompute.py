@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, plain_layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import (
     DEFAULT_RECOMPUTE_MODULES,
@@ -38,7 +39,7 @@ LLAMA_8B = replace(
 def blocks(model: Model, modules: str, **recipe: Any) -> tuple[Block, Block]:
     shard = Shard.of(make_job(model, **recipe))
     is_moe = model.is_moe_layer(model.num_layers - 1)
-    return layer_blocks(shard, is_moe, "selective", modules)
+    return layer_blocks(shard, plain_layer(is_moe), "selective", modules)
 
 
 def products(block: Block) -> int:
@@ -52,7 +53,7 @@ def test_per_operation_policy_of_a_llama_layer() -> None:
     per_token = 2 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096) + 4 * 32
     assert forward.saved_bytes == per_token * 8192
     # Key, output and up projections run again; attention does not.
-    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), False, "none")[1]
+    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), DENSE_LAYER, "none")[1]
     again = 8192 * 4096 * (1024 + 4096 + 14336)
     assert products(backward) - products(plain) == again
     assert not any(isinstance(op, Attention) and op.pass_ == "fwd" for op in backward.ops)
@@ -61,7 +62,7 @@ def test_per_operation_policy_of_a_llama_layer() -> None:
 def test_per_operation_policy_recomputes_a_layer_at_once() -> None:
     # What was dropped is all back before the first gradient, unlike module by module.
     forward, backward = blocks(LLAMA_8B, "operations")
-    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), False, "none")[0]
+    plain = layer_blocks(Shard.of(make_job(LLAMA_8B)), DENSE_LAYER, "none")[0]
     assert backward.peak_bytes > plain.saved_bytes - forward.saved_bytes
 
 
@@ -80,7 +81,7 @@ def test_modules_drop_their_tensors(modules: str, dropped: set[str]) -> None:
     def kept(block: Block) -> dict[str, int]:
         return {op.tag: op.bytes for op in block.ops if isinstance(op, Alloc)}
 
-    plain = kept(layer_blocks(Shard.of(make_job(LLAMA)), False, "none")[0])
+    plain = kept(layer_blocks(Shard.of(make_job(LLAMA)), DENSE_LAYER, "none")[0])
     recomputed = kept(blocks(LLAMA, modules)[0])
     assert plain.keys() - recomputed.keys() == dropped
     assert all(plain[tag] == size for tag, size in recomputed.items())
@@ -91,7 +92,7 @@ def test_a_policy_that_runs_the_residual_stream_again_does_not_keep_it() -> None
     kept = [
         {
             op.tag
-            for op in layer_blocks(Shard.of(job), False, "selective", modules)[0].ops
+            for op in layer_blocks(Shard.of(job), DENSE_LAYER, "selective", modules)[0].ops
             if isinstance(op, Alloc)
         }
         for modules in ("layernorm", "layernorm+attn_out")
@@ -105,7 +106,11 @@ def test_norms_that_are_modules_of_their_own_are_recomputed() -> None:
         shard = Shard.of(make_job(model, training=software))
         is_moe = model.moe is not None
         plain, again = (
-            {op.tag for op in layer_blocks(shard, is_moe, *mode)[0].ops if isinstance(op, Alloc)}
+            {
+                op.tag
+                for op in layer_blocks(shard, plain_layer(is_moe), *mode)[0].ops
+                if isinstance(op, Alloc)
+            }
             for mode in (("none",), ("selective", "layernorm"))
         )
         return plain - again
@@ -130,8 +135,10 @@ def test_recomputed_experts_dispatch_again_and_their_activation_alone_does_not()
 
 def test_unfused_attention_core_is_the_default() -> None:
     job = make_job(GPT175B, training={"attention": "unfused"})
-    default = layer_blocks(Shard.of(job), False, "selective")
-    assert default == layer_blocks(Shard.of(job), False, "selective", DEFAULT_RECOMPUTE_MODULES)
+    default = layer_blocks(Shard.of(job), DENSE_LAYER, "selective")
+    assert default == layer_blocks(
+        Shard.of(job), DENSE_LAYER, "selective", DEFAULT_RECOMPUTE_MODULES
+    )
     assert not any("softmax" in op.tag for op in default[0].ops if isinstance(op, Alloc))
 
 
@@ -154,8 +161,8 @@ def test_between_nothing_and_everything(
         model, tp=tp, sp=tp > 1, micro_batch=2, precision=precision, training={"fusion": fusion}
     )
     shard, is_moe = Shard.of(job), model.moe is not None
-    none, full = (layer_blocks(shard, is_moe, mode) for mode in ("none", "full"))
-    forward, backward = layer_blocks(shard, is_moe, "selective", chosen)
+    none, full = (layer_blocks(shard, plain_layer(is_moe), mode) for mode in ("none", "full"))
+    forward, backward = layer_blocks(shard, plain_layer(is_moe), "selective", chosen)
     # Per operation keeps products that nothing but recomputation needs.
     if chosen != "operations":
         assert full[0].saved_bytes <= forward.saved_bytes <= none[0].saved_bytes
@@ -198,7 +205,9 @@ def test_the_last_product_of_a_layer_is_not_made_again(
     whole = Shard.of(make_job(model, batch=8, tp=2, sp=True))
     early = replace(whole, recompute_stops_early=True)
     experts = model.moe is not None
-    ours, theirs = (layer_blocks(shard, experts, mode, modules)[1].ops for shard in (early, whole))
+    ours, theirs = (
+        layer_blocks(shard, plain_layer(experts), mode, modules)[1].ops for shard in (early, whole)
+    )
     missing = [op.name for op in theirs if op not in ours]
     # The product that ends the layer, what reduces or combines it, and the residual's addition.
     assert [name for name in missing if name.endswith("fc2_fwd")]

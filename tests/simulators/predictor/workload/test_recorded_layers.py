@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import GPT175B, MIXTRAL_8X7B, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm, GroupedGemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -44,7 +45,7 @@ def gpt_blocks(recorded: dict[str, Any]) -> tuple[Block, Block]:
     job = make_job(
         GPT175B, tp=recorded["tp"], sp=recorded["sp"], training={"attention": "unfused"}
     )
-    return layer_blocks(Shard.of(job), False, recorded["recompute"])
+    return layer_blocks(Shard.of(job), DENSE_LAYER, recorded["recompute"])
 
 
 @pytest.mark.parametrize("name", GPT_LAYERS)
@@ -84,7 +85,7 @@ def test_activations_kept_by_selective_recomputation() -> None:
 
 def test_moe_layer_from_router_to_combine() -> None:
     job = make_job(MIXTRAL_8X7B, gpus_per_node=8, batch=8, ep=8)
-    forward, _ = layer_blocks(Shard.of(job), True, "none")
+    forward, _ = layer_blocks(Shard.of(job), EXPERT_LAYER, "none")
     ours = events(forward)
     ours = ours[ours.index(["gemm", 1, 4096, 8, 4096]) :]
     assert ours == RECORDED["moe_ep8"]["forward"]

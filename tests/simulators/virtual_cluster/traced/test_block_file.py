@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import MOE, TINY, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
 from trainscout.simulators.predictor.workload.ir import Block, Convolution
 from trainscout.simulators.predictor.workload.layer import layer_blocks
@@ -20,8 +21,8 @@ from trainscout.simulators.virtual_cluster.traced.block_file import (
 
 SHARD = Shard.of(make_job(TINY, tp=2, sp=True, cp=2))
 BLOCKS = [
-    *layer_blocks(SHARD, False, "none"),
-    *layer_blocks(Shard.of(make_job(MOE, ep=4)), True, "full"),
+    *layer_blocks(SHARD, DENSE_LAYER, "none"),
+    *layer_blocks(Shard.of(make_job(MOE, ep=4)), EXPERT_LAYER, "full"),
     *embedding_blocks(SHARD),
     *head_blocks(SHARD),
     Block("image", (Convolution("conv", 8, 3, 64, (224, 224), (7, 7), "bf16"),)),

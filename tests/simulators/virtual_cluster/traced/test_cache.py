@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.simulators.jobs import TINY, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -26,7 +27,9 @@ from trainscout.simulators.virtual_cluster.traced.layer_spec import LayerSpec, l
 JOB = make_job(TINY, tp=2)
 PIECE = layer_specs_of(JOB)[1]
 VERSIONS = {"torch": "2.13.0", "megatron-core": "0.16.1"}
-TRACED = TracedLayer(*layer_blocks(Shard.of(JOB), False, "none"), LocalParameters(7, 2), VERSIONS)
+TRACED = TracedLayer(
+    *layer_blocks(Shard.of(JOB), DENSE_LAYER, "none"), LocalParameters(7, 2), VERSIONS
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import pytest
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.layers import plain_layer
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
 from trainscout.simulators.predictor.workload.layer import layer_blocks
@@ -61,8 +62,8 @@ def built(spec: LayerSpec, job: Job) -> TracedLayer:
     else:
         is_moe = spec.kind == MOE_LAYER
         modules = spec.modules or "core_attn"
-        blocks = layer_blocks(shard, is_moe, spec.recompute, modules)
-        parameters = layer_parameters(shard, is_moe)
+        blocks = layer_blocks(shard, plain_layer(is_moe), spec.recompute, modules)
+        parameters = layer_parameters(shard, plain_layer(is_moe))
     return TracedLayer(*blocks, parameters, VERSIONS)
 
 

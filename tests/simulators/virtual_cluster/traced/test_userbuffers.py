@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulators.jobs import LLAMA, TINY, make_job
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Gemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -20,7 +21,9 @@ def communicated(ops: tuple[object, ...]) -> int:
 @pytest.mark.parametrize("pass_", [0, 1])
 def test_as_the_built_in_source_overlaps(model: object, pass_: int) -> None:
     plain, overlapped = (
-        layer_blocks(Shard.of(make_job(model, tp=4, sp=True, tp_comm_overlap=on)), False, "none")  # type: ignore[arg-type]
+        layer_blocks(
+            Shard.of(make_job(model, tp=4, sp=True, tp_comm_overlap=on)), DENSE_LAYER, "none"
+        )  # type: ignore[arg-type]
         for on in (False, True)
     )
     made = Block("cut", beside_products(plain[pass_].ops, 4))

@@ -16,6 +16,7 @@ from tests.simulators.virtual_cluster.emulation.vendor.layer_traces import (
     run_script,
 )
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER
 from trainscout.simulators.predictor.workload.ir import Block, Streaming
 from trainscout.simulators.predictor.workload.ir import Collective as BuiltCollective
 from trainscout.simulators.predictor.workload.layer import layer_blocks
@@ -50,7 +51,7 @@ def built(precision: str = "bf16", gpu: str = "h100", recompute: str = "none") -
     job = replace(
         make_job(GPT175B, precision=precision, tp=TP, sp=True), gpu=load_catalogue().gpus[gpu]
     )
-    return list(layer_blocks(Shard.of(job), False, recompute))
+    return list(layer_blocks(Shard.of(job), DENSE_LAYER, recompute))
 
 
 def casts(block: Block) -> list[int]:

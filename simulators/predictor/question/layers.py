@@ -1,0 +1,281 @@
+"""Layers as a pattern: what mixes the tokens of each, what MLP stands behind it, how often.
+
+``layers: 12*(3*linear/moe, attention/moe)`` lists a model's layers: words ``mixer/mlp`` in order,
+repeated by a number and an asterisk, in parentheses where several are. A mixer is one of the
+model's ``kinds``, ``attention`` (the model's own) or ``none``; an MLP is ``dense``, ``moe`` or
+``none``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+
+ATTENTION, DENSE, MOE, NONE = "attention", "dense", "moe", "none"
+MLPS = (DENSE, MOE, NONE)
+# Ten times the deepest published transformer (DeepNet, arXiv 2203.00555).
+MOST_LAYERS = 10_000
+GRAMMAR = "words mixer/mlp such as 2*(3*local/dense) and commas between them"
+_MOST_NESTED = 8
+_WORD = r"[A-Za-z_][\w.-]*/[A-Za-z]+"
+_TOKEN = re.compile(rf"\s*(?:(?P<count>\d{{1,6}})\s*\*|(?P<word>{_WORD})|(?P<mark>[(),]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer: the kind of its mixer and of its MLP, by name."""
+
+    mixer: str
+    mlp: str
+
+
+DENSE_LAYER, EXPERT_LAYER = Layer(ATTENTION, DENSE), Layer(ATTENTION, MOE)
+
+
+def plain_layer(is_moe: bool) -> Layer:
+    """The layer of a model without a pattern: attention, then a dense MLP or experts."""
+    return EXPERT_LAYER if is_moe else DENSE_LAYER
+
+
+@dataclass(frozen=True)
+class Index:
+    """The indexer of sparse attention (DeepSeek-V3.2): a small attention of its own scores all
+    keys, and queries attend to those that score best."""
+
+    heads: int
+    """Its heads, which share one key."""
+    dim: int
+    """Width of a head."""
+    top_k: int
+    """Keys a query attends to."""
+
+
+@dataclass(frozen=True)
+class AttentionMixer:
+    """Causal attention with the model's heads (or its latent attention)."""
+
+    window: int | None = None
+    """Tokens a query attends to, itself included (sliding window; None: all before it)."""
+    chunk: int | None = None
+    """Tokens attend within chunks of so many (Llama 4; None: whole sequences)."""
+    sinks: bool = False
+    """Each head has a learned logit that takes part of the softmax (GPT-OSS)."""
+    gated: bool = False
+    """Its output is multiplied by a gate, which the query projection makes (Qwen3-Next)."""
+    index: Index | None = None
+    """Chooses the keys of each query, None where all are attended to."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether queries attend to all tokens before them."""
+        return self.window is None and self.chunk is None and self.index is None
+
+
+WHOLE = AttentionMixer()
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """A state-space mixer by state-space duality (Mamba-2, arXiv 2405.21060)."""
+
+    heads: int
+    """Heads."""
+    head_dim: int
+    """Channels of a head."""
+    state: int
+    """State of a channel."""
+    groups: int = 1
+    """Groups of heads that share their input and output projections of the state (B, C)."""
+    conv: int = 4
+    """Taps of the causal convolution before it."""
+    chunk: int = 256
+    """Tokens whose products are computed at once."""
+    norm: bool = True
+    """The gated output is normalised."""
+
+    @property
+    def inner(self) -> int:
+        """Channels of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels that the convolution runs over: inputs, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """A gated delta net (arXiv 2412.06464) or, with a gate for every channel, Kimi's delta
+    attention (arXiv 2510.26692)."""
+
+    k_heads: int
+    """Query and key heads."""
+    v_heads: int
+    """Value heads."""
+    k_dim: int
+    """Width of a query or key head."""
+    v_dim: int
+    """Width of a value head."""
+    conv: int = 4
+    """Taps of the causal convolutions of queries, keys and values."""
+    gate: str = "scalar"
+    """How the state decays: ``scalar`` (one rate a head) or ``vector`` (one a channel)."""
+    chunk: int = 64
+    """Tokens whose products are computed at once."""
+
+    @property
+    def convolved(self) -> int:
+        """Channels that the convolutions run over."""
+        return 2 * self.k_heads * self.k_dim + self.v_heads * self.v_dim
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """How a layer mixes tokens: one of these, or several in parallel whose outputs add up."""
+
+    attention: AttentionMixer | None = None
+    """Attention."""
+    mamba2: Mamba2 | None = None
+    """A state-space mixer."""
+    delta: DeltaNet | None = None
+    """A gated delta net."""
+
+    def check(self, field: str) -> None:
+        """Refuse impossible sizes.
+
+        Raises:
+            InputError: naming the field, which begins with ``field``.
+        """
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}
+        if not any(part is not None for part in parts.values()):
+            raise InputError(field, "{}", "mixes nothing", parts)
+        for name, part in parts.items():
+            if part is not None:
+                _check_sizes(f"{field}.{name}", part)
+        attention, ssm, delta = self.attention, self.mamba2, self.delta
+        if attention is not None and attention.index is not None:
+            _check_sizes(f"{field}.attention.index", attention.index)
+        narrow = ("window", "chunk", "index")
+        if attention and sum(getattr(attention, name) is not None for name in narrow) > 1:
+            problem = "is given beside another limit of the same attention"
+            raise InputError(f"{field}.attention", "...", problem, "one of window, chunk, index")
+        if ssm is not None and ssm.heads % ssm.groups:
+            problem = f"does not divide the {ssm.heads} heads"
+            raise InputError(f"{field}.mamba2.groups", ssm.groups, problem)
+        if delta is not None:
+            require_choice(f"{field}.delta.gate", delta.gate, ("scalar", "vector"))
+            if delta.v_heads % delta.k_heads:
+                problem = f"does not divide the {delta.v_heads} value heads"
+                raise InputError(f"{field}.delta.k_heads", delta.k_heads, problem)
+
+
+_MOST_SIZE = 10**6
+
+
+def _check_sizes(field: str, part: object) -> None:
+    for each in fields(part):  # type: ignore[arg-type]
+        value = getattr(part, each.name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            require_positive(f"{field}.{each.name}", value)
+            if value > _MOST_SIZE and each.name not in ("window", "chunk", "top_k"):
+                raise InputError(
+                    f"{field}.{each.name}", value, "is out of range", f"1..{_MOST_SIZE}"
+                )
+
+
+@functools.lru_cache(maxsize=256)
+def parse_layers(text: str) -> tuple[Layer, ...]:
+    """The layers of a pattern in order.
+
+    Raises:
+        InputError: for text that is no pattern, an MLP of no known kind, or too many layers.
+    """
+    tokens = _tokens(text)
+    layers, end = _sequence(text, tokens, 0, 0)
+    if end != len(tokens):
+        raise _no_pattern(text)
+    return tuple(layers)
+
+
+def format_layers(layers: Iterable[Layer]) -> str:
+    """A pattern of these layers, repetitions folded: what ``parse_layers`` reads."""
+    words = [f"{layer.mixer}/{layer.mlp}" for layer in layers]
+    written = []
+    while words:
+        period, times = max(
+            ((period, _repetitions(words, period)) for period in range(1, len(words) // 2 + 2)),
+            key=lambda each: (each[0] * each[1] if each[1] > 1 else each[0] == 1, -each[0]),
+        )
+        inner, words = words[:period], words[period * times :]
+        one = inner[0] if period == 1 else f"({format_layers(map(_layer, inner))})"
+        written.append(one if times == 1 else f"{times}*{one}")
+    return ", ".join(written)
+
+
+def _repetitions(words: list[str], period: int) -> int:
+    """How often the first ``period`` words stand one after another."""
+    times = 1
+    while words[times * period : (times + 1) * period] == words[:period]:
+        times += 1
+    return times
+
+
+def _layer(word: str) -> Layer:
+    return Layer(*word.split("/"))
+
+
+def _tokens(text: str) -> list[re.Match[str]]:
+    tokens, at = [], 0
+    while text[at:].strip():
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise _no_pattern(text)
+        tokens.append(found)
+        at = found.end()
+    return tokens
+
+
+def _sequence(
+    text: str, tokens: list[re.Match[str]], at: int, depth: int
+) -> tuple[list[Layer], int]:
+    """The layers from token ``at`` to the end or a closing parenthesis, and where that is."""
+    layers: list[Layer] = []
+    while True:
+        count = 1
+        if at < len(tokens) and tokens[at]["count"]:
+            count, at = int(tokens[at]["count"]), at + 1
+        if at == len(tokens) or depth > _MOST_NESTED:
+            raise _no_pattern(text)
+        if tokens[at]["word"]:
+            mixer, _, mlp = tokens[at]["word"].partition("/")
+            require_choice("model.layers", mlp, MLPS)
+            found, at = [Layer(mixer, mlp)], at + 1
+        elif tokens[at]["mark"] == "(":
+            found, at = _sequence(text, tokens, at + 1, depth + 1)
+            if at == len(tokens):
+                raise _no_pattern(text)
+            at += 1
+        else:
+            raise _no_pattern(text)
+        if len(layers) + count * len(found) > MOST_LAYERS:
+            problem = f"has more than {MOST_LAYERS:,} layers"
+            raise InputError("model.layers", text[:60], problem, f"1..{MOST_LAYERS}")
+        layers += found * count
+        if at == len(tokens) or tokens[at]["mark"] == ")":
+            return layers, at
+        if tokens[at]["mark"] != ",":
+            raise _no_pattern(text)
+        at += 1
+
+
+def _no_pattern(text: str) -> InputError:
+    return InputError("model.layers", text[:60], "is no pattern of layers", GRAMMAR)

@@ -1,0 +1,114 @@
+"""Gated delta nets: projections, convolutions and the delta rule as products of chunks.
+
+No backward timing of its kernels is published: they are priced as the batched products and the
+bytes of the chunked algorithm (arXiv 2412.06464, section 3.3; ``fla.ops.gated_delta_rule``).
+"""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.question.layers import DeltaNet
+from trainscout.simulators.predictor.workload.elementwise import norm_ops
+from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
+from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.scan import chunks, convolution, product
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
+    """The parts of one mixer, from the projections in to the projection out, heads sharded over
+    the tensor-parallel group."""
+    hidden, size = shard.model.hidden_size, shard.element_bytes
+    values = delta.v_heads * delta.v_dim // shard.tp
+    keys = delta.k_heads * delta.k_dim // shard.tp
+    width = delta.convolved // shard.tp + delta.v_heads // shard.tp
+    low, low_back = _low_rank(shard, delta, keys, values)
+    if delta.gate == "scalar":
+        width += values + delta.v_heads // shard.tp
+    into, into_back = linear(shard, "delta_in", shard.tokens, hidden, width, parallel="column")
+    out, out_back = linear(shard, "delta_out", shard.tokens, values, hidden, parallel="row")
+    full = shard.tokens * hidden * size
+    made, gate = shard.tokens * width * size, shard.tokens * values * size
+    decay = shard.tokens * (keys if delta.gate == "vector" else delta.v_heads // shard.tp) * 4
+    gathered = full if shard.sp else 0
+    norm, norm_back = norm_ops(shard, "delta_norm", shard.tokens * values)
+    return [
+        Part(
+            (*into, *low, Streaming("delta_decay_fwd", "elementwise", 2 * decay)),
+            (Streaming("delta_decay_bwd", "elementwise", 3 * decay), *low_back, *into_back),
+            (Alloc("delta_gate", gate), Alloc("delta_decay", 2 * decay)),
+            forward_peak_bytes=gathered + made,
+            backward_peak_bytes=made + full + gathered,
+        ),
+        convolution(shard, "delta", delta.convolved // shard.tp),
+        _rule(shard, delta),
+        Part(
+            (*norm, Streaming("delta_gate_fwd", "elementwise", 3 * gate), *out),
+            (*out_back, Streaming("delta_gate_bwd", "elementwise", 5 * gate), *norm_back),
+            (
+                Alloc("delta_output", gate),
+                Alloc("delta_out_input", shard.tokens * values * shard.linear_input_bytes),
+            ),
+            forward_peak_bytes=full + gate,
+            backward_peak_bytes=2 * full,
+        ),
+    ]
+
+
+def _low_rank(shard: Shard, delta: DeltaNet, keys: int, values: int) -> tuple[list[Op], list[Op]]:
+    """The decay of every channel and the output gate through one head's width (Kimi-Linear)."""
+    forward: list[Op] = []
+    backward: list[Op] = []
+    for name, width in (("decay", keys), ("gate", values)) if delta.gate == "vector" else ():
+        hidden, rank = shard.model.hidden_size, delta.v_dim
+        down, down_back = linear(shard, f"delta_{name}_down", shard.tokens, hidden, rank)
+        up, up_back = linear(shard, f"delta_{name}_up", shard.tokens, rank, width)
+        forward += [*down, *up]
+        backward = [*up_back, *down_back, *backward]
+    return forward, backward
+
+
+def _rule(shard: Shard, delta: DeltaNet) -> Part:
+    """Of each chunk the products of its keys, their triangle inverted (a third of as many
+    operations as a product), keys and values transformed by it (the WY form), what the state holds
+    for them, scores, outputs and the state's update. Backward makes transformed keys, values and
+    states again before the gradients of every product."""
+    number, length = chunks(shard, delta.chunk)
+    heads, size = delta.v_heads // shard.tp, shard.element_bytes
+    batch, k, v = number * heads, delta.k_dim, delta.v_dim
+    made = [
+        product(shard, "delta_keys", batch, length, length, k),
+        product(shard, "delta_inverse", batch, length, length, -(-length // 3)),
+        product(shard, "delta_w", batch, length, k, length),
+        product(shard, "delta_u", batch, length, v, length),
+    ]
+    states = [
+        product(shard, "delta_held", batch, length, v, k),
+        product(shard, "delta_update", batch, k, v, length),
+    ]
+    read = [
+        product(shard, "delta_scores", batch, length, length, k),
+        product(shard, "delta_inside", batch, length, v, length),
+        product(shard, "delta_across", batch, length, v, k),
+    ]
+    forward = [op for each, _ in (*made, *states, *read) for op in each]
+    again = [op for each, _ in (*made[2:], *states) for op in each]
+    backward = [op for _, each in reversed((*made, *states, *read)) for op in each]
+    tokens = number * length
+    # Queries and keys are normalised; each kernel reads or writes keys, values and outputs once.
+    moved = tokens * heads * (4 * k + 4 * v) * size
+    passed = batch * k * v * size
+    kept = tokens * (heads * v + 2 * delta.k_heads // shard.tp * k) * size
+    triangle = batch * length * length * size
+    return Part(
+        (*forward, Streaming("delta_rule_fwd", "elementwise", moved + 2 * passed, launches=6)),
+        (
+            *again,
+            *backward,
+            Streaming("delta_rule_bwd", "elementwise", 2 * moved + 4 * passed, launches=8),
+        ),
+        # Queries, keys and values after their convolution, and each chunk's inverse.
+        (Alloc("delta_qkv", kept), Alloc("delta_inverse", triangle)),
+        forward_peak_bytes=passed + moved // 2,
+        backward_peak_bytes=2 * passed + moved,
+    )

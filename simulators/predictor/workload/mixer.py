@@ -1,0 +1,39 @@
+"""How a layer mixes tokens: norm, then attention, a scan or a delta rule, or several of them."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.question.layers import Mixer
+from trainscout.simulators.predictor.workload.attention import attention_parts
+from trainscout.simulators.predictor.workload.delta_net import delta_parts
+from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.predictor.workload.part import Part, norm
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.state_space import mamba2_parts
+
+
+def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
+    """The parts of one mixer, norm to output projection; those in parallel share the norm, and
+    run one after another."""
+    hidden = shard.model.hidden_size
+    parts = [
+        norm(
+            shard,
+            "attention_norm",
+            shard.local_tokens,
+            hidden,
+            keep_output=shard.column_input_bytes,
+        )
+    ]
+    if mixer.attention is not None:
+        parts += attention_parts(shard, mixer.attention)
+    if mixer.mamba2 is not None:
+        parts += mamba2_parts(shard, mixer.mamba2)
+    if mixer.delta is not None:
+        parts += delta_parts(shard, mixer.delta)
+    parallel = sum(each is not None for each in (mixer.attention, mixer.mamba2, mixer.delta))
+    if parallel > 1:
+        # Outputs are added up, and so are the gradients of what they share.
+        moved = (parallel + 1) * shard.local_tokens * hidden * shard.element_bytes
+        sums = Streaming("mixers_sum", "elementwise", moved)
+        parts.append(Part((sums,), (Streaming("mixers_grad_sum", "elementwise", moved),)))
+    return parts

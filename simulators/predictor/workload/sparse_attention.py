@@ -1,0 +1,87 @@
+"""Sparse latent attention (DeepSeek-V3.2): a small attention, the indexer, scores all keys, and
+queries attend to the best of them.
+
+Attention runs on the latent keys and values themselves, one for all heads (the absorbed form, as
+the published kernels). No backward timing is published: it is priced as attention of such shapes.
+"""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.question.layers import Index
+from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Gemm, Streaming
+from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.shard import Shard
+
+
+def index_parts(shard: Shard, index: Index) -> list[Part]:
+    """The indexer and the attention to the keys that it chooses, in place of attention's core."""
+    return [_indexer(shard, index), _core(shard, index)]
+
+
+def _indexer(shard: Shard, index: Index) -> Part:
+    """Projections are whole on every tensor-parallel rank (Megatron-Core), scores are those of the
+    causal half. Only scores of chosen keys have gradients (sparse training stage)."""
+    model, tokens, size = shard.model, shard.tokens, shard.element_bytes
+    latent = model.mla.q_lora_rank if model.mla is not None else None
+    query, query_back = linear(
+        shard, "index_q", tokens, latent or model.hidden_size, index.heads * index.dim
+    )
+    width = index.dim + index.heads
+    key, key_back = linear(shard, "index_k", tokens, model.hidden_size, width)
+    seen, chosen = shard.sequence // 2, min(index.top_k, shard.sequence // 2)
+    groups, s, dim = shard.batch * index.heads, shard.sequence, index.dim
+    scores = shard.batch * s * seen * 4
+    kept = tokens * (index.heads * dim + width) * size
+    return Part(
+        (
+            *query,
+            *key,
+            Gemm("index_scores_fwd", s, seen, dim, shard.dtype, batch=groups),
+            # Their weighted sum over heads is written once, and read twice to choose from.
+            Streaming("index_top_k", "reduce", 3 * scores, launches=3),
+        ),
+        (
+            Gemm("index_scores_dgrad", s, dim, chosen, shard.dtype, batch=groups, layout="NN"),
+            Gemm("index_scores_wgrad", chosen, dim, s, shard.dtype, batch=groups, layout="NT"),
+            *key_back,
+            *query_back,
+        ),
+        (Alloc("index_qk", kept), Alloc("index_chosen", shard.batch * s * chosen * 4)),
+        forward_peak_bytes=2 * scores,
+        backward_peak_bytes=2 * shard.batch * s * chosen * 4,
+    )
+
+
+def _core(shard: Shard, index: Index) -> Part:
+    model, s, k = shard.model, shard.sequence, index.top_k
+    mla = model.mla
+    assert mla is not None
+    seen = k - k * (k - 1) / (2 * s) if k < s else s / 2
+    out = shard.tokens * shard.heads * mla.kv_lora_rank * shard.element_bytes
+
+    def core(pass_: str) -> Attention:
+        return Attention(
+            f"attention_{pass_}",
+            shard.batch,
+            shard.heads,
+            1,
+            s,
+            max(1, round(seen)),
+            mla.kv_lora_rank + mla.qk_rope_head_dim,
+            mla.kv_lora_rank,
+            False,
+            pass_,
+            shard.dtype,
+            # Written apart, its products would run over all keys: nobody trains so.
+            "flash2" if shard.attention == "unfused" else shard.attention,
+        )
+
+    return Part(
+        (core("fwd"),),
+        (core("bwd"),),
+        (Alloc("logsumexp", 4 * shard.tokens * shard.heads), Alloc("latent_output", out)),
+        forward_peak_bytes=out,
+        backward_peak_bytes=2 * out,
+        module="core_attn",
+    )

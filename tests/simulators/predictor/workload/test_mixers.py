@@ -1,0 +1,184 @@
+"""Mixers other than whole attention: operations, bytes and parameters against closed forms."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import DELTA, HYBRID, LLAMA, SPARSE, SSM, make_job
+from trainscout.simulators.predictor.answer.flops import layer_flops
+from trainscout.simulators.predictor.question.layers import (
+    AttentionMixer,
+    DeltaNet,
+    Index,
+    Layer,
+    Mamba2,
+    Mixer,
+)
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ir import Attention, Collective, Gemm, Op
+from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.parameters import layer_parameters
+from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.work import kernel_flops
+
+MODELS = (HYBRID, SPARSE)
+LAYERS = [(model, layer) for model in MODELS for layer in model.layer_kinds]
+
+
+def only(mixer: Mixer, base: Model = LLAMA) -> Model:
+    """A model of layers of one mixer and nothing else."""
+    return replace(base, layers=f"{base.num_layers}*x/none", kinds={"x": mixer})
+
+
+def flops(ops: Iterable[Op]) -> int:
+    kernels = (op for op in ops if isinstance(op, Gemm | Attention))
+    return sum(map(kernel_flops, kernels))
+
+
+def passes(model: Model, recompute: str = "none", **recipe: object) -> tuple[list[Op], list[Op]]:
+    blocks = layer_blocks(Shard.of(make_job(model, **recipe)), model.layer_kinds[0], recompute)
+    return tuple(list(block.ops) for block in blocks)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize(("model", "layer"), LAYERS)
+@pytest.mark.parametrize("tp", [1, 4])
+def test_a_backward_pass_frees_what_the_forward_pass_kept(
+    model: Model, layer: Layer, recompute: str, tp: int
+) -> None:
+    shard = Shard.of(make_job(model, tp=tp, sp=tp > 1))
+    forward, backward = layer_blocks(shard, layer, recompute)
+    assert forward.saved_bytes == -backward.saved_bytes > 0
+    assert forward.peak_bytes >= forward.saved_bytes
+    assert forward.digest != backward.digest
+
+
+@pytest.mark.parametrize(("model", "layer"), LAYERS)
+def test_tensor_parallel_ranks_together_hold_the_layer(model: Model, layer: Layer) -> None:
+    one, two, four = (
+        layer_parameters(Shard.of(make_job(model, tp=tp, sp=tp > 1, ep=1, etp=tp)), layer).total
+        for tp in (1, 2, 4)
+    )
+    # What is replicated counts once more for each further rank (KV heads are as many as ranks).
+    replicated = 2 * two - one
+    if model.kv_heads >= 4 or model.mla or model.mixer(layer) is None:
+        assert 4 * four - one == 3 * replicated
+    assert 0 < replicated < one / 4
+
+
+def test_the_parameters_of_a_scan() -> None:
+    # Projections in (gate, inputs, B, C, steps) and out, convolution and bias, norm, 3 a head.
+    h, inner, states = LLAMA.hidden_size, 16 * 16, 2 * 8 * 16
+    expected = h * (2 * inner + states + 16) + inner * h + (inner + states) * 5 + inner + 3 * 16
+    shard = Shard.of(make_job(only(Mixer(mamba2=SSM))))
+    assert layer_parameters(shard, Layer("x", "none")).total == expected + h
+
+
+def test_the_parameters_of_a_delta_net() -> None:
+    h, keys, values = LLAMA.hidden_size, 8 * 16, 16 * 16
+    projections = h * (2 * keys + 2 * values + 2 * 16) + values * h
+    expected = projections + 4 * (2 * keys + values) + 2 * 16 + 16
+    shard = Shard.of(make_job(only(Mixer(delta=DELTA))))
+    assert layer_parameters(shard, Layer("x", "none")).total == expected + h
+
+
+@pytest.mark.parametrize(
+    ("mixer", "least"),
+    [
+        # A token updates and reads the state of each channel: a product each.
+        (Mixer(mamba2=Mamba2(8, 32, 64, chunk=16)), 4 * 8 * 32 * 64),
+        (Mixer(delta=DeltaNet(8, 8, 32, 32, chunk=16)), 4 * 8 * 32 * 32),
+    ],
+)
+def test_products_of_chunks_do_no_less_than_the_recurrence(mixer: Mixer, least: int) -> None:
+    model = only(mixer)
+    forward, backward = passes(model)
+    tokens = make_job(model).sequence_length
+    products = [op for op in forward if isinstance(op, Gemm) and op.batch > 1]
+    assert flops(products) >= least * tokens
+    outer = [op for op in forward if isinstance(op, Gemm) and op.batch == 1]
+    rest = layer_flops(model, tokens, model.layer_kinds[0])
+    # The projections are all of the count but the state's operations.
+    ssm = mixer.mamba2
+    state = 7 * ssm.inner * ssm.state if ssm else 8 * 8 * 32 * 32
+    assert flops(outer) == (rest - state) * tokens
+    # Backward: both gradients of each product, and some made again.
+    assert 2 * flops(forward) <= flops(backward) <= 3 * flops(forward)
+
+
+def test_longer_sequences_cost_scans_in_proportion_and_attention_more() -> None:
+    def at(model: Model, length: int) -> int:
+        return flops(passes(replace(model, sequence_length=length))[0])
+
+    for mixer in (Mixer(mamba2=SSM), Mixer(delta=DELTA)):
+        assert at(only(mixer), 4096) == 8 * at(only(mixer), 512)
+    window = only(Mixer(attention=AttentionMixer(window=128)))
+    assert at(window, 8192) == pytest.approx(2 * at(window, 4096), rel=0.01)
+    whole = only(Mixer(attention=AttentionMixer()))
+    assert at(whole, 8192) > 2.5 * at(whole, 4096)
+
+
+@pytest.mark.parametrize("window", [64, 512, 1000, 4000, 4096, 10_000])
+def test_a_window_costs_what_it_sees_and_never_more_than_the_whole(window: int) -> None:
+    base = replace(LLAMA, sequence_length=4096)
+    limited = only(Mixer(attention=AttentionMixer(window=window)), base)
+    whole = only(Mixer(attention=AttentionMixer()), base)
+    costs = [
+        flops(op for op in passes(each)[0] if isinstance(op, Attention))
+        for each in (limited, whole)
+    ]
+    assert costs[0] <= costs[1]
+    pairs = sum(min(window, query + 1) for query in range(4096))
+    per_pair = 2 * base.num_heads * (base.qk_head_dim + base.v_head_dim)
+    assert costs[0] >= 0.99 * pairs * per_pair
+    if window >= 4096:
+        assert costs[0] == costs[1]
+        assert layer_flops(limited, 4096, limited.layer_kinds[0]) == layer_flops(
+            whole, 4096, whole.layer_kinds[0]
+        )
+
+
+def test_chunks_are_shorter_sequences() -> None:
+    base = replace(LLAMA, sequence_length=4096)
+    model = only(Mixer(attention=AttentionMixer(chunk=1024)), base)
+    (core,) = (op for op in passes(model)[0] if isinstance(op, Attention))
+    assert (core.batch, core.seq_q, core.seq_k, core.causal) == (4, 1024, 1024, True)
+    uneven = only(Mixer(attention=AttentionMixer(chunk=1536)), base)
+    cores = [op for op in passes(uneven)[0] if isinstance(op, Attention)]
+    assert [(op.batch, op.seq_q) for op in cores] == [(2, 1536), (1, 1024)]
+
+
+def test_indexed_attention_does_not_grow_with_the_sequence_but_its_scores_do() -> None:
+    index = Mixer(attention=AttentionMixer(index=Index(heads=4, dim=16, top_k=64)))
+    base = replace(SPARSE, moe=None, num_layers=1)
+    per_token = []
+    for length in (1024, 8192):
+        model = replace(only(index, base), sequence_length=length)
+        forward, _ = passes(model)
+        (core,) = (op for op in forward if isinstance(op, Attention))
+        (scores,) = (op for op in forward if getattr(op, "name", "") == "index_scores_fwd")
+        per_token.append((core.seq_k, kernel_flops(scores) // length))
+    assert per_token[0][0] == pytest.approx(per_token[1][0], rel=0.05)
+    assert per_token[1][1] == 8 * per_token[0][1]
+
+
+def test_shards_of_the_sequence_become_shards_of_the_heads_in_front_of_a_scan() -> None:
+    model = only(Mixer(mamba2=SSM))
+    forward, backward = passes(model, cp=2)
+    exchanged = [op for op in forward if isinstance(op, Collective) and op.communicator == "cp"]
+    width = 2 * SSM.inner + 2 * SSM.groups * SSM.state + SSM.heads
+    assert sum(op.bytes for op in exchanged) == 32 * 2 * (width + SSM.inner)
+    again = [op for op in backward if isinstance(op, Collective) and op.communicator == "cp"]
+    assert sum(op.bytes for op in again) == sum(op.bytes for op in exchanged)
+    alone = passes(model)[0]
+    assert 2 * flops(forward) == flops(alone)
+
+
+def test_a_prediction_says_what_no_timing_holds() -> None:
+    stated = " ".join(ReplaySimulator().without_error_bar(make_job(HYBRID)).assumptions)
+    assert "state-space scans and delta rules and attention within windows" in stated
+    assert "algorithm" not in " ".join(
+        ReplaySimulator().without_error_bar(make_job(LLAMA)).assumptions
+    )
