@@ -76,8 +76,8 @@ def all_groups() -> list[Group]:
 
 def _check_mixer(name: str, value: Any) -> None:
     name, _, inner = name.partition(".")
-    part = AttentionMixer(**{inner: value}) if inner else value
-    Mixer(**{name: part}).check("kind")
+    parts: dict[str, Any] = {name: AttentionMixer(**{inner: value}) if inner else value}
+    Mixer(**parts).check("kind")
 
 
 def _classes() -> dict[str, type]:
