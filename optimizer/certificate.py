@@ -26,7 +26,9 @@ class Certificate:
     (``optimizer.tight``).
 
     ``proved``: no recipe outside the ``top_k`` reported, or the front, beats any of them by more
-    than ``epsilon``, a fraction. ``best`` and ``bound``, in the first objective's units: the best
+    than ``epsilon``, a fraction. So are the best of each of the ``layouts`` best layouts (0: they
+    are not), the best with clearly more free memory and the simplest nearly as good one
+    (``optimizer.choices``). ``best`` and ``bound``, in the first objective's units: the best
     simulated value, and what nothing else can beat; ``gap`` by what fraction it could
     (None: nothing fits yet).
     """
@@ -49,6 +51,7 @@ class Certificate:
     bound: float | None
     gap: float | None
     tight: int = 0
+    layouts: int = 0
     reading: dict[str, float] = field(default_factory=lambda: {FITS: LEAST_FITS, NO: MOST_NO})
 
     @property

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import bisect
+from dataclasses import replace
 
 import numpy as np
 
+from trainscout.optimizer.choices import choices
 from trainscout.optimizer.executors import Outcome
+from trainscout.optimizer.layouts import Layout, layout_of
 from trainscout.optimizer.objective import Objective, non_dominated
 from trainscout.optimizer.samplers import Evaluation
 from trainscout.optimizer.screen import Screened
 from trainscout.optimizer.space import Indices
 from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.tight import SHOWN, worth
-from trainscout.optimizer.trial import STATUSES, Trial
+from trainscout.optimizer.trial import STATUSES, Choices, Trial
 from trainscout.pruning import History, Known, Verdict
 from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -53,15 +56,25 @@ class Ledger:
         """The ``ok`` trials with the smallest loss of the first objective, best first."""
         return [self.trials[number] for _, _, number in self._ranking[:count]]
 
+    def choices(self) -> Choices:
+        """What the ``ok`` trials leave to choose from; of several objectives nothing."""
+        if len(self._objective.names) > 1:
+            return Choices()
+        ranked = self.best(len(self._ranking))
+        return choices(ranked, [losses[0] for losses, _, _ in self._ranking])
+
     def tight(self) -> list[Trial]:
         """Of the ``tight`` trials that beat every one that fits, those worth most
-        (``optimizer.tight``), best first; of several objectives none."""
+        (``optimizer.tight``), one a layout, best first; of several objectives none."""
         if len(self._objective.names) > 1:
             return []
         best = self._ranking[0][0][0] if self._ranking else None
         found = [(worth(loss, chance, best), loss, at) for loss, chance, at in self._tight]
         ranked = sorted((-value, loss, at) for value, loss, at in found if value > 0)
-        return [self.trials[number] for _, _, number in ranked[:SHOWN]]
+        layouts: dict[Layout, Trial] = {}
+        for *_, at in ranked:
+            layouts.setdefault(layout_of(self.trials[at].recipe), self.trials[at])
+        return list(layouts.values())[:SHOWN]
 
     def best_losses(self, count: int) -> list[tuple[float, ...]]:
         """What a newcomer must beat: the ``count`` smallest losses, or those of the front."""
@@ -90,7 +103,7 @@ class Ledger:
     def add_pruned(self, row: int, verdict: Verdict) -> None:
         """Record a recipe resolved by a tactic; samplers learn the outcome it was given."""
         resolved_by = self.evaluations[self._row_of_recipe[verdict.resolved_by.recipe]]
-        self.evaluations[row] = resolved_by
+        self.evaluations[row] = replace(resolved_by, simulated=False)
         values = None
         if verdict.fits and resolved_by.losses is not None:
             # Turning losses round once more gives the values back.

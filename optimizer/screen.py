@@ -67,12 +67,16 @@ class Screen:
                     self._least_bytes = used
                     continue
                 reason = f"needs at least {used / 2**30:.1f} of {capacity / 2**30:.1f} GiB"
-                resolved[row] = Screened(MEMORY_RULE, reason, Evaluation(losses, miss))
+                resolved[row] = Screened(
+                    MEMORY_RULE, reason, Evaluation(losses, miss, simulated=False)
+                )
                 continue
             self._something_fits = True
             if slow[place]:
                 reason = "even its lower bound is no better than the best known"
-                resolved[row] = Screened(TIME_RULE, reason, Evaluation(losses, min(miss, 0.0)))
+                resolved[row] = Screened(
+                    TIME_RULE, reason, Evaluation(losses, min(miss, 0.0), simulated=False)
+                )
         return resolved
 
     def _bounds(self, rows: Sequence[int]) -> Bounded:

@@ -122,6 +122,7 @@ def run_search(
         notes=notes,
         certificate=None if sampler.proof is None else sampler.proof.certificate(),
         tight=tuple(ledger.tight()),
+        choices=ledger.choices(),
     )
 
 

@@ -38,6 +38,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Choices:
+    """Of recipes that fit, under one objective.
+
+    ``layouts``: the best of each of the best layouts, best first. ``roomy``: the best that needs
+    clearly less memory than the best of all. ``simple``: of those nearly as good as the best, the
+    one with the fewest switches. None: no other recipe is.
+    """
+
+    layouts: tuple[Trial, ...] = ()
+    roomy: Trial | None = None
+    simple: Trial | None = None
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """The outcome of one search.
 
@@ -47,7 +61,7 @@ class SearchResult:
     that may) the ones worth most (``optimizer.tight``), of one objective.
     ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
     ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
-    ``certificate`` is the proof of an exact search.
+    ``certificate`` is the proof of an exact search; ``choices`` what else there is to choose from.
     """
 
     trials: tuple[Trial, ...]
@@ -61,6 +75,7 @@ class SearchResult:
     notes: tuple[str, ...] = field(default=())
     certificate: Certificate | None = None
     tight: tuple[Trial, ...] = ()
+    choices: Choices = field(default=Choices())
 
     def counts(self) -> dict[str, int]:
         """Number of trials by status, zeros included."""

@@ -42,12 +42,13 @@ class Evaluation:
 
     ``memory_violation`` is by which fraction of the capacity the recipe misses fitting;
     zero or less means it fits. ``tight`` is the probability of one that may fit
-    (``predictor.memory.bands``), else 0.
+    (``predictor.memory.bands``), else 0. Not ``simulated``: a tactic or bounds stood for it.
     """
 
     losses: tuple[float, ...] | None
     memory_violation: float = 0.0
     tight: float = 0.0
+    simulated: bool = True
 
 
 class Proof(Protocol):

@@ -2,30 +2,33 @@
 
 Every launchable recipe has a bound that its simulated value cannot beat (``pruning.bounds``).
 Recipes are simulated in the order of their bounds; once the next bound is no better than the K-th
-best value known, neither it nor any recipe behind it can enter the best K.
+best value known, neither it nor any recipe behind it can enter the best K. The best of each layout
+and the other choices that are shown are proved in the same way (``optimizer.reach``).
 With several objectives the front takes the place of the best K: a recipe is discarded when one on
 the front is at least as good as its bounds in every objective.
 """
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey, beaten
+from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
 from trainscout.optimizer.certificate import Certificate
-from trainscout.optimizer.objective import MEASURES, non_dominated
+from trainscout.optimizer.choices import SHOWN_LAYOUTS
+from trainscout.optimizer.layouts import count_switches, layout_numbers
+from trainscout.optimizer.objective import MEASURES
+from trainscout.optimizer.reach import Reach
 from trainscout.optimizer.samplers.base import Evaluation, Proposal, SearchSpec
 from trainscout.optimizer.space import Indices
-from trainscout.optimizer.tight import SHOWN, worth
-from trainscout.simulators.predictor.memory.bands import LEAST_FITS, best_chances
+from trainscout.simulators.predictor.memory.bands import best_chances
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
     require_positive,
 )
-
-_LOOK_AHEAD = 1024
 
 
 class ExactSampler:
@@ -60,93 +63,100 @@ class ExactSampler:
         require_positive("search.options.epsilon", epsilon, allow_zero=True)
         self._survey, self._objective, self._spec = search.survey, search.objective, spec
         self._epsilon, self._top_k = float(epsilon), options.top_k
+        self._reach: Reach | None = None
         self._losses = np.empty((0, 0))
-        # At best, how likely a row fits; loss and probability of those that came out tight.
-        self._chances = np.empty(0)
-        self._tight: list[tuple[float, float]] = []
-        self._order: NDArray[np.int64] | None = None
-        self._at = 0
-        self._known: list[tuple[float, ...]] = []
+        # Rows that may fit by their bound; what was simulated, and what is being simulated.
+        self._able = np.arange(0)
+        self._told: dict[int, Evaluation] = {}
         self._pending: set[int] = set()
-        self._simulated = self._failed = 0
+        self._queue: deque[int] | None = None
         self.proof = self
 
     def ask(self) -> Proposal | None:
-        order = self._order if self._order is not None else self._bound()
-        while self._at < len(order):
-            ahead = order[self._at : self._at + _LOOK_AHEAD]
-            free = np.flatnonzero(~self._beaten(ahead))
-            if not len(free):
-                self._at += len(ahead)
-                continue
-            self._at += int(free[0]) + 1
-            row = int(order[self._at - 1])
-            self._pending.add(row)
-            return Proposal(self._survey.points[row], row)
-        return None
+        """The next recipe that is open; None until what was asked for is told, or for good."""
+        if self._queue is None:
+            self._queue = deque(self._bounded().first(self._left()).tolist())
+        if not self._queue:
+            return None
+        row = self._queue.popleft()
+        self._pending.add(row)
+        return Proposal(self._survey.points[row], row)
 
     def tell(self, proposal: Proposal, evaluation: Evaluation) -> None:
         self._pending.remove(proposal.token)
-        self._simulated += 1
-        if evaluation.losses is None:
-            self._failed += 1
-        elif evaluation.tight:
-            self._tight.append((evaluation.losses[0], evaluation.tight))
-        elif evaluation.memory_violation <= 0:
-            self._known.append(evaluation.losses)
-            self._known.sort()
-            if len(evaluation.losses) == 1:
-                del self._known[self._top_k :]
-            else:
-                self._known = [self._known[index] for index in non_dominated(self._known)]
+        self._note(proposal.token, evaluation)
 
     def learn(self, indices: Indices, evaluation: Evaluation) -> None:
-        """Every recipe is one that was asked for."""
+        """What others had simulated; what they inferred is no proof."""
+        if evaluation.simulated:
+            self._note(self._survey.row_of[indices], evaluation)
+
+    def _note(self, row: int, evaluation: Evaluation) -> None:
+        self._queue = None
+        self._told[row] = evaluation
+        if self._reach is not None:
+            self._reach.add(row, evaluation)
 
     def open_recipes(self) -> int:
         """How many recipes could yet be among the best: as many simulations at most."""
-        if self._order is None:
-            return len(self._survey)
-        left = self._order[self._at :]
-        return len(self._pending) + int(np.count_nonzero(~self._beaten(left)))
+        if self._reach is None:
+            return len(self._survey) - len(self._told)
+        return len(self._pending) + int(np.count_nonzero(self._reach.open(self._left())))
 
-    def _bound(self) -> NDArray[np.int64]:
-        """Bound every recipe; returns those that may fit, best bound first, ties by row."""
-        bounding = BoundingSurvey(self._survey, self._objective, self._spec)
-        self._losses, used = bounding.fitting_rows()
-        able = np.flatnonzero(used <= bounding.may_fit_bytes)
-        if not len(able):
-            # Nothing fits: the closest miss is worth knowing.
-            able = np.array([int(np.argmin(used))])
-        self._chances = np.zeros(len(used))
-        self._chances[able] = best_chances(
-            used[able], bounding.capacity_bytes, bounding.frameworks
-        )
-        self._order = able[np.argsort(self._losses[able, 0], kind="stable")]
-        return self._order
+    def _left(self) -> NDArray[np.int64]:
+        """Rows that may fit and are neither simulated nor asked for."""
+        taken = np.fromiter([*self._told, *self._pending], dtype=np.int64)
+        return self._able[~np.isin(self._able, taken)]
 
-    def _beaten(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows known recipes keep out, whatever they take: those that fit every row, tight
-        ones the rows that are tight at best."""
-        losses, chances = self._losses[rows], self._chances[rows]
-        out = beaten(losses, self._known, self._top_k, self._epsilon)
-        if losses.shape[1] == 1 and len(self._tight) >= SHOWN:
-            best = self._known[0][0] if self._known else None
-            known = sorted(worth(*each, best) for each in self._tight)
-            out |= (chances < LEAST_FITS) & (worth(losses[:, 0], chances, best) < known[-SHOWN])
-        return out
+    def _bounded(self) -> Reach:
+        """Bound every recipe, once."""
+        if self._reach is None:
+            bounding = BoundingSurvey(self._survey, self._objective, self._spec)
+            self._losses, used = bounding.fitting_rows()
+            able = np.flatnonzero(used <= bounding.may_fit_bytes)
+            if not len(able):
+                # Nothing fits: the closest miss is worth knowing.
+                able = np.array([int(np.argmin(used))])
+            chances = np.zeros(len(used))
+            chances[able] = best_chances(used[able], bounding.capacity_bytes, bounding.frameworks)
+            recipes = self._survey.recipes
+            self._reach = Reach(
+                self._losses,
+                used / bounding.capacity_bytes,
+                chances,
+                layout_numbers(recipes),
+                count_switches(recipes),
+                self._top_k,
+                self._epsilon,
+            )
+            self._able = able
+            for row, evaluation in self._told.items():
+                self._reach.add(row, evaluation)
+        return self._reach
 
     def certificate(self) -> Certificate:
         """What is proved so far."""
-        survey, bounded = self._survey, self._order is not None
-        order = np.arange(0) if self._order is None else self._order
-        left = np.concatenate([order[self._at :], np.array(sorted(self._pending), dtype=np.int64)])
+        survey, bounded, told = self._survey, self._reach is not None, self._told
         still_open = self.open_recipes()
-        best = min(self._known)[0] if self._known else None
-        rest = float(self._losses[left, 0].min()) if len(left) else None
+        simulated = len(told)
+        known = [
+            each.losses
+            for each in told.values()
+            if each.losses is not None and not each.tight and each.memory_violation <= 0
+        ]
+        best = min(known)[0] if known else None
+        rest = None
+        if self._reach is not None:
+            left = np.concatenate([self._left(), np.array(sorted(self._pending), dtype=np.int64)])
+            left = left[self._reach.could_win(left)]
+            rest = float(self._losses[left, 0].min()) if len(left) else None
         gap = None
         if best is not None and bounded:
             gap = 0.0 if rest is None else max(0.0, (best - rest) / abs(best))
+        out_of_memory = 0
+        if bounded:
+            able = np.count_nonzero(~np.isin(np.fromiter(told, dtype=np.int64), self._able))
+            out_of_memory = len(survey) - len(self._able) - int(able)
         sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
         ends = [value for value in (best, rest) if value is not None]
         return Certificate(
@@ -156,14 +166,15 @@ class ExactSampler:
             equal=survey.equal_points,
             equal_by_rule=survey.rewritten,
             recipes=len(survey),
-            out_of_memory=len(survey) - len(order) if bounded else 0,
-            out_of_reach=len(order) - self._simulated - still_open if bounded else 0,
-            simulated=self._simulated,
-            tight=len(self._tight),
-            failed=self._failed,
+            out_of_memory=out_of_memory,
+            out_of_reach=len(survey) - out_of_memory - simulated - still_open if bounded else 0,
+            simulated=simulated,
+            tight=sum(each.tight > 0 for each in told.values()),
+            failed=sum(each.losses is None for each in told.values()),
             open=still_open,
             top_k=self._top_k,
             epsilon=self._epsilon,
+            layouts=SHOWN_LAYOUTS if self._top_k > 1 and len(self._objective.names) == 1 else 0,
             proved=bounded and still_open == 0,
             best=None if best is None else sign * best,
             bound=sign * min(ends) if ends else None,
