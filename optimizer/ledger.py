@@ -46,6 +46,7 @@ class Ledger:
         # Those that may fit: loss, probability and number.
         self._tight: list[tuple[float, float, int]] = []
         self._row_of_recipe: dict[Recipe, int] = {}
+        self._number_of: dict[int, int] = {}
 
     @property
     def considered(self) -> int:
@@ -126,7 +127,7 @@ class Ledger:
         self._append(self._trial(row, "pruned", screened.rule, screened.reason))
 
     def add_simulated(self, row: int, outcome: Outcome) -> None:
-        """Record a simulated recipe."""
+        """Record a simulated recipe; what was inferred of it before is forgotten."""
         recipe, prediction = self._survey.recipes[row], outcome.prediction
         self._row_of_recipe[recipe] = row
         if prediction is None:
@@ -179,7 +180,7 @@ class Ledger:
         outcome: Outcome | None = None,
     ) -> Trial:
         return Trial(
-            number=len(self.trials),
+            number=self._number_of.setdefault(row, len(self.trials)),
             point=self._survey.space.point(self._survey.points[row]),
             recipe=self._survey.recipes[row],
             status=status,
@@ -191,5 +192,9 @@ class Ledger:
         )
 
     def _append(self, trial: Trial) -> None:
-        self.trials.append(trial)
         self.counts[trial.status] += 1
+        if trial.number == len(self.trials):
+            self.trials.append(trial)
+        else:
+            self.counts[self.trials[trial.number].status] -= 1
+            self.trials[trial.number] = trial

@@ -19,10 +19,17 @@ class SearchOptions:
     """How to search and when to stop."""
 
     sampler: str = "tpe"
-    """What proposes recipes."""
+    """What proposes recipes; ``auto``: by bounds with a proof (``exact``) where the simulator has
+    bounds, for ``proof_timeout_s`` at most, else or then by ``tpe``."""
     n_trials: int | None = 600
     """How many distinct launchable recipes are simulated or resolved by a tactic; None means no
     limit."""
+    prove: bool = False
+    """Once the sampler is done, bounds decide what else is simulated, until nothing left can be
+    among the best."""
+    proof_timeout_s: float | None = 120.0
+    """How long ``auto`` tries to prove its answer before a sampler goes on from what is known
+    (None: until it is proved)."""
     patience: int | None = 100
     """The search also ends once the ``stable_top`` best have not changed for so many recipes that
     fit (None: never), but not before ``min_trials``."""
@@ -66,8 +73,9 @@ class SearchOptions:
                 continue
             _require_whole(f"search.{name}", value)
         _require_whole("search.min_trials", self.min_trials, allow_zero=True)
-        if self.timeout_s is not None:
-            require_positive("search.timeout_s", self.timeout_s)
+        for name in ("timeout_s", "proof_timeout_s"):
+            if getattr(self, name) is not None:
+                require_positive(f"search.{name}", getattr(self, name))
         select_tactics(self.pruning)
         if self.storage is not None and not self.storage.strip():
             raise InputError("search.storage", self.storage, "is empty", "a path, a URL, or null")

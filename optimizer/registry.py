@@ -20,11 +20,12 @@ _HERE = "trainscout.optimizer"
 class SamplerEntry:
     """A search backend: ``module:builder`` below ``samplers``, called with a ``SearchSpec``.
 
-    ``package``: what it needs beyond every installation (the extra is named as the backend).
-    ``one_objective``: it cannot trade several off. ``complete``: it leaves no recipe out.
+    None: others, one after the other (``optimizer.legs``). ``package``: what it needs beyond every
+    installation (the extra is named as the backend). ``one_objective``: it cannot trade several
+    off. ``complete``: it leaves no recipe out.
     """
 
-    path: str
+    path: str | None
     package: str | None = None
     one_objective: bool = False
     complete: bool = False
@@ -43,11 +44,12 @@ class ExecutorEntry:
 
 
 SAMPLERS = {
+    "auto": SamplerEntry(None),
     "tpe": SamplerEntry("optuna:build_sampler"),
     "gp": SamplerEntry("optuna:build_sampler", package="torch"),
     "nsga2": SamplerEntry("optuna:build_sampler"),
     "cmaes": SamplerEntry("optuna:build_sampler", one_objective=True),
-    "cma": SamplerEntry("cma:CmaSampler", package="cma", one_objective=True),
+    "cma": SamplerEntry("cma:CmaSampler", one_objective=True),
     "random": SamplerEntry("optuna:build_sampler"),
     "grid": SamplerEntry("grid:GridSampler", complete=True),
     "exact": SamplerEntry("exact:ExactSampler", complete=True),

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.ledger import Ledger
+from trainscout.optimizer.legs import legs_of
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
-from trainscout.optimizer.samplers import Proposal, Sampler, SearchSpec, make_sampler
+from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
 from trainscout.optimizer.survey import Survey, survey
 from trainscout.optimizer.trial import Progress, SearchResult
@@ -78,7 +79,7 @@ def run_search(
     """
     started_s = time.monotonic()
     executor = ExecutorOptions() if executor is None else executor
-    surveyed, sampler = prepare_search(
+    surveyed, legs = prepare_search(
         declared, space, objective, options, simulator=simulator, executor=executor, seed=seed
     )
     ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
@@ -89,11 +90,10 @@ def run_search(
         mode: Mode = "join" if join else "resume" if resume else "new"
         workers = stored = _stored(storage, question, mode, workers, surveyed, objective)
     spec = SimulatorSpec.of(simulator)
-    # Who lists every recipe is asked for the truth, or has bounds of its own.
-    screened = options.bounds and not sampler.exhaustive and spec.name == BOUNDED_SIMULATOR
+    screened = options.bounds and spec.name == BOUNDED_SIMULATOR
     screen = Screen(surveyed, objective, spec, options.top_k) if screened else None
     first = nearest_rows(surveyed, known_recipes(options))
-    search = Search(surveyed, options, objective, sampler, ledger, workers, screen, first)
+    search = Search(legs, ledger, workers, screen, first)
     with workers:
         try:
             stopped = search.run(started_s, on_progress)
@@ -120,7 +120,7 @@ def run_search(
         space_size=surveyed.distinct_points,
         resumed_trials=0 if stored is None else stored.restored,
         notes=notes,
-        certificate=None if sampler.proof is None else sampler.proof.certificate(),
+        certificate=None if search.proof is None else search.proof.certificate(),
         tight=tuple(ledger.tight()),
         choices=ledger.choices(),
     )
@@ -135,7 +135,7 @@ def prepare_search(
     simulator: SimulatorSpec | str,
     executor: ExecutorOptions,
     seed: int,
-) -> tuple[Survey, Sampler]:
+) -> tuple[Survey, tuple[SearchSpec, ...]]:
     """Everything of ``run_search`` that can refuse its arguments, but for its storage; nothing
     is simulated, and nothing written.
 
@@ -153,7 +153,9 @@ def prepare_search(
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
     surveyed = _survey_once(json.dumps(space), declared)
     search = SearchSpec(options, surveyed, objective, seed, SimulatorSpec.of(simulator))
-    return surveyed, make_sampler(search)
+    legs = legs_of(search)
+    make_sampler(legs[0])
+    return surveyed, legs
 
 
 def _stored(
@@ -195,29 +197,54 @@ class Search:
 
     def __init__(
         self,
-        surveyed: Survey,
-        options: SearchOptions,
-        objective: Objective,
-        sampler: Sampler,
+        legs: Sequence[SearchSpec],
         ledger: Ledger,
         executor: Executor,
         screen: Screen | None = None,
         first: Sequence[int] = (),
     ) -> None:
-        self._survey = surveyed
-        self._options = options
-        self._objective = objective
-        self._sampler = sampler
+        self._legs = legs
+        self._survey, self._objective = legs[0].survey, legs[0].objective
         self._ledger = ledger
         self._executor = executor
         self._screen = screen
-        # Rows to try before the sampler proposes any.
+        # Rows to try before a sampler proposes any.
         self._first = deque(first)
-        self._tactics = select_tactics(options.pruning)
-        self._limit = min(len(surveyed), options.n_trials or len(surveyed))
+        self.proof: Proof | None = None
+        """Of the leg that proves, whoever has found what is known since."""
 
     def run(self, started_s: float, on_progress: OnProgress | None) -> str:
         """Search until something says stop; returns why (see ``SearchResult.stopped``)."""
+        stopped = "space_exhausted"
+        for number, leg in enumerate(self._legs, start=1):
+            self._begin(leg, last=number == len(self._legs))
+            stopped = self._run_leg(started_s, on_progress)
+            proving = self._sampler.proof is not None
+            if stopped in ("proved", "timeout") or (proving and stopped == "n_trials"):
+                break
+        return stopped
+
+    def _begin(self, leg: SearchSpec, *, last: bool) -> None:
+        """Hand over to a leg's sampler, which learns what is known."""
+        options, known = leg.options, self._ledger.considered
+        self._known = known
+        self._options, self._sampler = options, make_sampler(leg)
+        for row, evaluation in self._ledger.evaluations.items():
+            self._sampler.learn(self._survey.points[row], evaluation)
+        proving = self._sampler.proof is not None
+        if proving:
+            self.proof = self._sampler.proof
+        self._tactics = select_tactics(options.pruning)
+        self._until_s = None
+        if proving and not last and options.proof_timeout_s is not None:
+            self._until_s = time.monotonic() + options.proof_timeout_s
+        # What was only inferred of a recipe is no proof: it may be asked for again.
+        self._limit = known + len(self._survey) if proving else len(self._survey)
+        self._n_trials = None if options.n_trials is None else known + options.n_trials
+        if self._n_trials is not None:
+            self._limit = min(self._limit, self._n_trials)
+
+    def _run_leg(self, started_s: float, on_progress: OnProgress | None) -> str:
         while (stopped := self._why_stop(started_s)) is None:
             proposals, rows = self._ask()
             if not rows:
@@ -229,10 +256,12 @@ class Search:
         return stopped
 
     def _why_stop(self, started_s: float) -> str | None:
-        options, ledger = self._options, self._ledger
-        if not ledger.unseen.any():
+        options, ledger, proof = self._options, self._ledger, self._sampler.proof
+        if proof is None and not ledger.unseen.any():
             return "space_exhausted"
-        if options.n_trials is not None and ledger.considered >= options.n_trials:
+        if proof is None and self.proof is not None and not self.proof.open_recipes():
+            return "proved"
+        if self._n_trials is not None and ledger.considered >= self._n_trials:
             return "n_trials"
         if (
             options.patience is not None
@@ -240,8 +269,13 @@ class Search:
             and ledger.stable_for >= options.patience
         ):
             return "converged"
-        if options.timeout_s is not None and time.monotonic() - started_s >= options.timeout_s:
+        now_s = time.monotonic()
+        if options.timeout_s is not None and now_s - started_s >= options.timeout_s:
             return "timeout"
+        # Without a batch nothing is bounded, and nothing known of what is left.
+        began = ledger.considered > self._known
+        if self._until_s is not None and began and now_s >= self._until_s:
+            return "proof_timeout"
         return None
 
     def _ask(self) -> tuple[list[tuple[Proposal, int]], list[int]]:
@@ -249,13 +283,16 @@ class Search:
 
         A proposal that cannot be launched stands for the nearest recipe that can. One that is
         resolved already still brings a new recipe, its nearest unseen neighbour, so that every
-        sampler makes progress however often it repeats itself.
+        sampler makes progress however often it repeats itself; one that proves never repeats
+        itself, and asks to have what was inferred simulated.
         """
-        ledger, survey_ = self._ledger, self._survey
+        ledger, survey_, proving = self._ledger, self._survey, self._sampler.proof is not None
         wanted = min(self._options.batch_size, self._limit - ledger.considered)
         proposals: list[tuple[Proposal, int]] = []
         rows = [self._first.popleft() for _ in range(min(wanted, len(self._first)))]
         ledger.unseen[rows] = False
+        if rows and proving:
+            return proposals, rows
         while len(rows) < wanted:
             proposal = self._sampler.ask()
             if proposal is None:
@@ -268,7 +305,7 @@ class Search:
                     continue
                 row = survey_.nearest(point)
             proposals.append((proposal, row))
-            if not ledger.unseen[row]:
+            if not ledger.unseen[row] and not proving:
                 row = survey_.nearest(point, ledger.unseen)
             ledger.unseen[row] = False
             rows.append(row)
@@ -278,7 +315,8 @@ class Search:
         """Screen, prune or simulate the rows, and record them in the order asked."""
         ledger, recipes, declared = self._ledger, self._survey.recipes, self._survey.space.declared
         screened: dict[int, Screened] = {}
-        if self._screen is not None:
+        # Who lists every recipe is asked for the truth, or has bounds of its own.
+        if self._screen is not None and not self._sampler.exhaustive:
             screened = self._screen.resolve(rows, ledger.best_losses(self._options.top_k))
         verdicts = {
             row: verdict
@@ -311,6 +349,9 @@ class Search:
         for row in rows:
             if row not in stood_for:
                 self._sampler.learn(points[row], evaluations[row])
+        if self.proof is not None and self._sampler.proof is None:
+            for row in rows:
+                self.proof.learn(points[row], evaluations[row])
 
     def _progress(self, started_s: float) -> Progress:
         ledger = self._ledger

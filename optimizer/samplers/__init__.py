@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trainscout.optimizer.registry import SAMPLERS, imported, require_package
-from trainscout.optimizer.samplers.base import Evaluation, Proposal, Sampler, SearchSpec
+from trainscout.optimizer.samplers.base import Evaluation, Proof, Proposal, Sampler, SearchSpec
 from trainscout.simulators.predictor.question.errors import InputError
 
-__all__ = ["Evaluation", "Proposal", "Sampler", "SearchSpec", "make_sampler"]
+__all__ = ["Evaluation", "Proof", "Proposal", "Sampler", "SearchSpec", "make_sampler"]
 
 
 def make_sampler(search: SearchSpec) -> Sampler:
@@ -22,5 +22,6 @@ def make_sampler(search: SearchSpec) -> Sampler:
     if entry.one_objective and len(search.objective.names) > 1:
         others = [each for each, other in SAMPLERS.items() if not other.one_objective]
         raise InputError("search.sampler", name, "takes one objective", ", ".join(others))
+    assert entry.path is not None
     sampler: Sampler = imported("samplers", entry.path)(search)
     return sampler

@@ -58,6 +58,10 @@ class Proof(Protocol):
         """How many could yet be among the best."""
         ...
 
+    def learn(self, indices: Indices, evaluation: Evaluation) -> None:
+        """The outcome of a point that was not asked for."""
+        ...
+
     def certificate(self) -> Certificate:
         """What is proved so far."""
         ...

@@ -135,4 +135,4 @@ def test_names_mean_what_they_mean_to_commands() -> None:
 
 def test_commands_start_from_what_their_files_say() -> None:
     settings, chosen = command_defaults("explain")
-    assert (settings["search"]["top_k"], chosen["search"]) == (1, "exact")
+    assert (settings["search"]["top_k"], chosen["search"]) == (1, "auto")

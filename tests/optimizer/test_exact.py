@@ -7,12 +7,16 @@ import pytest
 
 from tests.optimizer.fake_simulator import FAKE
 from tests.simulators.jobs import LLAMA, MIXTRAL_8X7B, MOE, TINY, make_job
+from trainscout.optimizer.choices import CLEARLY_LESS, choices
+from trainscout.optimizer.layouts import count_switches, layout_of
 from trainscout.optimizer.objective import MEASURES, Objective, non_dominated
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.samplers import SearchSpec, make_sampler
 from trainscout.optimizer.study import run_search
 from trainscout.optimizer.survey import survey
+from trainscout.optimizer.trial import Trial
 from trainscout.optimizer.union import compile_space
+from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec, get_simulator
@@ -110,6 +114,36 @@ def test_the_front_is_that_of_the_whole_space(case):
     assert answer(exact.pareto) == front
     assert exact.certificate.proved
     assert len(exact.trials) < len(truth(case))
+
+
+def summary(chosen):
+    """What choices must agree in: equal recipes may stand for each other."""
+    simple = chosen.simple and count_switches(RecipeTable.of([chosen.simple.recipe]))[0]
+    return (
+        [(layout_of(trial.recipe), trial.values) for trial in chosen.layouts],
+        chosen.roomy and chosen.roomy.values,
+        chosen.simple and (simple, chosen.simple.values),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_choices_are_those_of_the_whole_space(case):
+    declared, space = CASES[case]
+    every = [(p.step_time_s, recipe, p) for recipe, p in truth(case) if p.fits]
+    every.sort(key=lambda entry: entry[0])
+    ranked = [
+        Trial(number, {}, recipe, "ok", values=(step_s,), prediction=p)
+        for number, (step_s, recipe, p) in enumerate(every)
+    ]
+    expected = choices(ranked, [step_s for step_s, *_ in every])
+    exact = search("exact", declared, space=space, top_k=2)
+    assert summary(exact.choices) == summary(expected)
+    assert exact.certificate.proved
+    if case == "large":
+        best, roomy = exact.best[0].prediction.memory, exact.choices.roomy.prediction.memory
+        free = CLEARLY_LESS * best.capacity_bytes
+        assert roomy.headroom_bytes >= best.headroom_bytes + free
+        assert len(exact.trials) < len(truth(case)) / 4
 
 
 def test_the_best_are_those_of_the_exhaustive_search():

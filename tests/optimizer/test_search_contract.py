@@ -15,15 +15,12 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 SERIAL = ExecutorOptions("serial", 1)
-needs_pycma = pytest.mark.skipif(
-    importlib.util.find_spec("cma") is None, reason="search=cma needs the cma extra (pycma)"
-)
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="GP needs the gp extra (torch)"
 )
 # Exact search needs bounds, which the fake simulator has not: test_exact.py has its promises.
 ALL = [
-    pytest.param(name, marks={"gp": needs_torch, "cma": needs_pycma}.get(name, ()))
+    pytest.param(name, marks={"gp": needs_torch}.get(name, ()))
     for name in SAMPLERS
     if name != "exact"
 ]
@@ -167,7 +164,7 @@ def test_the_number_of_workers_does_not_change_the_answer(sampler, workers):
     assert alone.stopped == together.stopped
 
 
-@pytest.mark.parametrize("sampler", ["cmaes", pytest.param("cma", marks=needs_pycma)])
+@pytest.mark.parametrize("sampler", ["cmaes", "cma"])
 def test_cma_es_refuses_several_objectives(sampler):
     with pytest.raises(InputError, match="takes one objective"):
         search(sampler, objective=("step_time", "memory"))

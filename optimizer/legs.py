@@ -1,0 +1,48 @@
+"""The legs of a search: which samplers propose its recipes, one after the other.
+
+Most searches have one. ``search=auto`` proves its answer by bounds where there are some, and hands
+over to a sampler when that takes too long; ``search.prove`` closes the gap of any sampler by
+bounds. Each leg starts from what those before it found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.samplers import SearchSpec
+from trainscout.simulators.predictor.question.errors import InputError
+
+AUTO, PROVING, SAMPLING = "auto", "exact", "tpe"
+
+
+def legs_of(search: SearchSpec) -> tuple[SearchSpec, ...]:
+    """The search as its samplers see it, in order.
+
+    Raises:
+        InputError: for ``search.prove`` with a simulator that has no bounds.
+    """
+    options, bounded = search.options, search.simulator.name == BOUNDED_SIMULATOR
+    if options.prove and not bounded:
+        name, allowed = search.simulator.name, "false, or simulator=replay"
+        raise InputError("search.prove", True, f"needs bounds, which {name} has not", allowed)
+    if options.sampler == AUTO:
+        legs = [_sampling(options)]
+        if bounded:
+            legs.insert(0, replace(_proving(options), n_trials=options.n_trials))
+    else:
+        legs = [options]
+    if options.prove:
+        legs.append(replace(_proving(options), options={}))
+    return tuple(replace(search, options=each) for each in legs)
+
+
+def _proving(options: SearchOptions) -> SearchOptions:
+    """By bounds alone: tactics discard by experience."""
+    return replace(options, sampler=PROVING, n_trials=None, patience=None, pruning=())
+
+
+def _sampling(options: SearchOptions) -> SearchOptions:
+    n_trials = options.n_trials or SearchOptions.n_trials
+    return replace(options, sampler=SAMPLING, n_trials=n_trials, options={})
