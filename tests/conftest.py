@@ -13,6 +13,8 @@ from tests.browser import Opened, OpenPage, chromium, chromium_path, open_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from xdist.remote import Producer
+    from xdist.scheduler.loadfile import LoadFileScheduling
 
 
 # Few and always the same examples on each change, many and new ones with
@@ -39,6 +41,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((at for at, long in enumerate(_LONG) if name.startswith(long)), len(_LONG))
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Files are what workers take, so that fixtures are made once; of the commands of the
+    documentation, which share nothing, pages: one worker would be left with them alone."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler.loadfile import LoadFileScheduling
+
+    class FilesAndPages(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            pages = "test_commands_run.py" in nodeid
+            return nodeid if pages else str(super()._split_scope(nodeid))
+
+    return FilesAndPages(config, log)
 
 
 # Playwright keeps an event loop running in this thread, which would be in the way of other tests.

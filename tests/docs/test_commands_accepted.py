@@ -25,10 +25,6 @@ from trainscout.conf.build import build_question, build_recipe
 from trainscout.optimizer.registry import EXECUTORS
 from trainscout.simulators.predictor.question.validity import check_job
 
-MEGATRON = (
-    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 "
-    "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 512"
-)
 TORCHTITAN = """
 [model]
 name = "llama3"
@@ -131,9 +127,18 @@ def test_a_study_could_start(arguments):
 def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # What the reader launches today.
-    Path("run.sh").write_text(f"torchrun pretrain_gpt.py {MEGATRON}\n", encoding="utf-8")
+    for name, script in scripts():
+        Path(name).write_text(script, encoding="utf-8")
     Path("llama3_8b.toml").write_text(TORCHTITAN, encoding="utf-8")
     assert build_explanation(compose("explain", arguments)).first
+
+
+def scripts() -> list[tuple[str, str]]:
+    """Launch scripts that pages tell the reader to have."""
+    shown = [block for page in pages() for block in blocks(page)]
+    return [
+        (block.file, block.text) for block in shown if block.file and block.file.endswith(".sh")
+    ]
 
 
 class AcceptedError(BaseException):

@@ -52,7 +52,8 @@ def fresh(clone: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("page", TO_RUN)
 def test_a_pages_commands_run(page, workplace):
     shown = ""
-    for block in blocks(page):
+    of_page = blocks(page)
+    for block, after in zip(of_page, [*of_page[1:], None], strict=True):
         if block.kind == FILE:
             assert block.file is not None
             path = workplace / block.file
@@ -61,10 +62,11 @@ def test_a_pages_commands_run(page, workplace):
         elif block.kind == OUTPUT:
             assert_shown(block, shown)
         elif not block.not_run:
-            shown = run_block(block, workplace)
+            output_shown = after is not None and after.kind == OUTPUT
+            shown = run_block(block, workplace, output_shown)
 
 
-def run_block(block: Block, workplace: Path) -> str:
+def run_block(block: Block, workplace: Path, output_shown: bool) -> str:
     """Run a block in ``workplace``; returns what it printed."""
     if block.kind == SHELL:
         command = ["bash", "-euo", "pipefail", "-c", block.text]
@@ -78,6 +80,8 @@ def run_block(block: Block, workplace: Path) -> str:
     variables["PATH"] = os.pathsep.join([*map(str, places), variables["PATH"]])
     if block.page in TRACKED:
         variables["DOCUMENTED_TRACKING"] = "1"
+    if output_shown:
+        variables["DOCUMENTED_OUTPUT"] = "1"
     done = subprocess.run(
         command,
         cwd=workplace,
