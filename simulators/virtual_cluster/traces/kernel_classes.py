@@ -31,14 +31,14 @@ COMMUNICATION = ("collective", "point_to_point")
 # Kernels whose name says what they are, whoever launches them.
 _TELLING = (
     ("point_to_point", r"nccl.*sendrecv"),
-    ("collective", r"nccl"),
-    ("attention", r"flash|fmha|sdpa|mha_|attention"),
+    ("collective", r"nccl|rccl|multimem_|(one|two)_shot_all"),
+    ("attention", r"flash|fmha|sdpa|mha_|attention|attn_(fwd|bwd)"),
     ("convolution", r"convolve|conv2d|fprop|[dw]grad.*(nhwc|nchw|engine)|winograd|nchwtonhwc"),
-    ("gemm", r"gemm|nvjet|gemv|splitkreduce|cublas"),
+    ("gemm", r"gemm|nvjet|gemv|splitkreduce|cublas|^cijk_"),
     ("norm", r"layer_?norm|rms_?norm|batch_?norm|group_?norm|(^|[^a-z])(ln|bn)_(fwd|bwd|fw|bw)"),
     ("cross_entropy", r"cross_?entropy|nll_loss"),
     ("softmax", r"softmax"),
-    ("optimizer", r"adam|lamb|(^|_)sgd"),
+    ("optimizer", r"adam|lamb(?!da)|(^|_)sgd"),
     ("embedding", r"embedding|indexselect"),
 )
 # Operations, by their name without namespace and overload.

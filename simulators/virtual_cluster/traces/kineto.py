@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,30 @@ class CollectiveCall:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedOperation:
+    """A call of PyTorch's dispatcher (``aten::mm``), ``number`` among the profile's.
+
+    By argument: ``shapes`` and ``strides`` in elements (empty for what is no tensor), ``dtypes`` as
+    the profiler writes them, ``values`` of what is no tensor, as text. All are empty when shapes
+    were not recorded; a list of tensors has a shape for each in ``lists``, by argument.
+    """
+
+    name: str
+    number: int
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    strides: tuple[tuple[int, ...], ...] = ()
+    values: tuple[str, ...] = ()
+    lists: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TimedKernel:
     """Device work that was measured. Times in seconds from the first of the file.
 
-    ``operation`` launched it (``aten::mm``; None when unknown), with inputs of these ``shapes``
-    (empty for what is no tensor) and ``dtypes``; both are empty when shapes were not recorded.
-    ``bytes`` are those of a copy. ``collective`` is set for NCCL kernels that carry their call.
+    ``recorded`` launched it (None when that was not recorded), at ``launched_s`` on the host's
+    clock (None: not in the profile, as what was in flight when it began). ``bytes`` are those of a
+    copy. ``collective`` is set for NCCL kernels that carry their call.
     """
 
     name: str
@@ -58,9 +76,8 @@ class TimedKernel:
     stream: int
     start_s: float
     duration_s: float
-    operation: str | None
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
+    recorded: RecordedOperation | None
+    launched_s: float | None
     bytes: int | None = None
     collective: CollectiveCall | None = None
 
@@ -69,28 +86,52 @@ class TimedKernel:
         """When it ended."""
         return self.start_s + self.duration_s
 
+    @property
+    def operation(self) -> str | None:
+        """The name of what launched it."""
+        return self.recorded.name if self.recorded else None
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of what launched it, by argument."""
+        return self.recorded.shapes if self.recorded else ()
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of what launched it, by argument."""
+        return self.recorded.dtypes if self.recorded else ()
+
 
 @dataclass(frozen=True)
 class KinetoTrace:
     """One rank's profile: its device work in order of start.
 
-    ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``steps``: how
-    many steps the profiler was given.
+    ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``marks``: when
+    the host began and ended each step that the profiler was told of; ``launch_calls_s``: seconds of
+    each call that launched a kernel.
     """
 
     gpu: str | None
     rank: int | None
     world_size: int | None
-    steps: int
+    marks: tuple[tuple[float, float], ...]
     kernels: tuple[TimedKernel, ...]
+    launch_calls_s: tuple[float, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """How many steps are marked."""
+        return len(self.marks)
 
 
 @dataclass(frozen=True)
-class _Operation:
-    name: str
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[str, ...]
-    call: CollectiveCall | None
+class _Calls:
+    """What the host did: operations by number, the collectives among them; of launches, by
+    correlation, which operation made them and when."""
+
+    operations: Mapping[int, RecordedOperation]
+    collectives: Mapping[int, CollectiveCall]
+    launches: Mapping[int, tuple[int, float]]
 
 
 def read_kineto(path: Path) -> KinetoTrace:
@@ -101,28 +142,38 @@ def read_kineto(path: Path) -> KinetoTrace:
     """
     top = read_chrome(FIELD, path)
     events = slices(top)
-    operations = _operations(path, events)
-    launched_by = _launches(events)
     work = [event for event in events if event.get("cat") in DEVICE_WORK]
     starts = [_number(path, event, "ts") for event in work]
     origin_us = min(starts, default=0.0)
+    calls = _Calls(*_operations(path, events), _launches(path, events, origin_us))
     kernels = [
-        _kernel(path, event, start - origin_us, operations, launched_by)
+        _kernel(path, event, start - origin_us, calls)
         for event, start in zip(work, starts, strict=True)
     ]
     about = top.get("distributedInfo")
     about = about if type(about) is dict else {}
+    launched = [event for event in events if _is_launch(event)]
     return KinetoTrace(
         _device_name(top),
         _optional_integer(about.get("rank")),
         _optional_integer(about.get("world_size")),
-        len({str(event["name"]) for event in events if _is_step(event)}),
+        _marks(path, events, origin_us),
         tuple(sorted(kernels, key=lambda kernel: kernel.start_s)),
+        tuple([_number(path, event, "dur") * 1e-6 for event in launched]),
     )
 
 
-def _is_step(event: Mapping[str, Any]) -> bool:
-    return event.get("cat") == "user_annotation" and str(event.get("name")).startswith(STEP_PREFIX)
+def _marks(
+    path: Path, events: list[dict[str, Any]], origin_us: float
+) -> tuple[tuple[float, float], ...]:
+    """Each step once, by name: some profilers mark it on several threads."""
+    found = {}
+    for event in events:
+        name = str(event.get("name"))
+        if event.get("cat") == "user_annotation" and name.startswith(STEP_PREFIX):
+            start = (_number(path, event, "ts") - origin_us) * 1e-6
+            found[name] = start, start + _number(path, event, "dur") * 1e-6
+    return tuple(sorted(found.values()))
 
 
 def _device_name(top: Mapping[str, Any]) -> str | None:
@@ -133,52 +184,67 @@ def _device_name(top: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _operations(path: Path, events: list[dict[str, Any]]) -> dict[int, _Operation]:
-    """CPU operations by External id; an NCCL call is kept with the operation that made it."""
-    found: dict[int, _Operation] = {}
+def _operations(
+    path: Path, events: list[dict[str, Any]]
+) -> tuple[dict[int, RecordedOperation], dict[int, CollectiveCall]]:
+    """CPU operations by External id, and the NCCL calls that they made."""
+    found: dict[int, RecordedOperation] = {}
+    collectives: dict[int, CollectiveCall] = {}
     for event in events:
         if event.get("cat") != "cpu_op":
             continue
         args = _arguments(path, event)
         number = args.get("External id")
         if type(number) is int:
-            found[number] = _Operation(
+            dims = _list(args.get("Input Dims"))
+            found[number] = RecordedOperation(
                 _name(path, event),
-                tuple([_shape(dims) for dims in _list(args.get("Input Dims"))]),
+                number,
+                tuple([_shape(each) for each in dims]),
                 tuple([str(each) for each in _list(args.get("Input type"))]),
-                _collective(path, event, args),
+                tuple([_shape(each) for each in _list(args.get("Input Strides"))]),
+                tuple([str(each) for each in _list(args.get("Concrete Inputs"))]),
+                {
+                    place: tuple([_shape(each) for each in several])
+                    for place, several in enumerate(dims)
+                    if type(several) is list and several and type(several[0]) is list
+                },
             )
-    return found
+            call = _collective(path, event, args)
+            if call is not None:
+                collectives[number] = call
+    return found, collectives
 
 
-def _launches(events: list[dict[str, Any]]) -> dict[int, int]:
-    """External ids of operations by the correlation of their CUDA calls."""
+def _is_launch(event: Mapping[str, Any]) -> bool:
+    return event.get("cat") in LAUNCHES and "Launch" in str(event.get("name"))
+
+
+def _launches(
+    path: Path, events: list[dict[str, Any]], origin_us: float
+) -> dict[int, tuple[int, float]]:
+    """By correlation: the External id of the operation (-1: none), and when the call began."""
     found = {}
     for event in events:
         args = event.get("args")
         if event.get("cat") in LAUNCHES and type(args) is dict:
             correlation, external = args.get("correlation"), args.get("External id")
-            if type(correlation) is int and type(external) is int:
-                found[correlation] = external
+            if type(correlation) is int:
+                began_s = (_number(path, event, "ts") - origin_us) * 1e-6
+                found[correlation] = external if type(external) is int else -1, began_s
     return found
 
 
-def _kernel(
-    path: Path,
-    event: dict[str, Any],
-    start_us: float,
-    operations: Mapping[int, _Operation],
-    launched_by: Mapping[int, int],
-) -> TimedKernel:
+def _kernel(path: Path, event: dict[str, Any], start_us: float, calls: _Calls) -> TimedKernel:
     args = _arguments(path, event)
     name, duration_us = _name(path, event), _number(path, event, "dur")
     if duration_us < 0:
         raise _bad(path, event, f"dur is {duration_us}, below 0")
-    external = args.get("External id")
-    if type(external) is not int or external not in operations:
-        correlation = args.get("correlation")
-        external = launched_by.get(correlation, -1) if type(correlation) is int else -1
-    operation = operations.get(external)
+    external, correlation = args.get("External id"), args.get("correlation")
+    launch = calls.launches.get(correlation) if type(correlation) is int else None
+    if type(external) is not int or external not in calls.operations:
+        external = -1 if launch is None else launch[0]
+    operation = calls.operations.get(external)
     copied = args.get("bytes")
     kind = "copy" if event["cat"] != "kernel" else None
     return TimedKernel(
@@ -187,11 +253,10 @@ def _kernel(
         _optional_integer(args.get("stream")) or 0,
         start_us * 1e-6,
         duration_us * 1e-6,
-        operation.name if operation else None,
-        operation.shapes if operation else (),
-        operation.dtypes if operation else (),
+        operation,
+        None if launch is None else launch[1],
         copied if type(copied) is int else None,
-        _collective(path, event, args) or (operation.call if operation else None),
+        _collective(path, event, args) or calls.collectives.get(external),
     )
 
 
