@@ -31,7 +31,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "trace replay": (f"{_CLUSTER}.execution.command", "what a traced job's step takes"),
         "trace export": (f"{_CLUSTER}.traces.commands:export", "write Perfetto or Chakra files"),
-        "trace kineto": (f"{_CLUSTER}.traces.commands:kineto", "time by class of a real profile"),
+        "trace kineto": (f"{_CLUSTER}.profiles.command", "a real profile beside prices"),
     },
     "measured": {
         "validate": (f"{_LABORATORY}.validate", "hold predictions against measured runs"),

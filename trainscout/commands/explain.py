@@ -13,6 +13,8 @@ from rich.console import Group
 from trainscout.commands.entry_point import run_command
 from trainscout.commands.explanation_plan import Compared, ExplanationPlan, build_explanation
 from trainscout.commands.output_choice import output_choice
+from trainscout.commands.schemas import ProfileChoice
+from trainscout.conf.build import build_value
 from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
 from trainscout.reports.comparison.report import answer_line, comparison_report
@@ -26,6 +28,11 @@ from trainscout.simulators.registry import get_simulator
 def explain(config: DictConfig) -> int:
     output = output_choice(config)
     plan = build_explanation(config, HydraConfig.get().overrides.task)
+    profile = build_value(ProfileChoice, "profile", config.profile)
+    if profile != ProfileChoice():
+        from trainscout.commands.explain_profile import explain_profile
+
+        return explain_profile(plan, profile, output)
     other, code = plan.other, OK
     if plan.search_best:
         other = best_of_space(plan)

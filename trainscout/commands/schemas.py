@@ -67,6 +67,16 @@ class VerifyChoice:
 
 
 @dataclass(frozen=True)
+class ProfileChoice:
+    """Profiles of a real GPU to compare a recipe with."""
+
+    file: str | None = None
+    """What torch.profiler exported (`.json`, `.json.gz`), or a folder with a file a rank."""
+    directory: str | None = None
+    """Where the page, measured kernels and observed factors are written; null: nowhere."""
+
+
+@dataclass(frozen=True)
 class ObjectiveChoice:
     """What is best."""
 
@@ -106,6 +116,7 @@ _SIMULATION = {
 }
 _EXPLANATION = {
     **_QUESTION,
+    "profile": ProfileChoice,
     "search": SearchOptions,
     "simulator": SimulatorChoice,
     "network": NetworkChoice,

@@ -92,19 +92,19 @@ def read_predicted(field: str, path: Path, rank: int) -> tuple[dict[str, ClassTi
 
 def busy(profile: KinetoTrace) -> Busy:
     """How much of the time the device computed and communicated, whatever the streams."""
-    computing = _union(
+    computing = union(
         (each.start_s, each.end_s)
         for each in profile.kernels
         if each.kernel_class not in COMMUNICATION
     )
-    communicating = _union(
+    communicating = union(
         (each.start_s, each.end_s)
         for each in profile.kernels
         if each.kernel_class in COMMUNICATION
     )
-    both = _union([*computing, *communicating])
-    computing_s = _length(computing)
-    return Busy(computing_s, _length(communicating), _length(both) - computing_s)
+    both = union([*computing, *communicating])
+    computing_s = length(computing)
+    return Busy(computing_s, length(communicating), length(both) - computing_s)
 
 
 def compare(
@@ -147,7 +147,7 @@ def _summed(classed: Iterable[tuple[str, float]]) -> dict[str, ClassTime]:
     return {each: ClassTime(seconds[each], kernels[each]) for each in CLASSES if each in kernels}
 
 
-def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+def union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The same times as intervals that do not overlap, in order."""
     found: list[tuple[float, float]] = []
     for start, end in sorted(intervals):
@@ -158,5 +158,6 @@ def _union(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
     return found
 
 
-def _length(intervals: list[tuple[float, float]]) -> float:
+def length(intervals: Iterable[tuple[float, float]]) -> float:
+    """Seconds of intervals together."""
     return sum(end - start for start, end in intervals)

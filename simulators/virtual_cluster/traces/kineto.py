@@ -48,9 +48,9 @@ class CollectiveCall:
 class RecordedOperation:
     """A call of PyTorch's dispatcher (``aten::mm``), ``number`` among the profile's.
 
-    By argument: ``shapes`` and ``strides`` in elements (empty for what is no tensor), ``dtypes`` as
-    the profiler writes them, ``values`` of what is no tensor, as text. All are empty when shapes
-    were not recorded; a list of tensors has a shape for each in ``lists``, by argument.
+    By argument: ``shapes`` and ``strides`` in elements (empty for what is no tensor), ``dtypes``
+    as the profiler writes them, ``values`` of what is no tensor, as text. All are empty when
+    shapes were not recorded; a list of tensors has a shape for each in ``lists``, by argument.
     """
 
     name: str
@@ -106,9 +106,9 @@ class TimedKernel:
 class KinetoTrace:
     """One rank's profile: its device work in order of start.
 
-    ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``marks``: when
-    the host began and ended each step that the profiler was told of; ``launch_calls_s``: seconds of
-    each call that launched a kernel.
+    ``gpu``: the device's name, ``rank`` and ``world_size``: None when not recorded; ``marks``:
+    when the host began and ended each step that the profiler was told of; ``launch_calls_s``:
+    seconds of each call that launched a kernel.
     """
 
     gpu: str | None

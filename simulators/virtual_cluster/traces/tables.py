@@ -64,7 +64,7 @@ class Titled:
 Part = str | Titled
 
 
-def _table(*columns: str) -> Table:
+def plain_table(*columns: str) -> Table:
     """The first column to the left, others to the right."""
     table = Table(box=None, pad_edge=False)
     for position, column in enumerate(columns):
@@ -77,7 +77,7 @@ def _table(*columns: str) -> Table:
 
 def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
     """A rank's phases, operations and communications."""
-    phases = _table(
+    phases = plain_table(
         *("phase", "step", "operations", "tensors", "communications", "bytes"),
         *("script CPU", "most memory"),
     )
@@ -110,7 +110,7 @@ def summary_tables(header: Header, summary: TraceSummary) -> list[Part]:
 
 
 def _launches(found: Mapping[str, LaunchSummary]) -> Table:
-    table = _table("name", "launches", "bytes")
+    table = plain_table("name", "launches", "bytes")
     for name, launches in list(found.items())[:MOST_ROWS]:
         table.add_row(name, f"{launches.launches:,}", bytes_text(launches.bytes))
     if len(found) > MOST_ROWS:
@@ -148,7 +148,7 @@ def _listed(title: str, found: Sequence[object]) -> list[Part]:
 
 def _classes(job: Collated) -> Table:
     traced = Counter(job.classes.first_of.values())
-    table = _table("class", "events", "ranks traced", "ranks that do so", "")
+    table = plain_table("class", "events", "ranks traced", "ranks that do so", "")
     for first, trace in job.traces.items():
         ranks = job.ranks_of_class(first)
         table.add_row(
@@ -175,7 +175,7 @@ def _communicators(job: Collated) -> Table:
             if isinstance(event, Collective):
                 collectives[keys[event.group]][event.kind] += 1
                 sizes[keys[event.group]] += max(event.bytes_in, event.bytes_out)
-    table = _table("communicator", "ranks", "groups", "collectives", "bytes")
+    table = plain_table("communicator", "ranks", "groups", "collectives", "bytes")
     for key, families in groups.items():
         count = sum(len(job.groups_of(family)) for family in families)
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in collectives[key].items())
@@ -191,31 +191,31 @@ def profile_tables(profile: KinetoTrace, times: Mapping[str, ClassTime], busy: B
     total_s = sum(time.seconds for time in times.values())
     rank = "" if profile.rank is None else f", rank {profile.rank} of {profile.world_size}"
     steps = f"{profile.steps} steps" if profile.steps else "steps not marked"
-    table = _table("class", "kernels", "time", "share")
+    table = plain_table("class", "kernels", "time", "share")
     for name, time in times.items():
         share = time.seconds / total_s if total_s else 0.0
-        table.add_row(name, f"{time.kernels:,}", _milliseconds(time.seconds), f"{share:.1%}")
+        table.add_row(name, f"{time.kernels:,}", milliseconds(time.seconds), f"{share:.1%}")
     about = f"{profile.gpu or 'unknown device'}{rank}: {len(profile.kernels):,} kernels, {steps}"
     return [
         Titled(about, table),
-        f"computing {_milliseconds(busy.computing_s)}, communicating "
-        f"{_milliseconds(busy.communicating_s)}, of it exposed {_milliseconds(busy.exposed_s)}",
+        f"computing {milliseconds(busy.computing_s)}, communicating "
+        f"{milliseconds(busy.communicating_s)}, of it exposed {milliseconds(busy.exposed_s)}",
     ]
 
 
 def comparison_table(rows: Sequence[ClassComparison]) -> Titled:
     """Measured beside predicted, a step."""
-    table = _table("class", "measured", "predicted", "error")
+    table = plain_table("class", "measured", "predicted", "error")
     for row in rows:
         error = "" if row.error is None else f"{row.error:+.1%}"
         table.add_row(
-            row.kernel_class, _milliseconds(row.measured_s), _milliseconds(row.predicted_s), error
+            row.kernel_class, milliseconds(row.measured_s), milliseconds(row.predicted_s), error
         )
     measured_s, predicted_s = sum(r.measured_s for r in rows), sum(r.predicted_s for r in rows)
     error = f"{predicted_s / measured_s - 1:+.1%}" if measured_s else ""
-    table.add_row("all", _milliseconds(measured_s), _milliseconds(predicted_s), error)
+    table.add_row("all", milliseconds(measured_s), milliseconds(predicted_s), error)
     return Titled("A step, measured and predicted", table)
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:.3f} ms"

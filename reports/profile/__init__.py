@@ -1,0 +1,1 @@
+"""A profile of a real GPU beside a prediction, as people and programs read it."""

@@ -1,0 +1,119 @@
+"""A comparison on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
+from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, OperationRow
+from trainscout.simulators.virtual_cluster.profiles.observed import ObservedClass
+
+MOST_OPERATIONS = 12
+
+
+def profile_report(
+    found: Sequence[Comparison], observed: dict[str, ObservedClass], *, everything: bool
+) -> RenderableType:
+    """The first rank's classes and operations, the others' in a line each, communication."""
+    first = found[0]
+    parts: list[RenderableType] = [Text(line) for line in introduction(first)]
+    parts += [
+        Text(sentence(first, observed)),
+        Text(),
+        Text("A step by class: measured, predicted, and the measured shapes priced on their own"),
+        class_table(class_lines(first, observed)),
+        Text(),
+        Text("A step by operation"),
+        operation_table(first.operations, everything=everything),
+    ]
+    if first.collectives:
+        waits = "" if len(found) > 1 else "; the wait for other ranks is in the measured time"
+        parts += [Text(), Text(f"Communication{waits}"), collective_table(first)]
+    if len(found) > 1:
+        parts += [Text(), Text("Ranks"), rank_table(found)]
+    return Group(*parts)
+
+
+def class_table(lines: Sequence[Line]) -> Table:
+    table = _table("class", "measured", "predicted", "error", "same shapes")
+    for line in lines:
+        table.add_row(
+            line.name,
+            _ms(line.measured_s),
+            "" if line.predicted_s is None else _ms(line.predicted_s),
+            _percent(line.error),
+            _percent(line.alone),
+        )
+    return table
+
+
+def operation_table(rows: Sequence[OperationRow], *, everything: bool) -> Table:
+    """Those that differ most, in launch order; all of them if ``everything``."""
+    largest = sorted(rows, key=lambda row: -abs(row.predicted_s - row.measured_s))
+    kept = set(map(id, rows if everything else largest[:MOST_OPERATIONS]))
+    table = _table(
+        "block", "operation", "shape", "calls", "pred.", "measured", "predicted", "error"
+    )
+    for row in rows:
+        if id(row) in kept:
+            table.add_row(
+                row.block,
+                row.name,
+                row.shape,
+                f"{row.measured_calls:g}",
+                f"{row.predicted_calls:g}",
+                _ms(row.measured_s),
+                _ms(row.predicted_s),
+                _percent(row.predicted_s / row.measured_s - 1 if row.measured_s else None),
+            )
+    if len(kept) < len(rows):
+        table.add_row(f"and {len(rows) - len(kept)} more (verbosity=verbose)")
+    return table
+
+
+def collective_table(found: Comparison) -> Table:
+    table = _table("kind", "group", "ranks", "calls", "pred.", "measured", "predicted")
+    for row in found.collectives:
+        table.add_row(
+            row.kind,
+            row.group,
+            str(row.group_size or ""),
+            f"{row.measured_calls:g}",
+            f"{row.predicted_calls:g}",
+            f"{_ms(row.measured_s)}, {row.measured_bytes / 2**20:.1f} MiB",
+            f"{_ms(row.predicted_s)}, {row.predicted_bytes / 2**20:.1f} MiB",
+        )
+    return table
+
+
+def rank_table(found: Sequence[Comparison]) -> Table:
+    table = _table("rank", "stage", "step", "computing", "communicating", "exposed", "host gaps")
+    for each in found:
+        busy = each.profile.occupancy
+        seconds = (busy.computing_s, busy.communicating_s, busy.exposed_s, busy.host_gap_s)
+        table.add_row(
+            str(each.rank), str(each.stage), _ms(each.profile.step_s), *map(_ms, seconds)
+        )
+    return table
+
+
+_LEFT = ("class", "block", "operation", "shape", "kind", "group")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in columns:
+        table.add_column(name, justify="left" if name in _LEFT else "right")
+    return table
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:+.1%}"

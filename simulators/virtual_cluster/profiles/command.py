@@ -1,0 +1,118 @@
+"""``trainscout trace kineto``: what a profile of a real GPU says, of any model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.virtual_cluster.profiles.files import kept_files, write_files
+from trainscout.simulators.virtual_cluster.profiles.measured import (
+    MeasuredProfile,
+    measured_profile,
+)
+from trainscout.simulators.virtual_cluster.profiles.observed import (
+    gpu_of,
+    observed_classes,
+    observed_record,
+)
+from trainscout.simulators.virtual_cluster.traces import tables
+from trainscout.simulators.virtual_cluster.traces.comparison import (
+    busy,
+    compare,
+    measured_times,
+    read_predicted,
+)
+from trainscout.simulators.virtual_cluster.traces.kineto import read_kineto
+
+
+def main(arguments: Sequence[str]) -> int:
+    """``trainscout trace kineto``."""
+    parser = command_parser(
+        "trace kineto",
+        "Show time by class of a profile of a real GPU, beside the prices of the very shapes that "
+        "it recorded, and beside a replay's prediction if there is one. To compare with a recipe: "
+        "trainscout explain profile.file=.",
+        "trainscout trace kineto profile.json.gz\n"
+        "trainscout trace kineto profile.json.gz --output measured/run7\n"
+        "trainscout trace kineto profile.json.gz --predicted step.json.gz --rank 0",
+    )
+    parser.add_argument("profile", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--predicted",
+        type=Path,
+        metavar="FILE",
+        help="compare with this Perfetto file of a replay",
+    )
+    parser.add_argument(
+        "--rank", type=int, default=0, metavar="R", help="the rank in it (default 0)"
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="declared GPU to price for (default: the one it names)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="write measured_kernels/ and observed_factors.json, which calibration reads",
+    )
+    given = parser.parse_args(arguments)
+    recorded = read_kineto(given.profile)
+    times = measured_times(recorded)
+    parts = tables.profile_tables(recorded, times, busy(recorded))
+    if given.predicted is not None:
+        predicted, steps = read_predicted("--predicted", given.predicted, given.rank)
+        compared = compare(times, max(recorded.steps, 1), predicted, steps)
+        parts.append(tables.comparison_table(compared))
+    if recorded.kernels:
+        profile = measured_profile(given.profile, recorded)
+        gpu = _gpu(given.gpu, profile, required=given.output is not None)
+        if gpu is not None:
+            parts += ["", _prices(profile, gpu)]
+            if given.output is not None:
+                _write(given.output, profile, gpu)
+    tables.show(parts)
+    return OK
+
+
+def _gpu(name: str | None, profile: MeasuredProfile, *, required: bool) -> Gpu | None:
+    """The GPU to price for; None where the profile names none that is declared."""
+    gpus = load_catalogue().gpus
+    if name is not None:
+        return gpus.chosen("--gpu", name)
+    try:
+        return gpu_of(profile, gpus)
+    except InputError:
+        if required:
+            raise
+        return None
+
+
+def _prices(profile: MeasuredProfile, gpu: Gpu) -> tables.Titled:
+    """Measured kernels that ran alone beside the prices of their shapes, a step."""
+    table = tables.plain_table("class", "measured", "shapes", "priced", "of it", "price", "error")
+    found = observed_classes(profile.operations, profile.steps, gpu)
+    for name, each in found.items():
+        share = each.measured_s / each.seconds if each.seconds else 0.0
+        table.add_row(
+            name,
+            tables.milliseconds(each.seconds),
+            str(each.shapes),
+            tables.milliseconds(each.measured_s),
+            f"{share:.0%}",
+            tables.milliseconds(each.priced_s) if each.shapes else "",
+            "" if each.factor is None else f"{1 / each.factor - 1:+.1%}",
+        )
+    about = (
+        f"A step ({profile.steps}, {profile.found}; {profile.earlier:,} kernels in none), and the "
+        f"same shapes priced on {gpu.name}"
+    )
+    return tables.Titled(about, table)
+
+
+def _write(directory: Path, profile: MeasuredProfile, gpu: Gpu) -> None:
+    record = observed_record([profile], gpu)
+    write_files("--output", directory, kept_files(record, profile.operations, gpu))

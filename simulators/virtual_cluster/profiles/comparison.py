@@ -1,0 +1,406 @@
+"""A profile beside the prediction of the same rank's step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import Collective, Gemm, SendRecv
+from trainscout.simulators.virtual_cluster.profiles.matching import (
+    Anchor,
+    Match,
+    align,
+    anchor_of,
+    lane_of,
+)
+from trainscout.simulators.virtual_cluster.profiles.measured import (
+    FIELD,
+    MeasuredOperation,
+    MeasuredProfile,
+)
+from trainscout.simulators.virtual_cluster.profiles.predicted import (
+    END,
+    PASSES,
+    PredictedOperation,
+    class_of,
+    shape_text,
+)
+from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
+
+SHAPED = ("gemm", "attention", "convolution")
+"""Classes whose operations are matched one by one; the others by where they stand."""
+BY_PLACE = ("norm", "softmax", "cross_entropy", "embedding", "reduce", "elementwise", "copy")
+MEMORY_BOUND = "norms, elementwise, copies"
+# A profile of which less than this share of products and attention is in the prediction is of
+# something else.
+LEAST_MATCHED = 0.5
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    """One operation of a block, or (``name`` is ``MEMORY_BOUND``) all that is bound by memory in
+    it: calls and seconds a step, measured and predicted."""
+
+    pass_: str
+    block: str
+    name: str
+    shape: str
+    measured_calls: float
+    predicted_calls: float
+    measured_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """Device time of a class, seconds a step: measured, and of what was profiled as predicted.
+    Classes that are bound by memory are one: what a framework fuses moves between them."""
+
+    kernel_class: str
+    measured_s: float
+    predicted_s: float
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less 1; None where nothing was measured."""
+        return self.predicted_s / self.measured_s - 1 if self.measured_s else None
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One kind of communication in groups of one size: calls, bytes and seconds a step.
+
+    Measured seconds include the wait for other ranks unless several ranks were profiled.
+    """
+
+    kind: str
+    group: str
+    group_size: int
+    measured_calls: float
+    predicted_calls: float
+    measured_bytes: float
+    predicted_bytes: float
+    measured_s: float
+    predicted_s: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A profile beside the prediction of its rank's step; seconds are those of a step.
+
+    ``by_shape`` and ``by_place``: shares of the measured device time that were matched with a
+    predicted operation of the same shape, and that lie in a block where time of their kind is
+    predicted. ``passes`` are those that the profile holds, ``absent`` blocks of these passes that
+    it does not (a model without its head), which are left out of what is compared.
+    """
+
+    profile: MeasuredProfile
+    rank: int
+    stage: int
+    passes: tuple[str, ...]
+    absent: tuple[str, ...]
+    by_shape: float
+    by_place: float
+    operations: tuple[OperationRow, ...]
+    classes: tuple[ClassRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    prediction: Prediction
+    matched: tuple[MeasuredOperation, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the profile holds all that is predicted, so that the steps compare."""
+        return self.passes == PASSES and not self.absent
+
+
+@dataclass(frozen=True)
+class _Matched:
+    """Measured operations with what they are predicted as, by positions in both."""
+
+    pairs: tuple[Match, ...]
+    predicted_of: Mapping[int, int]
+
+
+def compare_step(
+    profile: MeasuredProfile,
+    place: tuple[int, int],
+    predicted: Sequence[PredictedOperation],
+    prediction: Prediction,
+) -> Comparison:
+    """Match a profile with a prediction; ``place``: its rank and pipeline stage.
+
+    Raises:
+        InputError: for a profile that is of another model, layout or batch, with what differs.
+    """
+    measured, steps = profile.operations, profile.steps
+    matched = _match(measured, predicted)
+    passes = _passes(measured, predicted, matched)
+    _refuse_another(profile.path, measured, predicted, matched)
+    absent = _absent(predicted, matched, passes)
+    kept = [each for each in predicted if each.pass_ in passes and each.block not in absent]
+    total_s = sum(each.seconds for each in measured)
+    shaped_s = sum(measured[at].seconds for at in matched.predicted_of)
+    rows, placed_s = _operation_rows(profile, kept, matched, predicted)
+    return Comparison(
+        profile=profile,
+        rank=place[0],
+        stage=place[1],
+        passes=passes,
+        absent=absent,
+        by_shape=shaped_s / total_s,
+        by_place=placed_s / total_s,
+        operations=rows,
+        classes=_class_rows(measured, kept, steps),
+        collectives=_collective_rows(measured, kept, steps),
+        prediction=prediction,
+        matched=tuple(measured[at] for at in sorted(matched.predicted_of)),
+    )
+
+
+def _match(
+    measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation]
+) -> _Matched:
+    """Anchors of each step against those of the predicted one, lane by lane."""
+    anchors = [anchor_of(each.kernels) for each in measured]
+    products = [each for each in anchors if isinstance(each, Gemm)]
+    # Without strides every product looks like the gradient of an input.
+    layouts = any(each.layout != "NN" for each in products)
+    theirs: dict[str, list[tuple[int, Anchor]]] = defaultdict(list)
+    for at, each in enumerate(predicted):
+        anchor = anchor_of([each.op]) if class_of(each.op) in SHAPED else None  # type: ignore[list-item]
+        if anchor is not None:
+            theirs[lane_of(anchor, layouts)].append((at, anchor))
+    ours: dict[tuple[int, str], list[tuple[int, Anchor]]] = defaultdict(list)
+    for at, anchor in enumerate(anchors):
+        if anchor is not None:
+            ours[measured[at].step, lane_of(anchor, layouts)].append((at, anchor))
+    pairs = []
+    for (_, lane), own in ours.items():
+        others = theirs[lane]
+        for match in align([each for _, each in own], [each for _, each in others]):
+            mine = tuple(own[position][0] for position in match.measured)
+            pairs.append(Match(mine, tuple(others[position][0] for position in match.predicted)))
+    predicted_of = {at: pair.predicted[0] for pair in pairs for at in pair.measured}
+    return _Matched(tuple(pairs), predicted_of)
+
+
+def _passes(
+    measured: Sequence[MeasuredOperation],
+    predicted: Sequence[PredictedOperation],
+    matched: _Matched,
+) -> tuple[str, ...]:
+    """The passes that something measured belongs to."""
+    found = {predicted[at].pass_ for at in matched.predicted_of.values()}
+    if any(each.kernel_class == "optimizer" for each in measured):
+        found.add(END)
+    return tuple(each for each in PASSES if each in found)
+
+
+def _absent(
+    predicted: Sequence[PredictedOperation], matched: _Matched, passes: Sequence[str]
+) -> tuple[str, ...]:
+    """Blocks whose products are predicted, and none of them measured."""
+    seen = {predicted[at].block for at in matched.predicted_of.values()}
+    expected = {
+        each.block: None
+        for each in predicted
+        if each.pass_ in passes and class_of(each.op) in SHAPED
+    }
+    return tuple(block for block in expected if block not in seen)
+
+
+def _refuse_another(
+    path: Path,
+    measured: Sequence[MeasuredOperation],
+    predicted: Sequence[PredictedOperation],
+    matched: _Matched,
+) -> None:
+    shaped = [(at, each) for at, each in enumerate(measured) if each.kernel_class in SHAPED]
+    total_s = sum(each.seconds for _, each in shaped)
+    if not total_s:
+        problem = "holds no matrix products or attention of a known shape"
+        raise InputError(FIELD, path, problem, "a profile of training steps on a GPU")
+    known = [(at, each) for at, each in shaped if anchor_of(each.kernels) is not None]
+    if not known:
+        problem = f"records no shapes of its {len(shaped)} products"
+        allowed = "torch.profiler.profile(record_shapes=True, ...)"
+        raise InputError(FIELD, path, problem, allowed)
+    share = sum(each.seconds for at, each in known if at in matched.predicted_of) / total_s
+    if share >= LEAST_MATCHED:
+        return
+    left = {shape_text(each.kernels): each for at, each in known if at not in matched.predicted_of}
+    largest = sorted(left, key=lambda shape: -left[shape].seconds)[:_MOST_NAMED]
+    problem = (
+        f"is of another model, batch or layout: {share:.0%} of its time in products and attention "
+        f"has a predicted shape; not so {', '.join(largest)}"
+    )
+    raise InputError(FIELD, path, problem, _advice(known, predicted))
+
+
+def _advice(
+    known: Sequence[tuple[int, MeasuredOperation]], predicted: Sequence[PredictedOperation]
+) -> str:
+    """What would make shapes meet: the same weights with other tokens is another batch."""
+    ours = {
+        (each.n, each.k): each.m
+        for _, operation in known
+        for each in operation.kernels
+        if isinstance(each, Gemm) and each.layout == "TN" and each.batch == 1
+    }
+    theirs = {
+        (each.op.n, each.op.k): each.op.m
+        for each in predicted
+        if isinstance(each.op, Gemm) and each.op.layout == "TN" and each.op.batch == 1
+    }
+    common = ours.keys() & theirs.keys()
+    tokens = {(ours[weights], theirs[weights]) for weights in common}
+    if len(tokens) == 1:
+        ((had, meant),) = tokens
+        if had != meant:
+            return (
+                f"{had} tokens a product as profiled, not {meant}: recipe.micro_batch= times "
+                "model.sequence_length=, over recipe.cp="
+            )
+    shapes = dict.fromkeys(shape_text([each.op]) for each in predicted if _is_product(each))
+    return f"the model and layout that were profiled; predicted are {', '.join([*shapes][:4])}"
+
+
+def _is_product(each: PredictedOperation) -> bool:
+    return isinstance(each.op, Gemm) and each.pass_ == PASSES[0]
+
+
+def _operation_rows(
+    profile: MeasuredProfile,
+    kept: Sequence[PredictedOperation],
+    matched: _Matched,
+    predicted: Sequence[PredictedOperation],
+) -> tuple[tuple[OperationRow, ...], float]:
+    """Rows in predicted order, and the measured seconds that were placed in blocks."""
+    measured, steps = profile.operations, profile.steps
+    shapes: dict[tuple[str, str, str], str] = {}
+    sums: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0] * 4)
+    of_part: dict[int, int] = {}
+    for pair in matched.pairs:
+        of_part |= dict.fromkeys(pair.predicted, pair.predicted[0])
+    counted = set(map(id, kept))
+    for at, each in enumerate(predicted):
+        kind = class_of(each.op)
+        if id(each) not in counted or kind in COMMUNICATION:
+            continue
+        memory = kind not in SHAPED
+        name = (kind if kind == "optimizer" else MEMORY_BOUND) if memory else each.op.name
+        # Several that were measured as one are one row, under the first one's name.
+        name = predicted[of_part.get(at, at)].op.name if not memory else name
+        key = each.pass_, each.block, name
+        shapes.setdefault(key, "" if memory else shape_text([each.op]))
+        sums[key][1] += 1
+        sums[key][3] += each.seconds
+    for at, to in matched.predicted_of.items():
+        key = predicted[to].pass_, predicted[to].block, predicted[to].op.name
+        sums[key][0] += 1 / steps
+        sums[key][2] += measured[at].seconds / steps
+    placed_s = 0.0
+    for at, (pass_, block) in _places(measured, predicted, matched).items():
+        key = pass_, block, MEMORY_BOUND
+        if key in shapes:
+            sums[key][0] += measured[at].launches / steps
+            sums[key][2] += measured[at].seconds / steps
+            placed_s += measured[at].seconds
+    key = END, "optimizer", "optimizer"
+    for operation in measured:
+        if operation.kernel_class == "optimizer" and key in shapes:
+            sums[key][0] += operation.launches / steps
+            sums[key][2] += operation.seconds / steps
+            placed_s += operation.seconds
+    rows = [OperationRow(*key, shapes[key], *sums[key]) for key in shapes]
+    return tuple(rows), placed_s
+
+
+def _places(
+    measured: Sequence[MeasuredOperation],
+    predicted: Sequence[PredictedOperation],
+    matched: _Matched,
+) -> dict[int, tuple[str, str]]:
+    """Block of what is bound by memory: that of the next matched operation of its step, as norms
+    and rotations precede what they are made for; of the last one after all of them."""
+    found: dict[int, tuple[str, str]] = {}
+    waiting: list[int] = []
+    last: tuple[str, str] | None = None
+    step = -1
+    for at, each in enumerate(measured):
+        if each.step != step:
+            found |= dict.fromkeys(waiting, last) if last else {}
+            waiting, last, step = [], None, each.step
+        if at in matched.predicted_of:
+            known = predicted[matched.predicted_of[at]]
+            last = known.pass_, known.block
+            found |= dict.fromkeys(waiting, last)
+            waiting = []
+        elif each.kernel_class in BY_PLACE:
+            waiting.append(at)
+    return found | (dict.fromkeys(waiting, last) if last else {})
+
+
+def _class_rows(
+    measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation], steps: int
+) -> tuple[ClassRow, ...]:
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for each in measured:
+        sums[group_of(each.kernel_class)][0] += each.seconds / steps
+    for other in predicted:
+        sums[group_of(class_of(other.op))][1] += other.seconds
+    names = dict.fromkeys(group_of(name) for name in CLASSES)
+    return tuple(ClassRow(name, *sums[name]) for name in names if name in sums)
+
+
+def group_of(kernel_class: str) -> str:
+    """The class that a table shows: those bound by memory as one."""
+    return MEMORY_BOUND if kernel_class in BY_PLACE else kernel_class
+
+
+_KINDS = {
+    "allreduce": "all_reduce", "_allreduce_base": "all_reduce", "all_reduce": "all_reduce",
+    "_allgather_base": "all_gather", "allgather": "all_gather", "all_gather": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather", "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall_base": "all_to_all",
+    "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
+}  # fmt: skip
+
+
+def kind_of(recorded: str) -> str:
+    """c10d's name of a collective as ours."""
+    return _KINDS.get(recorded.lower(), recorded)
+
+
+def _collective_rows(
+    measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation], steps: int
+) -> tuple[CollectiveRow, ...]:
+    groups: dict[tuple[str, int], str] = {}
+    sums: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0] * 6)
+    for each in measured:
+        if each.kernel_class not in COMMUNICATION:
+            continue
+        call = each.call
+        key = ("unknown", 0) if call is None else (kind_of(call.kind), call.group_size)
+        groups.setdefault(key, call.group if call else "sizes not recorded")
+        size = 0 if call is None else max(call.bytes_in, call.bytes_out)
+        for place, value in ((0, 1.0), (2, size), (4, each.seconds)):
+            sums[key][place] += value / steps
+    for other in predicted:
+        if not isinstance(other.op, Collective | SendRecv):
+            continue
+        kind = getattr(other.op, "kind", "send_recv")
+        key = kind, other.group_size
+        groups.setdefault(key, other.op.communicator)
+        for place, value in ((1, 1.0), (3, other.op.bytes), (5, other.seconds)):
+            sums[key][place] += value
+    return tuple(
+        CollectiveRow(kind, groups[kind, size], size, *sums[kind, size]) for kind, size in sums
+    )

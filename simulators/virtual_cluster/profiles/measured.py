@@ -1,0 +1,210 @@
+"""A step as it was measured: operations with their time, what ran beside what, and the gaps."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.workload.ir import Kernel
+from trainscout.simulators.virtual_cluster.profiles.recorded import kernels_of
+from trainscout.simulators.virtual_cluster.profiles.steps import Steps, steps_of
+from trainscout.simulators.virtual_cluster.traces.comparison import length, union
+from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
+    COMMUNICATION,
+    class_of_operation,
+)
+from trainscout.simulators.virtual_cluster.traces.kineto import (
+    CollectiveCall,
+    KinetoTrace,
+    TimedKernel,
+    read_kineto,
+)
+
+FIELD = "profile"
+Intervals = list[tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredOperation:
+    """One operation of a step: what one call launched, or one kernel where calls are not known.
+
+    ``kernels`` are what it amounts to (none: not known), ``seconds`` its device time, of which
+    ``beside_s`` ran while communication did; ``launches`` how many kernels it was.
+    """
+
+    step: int
+    name: str
+    kernel_class: str
+    kernels: tuple[Kernel, ...]
+    seconds: float
+    start_s: float
+    beside_s: float
+    launches: int
+    call: CollectiveCall | None = None
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Device seconds a step: computing, communicating, communicating without computing, and idle,
+    of which ``host_gap_s`` because the next kernel had not been launched."""
+
+    computing_s: float
+    communicating_s: float
+    exposed_s: float
+    idle_s: float
+    host_gap_s: float
+
+
+@dataclass(frozen=True)
+class MeasuredProfile:
+    """A profile as it is compared: its steps' operations, and what the step took.
+
+    ``found`` says how steps were told apart, ``earlier`` how many kernels belong to none.
+    ``launch_call_s``: the median call that launches a kernel; ``host_interval_s``: as the function
+    of that name.
+    """
+
+    path: Path
+    gpu: str | None
+    rank: int | None
+    world_size: int | None
+    steps: int
+    found: str
+    earlier: int
+    step_s: float
+    operations: tuple[MeasuredOperation, ...]
+    occupancy: Occupancy
+    launch_call_s: float | None
+    host_interval_s: float | None
+
+
+def measure_profile(path: Path) -> MeasuredProfile:
+    """Read a profile and cut it into steps.
+
+    Raises:
+        InputError: as ``read_kineto``, and for one without device work.
+    """
+    profile = read_kineto(path)
+    if not profile.kernels:
+        problem = "holds no device work"
+        raise InputError(FIELD, path, problem, "a profile taken with ProfilerActivity.CUDA")
+    return measured_profile(path, profile)
+
+
+def measured_profile(path: Path, profile: KinetoTrace) -> MeasuredProfile:
+    """What was read from ``path``, cut into steps; it has device work."""
+    steps = steps_of(profile)
+    calls = profile.launch_calls_s
+    return MeasuredProfile(
+        path,
+        profile.gpu,
+        profile.rank,
+        profile.world_size,
+        len(steps.kernels),
+        steps.found,
+        steps.earlier,
+        steps.step_s,
+        operations_of(steps),
+        occupancy(steps),
+        statistics.median(calls) if calls else None,
+        host_interval_s(steps),
+    )
+
+
+def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
+    """Every operation of every step, in order of start."""
+    found: list[MeasuredOperation] = []
+    for number, kernels in enumerate(steps.kernels):
+        talking = union(_spans(kernels, communicating=True))
+        calls: dict[int, list[TimedKernel]] = defaultdict(list)
+        for position, kernel in enumerate(kernels):
+            # Kernels of unknown calls stand alone, under numbers that no call has.
+            key = -1 - position if kernel.recorded is None else kernel.recorded.number
+            calls[key].append(kernel)
+        found += [_operation(number, each, talking) for each in calls.values()]
+    return tuple(sorted(found, key=lambda each: (each.step, each.start_s)))
+
+
+def _operation(step: int, kernels: list[TimedKernel], talking: Intervals) -> MeasuredOperation:
+    # A product and the kernel that adds up its parts are one operation, of the product's class.
+    longest = max(kernels, key=lambda each: each.duration_s)
+    recorded = longest.recorded
+    communicates = longest.kernel_class in COMMUNICATION
+    beside_s = 0.0
+    if not communicates:
+        beside_s = sum(_overlap(talking, each.start_s, each.end_s) for each in kernels)
+    return MeasuredOperation(
+        step,
+        recorded.name if recorded else longest.name,
+        (recorded and class_of_operation(recorded.name)) or longest.kernel_class,
+        () if recorded is None or communicates else kernels_of(recorded),
+        sum(each.duration_s for each in kernels),
+        kernels[0].start_s,
+        beside_s,
+        len(kernels),
+        longest.collective,
+    )
+
+
+def occupancy(steps: Steps) -> Occupancy:
+    """The mean step's."""
+    sums = [0.0] * 5
+    for kernels in steps.kernels:
+        computing = union(_spans(kernels, communicating=False))
+        talking = union(_spans(kernels, communicating=True))
+        both = union([*computing, *talking])
+        idle = [(end, start) for (_, end), (start, _) in itertools.pairwise(both)]
+        launched = {each.start_s: each.launched_s for each in kernels}
+        gaps = 0.0
+        for began, ended in idle:
+            launch_s = launched.get(ended)
+            if launch_s is not None:
+                gaps += max(0.0, min(launch_s, ended) - began)
+        parts = (
+            length(computing),
+            length(talking),
+            length(both) - length(computing),
+            length(idle),
+            gaps,
+        )
+        sums = [total + part for total, part in zip(sums, parts, strict=True)]
+    count = max(len(steps.kernels), 1)
+    return Occupancy(*(total / count for total in sums))
+
+
+def host_interval_s(steps: Steps) -> float | None:
+    """Seconds from one launch to the next where the device waited for it: what the host needs for
+    an operation, the median; None where it never was behind. The profiler's own share is in it."""
+    waits = []
+    for kernels in steps.kernels:
+        for before, kernel in itertools.pairwise(kernels):
+            if before.launched_s is not None and kernel.launched_s is not None:
+                behind = kernel.launched_s > before.end_s
+                apart_s = kernel.launched_s - before.launched_s
+                if behind and apart_s > 0:
+                    waits.append(apart_s)
+    return statistics.median(waits) if waits else None
+
+
+def _spans(kernels: Sequence[TimedKernel], *, communicating: bool) -> Intervals:
+    return [
+        (each.start_s, each.end_s)
+        for each in kernels
+        if (each.kernel_class in COMMUNICATION) == communicating
+    ]
+
+
+def _overlap(intervals: Intervals, start_s: float, end_s: float) -> float:
+    at = max(0, bisect.bisect_right(intervals, (start_s, float("inf"))) - 1)
+    total = 0.0
+    for low, high in intervals[at:]:
+        if low >= end_s:
+            break
+        total += max(0.0, min(high, end_s) - max(low, start_s))
+    return total
