@@ -102,6 +102,9 @@ class Framework:
     writes a gradient (``compiled``), keeps an fp32 softmax made in place of the logits' fp32 copy
     (``fp32``), or beside that copy (``copies``), or runs as PyTorch's loss on an fp32 copy, each
     step a tensor (``eager``)."""
+    logged_losses: int = 0
+    """Losses computed once more from an fp32 copy of the logits of every micro-batch, to be logged
+    (Composer's training metrics)."""
     # Estimated. The smallest host-launched products take 5.0 us end to end on H100 (openxla/xla,
     # ``matmul_interpolator_data.h``, 256 x 256 x 256), which bounds the driver's share; dispatch,
     # autograd and Python add a few more.
@@ -192,7 +195,7 @@ class Framework:
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
         times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
-        for name in (*times, "offloaded_layers"):
+        for name in (*times, "offloaded_layers", "logged_losses"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
 
 

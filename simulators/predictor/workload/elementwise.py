@@ -84,6 +84,16 @@ def activation_ops(shard: Shard, name: str, elements: int) -> Passes:
     )
 
 
+def logged_losses(shard: Shard, logits: int) -> list[Op]:
+    """What comes after a backward pass to log losses: each casts the logits to fp32 and writes
+    their log-softmax (autocast's cross entropy without gradient)."""
+    one = (
+        Streaming("logged_loss_cast", "cast", (shard.element_bytes + 4) * logits),
+        Streaming("logged_loss", "cross_entropy", 2 * 4 * logits, launches=4),
+    )
+    return [op for _ in range(shard.logged_losses) for op in one]
+
+
 def loss_ops(shard: Shard, logits: int) -> Passes:
     """Cross entropy over this rank's ``logits``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from trainscout.simulators.predictor.workload.elementwise import loss_ops
+from trainscout.simulators.predictor.workload.elementwise import logged_losses, loss_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part, compose, norm
@@ -81,7 +81,7 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
     held = 0 if shard.cross_entropy == "in_place" else logits * size
     loss = Part(
         (*forward, *loss_forward),
-        (*loss_backward, *backward),
+        (*loss_backward, *backward, *logged_losses(shard, logits)),
         (Alloc("loss_gradient" if not held else "loss_softmax", logits * kept),),
         forward_peak_bytes=logits * beside + (full * size if shard.sp else 0),
         backward_peak_bytes=max(logits * beside, held + projection - max(0, kept - size) * logits),

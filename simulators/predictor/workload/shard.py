@@ -52,6 +52,7 @@ class Shard:
     fused_wgrad: bool
     accumulate_grads_fp32: bool
     cross_entropy: str
+    logged_losses: int
     overlap_tp_gradients: bool
 
     @classmethod
@@ -92,6 +93,7 @@ class Shard:
             fused_wgrad=job.framework.fused_wgrad,
             accumulate_grads_fp32=job.framework.accumulate_grads_fp32,
             cross_entropy=job.framework.cross_entropy,
+            logged_losses=job.framework.logged_losses,
             overlap_tp_gradients=job.framework.overlap_tp_gradients,
         )
 

@@ -18,6 +18,7 @@ from trainscout.simulators.predictor.workload.elementwise import (
     repeat_ops,
     rope_ops,
 )
+from trainscout.simulators.predictor.workload.ends import head_blocks
 from trainscout.simulators.predictor.workload.ir import Attention, Op, SendRecv, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -92,6 +93,18 @@ def test_losses_by_how_much_they_read() -> None:
         for kind in ("in_place", "compiled", "fp32", "eager")
     }
     assert traffic == {"in_place": 100, "compiled": 60, "fp32": 400, "eager": 400}
+
+
+def test_logged_losses_read_the_logits_after_the_backward_pass() -> None:
+    plain, logging = (
+        head_blocks(shard(cross_entropy="compiled", logged_losses=n)) for n in (0, 2)
+    )
+    assert logging[0] == plain[0]
+    more = moved(list(logging[1].ops)) - moved(list(plain[1].ops))
+    logits = LLAMA.padded_vocab_size(1) * shard().tokens
+    # Each casts 16 bits to 32, reads those and writes as many.
+    assert more == 2 * (2 + 4 + 4 + 4) * logits
+    assert logging[1].peak_bytes == plain[1].peak_bytes
 
 
 def test_fusion_leaves_the_products_alone() -> None:
