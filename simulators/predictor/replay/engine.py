@@ -23,9 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.replay.loops import Loop
 from trainscout.simulators.predictor.replay.sweep import sweep
 
 Ints = NDArray[np.int64]
@@ -90,23 +90,24 @@ def run(tasks: Tasks) -> Times:
         tasks.stream_tasks,
         tasks.slowdown,
     )
-    outcome = sweep(*program, side) if side is not None else _loop(*program, tasks.stream_rank)
+    count = len(tasks.work)
+    outcome = (
+        sweep(count, *program, side)
+        if side is not None
+        else loop(count, *program, tasks.stream_rank)
+    )
     start, end, released_by, finished = outcome
-    if finished != len(tasks.work):
-        raise RuntimeError(
-            f"replay deadlock: {len(tasks.work) - finished} of {len(tasks.work)} tasks wait "
-            "for each other"
-        )
+    if finished != count:
+        problem = f"{count - finished} of {count} tasks wait for each other"
+        raise RuntimeError(f"replay deadlock: {problem}")
     return Times(start, end, released_by)
 
 
-@njit(cache=True)
 def _before(key, first, second):  # type: ignore[no-untyped-def]
     """Order of events: by time, then by number, so that ties have one order."""
     return key[first] < key[second] or (key[first] == key[second] and first < second)
 
 
-@njit(cache=True)
 def _sift_up(heap, place, key, at):  # type: ignore[no-untyped-def]
     item = heap[at]
     while at > 0:
@@ -120,7 +121,6 @@ def _sift_up(heap, place, key, at):  # type: ignore[no-untyped-def]
     place[item] = at
 
 
-@njit(cache=True)
 def _sift_down(heap, place, key, at, size):  # type: ignore[no-untyped-def]
     item = heap[at]
     while True:
@@ -138,7 +138,6 @@ def _sift_down(heap, place, key, at, size):  # type: ignore[no-untyped-def]
     place[item] = at
 
 
-@njit(cache=True)
 def _schedule(heap, place, key, size, item, time):  # type: ignore[no-untyped-def]
     """Put an event into the heap, or move it when it is already there."""
     at = place[item]
@@ -156,7 +155,6 @@ def _schedule(heap, place, key, size, item, time):  # type: ignore[no-untyped-de
     return size
 
 
-@njit(cache=True)
 def _take(heap, place, key, size):  # type: ignore[no-untyped-def]
     """Remove the first event, which the caller has read."""
     place[heap[0]] = -1
@@ -167,7 +165,6 @@ def _take(heap, place, key, size):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True)
 def _loop(  # type: ignore[no-untyped-def]
     work,
     kind,
@@ -326,3 +323,6 @@ def _loop(  # type: ignore[no-untyped-def]
                     else:
                         size = _schedule(heap, place, key, size, n + after, ready[after])
     return start, end, released_by, finished
+
+
+loop = Loop(_loop, _before, _sift_up, _sift_down, _schedule, _take)

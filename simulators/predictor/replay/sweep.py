@@ -8,11 +8,11 @@ alone while the main stream waits, slowed and slowing while it runs.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from trainscout.simulators.predictor.replay.loops import Loop
 
 
-@njit(cache=True)
-def sweep(  # type: ignore[no-untyped-def]
+def _sweep(  # type: ignore[no-untyped-def]
     work,
     kind,
     stream_start,
@@ -180,7 +180,6 @@ def sweep(  # type: ignore[no-untyped-def]
     return start, end, released_by, finished
 
 
-@njit(cache=True)
 def _resume(task, stream, clock, left, ready, work):  # type: ignore[no-untyped-def]
     """Since when the first task of a side stream runs, or could, and what it has left to do."""
     if left[stream] < 0.0:
@@ -188,7 +187,6 @@ def _resume(task, stream, clock, left, ready, work):  # type: ignore[no-untyped-
     return clock[stream], left[stream]
 
 
-@njit(cache=True)
 def _end_side(  # type: ignore[no-untyped-def]
     task,
     now,
@@ -214,3 +212,6 @@ def _end_side(  # type: ignore[no-untyped-def]
         if released_by[after] < 0 or release >= ready[after]:
             ready[after] = release
             released_by[after] = task
+
+
+sweep = Loop(_sweep, _resume, _end_side)
