@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 NAMED = (Architecture, Framework)
 
 
+@functools.cache
 def structured(cls: type[Any]) -> type[Any]:
     """The unfrozen twin of dataclass ``cls``, for OmegaConf and Hydra's ConfigStore.
 

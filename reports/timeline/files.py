@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from trainscout.reports.timeline.chakra import write_recipe_chakra
-from trainscout.reports.timeline.chrome import write_chrome
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
@@ -50,8 +48,13 @@ def write_timeline_files(
         return
     timeline = unroll(step)
     if choice.file is not None:
+        from trainscout.reports.timeline.chrome import write_chrome
+
         write_chrome("timeline.file", Path(choice.file), job, timeline, ranks, memory)
     if choice.chakra is not None:
+        # Reading and writing traces takes longer to load than a prediction to make.
+        from trainscout.reports.timeline.chakra import write_recipe_chakra
+
         write_recipe_chakra("timeline.chakra", Path(choice.chakra), job, timeline, ranks)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import hydra
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.hydra import Hydra
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
@@ -87,6 +88,7 @@ def prepare_hydra() -> None:
     """Tell Hydra what commands there are, and how to fail."""
     register_commands()
     _share_schemas()
+    _compose_once()
     _look_at_own_files_first()
     OmegaConf.to_yaml = staticmethod(_redacted_yaml)  # type: ignore[method-assign,assignment]
     logging.setLogRecordFactory(_redacted_record)
@@ -176,6 +178,22 @@ def _share_schemas() -> None:
     hundred times and two seconds for one --help. It only reads the store, and copies what it
     takes out of it."""
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
+
+
+_GET_MODE = Hydra.get_mode
+
+
+def _compose_once() -> None:
+    """Hydra composes all settings twice, first only to learn ``hydra.mode``: which none of ours
+    sets, and a user's can by a word on the command line or in a folder of their own."""
+
+    def get_mode(self: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+        own = [each.provider for each in self.config_loader.get_search_path().get_path()]
+        if "command-line" in own or any("hydra" in word for word in overrides):
+            return _GET_MODE(self, config_name, overrides)
+        return None
+
+    Hydra.get_mode = get_mode  # type: ignore[method-assign]
 
 
 _PREPEND = ConfigSearchPathImpl.prepend

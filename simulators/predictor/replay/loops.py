@@ -1,5 +1,5 @@
-"""Loops over arrays that run as plain Python until compiling them pays: numba takes half a second to
-load, and one step is played in a few hundredths of one without it."""
+"""Loops over arrays that run as plain Python until compiling them pays: numba takes half a second
+to load, and one step is played in a few hundredths of one without it."""
 
 from __future__ import annotations
 
