@@ -20,7 +20,7 @@ class Loop:
         helpers: those of its module that it calls, each after what it calls itself.
     """
 
-    def __init__(self, plain: FunctionType, *helpers: FunctionType) -> None:
+    def __init__(self, plain: Any, *helpers: Any) -> None:
         self.plain, self._helpers = plain, helpers
         self._turns = 0
 

@@ -5,6 +5,8 @@ nothing but the tasks of its own main stream, is brought forward together with t
 alone while the main stream waits, slowed and slowing while it runs.
 """
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 import numpy as np
