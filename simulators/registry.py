@@ -180,7 +180,9 @@ def check_simulator(chosen: SimulatorSpec | str, gpu: Gpu, cluster: Cluster | No
         spec.calibration.check_gpu(gpu)
         if spec.measured_kernels is not None:
             problem = "was fitted to prices without measured kernels"
-            raise InputError("simulator.calibration", spec.calibration.gpu, problem, "one of both")
+            raise InputError(
+                "simulator.calibration", ", ".join(spec.calibration.gpus), problem, "one of both"
+            )
     if spec.network is not None and cluster is not None:
         spec.network.check(cluster, gpu)
     if ":" in spec.name:

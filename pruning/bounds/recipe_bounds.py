@@ -39,7 +39,8 @@ from trainscout.simulators.predictor.replay.boundary import (
 )
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.simulator import open_channels
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.uncertainty.posterior import RECIPE_TRAITS, traits_of
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -108,7 +109,14 @@ class Bounds:
         step_time_s = np.zeros(len(table))
         for rows, columns in self._by_framework(table):
             step_time_s[rows] = columns.step_time_s()
-        return step_time_s
+        return step_time_s if self._calibration is None else step_time_s * self.scales(table)
+
+    def scales(self, table: RecipeTable) -> Floats:
+        """What a calibration makes of whole steps: the same for recipes of the same traits."""
+        assert self._calibration is not None
+        found = table.distinct(RECIPE_TRAITS)
+        traits = [traits_of(self.job(table[int(row)])) for row in found.first]
+        return found.spread(np.array(self._calibration.scales_of(traits)))
 
     def _by_framework(self, table: RecipeTable) -> Iterator[tuple[Ints, _Columns]]:
         """Software differs in what the columns of all recipes have in common."""
@@ -122,9 +130,9 @@ class Bounds:
 
     def pricer(self, job: Job) -> Pricer:
         groups = communicators(job)
-        return Pricer(
-            job.gpu, job.network, job.framework, groups, self._calibration, self._measured
-        )
+        known = self._calibration
+        factors = AS_IT_COMES if known is None else known.factors_for(job)
+        return Pricer(job.gpu, job.network, job.framework, groups, factors, self._measured)
 
     def once(self, what: str, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What ``make`` gave the first time that ``key`` was asked for."""
@@ -323,7 +331,7 @@ class _Columns:
         """Seconds of a transfer between domains and inside one."""
         pricer = self.given.pricer(job)
         workload = Workload((), dict(pricer.communicators), _boundary_bytes(job))
-        seconds = boundary_seconds(job, workload).tolist()
+        seconds = boundary_seconds(job, workload, pricer.factors).tolist()
         by_link = {True: 0.0, False: 0.0}
         by_link |= dict(zip(boundary_crosses_domain(job), seconds, strict=True))
         return by_link[True], by_link[False]

@@ -67,14 +67,16 @@ def _peak(world: World, factor: float) -> World:
     return replace(declared, gpu=replace(declared.gpu, peak_flops=peaks)), simulator
 
 
-def _time(name: str) -> Callable[[World, float], World]:
-    """What multiplies a time that ``Calibration`` corrects, on top of the correction in use."""
+def _time(*names: str) -> Callable[[World, float], World]:
+    """What multiplies times that ``Calibration`` corrects, on top of the correction in use."""
 
     def apply(world: World, factor: float) -> World:
         declared, simulator = world
-        known = simulator.calibration or Calibration(declared.gpu.name)
-        moved = replace(known, **{name: getattr(known, name) * factor})
-        return declared, replace(simulator, calibration=moved)
+        known = simulator.calibration or Calibration((declared.gpu.name,))
+        factors = replace(
+            known.factors, **{name: getattr(known.factors, name) * factor for name in names}
+        )
+        return declared, replace(simulator, calibration=replace(known, factors=factors))
 
     return apply
 
@@ -90,7 +92,12 @@ CHANGES = (
     Change(
         "bandwidth inside a node", "gpu.nvlink_bytes_per_s", (0.5, 2.0), _nvlink_bandwidth, True
     ),
-    Change("time of every kernel", "compute_time", (1.2, 1 / 1.2), _time("compute_time")),
+    Change(
+        "time of every kernel",
+        "compute_time",
+        (1.2, 1 / 1.2),
+        _time("compute_time", "memory_time"),
+    ),
     Change("peak FLOP/s at the same power", "gpu.peak_flops", (0.8, 1.25), _peak),
     Change(
         "GPU memory bandwidth", "gpu.memory_bandwidth_bytes_per_s", (0.8, 1.25), _memory_bandwidth

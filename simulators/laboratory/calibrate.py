@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import datetime
+import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -11,193 +15,281 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.conf.catalogue import load_catalogue
 from trainscout.reports.terminal import show
 from trainscout.reports.wording import format_seconds
-from trainscout.simulators.laboratory.calibration.fit import Fit, fit_corrections
-from trainscout.simulators.laboratory.calibration.identify import Identified, identify
-from trainscout.simulators.laboratory.calibration.model import MeasuredRun, StepTimes, Vector
-from trainscout.simulators.laboratory.published.jobs import Declarations
-from trainscout.simulators.laboratory.published.replay import Result
-from trainscout.simulators.laboratory.published.rows import read_rows
-from trainscout.simulators.laboratory.validate import replay_with_progress
+from trainscout.simulators.laboratory.calibration.checks import check_runs
+from trainscout.simulators.laboratory.calibration.logs import read_log
+from trainscout.simulators.laboratory.calibration.questions import job_of_settings
+from trainscout.simulators.laboratory.calibration.runs import (
+    MeasuredRun,
+    beside_predictions,
+    equal_jobs,
+)
+from trainscout.simulators.laboratory.calibration.support import left_out, relative, supported
+from trainscout.simulators.laboratory.calibration.tables import read_table
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
-from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.uncertainty import features_of
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import (
-    CORRECTIONS,
+    FACTORS,
     Calibration,
     CalibrationRun,
     calibration_text,
+    columns_of,
 )
-from trainscout.simulators.registry import get_simulator
+from trainscout.simulators.predictor.uncertainty.posterior import SHARES, Posterior, Vector
 
-_REASONS_SHOWN = 5
-# Measured machines are off by tens of per cent; farther off are milliseconds taken for seconds,
-# or one GPU's share for the whole.
-LARGEST_CORRECTION = 3.0
+_LEFT_SHOWN = 5
+_FURTHER = {
+    "suggest": "which runs to measure next",
+    "watch": "whether a run is still as it was",
+    "evidence": "what calibrating published runs is worth",
+}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Runs that can be used, beside their predictions; their jobs as numbers; where they come
+    from; and what is to be said of them."""
+
+    runs: tuple[CalibrationRun, ...]
+    jobs: np.ndarray
+    origin: str
+    notes: tuple[str, ...]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code: 0 written, 1 nothing written because the corrections
-    do not help, 2 the runs or options cannot be used."""
+    """Run the command; returns its exit code: 0 written, 1 nothing written because what runs say
+    of others does not hold, 2 the runs or options cannot be used."""
+    if arguments and arguments[0] in _FURTHER:
+        room = "trainscout.simulators.laboratory.calibration"
+        further = importlib.import_module(f"{room}.{arguments[0]}_command")
+        code: int = further.main(arguments[1:])
+        return code
     options = _parser().parse_args(arguments)
-    wanted = _wanted(options.corrections)
-    check_output("--output", options.output, [options.runs])
-    rows = read_rows(options.runs)
-    catalogue = load_catalogue()
-    declared = Declarations(catalogue.gpus, catalogue.frameworks)
-    results = replay_with_progress(rows, declared, get_simulator("replay"))
-    runs = measured_runs(results)
-    times = StepTimes(runs)
-    found = identify(times, wanted)
-    fit = fit_corrections(times, found)
-    check_corrections(fit)
-    output = options.output if helps(fit) else None
-    if output is not None:
-        text = calibration_text(calibration_of(times, fit), _comments(found, fit, options))
-        write_output("--output", output, text)
-    show(_report(runs, found, fit, output, left_out=len(rows) - len(runs)))
-    return FAILURE if output is None else OK
+    check_output("--output", options.output, [*options.runs, *options.from_log])
+    found = read_sources(options)
+    errors = np.array([run.log_residual for run in found.runs])
+    expected = left_out(columns_of(found.runs), errors, found.jobs)
+    helps = supported(errors, expected)
+    calibration = calibration_of(found)
+    if helps:
+        text = calibration_text(calibration, _comments(calibration))
+        write_output("--output", options.output, text)
+    show(_report(found, calibration, expected, options.output if helps else None))
+    return OK if helps else FAILURE
 
 
-def measured_runs(results: Sequence[Result]) -> tuple[MeasuredRun, ...]:
-    """The rows with a measured and a predicted step time.
+def read_sources(options: argparse.Namespace) -> Sources:
+    """The runs that a command line names (``add_sources``).
 
     Raises:
-        InputError: when there is none, or they are of several GPUs.
+        InputError: when there is none, or for one that cannot be read.
     """
-    runs = tuple(
-        MeasuredRun(result.row.id, result.job, result.measured_s)
-        for result in results
-        if result.job is not None and result.prediction is not None and result.measured_s
-    )
-    if not runs:
-        reasons = dict.fromkeys(result.reason for result in results)
-        said = "; ".join(list(reasons)[:_REASONS_SHOWN])
-        raise InputError("runs", len(results), f"none can be predicted: {said}")
-    gpus = sorted({run.job.gpu.name for run in runs})
-    if len(gpus) > 1:
-        problem = "are different GPUs, and a calibration is of one"
-        raise InputError("runs", ", ".join(gpus), problem, "one file for each GPU")
-    return runs
-
-
-def check_corrections(fit: Fit) -> None:
-    """Refuse corrections so large that the runs are hardly in the unit they claim.
-
-    Raises:
-        InputError: naming the correction.
-    """
-    for name, factor in zip(CORRECTIONS, fit.factors, strict=True):
-        if not 1 / LARGEST_CORRECTION <= factor <= LARGEST_CORRECTION:
-            problem = (
-                "is more than machines differ: look at the unit of the measured times "
-                "(measured_iter_s is in seconds; docs/validation.md has the columns)"
+    runs: list[MeasuredRun] = []
+    notes: list[str] = []
+    origins: list[Path | str] = []
+    for path in options.runs:
+        found, left = read_table(path)
+        runs += found
+        origins.append(path.name)
+        notes += [f"{len(left)} rows are left out, for example {left[0]}"] if left else []
+        if not found and left:
+            raise InputError(
+                "runs", path, "none can be predicted: " + "; ".join(left[:_LEFT_SHOWN])
             )
-            raise InputError(name, f"{factor:.3g}", problem, "1/3 to 3")
+    for path, given in zip(options.from_log, _launches(options), strict=True):
+        job = job_of_settings(settings_of(options.settings), given)
+        steps = read_log(path, job)
+        notes += [f"{path.name}: {each}" for each in steps.notes]
+        runs.append(MeasuredRun(path.name, job, steps.step_time_s))
+        origins.append(f"{path.name} ({steps.framework}, {steps.kept} steps)")
+    if options.from_mlflow is not None:
+        from trainscout.simulators.laboratory.calibration.mlflow_runs import read_experiment
+
+        found, left = read_experiment(options.from_mlflow, options.tracking_uri)
+        runs += found
+        origins.append(f"MLflow experiment {options.from_mlflow}")
+        notes += [f"{len(left)} runs are left out, for example {left[0]}"] if left else []
+    if not runs:
+        allowed = "a table, --from-log LOG --given LAUNCH, or --from-mlflow EXPERIMENT"
+        raise InputError("runs", None, "is missing", allowed)
+    beside, jobs = beside_predictions(runs), equal_jobs(runs)
+    used = check_runs(beside, jobs)
+    strange = [run for row, run in enumerate(beside) if row not in used]
+    notes += [
+        f"{run.name} is left out: it took {np.exp(run.log_residual):.3g} times what is predicted"
+        for run in strange
+    ]
+    kept = tuple(beside[row] for row in used)
+    return Sources(kept, jobs[list(used)], ", ".join(map(str, origins)), tuple(notes))
 
 
-def helps(fit: Fit) -> bool:
-    """Whether runs left out of the fit are predicted better with it than without, on average."""
-    before, after = _errors(fit)
-    return bool(np.mean(np.abs(after)) < np.mean(np.abs(before)))
+def _launches(options: argparse.Namespace) -> list[str | None]:
+    """What was launched for each log: one for all, or one each."""
+    given: list[str | None] = list(options.given)
+    logs = len(options.from_log)
+    if given and not logs:
+        raise InputError("--given", given[0], "says what a log is of", "--from-log LOG beside it")
+    if len(given) not in (0, 1, logs):
+        problem = f"is there {len(given)} times beside {logs} logs"
+        raise InputError("--given", ", ".join(map(str, given)), problem, "once, or one each")
+    return given if len(given) == logs else (given or [None]) * logs
 
 
-def _errors(fit: Fit) -> tuple[Vector, Vector]:
-    """Errors of the runs' predictions, as they come and calibrated without the run, (n,) each."""
-    # Residuals are of measured over predicted; errors are of predicted over measured.
-    return np.expm1(-fit.before), np.expm1(-fit.after)
+def settings_of(texts: Sequence[str]) -> dict[str, str]:
+    """Settings ``name=value`` of a command line.
+
+    Raises:
+        InputError: for one without ``=``.
+    """
+    settings = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError("--set", text, "is no setting", "name=value, as cluster=h100_64")
+        settings[name.lstrip("+")] = value
+    return settings
 
 
-def calibration_of(times: StepTimes, fit: Fit) -> Calibration:
-    """The calibration with the features of every run and its error when left out."""
-    features = []
-    for number, job in enumerate(times.jobs):
-        prediction = times.predict(number, fit.corrections)
-        features.append(features_of(job, prediction.step_time_s, prediction.breakdown_s))
+def calibration_of(found: Sources) -> Calibration:
+    """The calibration that runs make."""
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     return Calibration(
-        gpu=times.jobs[0].gpu.name,
-        **{name: float(value) for name, value in zip(CORRECTIONS, fit.factors, strict=True)},
-        runs=tuple(
-            CalibrationRun(features[number], float(residual))
-            for number, residual in zip(times.job_of_run, fit.after, strict=True)
-        ),
+        gpus=tuple(sorted({run.traits.gpu for run in found.runs})),
+        runs=found.runs,
+        made=f"trainscout {version('trainscout')} on {today}, from {found.origin}",
     )
 
 
-def _comments(found: Identified, fit: Fit, options: argparse.Namespace) -> dict[str, str]:
-    spreads = dict(zip(CORRECTIONS, fit.spreads, strict=True))
-    said = {name: f"+- {spreads[name]:.1%}" for name in found.fitted}
-    header = f"Written by trainscout calibrate {options.runs.name}"
-    fixed = {name: f"fixed: {why}" for name, why in found.fixed.items()}
-    return {"header": header, **said, **fixed}
+@dataclass(frozen=True)
+class FactorRow:
+    """How much longer a part of the step takes on some machines, and a standard error of that."""
+
+    name: str
+    factor: float
+    spread: float
+
+
+def factor_rows(calibration: Calibration) -> tuple[FactorRow, ...]:
+    """The factors of a calibration, on top of each other: of whole steps by GPU and software,
+    then of the parts of a step."""
+    columns = columns_of(calibration.runs)
+    errors = np.array([run.log_residual for run in calibration.runs])
+    posterior = Posterior(columns, errors)
+    scales, unknown = posterior.scales(columns), posterior.spreads(columns)
+    kinds: dict[str, list[int]] = {}
+    for row, run in enumerate(calibration.runs):
+        kinds.setdefault(f"{run.traits.gpu}, {run.traits.software}", []).append(row)
+    rows = [
+        FactorRow(
+            f"whole steps on {kind}",
+            float(np.exp(np.median(scales[of]))),
+            float(np.median(unknown[of])),
+        )
+        for kind, of in kinds.items()
+    ]
+    parts = zip(SHARES, posterior.parts, posterior.part_spreads, strict=True)
+    words = {name: name.removesuffix("_time").replace("_", " ") for name in FACTORS}
+    rows += [FactorRow(words[name], float(np.exp(part)), float(s)) for name, part, s in parts]
+    return tuple(rows)
+
+
+def _comments(calibration: Calibration) -> tuple[str, ...]:
+    rows = factor_rows(calibration)
+    return (
+        "How measured runs differ from their predictions. What they say of a job is worked out",
+        "when it is predicted; times of these runs, the parts on top of the whole:",
+        *(f"  {row.name}: x {row.factor:.3f} +- {row.spread:.1%}" for row in rows),
+    )
 
 
 def _report(
-    runs: Sequence[MeasuredRun], found: Identified, fit: Fit, output: Path | None, *, left_out: int
+    found: Sources, calibration: Calibration, expected: Vector, output: Path | None
 ) -> RenderableType:
-    """``output`` is where the corrections were written, None where they do not help."""
-    errors = Table(title="Errors of predicted step times", title_justify="left", box=None)
+    """``output`` is where the calibration was written, None where it does not hold."""
+    table = Table(title="Errors of predicted step times", title_justify="left", box=None)
     for name in ("run", "GPUs", "measured", "as it comes", "calibrated without it"):
-        errors.add_column(name, justify="left" if name == "run" else "right")
-    before, after = _errors(fit)
-    for run, was, now in zip(runs, before, after, strict=True):
-        gpus = str(run.job.world_size)
-        errors.add_row(
-            run.name, gpus, format_seconds(run.measured_s), f"{was:+.1%}", f"{now:+.1%}"
-        )
-    errors.add_section()
+        table.add_column(name, justify="left" if name == "run" else "right")
+    errors = np.array([run.log_residual for run in found.runs])
+    before, after = relative(errors), relative(errors, expected)
+    for run, was, now in zip(found.runs, before, after, strict=True):
+        gpus, measured = str(run.traits.num_gpus), format_seconds(run.measured_s)
+        table.add_row(run.name, gpus, measured, f"{was:+.1%}", f"{now:+.1%}")
+    table.add_section()
     for name, summary in (("median", np.median), ("mean", np.mean), ("largest", np.max)):
         was, now = (float(summary(np.abs(each))) for each in (before, after))
-        errors.add_row(f"{name}, absolute", "", "", f"{was:.1%}", f"{now:.1%}", style="bold")
-    lines = ["", "Corrections (factors on predicted times):"]
-    for name, factor, spread in zip(CORRECTIONS, fit.factors, fit.spreads, strict=True):
-        sure = f"+- {spread:.1%}" if name in found.fitted else f"fixed: {found.fixed[name]}"
-        lines.append(f"  {name:13} {factor:.3f}  {sure}")
-    if left_out:
-        lines.append(f"{left_out} rows have no measured or no predicted step time: left out.")
-    if output is None:
-        lines.append(
-            "Runs left out are predicted no better with corrections than without: nothing written."
-        )
-    else:
+        table.add_row(f"{name}, absolute", "", "", f"{was:.1%}", f"{now:.1%}", style="bold")
+    lines = ["", "Times as these runs have them (the parts on top of the whole):"]
+    lines += [
+        f"  {row.name:40} x {row.factor:.3f}  +- {row.spread:.1%}"
+        for row in factor_rows(calibration)
+    ]
+    lines += [f"{note}." for note in found.notes]
+    if output is not None:
         lines.append(f"Written to {output}; use it with simulator.calibration={output}")
-    return Group(errors, Text("\n".join(lines)))
+    elif len(set(found.jobs.tolist())) == 1:
+        lines.append("One run says nothing of others: nothing written. Measure another layout.")
+    else:
+        lines.append(
+            "Runs left out are predicted no better with what the others say: nothing written."
+        )
+    return Group(table, Text("\n".join(lines)))
 
 
-def _wanted(text: str) -> tuple[str, ...]:
-    names = tuple(f"{name.strip()}_time" for name in text.split(","))
-    for name in names:
-        known = [each.removesuffix("_time") for each in CORRECTIONS]
-        require_choice("--corrections", name.removesuffix("_time"), known)
-    return names
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser(
-        "calibrate",
-        "Fit a few corrections to measured runs of your own machines.",
-        "trainscout calibrate ours.csv --output calibration.yaml\n"
-        "trainscout calibrate ours.csv --corrections compute",
-        "0 written; 1 corrections would not predict left-out runs better (nothing is written), or "
-        "an internal failure; 2 wrong input, or what the runs confuse",
-    )
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """The options that ``read_sources`` reads."""
     parser.add_argument(
         "runs",
         type=Path,
-        help="CSV of measured runs on one kind of GPU (columns: docs/validation.md)",
+        nargs="*",
+        default=[],
+        help="CSV of measured runs: by our names (a column cluster, recipe fields, step_time_s or "
+        "tokens_per_s), or with the columns of docs/validation.md",
     )
+    parser.add_argument(
+        "--from-log",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="LOG",
+        help="a training's own log; may be repeated",
+    )
+    parser.add_argument(
+        "--given",
+        action="append",
+        default=[],
+        metavar="LAUNCH",
+        help="its launch script, configuration or arguments, as trainscout explain reads them",
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what logs are of besides: model=, cluster=, framework=, recipe.tp=, ...",
+    )
+    parser.add_argument("--from-mlflow", metavar="EXPERIMENT", help="runs of an MLflow experiment")
+    parser.add_argument("--tracking-uri", metavar="URI", help="where MLflow keeps it")
+
+
+def _parser() -> argparse.ArgumentParser:
+    further = "; ".join(f"trainscout calibrate {name}: {what}" for name, what in _FURTHER.items())
+    parser = command_parser(
+        "calibrate",
+        f"Learn from measured runs how your machines differ from predictions.\n\n{further}.",
+        "trainscout calibrate ours.csv --output calibration.yaml\n"
+        "trainscout calibrate --from-log train.log --given launch.sh \\\n"
+        "    --set model=llama3_8b --set cluster=h100_64",
+        "0 written; 1 what runs say of runs left out does not hold (nothing is written), or an "
+        "internal failure; 2 wrong input",
+    )
+    add_sources(parser)
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("calibration.yaml"),
-        help="where to write the corrections (default calibration.yaml)",
-    )
-    parser.add_argument(
-        "--corrections",
-        default=",".join(name.removesuffix("_time") for name in CORRECTIONS),
-        help="which to fit, as far as the runs determine them (default %(default)s)",
+        help="where to write the calibration (default calibration.yaml)",
     )
     return parser

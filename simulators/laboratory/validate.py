@@ -26,10 +26,12 @@ from trainscout.simulators.laboratory.published.report import validation_report
 from trainscout.simulators.laboratory.published.rows import QUALITIES, Row, read_rows
 from trainscout.simulators.laboratory.published.states import with_doubtful_states
 from trainscout.simulators.laboratory.published.terminal_tables import validation_tables
+from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
 from trainscout.simulators.predictor.io.output import check_output, write_output
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
 from trainscout.simulators.registry import Simulator, SimulatorSpec, get_simulator
 
@@ -73,9 +75,31 @@ def predict(
         curves[str(measured_collectives)] = found
         declared = replace(declared, measured_collectives=str(measured_collectives))
     declared = replace(declared, curves=curves)
-    results = replay_with_progress(rows, declared, get_simulator(simulator))
+    results = replay_with_progress(rows, declared, where_it_holds(SimulatorSpec.of(simulator)))
     results = with_doubtful_states(results)
     return validation_report(results, grades, read_peer_predictions()), results
+
+
+def where_it_holds(spec: SimulatorSpec) -> Simulator:
+    """The simulator, with its calibration on the GPUs that were measured and none on others."""
+    return get_simulator(spec) if spec.calibration is None else _WhereMeasured(spec)
+
+
+class _WhereMeasured:
+    """A calibrated simulator beside the same as it comes."""
+
+    def __init__(self, spec: SimulatorSpec) -> None:
+        assert spec.calibration is not None
+        self.name, self._gpus = spec.name, spec.calibration.gpus
+        self._measured = get_simulator(spec)
+        self._as_it_comes = get_simulator(replace(spec, calibration=None))
+
+    def simulate(self, job: Job) -> Prediction:
+        if job.gpu.name in self._gpus:
+            return self._measured.simulate(job)
+        found = self._as_it_comes.simulate(job)
+        said = f"not calibrated: that is of {', '.join(self._gpus)}"
+        return replace(found, assumptions=(*found.assumptions, said))
 
 
 def replay_with_progress(

@@ -102,7 +102,7 @@ class Assembler:
         self.pricer = pricer
         self.sharing = Sharing.of(job)
         self.passes = PassPricer(pricer, bucket_parameters(job))
-        self.boundaries = boundary_transfers(job, workload, pricer.congestion)
+        self.boundaries = boundary_transfers(job, workload, pricer.congestion, pricer.factors)
         self.boundary_s = np.array([each.seconds for each in self.boundaries])
         self.blocking_sends = job.recipe.vpp == 1 or not job.framework.overlap_p2p
         self.transfer = Transfer.of(job)

@@ -14,6 +14,8 @@ from trainscout.simulators.predictor.collectives import (
 )
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.engine import Floats
+from trainscout.simulators.predictor.replay.prices import calibrated_price
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.communicators import spans
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload
@@ -43,7 +45,10 @@ class Boundary:
 
 
 def boundary_transfers(
-    job: Job, workload: Workload, congestion: Congestion | None = None
+    job: Job,
+    workload: Workload,
+    congestion: Congestion | None = None,
+    factors: Factors = AS_IT_COMES,
 ) -> tuple[Boundary, ...]:
     """From each stage to the next; the last entry is the wrap-around of the interleaved schedule.
 
@@ -59,21 +64,23 @@ def boundary_transfers(
         gathered = Collective("boundary_all_gather", "all_gather", sent.bytes, "tp")
         gather_price = price_collective("all_gather", sent.bytes, peers, job.gpu, job.network)
         sent = SendRecv("boundary", sent.bytes // peers.size, "pp")
+        gather_price = calibrated_price(gather_price, peers.nodes > 1, factors)
     transfers = []
     for crosses in boundary_crosses_domain(job):
         if congestion is None:
             price = price_send_recv(sent.bytes, crosses, group, job.gpu, job.network)
         else:
             price = congestion.price(sent, crosses, group, job.network)
+        price = calibrated_price(price, crosses, factors)
         if crosses and job.framework.p2p_poll_s:
             price = replace(price, seconds=price.seconds + job.framework.p2p_poll_s)
         transfers.append(Boundary(sent, price, gathered, gather_price))
     return tuple(transfers)
 
 
-def boundary_seconds(job: Job, workload: Workload, congestion: Congestion | None = None) -> Floats:
+def boundary_seconds(job: Job, workload: Workload, factors: Factors = AS_IT_COMES) -> Floats:
     """Seconds of ``boundary_transfers``, shape (stages,); of a single stage 0."""
-    boundaries = boundary_transfers(job, workload, congestion)
+    boundaries = boundary_transfers(job, workload, factors=factors)
     return np.array([each.seconds for each in boundaries]) if boundaries else np.zeros(1)
 
 

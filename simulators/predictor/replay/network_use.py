@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.replay.assemble import Assembler
 from trainscout.simulators.predictor.replay.boundary import boundary_crosses_domain
 from trainscout.simulators.predictor.replay.congestion import Congestion
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.workload.ir import Block, Collective, Communicator, SendRecv
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -61,7 +61,8 @@ def network_use(
     """
     congestion = Congestion(job, of)
     groups = workload.communicators
-    pricer = Pricer(job.gpu, job.network, job.framework, groups, calibration, None, congestion)
+    factors = AS_IT_COMES if calibration is None else calibration.factors_for(job)
+    pricer = Pricer(job.gpu, job.network, job.framework, groups, factors, None, congestion)
     longest: dict[str, Collective | SendRecv] = {}
     for op in _communication(job, workload, pricer):
         known = longest.get(op.communicator)

@@ -22,7 +22,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES, host_lag_s
 from trainscout.simulators.predictor.replay.stragglers import slowest_excess
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Factors
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Attention,
@@ -169,7 +169,7 @@ class Pricer:
         cluster: Cluster,
         framework: Framework,
         communicators: Mapping[str, Communicator],
-        calibration: Calibration | None = None,
+        factors: Factors = AS_IT_COMES,
         measured: MeasuredTable | None = None,
         congestion: Congestion | None = None,
     ) -> None:
@@ -178,8 +178,8 @@ class Pricer:
         self.communicators = communicators
         self._measured = measured
         self.congestion = congestion
-        factors = (1.0, 1.0, 1.0) if calibration is None else calibration.factors
-        self._compute_time, self._network_time, host_time = factors
+        self.factors = factors
+        host_time = factors.host_time
         self.host_launch_s = host_launch_s(framework) * host_time
         self.host_forward_s = (
             0.0 if framework.cuda_graphs else framework.host_forward_s * host_time
@@ -188,7 +188,8 @@ class Pricer:
         between = pipeline is not None and pipeline.nodes > 1 and not framework.cuda_graphs
         self._host_tp_rank_s = framework.host_tp_rank_s * host_time if between else 0.0
         self.launch_blocking = framework.launch_blocking and not framework.cuda_graphs
-        self.excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
+        excess = slowest_excess(cluster.num_gpus, gpu.architecture.speed_spread)
+        self.excess = excess * factors.straggler_time
         self._known = _priced(
             gpu,
             cluster,
@@ -265,7 +266,9 @@ class Pricer:
         if not new:
             return
         prices = price_kernels(self.gpu, list(new), self._measured)
-        seconds = prices.seconds * (1 + self.excess) * self._compute_time
+        times = (self.factors.compute_time, self.factors.memory_time)
+        longer = np.array([times[isinstance(op, Streaming)] for op in new])
+        seconds = prices.seconds * (1 + self.excess) * longer
         columns = (seconds.tolist(), prices.evidence.tolist(), prices.memory_bound.tolist())
         for op, each_s, evidence, memory_bound in zip(new, *columns, strict=True):
             known[op] = PricedOp(op, each_s, EVIDENCE[evidence], memory_bound)
@@ -287,13 +290,21 @@ class Pricer:
             price = price_send_recv(op.bytes, group.nodes > 1, group, self.gpu, self.cluster)
         else:
             price = price_collective(op.kind, op.bytes, group, self.gpu, self.cluster, op.dtype)
-        if self._network_time == 1 or group.nodes == 1:
-            return price
-        return replace(
-            price,
-            seconds=price.seconds * self._network_time,
-            wire_bytes_per_s=price.wire_bytes_per_s / self._network_time,
-        )
+        return calibrated_price(price, group.nodes > 1, self.factors)
+
+
+def calibrated_price(
+    price: CollectivePrice, leaves_node: bool, factors: Factors
+) -> CollectivePrice:
+    """Communication as much longer as such communication was found to take."""
+    factor = factors.network_time if leaves_node else factors.node_time
+    if factor == 1:
+        return price
+    return replace(
+        price,
+        seconds=price.seconds * factor,
+        wire_bytes_per_s=price.wire_bytes_per_s / factor,
+    )
 
 
 def host_launch_s(framework: Framework) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.collectives import price_collective
+from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.memory import footprint
 from trainscout.simulators.predictor.memory.bands import FITS
 from trainscout.simulators.predictor.network.choice import CongestedNetwork
@@ -20,16 +21,20 @@ from trainscout.simulators.predictor.replay.assumptions import assumptions_of
 from trainscout.simulators.predictor.replay.congestion import congestion_of
 from trainscout.simulators.predictor.replay.prices import (
     BUBBLE,
+    COMPUTE,
     EVIDENCE,
     HOST,
+    OPTIMIZER,
     PART_INDEX,
     PARTS,
+    STRAGGLERS,
     Pricer,
 )
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
-from trainscout.simulators.predictor.uncertainty import error_bar
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
-from trainscout.simulators.predictor.uncertainty.fabric import what_to_measure
+from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
+from trainscout.simulators.predictor.uncertainty.fabric import share_between, what_to_measure
+from trainscout.simulators.predictor.uncertainty.posterior import SHARES
 from trainscout.simulators.predictor.workload.ir import Block, Communicator
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
@@ -57,8 +62,6 @@ class ReplaySimulator:
         self._calibration = calibration
         self._measured = measured
         self._network = network
-        runs = () if calibration is None else calibration.runs
-        self._own_runs = [(run.features, run.log_residual) for run in runs]
 
     def simulate(self, job: Job) -> Prediction:
         """Predict one step of a valid job (see ``Simulator.simulate``).
@@ -66,8 +69,12 @@ class ReplaySimulator:
         Raises:
             InputError: for a job on another GPU than the calibration's.
         """
-        prediction = self.without_error_bar(job)
-        interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s, self._own_runs)
+        prediction, shares = self.with_shares(job)
+        if self._calibration is not None and self._calibration.runs:
+            low, high = self._calibration.interval(job, shares, LEVEL)
+            interval_s = (prediction.step_time_s * low, prediction.step_time_s * high)
+        else:
+            interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s)
         return replace(prediction, interval_s=interval_s)
 
     def workload(self, job: Job) -> Workload:
@@ -76,21 +83,32 @@ class ReplaySimulator:
 
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``simulate``, but needs no residuals: what they are made with."""
+        return self.with_shares(job)[0]
+
+    def with_shares(self, job: Job) -> tuple[Prediction, tuple[float, ...]]:
+        """As ``without_error_bar``, and which share of the step (but for its bubble) each of
+        ``posterior.SHARES`` has."""
         if self._calibration is not None:
             self._calibration.check_gpu(job.gpu)
         workload = self.workload(job)
+        factors, scale = AS_IT_COMES, 1.0
+        if self._calibration is not None:
+            factors = self._calibration.factors_for(job)
+            scale = self._calibration.scale_of(job)
         pricer = Pricer(
             job.gpu,
             job.network,
             job.framework,
             workload.communicators,
-            self._calibration,
+            factors,
             self._measured,
             congestion_of(job, self._network),
         )
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
-        prediction = _predict(job, workload, pricer, step, self._network)
+        streaming = _streaming_share(workload, pricer)
+        prediction = _predict(job, workload, pricer, step, scale, self._network)
+        shares = _shares(job, prediction, streaming)
         said: tuple[str, ...] = ()
         if self._calibration is None:
             said += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
@@ -103,16 +121,21 @@ class ReplaySimulator:
 
             said += doubts(job.gpu, self._measured)
         if not said:
-            return prediction
-        return replace(prediction, assumptions=(*prediction.assumptions, *said))
+            return prediction, shares
+        return replace(prediction, assumptions=(*prediction.assumptions, *said)), shares
 
 
 def _predict(
-    job: Job, workload: Workload, pricer: Pricer, step: Step, network: CongestedNetwork | None
+    job: Job,
+    workload: Workload,
+    pricer: Pricer,
+    step: Step,
+    scale: float,
+    network: CongestedNetwork | None,
 ) -> Prediction:
     memory = footprint(job, workload, open_channels(job, workload.communicators))
-    seconds = step.step_time_s
-    parts = [_stage_parts(step, stage) for stage in range(job.recipe.pp)]
+    seconds = step.step_time_s * scale
+    parts = [_stage_parts(step, stage) * scale for stage in range(job.recipe.pp)]
     critical = min(range(len(parts)), key=lambda stage: parts[stage][PART_INDEX[BUBBLE]])
     breakdown = {
         name: float(part)
@@ -150,6 +173,34 @@ def _stage_parts(step: Step, stage: int) -> np.ndarray:
         passes * step.micro_batches + step.program.end_part_s[stage] + step.idle_part_s[stage]
     )
     return parts
+
+
+def _streaming_share(workload: Workload, pricer: Pricer) -> float:
+    """Share of the kernels' seconds of all stages that only stream memory."""
+    kernel_s = np.zeros(len(KERNEL_CLASSES))
+    for stage in workload.stages:
+        for run in (run for chunk in stage.chunks for run in chunk.runs):
+            for block in (run.forward, run.backward):
+                kernel_s += pricer.block(block).kernel_s[0] * run.count
+    total = float(kernel_s.sum())
+    streaming = sum(kernel_s[KERNEL_CLASSES.index(name)] for name in ("norm", "streaming"))
+    return float(streaming) / total if total else 0.0
+
+
+def _shares(job: Job, prediction: Prediction, streaming: float) -> tuple[float, ...]:
+    """``ReplaySimulator.with_shares``, with ``streaming`` of its kernels' time."""
+    parts, seconds = prediction.breakdown_s, prediction.step_time_s
+    busy = 1 - parts.get(BUBBLE, 0.0) / seconds
+    communication_s = sum(s for part, s in parts.items() if part.endswith("_communication"))
+    between = share_between(job, seconds, parts)
+    shares = {
+        "memory_time": (parts.get(COMPUTE, 0.0) * streaming + parts.get(OPTIMIZER, 0.0)) / seconds,
+        "node_time": communication_s / seconds - between,
+        "network_time": between,
+        "host_time": parts.get(HOST, 0.0) / seconds,
+        "straggler_time": parts.get(STRAGGLERS, 0.0) / seconds,
+    }
+    return tuple(min(1.0, max(0.0, shares[name] / busy)) for name in SHARES)
 
 
 def open_channels(job: Job, groups: Mapping[str, Communicator]) -> int:

@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler, Program
 from trainscout.simulators.predictor.replay.congestion import congestion_of
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.program import Workload
 
@@ -61,7 +61,7 @@ def step_program(
         job.network,
         job.framework,
         workload.communicators,
-        calibration,
+        AS_IT_COMES if calibration is None else calibration.factors_for(job),
         measured,
         congestion_of(job, network),
     )

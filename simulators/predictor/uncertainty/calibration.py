@@ -1,63 +1,147 @@
-"""Corrections to predictions, learned from a few measured runs on the user's own machines.
+"""How one's own machines differ from predictions, learned from a few measured runs on them.
 
-Written by ``trainscout calibrate``, used with ``simulator.calibration=FILE``.
+Written by ``trainscout calibrate``, used with ``simulator.calibration=FILE`` or
+``cluster.calibration=FILE``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
-from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    nearest_name,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.uncertainty.features import Features
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.uncertainty.posterior import (
+    KINDS,
+    SHARES,
+    Columns,
+    Posterior,
+    Traits,
+    traits_of,
+)
 
-CORRECTIONS = ("compute_time", "network_time", "host_time")
 LARGEST_FACTOR = 10.0
-_FIELD = "simulator.calibration"
+FIELD = "simulator.calibration"
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What multiplies predicted times.
+
+    ``compute_time``: the seconds of products and attention; ``memory_time``: of kernels that only
+    stream memory; ``node_time`` and ``network_time``: of communication inside a node and of what
+    leaves one; ``host_time``: the host's seconds per launch; ``straggler_time``: by how much the
+    slowest GPU is behind.
+    """
+
+    compute_time: float = 1.0
+    memory_time: float = 1.0
+    node_time: float = 1.0
+    network_time: float = 1.0
+    host_time: float = 1.0
+    straggler_time: float = 1.0
+
+    def slowed(self, factor: float) -> Factors:
+        """All times that much longer (how far stragglers are behind is a share of others')."""
+        longer = {name: getattr(self, name) * factor for name in FACTORS}
+        return Factors(**{**longer, "straggler_time": self.straggler_time})
+
+
+FACTORS = tuple(field.name for field in dataclasses.fields(Factors))
+AS_IT_COMES = Factors()
 
 
 @dataclass(frozen=True)
 class CalibrationRun:
-    """A run that was calibrated on: what its prediction was like, and the logarithm of measured
-    over predicted step time when the corrections were fitted without it."""
+    """A measured run beside its prediction. ``shares``: of its predicted step, in the order of
+    ``posterior.SHARES``."""
 
-    features: Features
-    log_residual: float
+    name: str
+    traits: Traits
+    shares: tuple[float, ...]
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def log_residual(self) -> float:
+        return math.log(self.measured_s / self.predicted_s)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Factors on predicted times, for one GPU.
+    """What is known of machines with these ``gpus``: ``factors`` as somebody stated them, and
+    ``runs`` beside predictions made with those. ``made`` says by what and from what."""
 
-    ``compute_time`` multiplies the seconds of every kernel, ``network_time`` those of every
-    communication that leaves a node, ``host_time`` the host's seconds per launch. ``runs`` is
-    what they were learned from.
-    """
-
-    gpu: str
-    compute_time: float = 1.0
-    network_time: float = 1.0
-    host_time: float = 1.0
+    gpus: tuple[str, ...]
+    factors: Factors = AS_IT_COMES
     runs: tuple[CalibrationRun, ...] = ()
+    made: str = ""
 
-    @property
-    def factors(self) -> tuple[float, float, float]:
-        return self.compute_time, self.network_time, self.host_time
+    def factors_for(self, job: Job | None = None) -> Factors:
+        """What multiplies the times of the parts of a job's step, besides ``scale_of``."""
+        if not self.runs:
+            return self.factors
+        longer = dict(zip(SHARES, np.exp(_posterior(self.runs).parts), strict=True))
+        return Factors(
+            **{name: getattr(self.factors, name) * longer.get(name, 1.0) for name in FACTORS}
+        )
+
+    def scale_of(self, job: Job) -> float:
+        """What multiplies a job's whole step besides, always the same for the same traits."""
+        return self.scales_of([traits_of(job)])[0]
+
+    def scales_of(self, traits: Sequence[Traits]) -> list[float]:
+        """``scale_of`` many jobs."""
+        if not self.runs:
+            return [1.0] * len(traits)
+        return [_scale(self.runs, each) for each in traits]
+
+    def factors_on(self, gpu: Gpu, framework: Framework) -> Factors:
+        """What multiplies times of work whose recipe is not known: that of the runs with this
+        software, as they were in the middle."""
+        like = [run for run in self.runs if run.traits.software == framework.software]
+        scales = self.scales_of([run.traits for run in like or self.runs])
+        middle = math.exp(float(np.median(np.log(scales)))) if scales else 1.0
+        return self.factors_for().slowed(middle)
+
+    def interval(self, job: Job, shares: Sequence[float], level: float) -> tuple[float, float]:
+        """Ends of the interval that holds ``level`` of measured over predicted step times."""
+        of = Columns.of([traits_of(job)], [shares])
+        posterior = _posterior(self.runs)
+        expected = float(posterior.errors(of)[0])
+        low, high = posterior.ends(of, level)
+        return math.exp(float(low[0]) - expected), math.exp(float(high[0]) - expected)
 
     @property
     def words(self) -> str:
         """The calibration in one line, for whoever reads a prediction made with it."""
-        factors = ", ".join(
-            f"{name.removesuffix('_time')} x {getattr(self, name):.3g}" for name in CORRECTIONS
-        )
-        return f"times calibrated on {len(self.runs)} runs: {factors}"
+        found = self.factors_for()
+        longer = [
+            f"{name.removesuffix('_time')} x {getattr(found, name):.3g}"
+            for name in FACTORS
+            if abs(getattr(found, name) - 1) >= 0.005
+        ]
+        if self.runs:
+            scales = self.scales_of([run.traits for run in self.runs])
+            low, high = min(scales), max(scales)
+            ends = f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
+            longer.insert(0, f"whole steps x {ends}")
+        return f"times calibrated on {len(self.runs)} runs: {', '.join(longer) or 'as they come'}"
 
     def check(self) -> None:
         """Refuse factors that no machine explains.
@@ -65,92 +149,127 @@ class Calibration:
         Raises:
             InputError: naming the field.
         """
-        for name in CORRECTIONS:
-            value = getattr(self, name)
-            require_positive(f"{_FIELD}.{name}", value)
+        for name in FACTORS:
+            value = getattr(self.factors, name)
+            require_positive(f"{FIELD}.{name}", value)
             if not 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR:
                 allowed = f"{1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}"
-                raise InputError(f"{_FIELD}.{name}", value, "is out of range", allowed)
+                raise InputError(f"{FIELD}.{name}", value, "is out of range", allowed)
 
     def check_gpu(self, gpu: Gpu) -> None:
-        """Refuse another GPU than the one that was measured.
+        """Refuse another GPU than was measured.
 
         Raises:
             InputError: naming both.
         """
-        if gpu.name != self.gpu:
-            problem = f"was made for {self.gpu}, and the question is about {gpu.name}"
-            raise InputError(
-                _FIELD,
-                self.gpu,
-                problem,
-                f"runs of {gpu.name}: trainscout.simulators.laboratory.calibrate",
-            )
+        if gpu.name not in self.gpus:
+            known = ", ".join(self.gpus)
+            problem = f"was made for {known}, and the question is about {gpu.name}"
+            allowed = f"runs of {gpu.name}: trainscout calibrate"
+            raise InputError(FIELD, known, problem, allowed)
 
 
-def read_calibration(path: Path) -> Calibration:
+@functools.lru_cache(maxsize=8)
+def _posterior(runs: tuple[CalibrationRun, ...]) -> Posterior:
+    return Posterior(columns_of(runs), np.array([run.log_residual for run in runs]))
+
+
+@functools.lru_cache(maxsize=100_000)
+def _scale(runs: tuple[CalibrationRun, ...], traits: Traits) -> float:
+    of = Columns.of([traits], [(0.0,) * len(SHARES)])
+    return math.exp(float(_posterior(runs).scales(of)[0]))
+
+
+def columns_of(runs: Sequence[CalibrationRun]) -> Columns:
+    """Runs as the posterior takes them."""
+    return Columns.of([run.traits for run in runs], [run.shares for run in runs])
+
+
+def read_calibration(path: Path, field: str = FIELD) -> Calibration:
     """The calibration in a file that ``calibration_text`` wrote, checked.
 
     Raises:
         InputError: for a file that cannot be read or is no calibration.
     """
-    given = read_yaml(path, _FIELD)
+    given = read_yaml(path, field)
     try:
         calibration = _calibration(given)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        what = "a file that trainscout.simulators.laboratory.calibrate wrote"
-        raise InputError(_FIELD, path, f"is not a calibration ({error})", what) from error
+        what = "a file that trainscout calibrate wrote"
+        raise InputError(field, path, f"is not a calibration ({error})", what) from error
     calibration.check()
     return calibration
 
 
-def calibration_text(calibration: Calibration, comments: Mapping[str, str]) -> str:
-    """The calibration as YAML; ``comments`` go behind the field they are named after."""
-    lines = [f"# {comments['header']}"] if "header" in comments else []
-    for name in ("gpu", *CORRECTIONS):
-        value = getattr(calibration, name)
-        text = f"{name}: {value:.5g}" if isinstance(value, float) else f"{name}: {value}"
-        lines.append(f"{text}  # {comments[name]}" if name in comments else text)
-    lines.append("# Each run's prediction, and ln(measured / predicted) when fitted without it.")
+def calibration_text(calibration: Calibration, comments: Sequence[str] = ()) -> str:
+    """The calibration as YAML, with lines of ``comments`` above it."""
+    stated = {
+        name: getattr(calibration.factors, name)
+        for name in FACTORS
+        if getattr(calibration.factors, name) != 1
+    }
     runs = [
-        {name: _rounded(value) for name, value in _plain(run).items()} for run in calibration.runs
+        {
+            "name": run.name,
+            "measured_s": _rounded(run.measured_s),
+            "predicted_s": _rounded(run.predicted_s),
+            "shares": {
+                name: round(share, 4) for name, share in zip(SHARES, run.shares, strict=True)
+            },
+            **dataclasses.asdict(run.traits),
+        }
+        for run in calibration.runs
     ]
-    lines.append(yaml.safe_dump({"runs": runs}, sort_keys=False, default_flow_style=None))
-    return "\n".join(lines)
+    given = {"gpu": list(calibration.gpus), "made": calibration.made, **stated, "runs": runs}
+    text = yaml.safe_dump(given, sort_keys=False, default_flow_style=None, width=160)
+    return "".join(f"# {line}\n" for line in comments) + text
 
 
-def _plain(run: CalibrationRun) -> dict[str, Any]:
-    return {**dataclasses.asdict(run.features), "log_residual": run.log_residual}
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def _calibration(given: Any) -> Calibration:
-    _exactly(given, ("gpu", *CORRECTIONS, "runs"))
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{given!r} instead of fields")
+    known = ("gpu", "made", *FACTORS, "runs")
+    for name in given:
+        if name not in known:
+            near = nearest_name(str(name), known)
+            hint = "" if near is None else f", did you mean {near!r}?"
+            raise ValueError(f"{name} is no field of it{hint}")
+    gpus = given["gpu"]
+    names = [gpus] if isinstance(gpus, str) else list(gpus)
     return Calibration(
-        gpu=str(given["gpu"]),
+        gpus=tuple(map(str, names)),
+        factors=Factors(**{name: float(given[name]) for name in FACTORS if name in given}),
         runs=tuple(_run(run) for run in given["runs"]),
-        **{name: float(given[name]) for name in CORRECTIONS},
+        made=str(given.get("made", "")),
     )
 
 
+_TRAITS = {field.name: field.type for field in dataclasses.fields(Traits)}
+
+
 def _run(given: Any) -> CalibrationRun:
-    _exactly(given, (*_FEATURES, "log_residual"))
-    features = {name: kind(given[name]) for name, kind in _FEATURES.items()}
-    for name in ("num_gpus", "layer_s"):
-        require_positive(f"{_FIELD}.runs.{name}", features[name])
-    return CalibrationRun(Features(**features), float(given["log_residual"]))
-
-
-_KINDS = {"str": str, "int": int, "bool": bool, "float": float}
-_FEATURES = {field.name: _KINDS[str(field.type)] for field in dataclasses.fields(Features)}
-
-
-def _exactly(given: Any, names: tuple[str, ...]) -> None:
-    if not isinstance(given, Mapping) or set(given) != set(names):
+    names = {"name", "measured_s", "predicted_s", "shares", *_TRAITS}
+    if not isinstance(given, Mapping) or set(given) != names:
         found = sorted(map(str, given)) if isinstance(given, Mapping) else given
-        raise ValueError(f"fields {found} instead of {', '.join(names)}")
+        raise ValueError(f"a run has the fields {found} instead of {', '.join(sorted(names))}")
+    traits: dict[str, Any] = {
+        name: str(given[name]) if kind == "str" else int(given[name])
+        for name, kind in _TRAITS.items()
+    }
+    traits["experts"] = bool(traits["experts"])
+    for name, value in traits.items():
+        if name not in KINDS:
+            require_positive(f"{FIELD}.runs.{name}", value)
+    times = {name: float(given[name]) for name in ("measured_s", "predicted_s")}
+    for name, seconds in times.items():
+        require_positive(f"{FIELD}.runs.{name}", seconds)
+    shares = tuple(float(given["shares"][name]) for name in SHARES)
+    if not all(0 <= share <= 1.5 for share in shares):
+        raise ValueError(f"shares of {given['name']} are not between 0 and 1")
+    return CalibrationRun(str(given["name"]), Traits(**traits), shares, **times)

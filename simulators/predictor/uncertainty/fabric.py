@@ -23,7 +23,7 @@ def fabric_error(job: Job, step_time_s: float, breakdown_s: Mapping[str, float])
     if job.cluster.measured or nodes <= _NODES:
         return 0.0
     growth = (math.log2(nodes) / math.log2(_NODES)) ** 2 - 1
-    return _share_between(job, step_time_s, breakdown_s) * _LEFT_OUT * math.sqrt(growth)
+    return share_between(job, step_time_s, breakdown_s) * _LEFT_OUT * math.sqrt(growth)
 
 
 def what_to_measure(
@@ -33,7 +33,7 @@ def what_to_measure(
     error = fabric_error(job, step_time_s, breakdown_s)
     if error < _WORTH_SAYING:
         return ()
-    share = _share_between(job, step_time_s, breakdown_s)
+    share = share_between(job, step_time_s, breakdown_s)
     return (
         f"no collectives were measured between {job.cluster.num_nodes} nodes, where {share:.0%} "
         f"of the step is: {error:.0%} of it may be that alone; all_gather and all_reduce "
@@ -41,7 +41,7 @@ def what_to_measure(
     )
 
 
-def _share_between(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
+def share_between(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> float:
     """Share of the step that is exposed communication of groups that leave a domain."""
     recipe, domain = job.recipe, job.cluster.domain
     leaves = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -15,7 +15,6 @@ from trainscout.simulators.predictor.uncertainty.fabric import fabric_error
 from trainscout.simulators.predictor.uncertainty.features import (
     Features,
     features_of,
-    likeness,
     similarity,
     sizes_of,
 )
@@ -40,53 +39,18 @@ _NORMAL = NormalDist()
 
 
 def error_bar(
-    job: Job,
-    step_time_s: float,
-    breakdown_s: Mapping[str, float],
-    own: Sequence[tuple[Features, float]] = (),
+    job: Job, step_time_s: float, breakdown_s: Mapping[str, float]
 ) -> tuple[float, float]:
     """The interval in seconds that holds a measured step with probability ``LEVEL``.
 
     It need not lie evenly around the prediction, nor hold it: where predictions of such runs
-    were all too low, it says so.
-
-    Args:
-        own: runs that the predictor was calibrated on, with the logarithm of measured over
-            predicted time of each when it was left out; empty for an uncalibrated predictor.
+    were all too low, it says so. That of a calibrated prediction: ``Calibration.interval``.
     """
     features = features_of(job, step_time_s, breakdown_s)
     low, high = log_interval(published_residuals(), features)
-    if own:
-        low, high = calibrated_interval((low, high), features, own)
-    else:
-        error = fabric_error(job, step_time_s, breakdown_s)
-        low, high = widened(low, (low + high) / 2, high, error, LEVEL)
+    error = fabric_error(job, step_time_s, breakdown_s)
+    low, high = widened(low, (low + high) / 2, high, error, LEVEL)
     return step_time_s * math.exp(low), step_time_s * math.exp(high)
-
-
-def calibrated_interval(
-    published: tuple[float, float],
-    features: Features,
-    own: Sequence[tuple[Features, float]],
-    level: float = LEVEL,
-) -> tuple[float, float]:
-    """The interval of a calibrated predictor, from the runs it was calibrated on.
-
-    Beside such a run its ends are where Student's t puts those of errors that spread as the left
-    out ones did, with the published spread counted as one run more. Away from all of them it
-    widens to the ``published`` interval, with that one's middle at zero: what was off on this
-    machine in general has been corrected.
-    """
-    from scipy.special import stdtrit
-
-    upper = (1 + level) / 2
-    half = (published[1] - published[0]) / 2
-    squares = (half / _NORMAL.inv_cdf(upper)) ** 2 + sum(residual**2 for _, residual in own)
-    runs = len(own) + 1
-    beside = float(stdtrit(runs, upper)) * math.sqrt(squares / runs)
-    nearest = max(likeness(run, features) for run, _ in own)
-    reach = nearest * beside + (1 - nearest) * max(half, beside)
-    return -reach, reach
 
 
 def log_interval(

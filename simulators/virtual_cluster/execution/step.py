@@ -18,7 +18,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import run
 from trainscout.simulators.predictor.replay.prices import Pricer
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
 from trainscout.simulators.virtual_cluster.execution.answer import TracedStep, answer
 from trainscout.simulators.virtual_cluster.execution.breakdown import Played
@@ -72,13 +72,15 @@ def replay_ranks(
             other.
     """
     require_choice("host", host, HOSTS)
+    factors = AS_IT_COMES
     if calibration is not None:
         calibration.check_gpu(gpu)
+        factors = calibration.factors_on(gpu, framework)
     job = collate(traces)
     cluster = used_part(cluster, job.world_size)
     windowed = windows(job.traces)
     cpu = host == "traced" and _has_gaps(job.traces.values())
-    cost = HostCost.of(framework, cpu=cpu, calibration=calibration)
+    cost = HostCost.of(framework, cpu=cpu, factor=factors.host_time)
     program, contents = Program(), Contents()
     rendezvous = JobRendezvous(job, cluster, program, contents)
     issued: dict[int, Issued] = {}
@@ -90,7 +92,7 @@ def replay_ranks(
     rendezvous.price_collectives()
     if not contents.items:
         raise InputError("traces.steps", "the last", "runs nothing on the device")
-    pricer = Pricer(gpu, cluster, framework, rendezvous.communicators, calibration, measured)
+    pricer = Pricer(gpu, cluster, framework, rendezvous.communicators, factors, measured)
     priced = contents.price(pricer)
     tasks = program.freeze(priced)
     try:

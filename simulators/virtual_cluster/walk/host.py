@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from trainscout.simulators.predictor.question.errors import require_positive
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.replay.prices import host_launch_s
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
 from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
     Collective,
@@ -34,15 +33,13 @@ class HostCost:
             require_positive(f"host.{name}", getattr(self, name), allow_zero=True)
 
     @classmethod
-    def of(
-        cls, framework: Framework, *, cpu: bool, calibration: Calibration | None = None
-    ) -> HostCost:
+    def of(cls, framework: Framework, *, cpu: bool, factor: float = 1.0) -> HostCost:
         """CPU seconds of the script where they are known (``cpu``), else as declared.
 
         Declared figures are those of a framework's Python and of the driver together, so they are
         never added to CPU seconds: what launches cost beside those is the driver's own.
+        ``factor``: how much longer all of it takes (``Factors.host_time``).
         """
-        factor = 1.0 if calibration is None else calibration.factors[2]
         if cpu:
             launch_s = 0.0 if framework.cuda_graphs else UNDECLARED.host_launch_s
             return cls(launch_s * factor, 0.0, factor)

@@ -17,7 +17,12 @@ from trainscout.pruning.recipe_table import RecipeTable
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import (
+    Calibration,
+    CalibrationRun,
+    Factors,
+)
+from trainscout.simulators.predictor.uncertainty.posterior import traits_of
 
 
 def bounds_of(job, **given_):
@@ -46,9 +51,16 @@ def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
         assert bounds.used_bytes[0] == memory.capacity_bytes - memory.headroom_bytes
 
 
-@given(jobs(), st.floats(0.5, 2), st.floats(0.5, 2), st.floats(0.5, 2))
-def test_bounds_follow_a_calibration(job, compute, network, host):
-    calibration = Calibration(job.gpu.name, compute, network, host)
+@given(jobs(), st.lists(st.floats(0.5, 2), min_size=6, max_size=6), st.floats(0.7, 1.5))
+def test_bounds_follow_a_calibration(job, factors, longer):
+    """Stated factors, and runs: one of the job's own traits, one that differs."""
+    shares = (0.2, 0.1, 0.2, 0.05, 0.03)
+    near, far = traits_of(job), replace(traits_of(job), micro_batch=64, recompute="other")
+    runs = (
+        CalibrationRun("near", near, shares, 1.0, longer),
+        CalibrationRun("far", far, shares, 1.0, 1.3),
+    )
+    calibration = Calibration((job.gpu.name,), Factors(*factors), runs)
     prediction = ReplaySimulator(calibration).without_error_bar(job)
     assert bounds_of(job, calibration=calibration).step_time_s[0] <= prediction.step_time_s
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tests.simulators.jobs import GPT175B, TINY, make_job
-from trainscout.simulators.laboratory.calibration.model import MeasuredRun
+from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, Factors
 
 LARGE = replace(GPT175B, name="large", num_layers=4, hidden_size=4096, num_heads=32)
 # Nothing waits for a host that launches this fast.
@@ -47,7 +47,7 @@ def measured(jobs: Sequence[Job], noise: float = 0.0, **factors: Any) -> list[Me
     errors = np.random.default_rng(0).normal(0, noise, len(jobs))
     runs = []
     for number, (job, error) in enumerate(zip(jobs, errors, strict=True)):
-        simulator = ReplaySimulator(Calibration(job.gpu.name, **factors))
+        simulator = ReplaySimulator(Calibration((job.gpu.name,), Factors(**factors)))
         seconds = simulator.simulate(job).step_time_s * float(np.exp(error))
         runs.append(MeasuredRun(f"run{number}", job, seconds))
     return runs

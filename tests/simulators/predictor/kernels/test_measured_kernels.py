@@ -122,6 +122,6 @@ def test_a_search_is_known_by_the_content_of_its_table(table, tmp_path):
 
 
 def test_a_calibration_was_fitted_without_measured_kernels(table):
-    spec = SimulatorSpec("replay", Calibration(GPU.name), spec_of(table).measured_kernels)
+    spec = SimulatorSpec("replay", Calibration((GPU.name,)), spec_of(table).measured_kernels)
     with pytest.raises(InputError, match="without measured kernels"):
         check_simulator(spec, GPU)

@@ -1,0 +1,187 @@
+"""What calibrating on a few runs is worth, on published runs: some known, the rest predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.laboratory.calibration.prior import fit_prior
+from trainscout.simulators.laboratory.calibration.support import relative
+from trainscout.simulators.predictor.uncertainty import LEVEL, posterior
+from trainscout.simulators.predictor.uncertainty.posterior import Columns, Prior, Vector
+
+KNOWN = (1, 3, 5, 10)
+DRAWS = 50
+LEAST_RUNS = 8
+"""Of a publication, to be looked at; and so many must be left to be predicted:"""
+_LEAST_OTHERS = 3
+_FOLDS = 3
+# Runs whose measured times differ by less are not ranked.
+_TIE = 0.01
+
+
+@dataclass(frozen=True)
+class Published:
+    """Runs of publications: logarithms of measured over predicted times ``errors`` (n,), their
+    ``sources`` and ``sweeps`` (n,) as text, logarithms ``measured`` (n,) of seconds, and the
+    ``widths`` (n,) of uncalibrated bars: high over low end, less one."""
+
+    runs: Columns
+    errors: Vector
+    sources: NDArray[np.str_]
+    sweeps: NDArray[np.str_]
+    measured: Vector
+    widths: Vector
+
+    def groups(self) -> Mapping[str, NDArray[np.int64]]:
+        """Rows of every publication with enough runs."""
+        names, counts = np.unique(self.sources, return_counts=True)
+        return {
+            str(name): np.flatnonzero(self.sources == name)
+            for name, count in zip(names, counts, strict=True)
+            if count >= LEAST_RUNS
+        }
+
+
+@dataclass(frozen=True)
+class Before:
+    """Of runs as they are predicted: median and 90th percentile of absolute errors, the share of
+    pairs of a sweep in the right order (None: no sweeps), the median width of bars."""
+
+    median: float
+    p90: float
+    ranked: float | None
+    width: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One publication with ``known`` of its ``n`` runs, over all draws: the others uncalibrated
+    and as calibrated, the share of them inside their bars, and of draws that were ``applied``."""
+
+    source: str
+    n: int
+    known: int
+    before: Before
+    after: Before
+    coverage: float
+    applied: float
+
+
+def evidence(published: Published, seed: int = 0) -> tuple[Prior, tuple[Evidence, ...]]:
+    """The prior of all publications, and what it is worth where it was learned without the one
+    it is tried on."""
+    groups = published.groups()
+    names = sorted(groups)
+    found = []
+    for fold in range(_FOLDS):
+        out = names[fold::_FOLDS]
+        others = [groups[name] for name in names if name not in out]
+        prior = fit_prior(published.runs, published.errors, others)
+        for name in out:
+            found += [
+                each
+                for known in KNOWN
+                if (each := tried(published, name, groups[name], known, prior, seed)) is not None
+            ]
+    found.sort(key=lambda each: (each.known, each.source))
+    return fit_prior(published.runs, published.errors, list(groups.values())), tuple(found)
+
+
+def tried(
+    published: Published,
+    name: str,
+    rows: NDArray[np.int64],
+    known: int,
+    prior: Prior,
+    seed: int = 0,
+) -> Evidence | None:
+    """``DRAWS`` times ``known`` random runs are known; None where too few are left."""
+    if len(rows) < known + _LEAST_OTHERS:
+        return None
+    rng = np.random.default_rng((seed, known))
+    orders = np.array([rng.permutation(rows) for _ in range(DRAWS)])
+    mine, others = orders[:, :known], orders[:, known:]
+    errors = published.errors
+    found, means, variances = _conditioned(prior, published, mine, others)
+    expected = posterior.mean(found, means)
+    ends = [
+        posterior.quantile(found, means, variances, probability)
+        for probability in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    ]
+    used = _supported(prior, published, mine)
+    expected = np.where(used[:, None], expected, 0.0)
+    # What is not supported is not written: bars are as they come.
+    widths = np.where(used[:, None], np.expm1(ends[1] - ends[0]), published.widths[others])
+    inside = (ends[0] <= errors[others]) & (errors[others] <= ends[1])
+    return Evidence(
+        source=name,
+        n=len(rows),
+        known=known,
+        before=_summary(published, others, np.zeros_like(expected), published.widths[others]),
+        after=_summary(published, others, expected, widths),
+        coverage=float(inside[used].mean()) if used.any() else float("nan"),
+        applied=float(used.mean()),
+    )
+
+
+def _conditioned(
+    prior: Prior, published: Published, known: NDArray[np.int64], others: NDArray[np.int64]
+) -> tuple[posterior.Conditioned, Vector, Vector]:
+    mine, theirs = published.runs.take(known), published.runs.take(others)
+    found = posterior.condition(
+        prior, posterior.covariance(prior, mine, mine), published.errors[known]
+    )
+    across = posterior.covariance(prior, theirs, mine)
+    return found, *posterior.predicted(found, across, posterior.variance(prior, theirs))
+
+
+def _supported(prior: Prior, published: Published, known: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """``support.supported`` of every draw: nothing speaks for a single run."""
+    draws, count = known.shape
+    if count < 2:
+        return np.zeros(draws, dtype=np.bool_)
+    expected = np.zeros(known.shape)
+    for out in range(count):
+        left = known[:, [out]]
+        found, means, _ = _conditioned(prior, published, np.delete(known, out, 1), left)
+        expected[:, [out]] = posterior.mean(found, means)
+    errors = published.errors[known]
+    after, before = np.abs(relative(errors, expected)), np.abs(relative(errors))
+    better: NDArray[np.bool_] = after.mean(axis=1) < before.mean(axis=1)
+    return better
+
+
+def _summary(
+    published: Published, rows: NDArray[np.int64], expected: Vector, widths: Vector
+) -> Before:
+    absolute = np.abs(relative(published.errors[rows], expected))
+    right = [
+        order
+        for draw, more in zip(rows, expected, strict=True)
+        for order in _in_order(published, draw, more)
+    ]
+    return Before(
+        median=float(np.median(absolute)),
+        p90=float(np.quantile(absolute, 0.9)),
+        ranked=float(np.mean(right)) if right else None,
+        width=float(np.median(widths)),
+    )
+
+
+def _in_order(published: Published, rows: NDArray[np.int64], expected: Vector) -> Sequence[bool]:
+    """Of every pair of one sweep whether the faster one was predicted to be so."""
+    measured = published.measured[rows]
+    predicted = measured - published.errors[rows] + expected
+    first, second = np.triu_indices(len(rows), 1)
+    apart = measured[first] - measured[second]
+    ranked = (published.sweeps[rows][first] == published.sweeps[rows][second]) & (
+        np.abs(apart) > _TIE
+    )
+    right: list[bool] = (
+        (predicted[first] - predicted[second])[ranked] * apart[ranked] > 0
+    ).tolist()
+    return right

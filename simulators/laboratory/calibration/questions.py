@@ -1,0 +1,133 @@
+"""Jobs of a user's own runs, by our names: ``model=our_30b cluster=h100_64 tp=8 ...``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from trainscout.conf.catalogue import Catalogue, command_defaults, load_catalogue
+from trainscout.reports.launch_import import read_launch
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.validity import why_invalid
+
+# Where a name without a dot belongs: the first of these that has such a field.
+_PARTS: dict[str, Any] = {
+    "recipe": Recipe,
+    "training": Training,
+    "cluster": Cluster,
+    "model": Model,
+    "framework": Framework,
+    "gpu": Gpu,
+}
+_CHOSEN = ("model", "cluster", "gpu", "training", "framework")
+_LABELS = ("name", "source", "sources")
+SETTINGS = frozenset(
+    field.name
+    for part in _PARTS.values()
+    for field in dataclasses.fields(part)
+    if field.name not in _LABELS
+) | {*_CHOSEN}
+
+
+def question_of(settings: Mapping[str, str]) -> tuple[Question, dict[str, Any]]:
+    """The question of settings as on a command line, and the fields of its recipe.
+
+    ``model``, ``cluster``, ``gpu``, ``training`` and ``framework`` choose by name or file; other
+    names are fields, with the part they belong to before a dot where they are of several.
+
+    Raises:
+        InputError: for a name that is none (with the nearest), or a value that cannot be meant.
+    """
+    catalogue, default = load_catalogue(), command_defaults("simulate")[1]
+    for name in ("model", "cluster"):
+        if name not in settings:
+            raise InputError(name, None, "is missing", "the name of a declaration, or its file")
+    cluster, gpu = catalogue.machines(settings["cluster"], settings.get("gpu"))
+    framework = settings.get("framework", default["framework"])
+    training = settings.get("training", default["training"])
+    parts: dict[str, Any] = {
+        "model": catalogue.models.chosen("model", settings["model"]),
+        "cluster": cluster,
+        "gpu": gpu,
+        "training": catalogue.trainings.chosen("training", training),
+        "framework": catalogue.frameworks.chosen("framework", framework),
+    }
+    fields: dict[str, dict[str, Any]] = {}
+    for name, text in settings.items():
+        if name not in _CHOSEN:
+            part, field = _part_of(name, text)
+            fields.setdefault(part, {})[field] = _plain(name, text)
+    recipe = fields.pop("recipe", {})
+    for part, more in fields.items():
+        whole = {**dataclasses.asdict(parts[part]), **more}
+        parts[part] = typed_value(_PARTS[part], part, _with_architecture(catalogue, part, whole))
+    asked = Question(**parts)
+    asked.check()
+    return asked, recipe
+
+
+def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Job:
+    """The job of settings, with what a launch script or configuration says (``given``: its path,
+    or arguments); settings count more.
+
+    Raises:
+        InputError: for either, or a recipe that cannot be launched.
+    """
+    asked, fields = question_of(settings)
+    recipe = {}
+    if given is not None:
+        catalogue = load_catalogue()
+        said = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
+        said = {name for name in said if name.partition(".")[0] != "recipe"}
+        found = read_launch(
+            given, asked, said, catalogue.models.__getitem__, catalogue.frameworks.__getitem__
+        )
+        asked, recipe = found.question, dataclasses.asdict(found.recipe)
+        asked.check()
+    job = asked.job(typed_value(Recipe, "recipe", {**recipe, **fields}))
+    broken = why_invalid(job)
+    if broken is not None:
+        value = getattr(job.recipe, broken.field, None)
+        raise InputError(f"recipe.{broken.field}", value, broken.reason)
+    return job
+
+
+def _part_of(name: str, value: str) -> tuple[str, str]:
+    part, dot, field = name.partition(".")
+    if not dot:
+        if name in _CHOSEN:
+            return name, ""
+        part, field = next((each for each in _PARTS if _has(each, name)), ""), name
+    if part not in _PARTS or not _has(part, field.partition(".")[0]):
+        allowed = f"a setting as of trainscout simulate: {', '.join(_CHOSEN)}, recipe.tp, ..."
+        raise InputError(name, value, "is not a known name", allowed, nearest_name(name, SETTINGS))
+    return part, field
+
+
+def _has(part: str, name: str) -> bool:
+    return name not in _LABELS and name in {
+        field.name for field in dataclasses.fields(_PARTS[part])
+    }
+
+
+def _plain(name: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(name, text, "cannot be read as a value") from error
+
+
+def _with_architecture(catalogue: Catalogue, part: str, fields: dict[str, Any]) -> Any:
+    return catalogue.with_architecture(fields) if part == "gpu" else fields

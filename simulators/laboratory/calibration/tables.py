@@ -1,0 +1,142 @@
+"""Measured runs from tables: those of published runs, or a user's own by our names."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.calibration.questions import SETTINGS, job_of_settings
+from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
+from trainscout.simulators.laboratory.published.jobs import Declarations, read_curves
+from trainscout.simulators.laboratory.published.rows import MAX_BYTES, read_rows
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+from trainscout.simulators.predictor.question.job import Job
+
+# Columns that measure a step, and how many seconds (or tokens per second) one unit is.
+STEP_TIMES = {"step_time_s": 1.0, "step_time_ms": 1e-3, "step_time_us": 1e-6}
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s")
+MEASURED = (*STEP_TIMES, *RATES)
+# Said without a unit, in the words of frameworks and trackers.
+_UNITLESS = ("step_time", "iteration_time", "iter_time", "time", "throughput", "tokens")
+_NAMES = ("id", "name", "run")
+
+
+def read_table(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+    """The measured runs of a CSV file, and why others were left out.
+
+    A table with a column ``cluster`` is one's own: settings by our names, and one of ``MEASURED``.
+    Others have the columns of published runs (``docs/validation.md``).
+
+    Raises:
+        InputError: for a file that is neither.
+    """
+    header, rows = _cells(path)
+    if "cluster" in header:
+        return own_runs(header, rows, str(path))
+    return _published(path)
+
+
+def own_runs(
+    header: Sequence[str], rows: Sequence[tuple[int, Mapping[str, str]]], where: str
+) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+    """Runs from rows (each with its line) of settings by our names, and why others were left out.
+
+    Raises:
+        InputError: for a column that is none, or measurements without a unit.
+    """
+    _check_header(header, where)
+    runs, left = [], []
+    for line, cells in rows:
+        settings = {
+            name: text for name, text in cells.items() if text and name not in (*_NAMES, *MEASURED)
+        }
+        name = next((cells[each] for each in _NAMES if cells.get(each)), f"line {line}")
+        try:
+            job = job_of_settings(settings)
+            runs.append(MeasuredRun(name, job, _measured_s(cells, job)))
+        except InputError as error:
+            left.append(f"{name} (line {line}): {error}")
+    return tuple(runs), tuple(left)
+
+
+def _published(path: Path) -> tuple[tuple[MeasuredRun, ...], tuple[str, ...]]:
+    # Looked up late: it brings all that reads published runs.
+    from trainscout.simulators.laboratory.validate import replay_with_progress
+    from trainscout.simulators.registry import get_simulator
+
+    rows, catalogue = read_rows(path), load_catalogue()
+    curves = read_curves(rows, path.parent)
+    declared = Declarations(catalogue.gpus, catalogue.frameworks, curves)
+    runs, left = [], []
+    for result in replay_with_progress(rows, declared, get_simulator("replay")):
+        if result.job is not None and result.prediction is not None and result.measured_s:
+            runs.append(MeasuredRun(result.row.id, result.job, result.measured_s))
+        else:
+            left.append(f"{result.row.id}: {result.reason}")
+    return tuple(runs), tuple(left)
+
+
+def _cells(path: Path) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
+    """The header of a CSV file, and every row with its line."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError("runs", path, "is too large", f"at most {MAX_BYTES} bytes")
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _rows_of(csv.reader(file, strict=True))
+    except OSError as error:
+        raise InputError("runs", path, f"cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError("runs", path, f"is not a CSV file: {error}") from error
+
+
+def _rows_of(
+    table: Iterator[list[str]],
+) -> tuple[tuple[str, ...], list[tuple[int, dict[str, str]]]]:
+    header: tuple[str, ...] = ()
+    rows = []
+    for number, cells in enumerate(table, 1):
+        if not any(map(str.strip, cells)):
+            continue
+        if not header:
+            header = tuple(map(str.strip, cells))
+        else:
+            pairs = zip(header, cells, strict=False)
+            rows.append((number, {name: text.strip() for name, text in pairs}))
+    return header, rows
+
+
+def _check_header(header: Sequence[str], where: str) -> None:
+    for name in header:
+        if name in _UNITLESS:
+            allowed = "the unit in its name: " + ", ".join(MEASURED)
+            raise InputError("runs", name, f"has no unit in {where}", allowed)
+        known = name in (*_NAMES, *MEASURED) or "." in name or name in SETTINGS
+        if not known:
+            near = nearest_name(name, [*SETTINGS, *MEASURED])
+            allowed = "settings by our names, and one of " + ", ".join(MEASURED)
+            raise InputError("runs", name, f"is no column that {where} may have", allowed, near)
+    if not set(header) & set(MEASURED):
+        problem = "has no column with a measurement"
+        raise InputError("runs", where, problem, f"at least one of {', '.join(MEASURED)}")
+
+
+def _measured_s(cells: Mapping[str, str], job: Job) -> float:
+    for name in MEASURED:
+        text = cells.get(name, "")
+        if not text:
+            continue
+        try:
+            value = float(text.replace(",", ""))
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf"):
+            raise InputError(name, text, "is no time or rate", "a number > 0")
+        if name in STEP_TIMES:
+            return value * STEP_TIMES[name]
+        if name == "samples_per_s":
+            return job.training.global_batch_size / value
+        per_gpu = name.endswith("_per_gpu")
+        return job.tokens_per_step / (value * (job.world_size if per_gpu else 1))
+    raise InputError("runs", None, "has no measurement", " or ".join(MEASURED))

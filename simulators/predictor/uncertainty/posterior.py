@@ -1,0 +1,319 @@
+"""What a few measured runs say of the times of others like them: a Gaussian process.
+
+The logarithm of measured over predicted step time of a run is taken for the sum of what all runs
+of one table share; of what those on one GPU, of one software, model, precision, ... share; of
+something that changes smoothly with sizes and degrees; of each part of the step times how much
+longer that part takes; and of an error of its own. How large each is was learned from published
+runs (``calibration_prior.yaml``, by ``trainscout calibrate evidence``). The errors of single runs
+have heavy tails (Student's t, so that one wrong run does not decide), and how large they are is
+learned from the runs themselves: every size of ``NOISES`` is weighed by how well it explains them.
+
+Rasmussen and Williams 2006, equations 2.25, 2.26 and 2.30; weights of runs as in the EM algorithm
+for errors of Student's t (Lange, Little and Taylor 1989).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainscout.simulators.predictor.io.yaml_files import parse_yaml
+from trainscout.simulators.predictor.question.job import Job
+
+Vector = NDArray[np.float64]
+
+PRIOR = Path(__file__).with_name("calibration_prior.yaml")
+NOISES = np.array([0.003, 0.006, 0.012, 0.025, 0.05, 0.1, 0.2])
+"""Typical errors of single runs that are weighed, as logarithms."""
+FREEDOM = 4.0
+"""Degrees of freedom of Student's t, of errors and of what is predicted."""
+_ROUNDS = 3
+_HALVINGS = 40
+_LEAST_VARIANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What of a job makes its error like that of another: known before it is predicted.
+
+    ``shape`` names the model's layers and width; sizes in tokens, elements and GPUs.
+    """
+
+    gpu: str
+    software: str
+    precision: str
+    experts: bool
+    shape: str
+    recompute: str
+    zero_stage: int
+    num_gpus: int
+    sequence_length: int
+    hidden_size: int
+    micro_batch: int
+    tp: int
+    pp: int
+    ep: int
+
+
+KINDS = ("gpu", "software", "precision", "experts", "shape", "recompute", "zero_stage")
+SIZES = ("num_gpus", "sequence_length", "hidden_size", "micro_batch", "tp", "pp", "ep")
+SHARES = ("memory_time", "node_time", "network_time", "host_time", "straggler_time")
+"""Parts of the step with a time factor of their own; what is left is computation."""
+RECIPE_TRAITS = (
+    *("framework", "precision", "recompute", "zero_stage"),
+    *("micro_batch", "tp", "pp", "ep"),
+)
+"""The knobs that decide in which traits recipes of one question differ."""
+assert {*KINDS, *SIZES} == {field.name for field in fields(Traits)}
+
+
+def traits_of(job: Job) -> Traits:
+    """The traits of a job."""
+    recipe, model = job.recipe, job.model
+    return Traits(
+        gpu=job.gpu.name,
+        software=job.framework.software,
+        precision=job.precision,
+        experts=model.moe is not None,
+        shape=f"{model.num_layers} x {model.hidden_size}",
+        recompute=recipe.recompute,
+        zero_stage=recipe.zero_stage,
+        num_gpus=job.world_size,
+        sequence_length=job.sequence_length,
+        hidden_size=model.hidden_size,
+        micro_batch=recipe.micro_batch,
+        tp=recipe.tp,
+        pp=recipe.pp,
+        ep=recipe.ep,
+    )
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Standard deviations, as logarithms of times, of what makes up a run's error.
+
+    ``overall``: shared by all runs of one table. ``kinds``: by those that agree in each of
+    ``KINDS``. ``parts``: of each of ``SHARES``' time. ``smooth``: of what changes smoothly; by one
+    unit of distance where a size differs by so many doublings (``lengths``, in the order of
+    ``SIZES``), and by ``distances`` where a kind does. The logarithm of a single run's typical
+    error is normal around that of ``noise`` with ``noise_spread``.
+    """
+
+    overall: float
+    kinds: tuple[float, ...]
+    parts: tuple[float, ...]
+    smooth: float
+    lengths: tuple[float, ...]
+    distances: tuple[float, ...]
+    noise: float
+    noise_spread: float
+
+
+NAMED = {"kinds": KINDS, "parts": SHARES, "lengths": SIZES, "distances": KINDS}
+"""What the entries of a prior's tuples are of."""
+
+
+@functools.cache
+def published_prior() -> Prior:
+    """The prior that ships, read once per process."""
+    found = parse_yaml(PRIOR.read_text(encoding="utf-8"), "prior", PRIOR.name)
+    values: dict[str, Any] = {
+        name: tuple(float(value[each]) for each in NAMED[name]) if name in NAMED else float(value)
+        for name, value in found.items()
+    }
+    return Prior(**values)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Runs as columns: ``kinds`` (n, 7) as text, ``sizes`` (n, 7) in doublings, ``shares``
+    (n, 5) of the step."""
+
+    kinds: NDArray[np.str_]
+    sizes: Vector
+    shares: Vector
+
+    @staticmethod
+    def of(traits: Sequence[Traits], shares: Sequence[Sequence[float]]) -> Columns:
+        return Columns(
+            np.array([[str(getattr(each, name)) for name in KINDS] for each in traits]),
+            np.log2([[getattr(each, name) for name in SIZES] for each in traits]),
+            np.array([tuple(each) for each in shares], dtype=float).reshape(len(traits), -1),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Columns:
+        return Columns(self.kinds[rows], self.sizes[rows], self.shares[rows])
+
+
+def shared(prior: Prior, one: Columns, other: Columns) -> Vector:
+    """Covariance (n, m) of what the errors of runs share beyond the times of parts."""
+    same = one.kinds[..., :, None, :] == other.kinds[..., None, :, :]
+    apart = (one.sizes[..., :, None, :] - other.sizes[..., None, :, :]) / np.array(prior.lengths)
+    squared = (apart**2).sum(axis=-1) + (~same) @ np.array(prior.distances) ** 2
+    covariance: Vector = (
+        prior.overall**2
+        + same @ np.array(prior.kinds) ** 2
+        + prior.smooth**2 * np.exp(-0.5 * squared)
+    )
+    return covariance
+
+
+def covariance(prior: Prior, one: Columns, other: Columns) -> Vector:
+    """Covariance (n, m) of the errors of runs but for what is each one's own."""
+    parts = one.shares * np.array(prior.parts) ** 2 @ np.swapaxes(other.shares, -1, -2)
+    found: Vector = shared(prior, one, other) + parts
+    return found
+
+
+def variance(prior: Prior, of: Columns) -> Vector:
+    """The diagonal of ``covariance``, (n,)."""
+    fixed = prior.overall**2 + sum(each**2 for each in prior.kinds) + prior.smooth**2
+    found: Vector = fixed + of.shares**2 @ np.array(prior.parts) ** 2
+    return found
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """Runs with known errors, by noise (s): logarithms of ``weights`` (s,), ``pull`` (s, n), the
+    inverse covariance times the errors, and that ``inverse`` (s, n, n)."""
+
+    log_weights: Vector
+    pull: Vector
+    inverse: NDArray[Any]
+
+
+def condition(prior: Prior, covariance: Vector, errors: Vector) -> Conditioned:
+    """Learn from errors (..., n) with covariance (..., n, n); arrays may be stacked."""
+    variances = NOISES[:, None] ** 2
+    weights = np.ones((*errors.shape[:-1], len(NOISES), errors.shape[-1]))
+    identity, own = np.eye(errors.shape[-1]), errors[..., None, :]
+    for last in (*[False] * (_ROUNDS - 1), True):
+        noise = variances / weights
+        whole = covariance[..., None, :, :] + identity * noise[..., None, :]
+        inverse = np.linalg.inv(whole)
+        pull = (inverse @ own[..., None])[..., 0]
+        if not last:
+            left = noise - noise**2 * np.diagonal(inverse, axis1=-2, axis2=-1)
+            squares = (noise * pull) ** 2 + np.maximum(left, 0.0)
+            weights = (FREEDOM + 1) / (FREEDOM + squares / variances)
+    log_weights = -0.5 * ((own * pull).sum(axis=-1) + np.linalg.slogdet(whole)[1])
+    log_weights -= 0.5 * ((np.log(NOISES / prior.noise)) / prior.noise_spread) ** 2
+    log_weights -= np.logaddexp.reduce(log_weights, axis=-1)[..., None]
+    return Conditioned(log_weights, pull, inverse)
+
+
+def predicted(found: Conditioned, across: Vector, own: Vector) -> tuple[Vector, Vector]:
+    """Means and variances (..., s, m) of errors of other runs.
+
+    Args:
+        across: covariance (..., m, n) with the known runs; ``own`` (..., m) their variances.
+    """
+    across = across[..., None, :, :]
+    means = (across @ found.pull[..., None])[..., 0]
+    known = ((across @ found.inverse) * across).sum(axis=-1)
+    return means, np.maximum(own[..., None, :] - known + NOISES[:, None] ** 2, _LEAST_VARIANCE)
+
+
+def mean(found: Conditioned, means: Vector) -> Vector:
+    """Means (..., m) over what the noise may be."""
+    weighed: Vector = (np.exp(found.log_weights)[..., None] * means).sum(axis=-2)
+    return weighed
+
+
+def quantile(found: Conditioned, means: Vector, variances: Vector, probability: float) -> Vector:
+    """A quantile (..., m) of the mixture of Student's t."""
+    from scipy.special import stdtr
+
+    weights, spread = np.exp(found.log_weights)[..., None], np.sqrt(variances)
+    low, high = (means - 20 * spread).min(axis=-2), (means + 20 * spread).max(axis=-2)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        below = (weights * stdtr(FREEDOM, (middle[..., None, :] - means) / spread)).sum(axis=-2)
+        low = np.where(below < probability, middle, low)
+        high = np.where(below < probability, high, middle)
+    found_at: Vector = (low + high) / 2
+    return found_at
+
+
+class Posterior:
+    """What known runs say of others.
+
+    Args:
+        errors: (n,) logarithms of measured over predicted step times.
+    """
+
+    def __init__(self, runs: Columns, errors: Vector, prior: Prior | None = None) -> None:
+        self._prior, self._runs = prior or published_prior(), runs
+        self._found = condition(self._prior, covariance(self._prior, runs, runs), errors)
+        self._pull = mean(self._found, self._found.pull)
+
+    @property
+    def parts(self) -> Vector:
+        """Logarithms of how much longer each of ``SHARES`` takes, beyond ``scales``."""
+        found: Vector = np.array(self._prior.parts) ** 2 * (self._runs.shares.T @ self._pull)
+        return found
+
+    @property
+    def part_spreads(self) -> Vector:
+        """Standard deviations of ``parts``, (5,)."""
+        prior = np.array(self._prior.parts) ** 2
+        seen = np.einsum(
+            "ni,snm,mi->si", self._runs.shares, self._found.inverse, self._runs.shares
+        )
+        left = prior - prior**2 * (np.exp(self._found.log_weights) @ seen)
+        spreads: Vector = np.sqrt(np.maximum(left, 0.0))
+        return spreads
+
+    def scales(self, of: Columns) -> Vector:
+        """Logarithms (m,) of how much longer whole steps take."""
+        found: Vector = shared(self._prior, of, self._runs) @ self._pull
+        return found
+
+    def errors(self, of: Columns) -> Vector:
+        """The whole expected errors (m,)."""
+        found: Vector = covariance(self._prior, of, self._runs) @ self._pull
+        return found
+
+    def ends(self, of: Columns, level: float) -> tuple[Vector, Vector]:
+        """Ends (m,) of the interval that holds ``level`` of the errors around their mean."""
+        means, variances = self._spread(of)
+        tail = (1 - level) / 2
+        low, high = (quantile(self._found, means, variances, p) for p in (tail, 1 - tail))
+        return low, high
+
+    def log_density(self, of: Columns, errors: Vector) -> Vector:
+        """Logarithm (m,) of how probable errors were."""
+        means, variances = self._spread(of)
+        own = log_density(errors - means, variances) + self._found.log_weights[:, None]
+        found: Vector = np.logaddexp.reduce(own, axis=0)
+        return found
+
+    def spreads(self, of: Columns) -> Vector:
+        """Standard deviations (m,) of what is still unknown, without single runs' own errors."""
+        _, variances = self._spread(of)
+        weights = np.exp(self._found.log_weights)[:, None]
+        left: Vector = (weights * (variances - NOISES[:, None] ** 2)).sum(axis=0)
+        return np.sqrt(np.maximum(left, 0.0))
+
+    def _spread(self, of: Columns) -> tuple[Vector, Vector]:
+        across = covariance(self._prior, of, self._runs)
+        return predicted(self._found, across, variance(self._prior, of))
+
+
+def log_density(errors: Vector, variances: Vector) -> Vector:
+    """Of Student's t with ``FREEDOM`` degrees and squared scales ``variances``."""
+    constant = math.lgamma((FREEDOM + 1) / 2) - math.lgamma(FREEDOM / 2)
+    squares = errors**2 / variances / FREEDOM
+    found: Vector = (
+        constant
+        - 0.5 * np.log(FREEDOM * math.pi * variances)
+        - (FREEDOM + 1) / 2 * np.log1p(squares)
+    )
+    return found

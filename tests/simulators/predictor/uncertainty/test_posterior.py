@@ -1,0 +1,108 @@
+"""What known runs say of others, against closed forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from trainscout.simulators.predictor.uncertainty import posterior
+from trainscout.simulators.predictor.uncertainty.posterior import (
+    FREEDOM,
+    NOISES,
+    SHARES,
+    Columns,
+    Posterior,
+    Prior,
+    Traits,
+    published_prior,
+)
+
+ONE = Traits(
+    gpu="h100", software="x", precision="bf16", experts=False, shape="1 x 2", recompute="none",
+    zero_stage=0, num_gpus=8, sequence_length=2048, hidden_size=4096, micro_batch=1, tp=1, pp=1,
+    ep=1,
+)  # fmt: skip
+OTHER = replace(ONE, gpu="b200", software="y", precision="fp8", shape="3 x 4", num_gpus=1 << 20)
+NOTHING = (0.0,) * len(SHARES)
+# Runs share one error of 10 %, and have one of 2.5 % each.
+LEVEL = Prior(0.1, (0.0,) * 7, (0.0,) * 5, 0.0, (1.0,) * 7, (0.0,) * 7, 0.025, 0.01)
+
+
+def columns(*traits, shares=NOTHING):
+    return Columns.of(traits, [shares] * len(traits))
+
+
+def test_a_shared_error_is_the_mean_shrunk_by_number_and_spread():
+    known = columns(ONE, replace(ONE, tp=2), replace(ONE, tp=4))
+    errors = np.array([0.1, 0.1, 0.1])
+    found = Posterior(known, errors, LEVEL).errors(columns(OTHER))
+    # Equal errors are as a normal error's would be but for weights above one: 3 runs at 0.025.
+    assert 0.1 * 3 / (3 + 0.025**2 / 0.1**2) <= found[0] < 0.1
+    few = Posterior(known.take(np.array([0])), errors[:1], LEVEL).errors(columns(OTHER))
+    assert few[0] < found[0]
+    spread = Posterior(known, np.array([0.1, 0.3, -0.1]), replace(LEVEL, noise=0.2))
+    assert spread.errors(columns(OTHER))[0] < found[0]
+
+
+def test_one_wrong_run_does_not_decide():
+    known = columns(*(replace(ONE, tp=tp) for tp in (1, 2, 4, 8)))
+    right = Posterior(known, np.full(4, 0.05), LEVEL).errors(columns(ONE))[0]
+    wrong = Posterior(known, np.array([0.05, 0.05, 0.05, 1.0]), LEVEL).errors(columns(ONE))[0]
+    assert abs(wrong - right) < 0.1 * (1.0 - 0.05) / 4
+
+
+def test_a_part_is_told_from_the_whole():
+    """Steps without network as predicted, with half of it longer: the network is."""
+    prior = replace(LEVEL, parts=(0.0, 0.0, 0.5, 0.0, 0.0))
+    shares = [NOTHING, NOTHING, (0, 0, 0.5, 0, 0), (0, 0, 0.5, 0, 0)]
+    known = Columns.of([ONE] * 4, shares)
+    found = Posterior(known, np.array([0.0, 0.0, 0.1, 0.1]), prior)
+    network = SHARES.index("network_time")
+    assert found.parts[network] == pytest.approx(0.2, rel=0.1)
+    assert np.delete(found.parts, network) == pytest.approx(0)
+    assert abs(found.scales(columns(ONE))[0]) < 0.01
+    assert found.part_spreads[network] < 0.1 < 0.5
+
+
+def test_without_anything_alike_nothing_is_said_and_the_bar_is_the_prior():
+    prior = replace(published_prior(), overall=0.0, parts=(0.0,) * 5)
+    far = replace(
+        OTHER,
+        experts=True,
+        recompute="full",
+        zero_stage=3,
+        sequence_length=1 << 20,
+        hidden_size=64,
+    )
+    found = Posterior(columns(ONE), np.array([0.2]), prior)
+    assert abs(found.errors(columns(far))[0]) < 0.005
+    assert found.spreads(columns(far))[0] ** 2 == pytest.approx(
+        posterior.variance(prior, columns(far))[0], rel=0.05
+    )
+
+
+def test_quantiles_are_those_of_students_t():
+    """With one noise only: two degrees are enough to tell them from a normal's."""
+    from scipy.stats import t
+
+    weights = np.where(NOISES == 0.05, 0.0, -np.inf)
+    found = posterior.Conditioned(weights, np.zeros((7, 1)), np.zeros((7, 1, 1)))
+    at = posterior.quantile(found, np.zeros((7, 1)), np.full((7, 1), 0.04), 0.9)
+    assert at[0] == pytest.approx(0.2 * t(FREEDOM).ppf(0.9), rel=1e-6)
+
+
+def test_more_runs_narrow_the_bar():
+    known = columns(*(replace(ONE, tp=tp) for tp in (1, 2, 4, 8)))
+    ends = [
+        Posterior(known.take(np.arange(n)), np.full(n, 0.05)).ends(columns(ONE), 0.8)
+        for n in (1, 2, 4)
+    ]
+    widths = [float(high[0] - low[0]) for low, high in ends]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_densities_integrate_to_one():
+    found = Posterior(columns(ONE), np.array([0.1]))
+    grid = np.linspace(-4, 4, 8001)
+    density = np.exp(found.log_density(columns(*[OTHER] * len(grid)), grid))
+    assert np.trapezoid(density, grid) == pytest.approx(1, abs=2e-3)
