@@ -62,7 +62,7 @@ def figures(prediction: Prediction, job: Job) -> dict[str, Any]:
         "cost_of_run_usd": prediction.cost_of_run_usd,
         "cost_per_billion_tokens_usd": prediction.cost_per_billion_tokens_usd,
         "days": job.training.tokens / prediction.tokens_per_s / SECONDS_A_DAY,
-        "reserved_bytes": memory.peak_reserved_bytes,
+        "needed_bytes": memory.needed_bytes,
         "capacity_bytes": memory.capacity_bytes,
         "headroom_bytes": memory.headroom_bytes,
         "fit_probability": memory.fit_probability,

@@ -72,7 +72,7 @@ def _simulated(rows: Sequence[tuple[int, Trial]]) -> dict[str, list[Any]]:
             "mfu",
             "tokens_per_s_per_gpu",
             "cost_of_run_usd",
-            "reserved_bytes",
+            "needed_bytes",
             "headroom_bytes",
         )
     }
@@ -87,7 +87,7 @@ def _simulated(rows: Sequence[tuple[int, Trial]]) -> dict[str, list[Any]]:
             _short(prediction.mfu),
             _short(prediction.tokens_per_s_per_gpu),
             _short(prediction.cost_of_run_usd),
-            prediction.memory.peak_reserved_bytes,
+            prediction.memory.needed_bytes,
             prediction.memory.headroom_bytes,
         )
         for column, value in zip(columns.values(), values, strict=True):

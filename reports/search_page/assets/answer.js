@@ -44,12 +44,11 @@ const answer = (() => {
       `${format.seconds(best.low_s)} to ${format.seconds(best.high_s)} would hold 4 in 5 measured runs`);
   }
   function memoryCard(best, question) {
-    const needed = best.capacity_bytes - best.headroom_bytes;
     const verdict = best.headroom_bytes >= 0
       ? `${format.gib(best.headroom_bytes)} below` : `${format.gib(-best.headroom_bytes)} above`;
-    return card("Memory of a GPU", best.grades.memory, format.gib(needed),
-      bar(`${format.gib(needed)} of ${format.gib(best.capacity_bytes)} usable`,
-        needed / best.capacity_bytes, best.headroom_bytes < 0),
+    return card("Memory of a GPU", best.grades.memory, format.gib(best.needed_bytes),
+      bar(`${format.gib(best.needed_bytes)} of ${format.gib(best.capacity_bytes)} usable`,
+        best.needed_bytes / best.capacity_bytes, best.headroom_bytes < 0),
       `${verdict} the ${format.gib(best.capacity_bytes)} usable (${format.percent(question.memory_reserve, 0)} ` +
       `is kept free), on stage ${best.worst_stage}; it fits with a probability of ` +
       format.percent(best.fit_probability, 0));
@@ -109,7 +108,8 @@ const answer = (() => {
     if (record.recipes.length) {
       const closest = record.recipes[0];
       section.append(el("h2", {}, "Closest miss: ", el("span", { class: "recipe" }, closest.words)),
-        el("p", {}, closest.sentence), cards(closest, record));
+        el("p", {}, closest.sentence), 
+        el("div", { class: "cards" }, memoryCard(closest, record.question)));
     }
   }
   function draw(section, record) {

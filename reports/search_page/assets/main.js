@@ -22,7 +22,7 @@ const main = (() => {
       const step = view.figure("step_time_s")(row);
       const parts = [`Chosen: ${view.words(row)}`];
       if (step !== null) {
-        parts.push(`step ${format.seconds(step)}`, `memory ${format.gib(view.figure("reserved_bytes")(row))}`,
+        parts.push(`step ${format.seconds(step)}`, `memory ${format.gib(view.figure("needed_bytes")(row))}`,
           `run ${format.usd(view.figure("cost_of_run_usd")(row))}`);
       }
       line.textContent = [...parts, trialTable.why(view, row)].filter(Boolean).join("; ");

@@ -9,7 +9,7 @@ const parallel = (() => {
   const MOST_STROKES = 200;
   const MEASURES = [
     { name: "step_time_s", label: "step, s", words: (v) => format.short(v, 4) },
-    { name: "reserved_bytes", label: "memory, GiB", words: (v) => format.short(v / format.GIB, 3) },
+    { name: "needed_bytes", label: "memory, GiB", words: (v) => format.short(v / format.GIB, 3) },
   ];
 
   // An axis has a place between 0 (bottom) and 1 for every simulated trial, and names for places.
@@ -54,6 +54,8 @@ const parallel = (() => {
     const box = el("div");
     const said = el("p", { class: "small", role: "status" });
     let xs = [];
+    // Half of the widest name, at some seven pixels a letter, and never less than marks need.
+    const room = Math.max(62, ...axes.map(({ label }) => label.length * 3.7));
 
     const y = (place) => FLOOR - place * (FLOOR - TOP);
     const inside = (at) => brushes.every((brush, axis) => brush === null ||
@@ -117,7 +119,7 @@ const parallel = (() => {
       axes.forEach((axis, at) => {
         const x = xs[at];
         drawn.append(svg.line(x, y(0), x, y(1), "axis"),
-          ...title(axis.label, x, at));
+          title(axis.label, x, at));
         const every = Math.ceil(axis.marks.length / 9);
         axis.marks.filter((_, mark) => mark % every === 0).forEach(([place, name]) =>
           drawn.append(svg.text(x + 5, y(place) + 4, name, { class: "faint mark" })));
@@ -126,13 +128,11 @@ const parallel = (() => {
       requestAnimationFrame(paint);
       return [canvas, drawn];
     }
-    // Long names of knobs stand on two levels in turn.
+    // Names stand on two levels in turn, so that each has the room of two axes.
     function title(name, x, at) {
-      const shown = name.length > 13 ? `${name.slice(0, 12)}…` : name;
-      const text = svg.text(x, at % 2 ? FLOOR + 26 : TOP - 14, shown,
-        { "text-anchor": "middle", class: "strong" });
-      text.append(svg.el("title", {}, name));
-      return [text];
+      const anchor = at === 0 ? "start" : at === axes.length - 1 ? "end" : "middle";
+      const edge = { start: -20, end: 50, middle: 0 }[anchor];
+      return svg.text(x + edge, at % 2 ? FLOOR + 26 : TOP - 14, name, { "text-anchor": anchor, class: "strong" });
     }
     function track(axis, at, x) {
       const group = svg.el("g", { tabindex: 0, role: "slider", "aria-label":
@@ -188,7 +188,7 @@ const parallel = (() => {
       return group;
     }
     const holder = el("div", { class: "parallel wide" }, box);
-    const redraw = svg.fitted(box, (width) => chart(Math.max(width, axes.length * 62)));
+    const redraw = svg.fitted(box, (width) => chart(Math.max(width, axes.length * room)));
     selection.onChoose(paint);
     theme.onChange(paint);
     const clear = el("button", { type: "button", on: { click: () => {

@@ -3,7 +3,7 @@ const scatter = (() => {
   const { el } = dom;
   const AXES = [
     { less: true, name: "step_time_s", label: "step time, s", words: format.seconds, short: (v) => format.short(v, 4) },
-    { less: true, name: "reserved_bytes", label: "memory reserved, GiB", words: format.gib,
+    { less: true, name: "needed_bytes", label: "memory of a GPU, GiB", words: format.gib,
       short: (v) => format.short(v, 3), scale: 1 / format.GIB },
     { less: true, name: "cost_of_run_usd", label: "cost of the run, $", words: format.usd, short: format.usd },
     { name: "tokens_per_s_per_gpu", label: "tokens/s per GPU", words: (v) => format.grouped(v),
@@ -70,7 +70,7 @@ const scatter = (() => {
       const rank = top.has(number) ? `#${top.get(number)} ` : "";
       return `${rank}${view.words(place.row)}\n` +
         `step ${format.seconds(simulated.step_time_s[place.at])}, memory ` +
-        `${format.gib(simulated.reserved_bytes[place.at])}, ${format.usd(simulated.cost_of_run_usd[place.at])}` +
+        `${format.gib(simulated.needed_bytes[place.at])}, ${format.usd(simulated.cost_of_run_usd[place.at])}` +
         (view.status(place.row) === "oom" ? "\ndoes not fit" : "");
     }
     function nearest(event, drawn, width) {

@@ -10,28 +10,30 @@ const sensitivity = (() => {
     const share = (end) => end[figure] / base[figure] - 1;
     const reach = (row) => Math.max(...row.ends.map((end) => Math.abs(share(end))));
     const sorted = [...rows].sort((a, b) => reach(b) - reach(a));
-    const most = Math.max(...sorted.map(reach), 0.01) * 2.1;
+    const most = Math.max(...sorted.map(reach), 0.01);
     const box = el("div");
     svg.fitted(box, (width) => {
-      const left = Math.min(250, width * 0.4);
-      const x = svg.linear(-most, most, left, width - 14);
+      // Room for the words beside the longest bars.
+      const ends = most * (width < 560 ? 3 : 2.1);
+      const x = svg.linear(-ends, ends, 0, width);
       const height = sorted.length * ROW + 40;
       const drawn = svg.root(width, height, `Change of the ${what}: ` + sorted.map((row) =>
         `${row.name} ${row.ends.map((end) => `${end.label} ${format.change(share(end))}`).join(", ")}`).join("; "));
       drawn.append(...svg.xAxis(x, height - 36, 0, (tick) => (tick ? format.change(tick) : "0"), 5),
-        svg.text((left + width) / 2, height - 5, `change of the ${what}`, { "text-anchor": "middle" }));
+        svg.text(width / 2, height - 5, `change of the ${what}`, { "text-anchor": "middle" }));
       sorted.forEach((row, at) => {
         const y = at * ROW;
         const group = svg.el("g", { class: "row" });
-        group.append(svg.rect(0, y, width, ROW, { class: "hit" }), ...label(row.name, left - 10, y));
-        for (const end of row.ends) {
+        group.append(svg.rect(0, y, width, ROW, { class: "hit" }), svg.text(0, y + 13, row.name));
+        // The name has a line of its own, and each end a side: at no width do they meet.
+        [...row.ends].sort((a, b) => share(a) - share(b)).forEach((end, side) => {
           const to = x(share(end));
-          const worse = share(end) > 0;
-          group.append(svg.rect(Math.min(x(0), to), y + 9, Math.max(1, Math.abs(to - x(0))), ROW - 18,
-            { class: worse ? "more" : "less" }),
-            svg.text(worse ? to + 5 : to - 5, y + 24, `${end.label}: ${format.change(share(end))}${lost(end) ? " ⚑" : ""}`,
-              { "text-anchor": worse ? "start" : "end", class: "faint" }));
-        }
+          group.append(svg.rect(Math.min(x(0), to), y + 19, Math.max(1, Math.abs(to - x(0))), ROW - 24,
+            { class: share(end) > 0 ? "more" : "less" }),
+            svg.text(side ? Math.max(to, x(0)) + 5 : Math.min(to, x(0)) - 5, y + 31,
+              `${end.label}: ${format.change(share(end))}${lost(end) ? " ⚑" : ""}`,
+              { "text-anchor": side ? "start" : "end", class: "faint" }));
+        });
         drawn.append(dom.tip(group, () => words(row, share, record)));
       });
       drawn.append(svg.line(x(0), 0, x(0), height - 36, "axis"));
@@ -43,13 +45,6 @@ const sensitivity = (() => {
       box, details(sorted, share, record));
   }
   const lost = (end) => end.winner !== null && end.winner !== 1;
-  function label(name, x, y) {
-    // Two lines, where one would not fit.
-    const [first, ...rest] = name.length > 30 ? name.split(/(?<=^.{14,30}) /) : [name];
-    const second = rest.join(" ");
-    const lines = second ? [[first, y + 17], [second, y + 31]] : [[first, y + 24]];
-    return lines.map(([words, at]) => svg.text(x, at, words, { "text-anchor": "end" }));
-  }
   function words(row, share, record) {
     const lines = row.ends.map((end) => `${end.label}: step ${format.seconds(end.step_time_s)}, ` +
       `${format.usd(end.cost_of_run_usd)} (${format.change(share(end))}), ${format.days(end.days)}` +

@@ -4,8 +4,9 @@ const trialTable = (() => {
   const PAGE = 50;
   // As the search ranks them: what fits first, fastest first.
   const UNSORTED = -1;
-  const MARK = { ok: "✓", oom: "✕", pruned: "–", invalid: "∅", failed: "!" };
-  const SAID = { ok: "fits", oom: "out of memory", pruned: "pruned", invalid: "invalid", failed: "failed" };
+  const MARK = { ok: "✓", tight: "~", oom: "✕", pruned: "–", invalid: "∅", failed: "!" };
+  const SAID = { ok: "fits", tight: "tight", oom: "out of memory", pruned: "pruned", invalid: "invalid",
+                 failed: "failed" };
 
   // The columns of the record, readable by row.
   function viewOf(record) {
@@ -40,7 +41,7 @@ const trialTable = (() => {
       { label: "status", value: view.status, words: (status) => SAID[status] },
       { label: "recipe", value: view.words, words: String, kind: "recipe" },
       numeric("step", view.figure("step_time_s"), format.seconds),
-      numeric("memory", view.figure("reserved_bytes"), format.gib),
+      numeric("memory", view.figure("needed_bytes"), format.gib),
       numeric("headroom", view.figure("headroom_bytes"), format.gib),
       numeric("MFU", view.figure("mfu"), format.percent),
       numeric("run", view.figure("cost_of_run_usd"), format.usd),

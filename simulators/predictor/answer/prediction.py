@@ -48,6 +48,11 @@ class Memory:
     fit_probability: float
     band: str
 
+    @property
+    def needed_bytes(self) -> int:
+        """What the worst stage takes of its GPU: reserved, NCCL's buffers, the CUDA context."""
+        return self.capacity_bytes - self.headroom_bytes
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -48,7 +48,7 @@ def test_figures_are_those_of_the_predictions():
     for at, row in enumerate(predicted):
         prediction = trials[row].prediction
         assert abs(figures["step_time_s"][at] / prediction.step_time_s - 1) < 1e-5
-        assert figures["reserved_bytes"][at] == prediction.memory.peak_reserved_bytes
+        assert figures["needed_bytes"][at] == prediction.memory.needed_bytes
         assert figures["headroom_bytes"][at] == prediction.memory.headroom_bytes
         assert abs(figures["cost_of_run_usd"][at] / prediction.cost_of_run_usd - 1) < 1e-5
 
