@@ -35,6 +35,7 @@ class Best:
     mfu: float
     breakdown_s: dict[str, float]
     peak_reserved_bytes: int
+    needed_bytes: int
     capacity_bytes: int
     evidence_share: dict[str, float]
     estimated_operations: tuple[str, ...]
@@ -155,6 +156,7 @@ def _best(result: SearchResult, declared: Question) -> Best | None:
         mfu=prediction.mfu,
         breakdown_s=dict(prediction.breakdown_s),
         peak_reserved_bytes=prediction.memory.peak_reserved_bytes,
+        needed_bytes=prediction.memory.needed_bytes,
         capacity_bytes=prediction.memory.capacity_bytes,
         evidence_share=dict(prediction.evidence_share),
         estimated_operations=prediction.estimated_operations,

@@ -31,8 +31,9 @@ NETWORK = {"network x 0.5": WhatIf(network=0.5), "network x 2": WhatIf(network=2
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a study stands: ``total`` cells of this round, ``done`` of them answered, ``stored``
-    of those read back; ``cell`` is the latest."""
+    """Where a study stands: ``total`` cells, those of what-ifs included, ``done`` of them
+    answered, ``stored`` of those read back; ``cell`` is the latest. ``eta_s`` is what the rest
+    takes, if it takes as long a cell as those that were searched."""
 
     done: int
     total: int
@@ -40,6 +41,7 @@ class Progress:
     cell: Cell
     answer: Answer
     elapsed_s: float
+    eta_s: float
 
 
 OnProgress = Callable[[Progress], None]
@@ -113,8 +115,9 @@ class Answers:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
 
-    def of(self, cells: Sequence[Cell]) -> dict[str, Answer]:
-        """The answers by the cells' keys."""
+    def of(self, cells: Sequence[Cell], more: int = 0) -> dict[str, Answer]:
+        """The answers by the cells' keys; about ``more`` are asked for afterwards."""
+        before = self.searched + self.stored
         found: dict[str, Answer] = {}
         missing = []
         asked = {cell.key: cell for cell in cells}
@@ -129,8 +132,11 @@ class Answers:
             self._store.write(cell, answer)
             self.searched += 1
             found[cell.key] = answer
+            left = len(asked) - len(found) + more
+            done, elapsed_s = before + len(found), self.elapsed_s
+            eta_s = elapsed_s / self.searched * left
             self._on_progress(
-                Progress(len(found), len(asked), stored, cell, answer, self.elapsed_s)
+                Progress(done, done + left, self.stored, cell, answer, elapsed_s, eta_s)
             )
         return found
 
@@ -153,7 +159,8 @@ def run_study(
     """
     answers = Answers(store, answer, n_jobs, on_progress)
     cells = study_cells(study, declarations)
-    found = answers.of(cells)
+    per_model = len({*NETWORK.values(), *study.what_ifs.values()})
+    found = answers.of(cells, more=per_model * len(study.models))
     results = [_result(cell, found[cell.key], reliability) for cell in cells]
     drafts = [_draft(model, results, study) for model in study.models]
     asked = [

@@ -14,7 +14,12 @@ from rich.progress import Progress as Bar
 from trainscout.optimizer.trial import Progress
 from trainscout.reports.explain import JobOf
 from trainscout.reports.terminal import redraws
-from trainscout.reports.wording import format_percent, format_recipe, format_seconds
+from trainscout.reports.wording import (
+    format_percent,
+    format_recipe,
+    format_seconds,
+    format_wait,
+)
 
 _LOG_EVERY_S = 5.0
 P = TypeVar("P")
@@ -22,12 +27,20 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Standing:
-    """How far something is: ``done`` of ``total``; what a log adds to those; the latest news."""
+    """How far something is: ``done`` of ``total`` of what is ``counted``, after ``elapsed_s`` with
+    about ``eta_s`` to go (None: nobody knows); the latest news."""
 
     done: int
     total: int | None
     counted: str
+    elapsed_s: float
+    eta_s: float | None
     news: str
+
+    @property
+    def left(self) -> str:
+        """``, about 40 s left``."""
+        return "" if self.eta_s is None else f", about {format_wait(self.eta_s)} left"
 
 
 class View(Generic[P]):
@@ -54,16 +67,24 @@ class LiveBar(View[P]):
         self._bar = Bar(
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[counted]},"),
             TimeElapsedColumn(),
             TextColumn("{task.description}", markup=False),
             console=console,
             transient=True,
         )
-        self._task = self._bar.add_task("starting", total=None)
+        self._task = self._bar.add_task("starting", total=None, counted="")
 
     def show(self, progress: P) -> None:
         at = self._standing(progress)
-        self._bar.update(self._task, completed=at.done, total=at.total, description=at.news)
+        words = f"elapsed{at.left}: {at.news}"
+        self._bar.update(
+            self._task,
+            completed=at.done,
+            total=at.total,
+            description=words,
+            counted=at.counted,
+        )
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -90,7 +111,9 @@ class LogLines(View[P]):
             return
         self._next_s = now_s + self._every_s
         at = self._standing(progress)
-        line = f"{at.done}/{at.total} {at.counted}: {at.news}"
+        line = (
+            f"{at.done}/{at.total} {at.counted}, {format_wait(at.elapsed_s)}{at.left}: {at.news}"
+        )
         self._console.print(line, soft_wrap=True, markup=False)
 
 
@@ -98,10 +121,11 @@ def progress_view(console: Console, job_of: JobOf, verbosity: str = "normal") ->
     """The view that suits the console: none when ``quiet``, every batch when ``verbose``."""
 
     def standing(progress: Progress) -> Standing:
-        left = f", about {progress.eta_s:.0f} s left" if progress.eta_s is not None else ""
-        counted = f"recipes, {progress.elapsed_s:.1f} s{left}"
         news = format_best(progress, job_of)
-        return Standing(progress.considered, progress.limit, counted, news)
+        return Standing(
+            *(progress.considered, progress.limit, "recipes"),
+            *(progress.elapsed_s, progress.eta_s, news),
+        )
 
     if verbosity == "quiet":
         return View()

@@ -80,6 +80,13 @@ def format_long_time(seconds: float) -> str:
     return f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"
 
 
+def format_wait(seconds: float) -> str:
+    """Seconds below two minutes, then minutes, then hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
 def format_gib(count_bytes: float) -> str:
     return f"{count_bytes / _GIB:.1f} GiB"
 

@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from trainscout.optimizer.tracking.experiment_view import EXPERIMENT_TAGS
 from trainscout.optimizer.tracking.spool import RECORD_ID, Run, Spooled, read_spool
 from trainscout.simulators.predictor.question.redaction import shown
 
@@ -25,9 +26,12 @@ def open_store(uri: str, experiment: str) -> tuple[MlflowClient, str]:
         _probe_sqlite(Path(uri.removeprefix("sqlite:///")))
     client = client_of(uri)
     found = client.get_experiment_by_name(experiment)
-    if found is not None:
-        return client, found.experiment_id
-    return client, client.create_experiment(experiment)
+    if found is None:
+        return client, client.create_experiment(experiment, tags=EXPERIMENT_TAGS)
+    # What its users chose stays.
+    for name in EXPERIMENT_TAGS.keys() - found.tags.keys():
+        client.set_experiment_tag(found.experiment_id, name, EXPERIMENT_TAGS[name])
+    return client, found.experiment_id
 
 
 def client_of(uri: str) -> MlflowClient:

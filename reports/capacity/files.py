@@ -16,7 +16,7 @@ from trainscout.reports.capacity.terminal_tables import (
     format_change,
     format_goodput,
 )
-from trainscout.reports.launch import megatron_launch
+from trainscout.reports.launch import first_launch
 
 
 def study_texts(
@@ -38,6 +38,7 @@ def study_texts(
         report: as on a terminal.
         settings: the whole configuration as YAML.
     """
+    scripts = launch_scripts(outcome)
     texts = {
         "report.txt": report,
         "study.csv": study_csv(record),
@@ -46,9 +47,11 @@ def study_texts(
             [format_answer(model, outcome) for model in outcome.models],
             [format_goodput(outcome, reliability)],
             None if found is None else [format_change(change) for change in found],
+            scripts,
         ),
         "settings.yaml": settings,
-        **launch_scripts(outcome),
+        # A model may be declared in a directory of its group: team/ours_9b.
+        **{f"launch_{name.replace('/', '_')}.sh": text for name, text in scripts.items()},
     }
     if found is not None:
         texts["changes.json"] = json.dumps([c.to_json() for c in found], indent=1) + "\n"
@@ -56,15 +59,12 @@ def study_texts(
 
 
 def launch_scripts(outcome: StudyOutcome) -> dict[str, str]:
-    """The Megatron-LM command of each model's answer, by file name; none where Megatron-LM refuses
-    the recipe."""
+    """What starts each model's answer, by model; none where no framework starts it."""
     scripts = {}
     for model in outcome.models:
         if model.chosen is not None:
             job = model.chosen.cell.declared.job(model.chosen.best.recipe)
-            script = megatron_launch(job).script_text
+            script = first_launch(job).script_text
             if script is not None:
-                # A model may be declared in a directory of its group: team/ours_9b.
-                name = model.model.replace("/", "_")
-                scripts[f"launch_{name}.sh"] = script
+                scripts[model.model] = script
     return scripts

@@ -10,16 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.capacity.plot import Axis, Mark, Series, figure
-from trainscout.reports.wording import format_part, format_percent, format_tokens, format_usd
+from trainscout.reports.capacity.what_if import format_what_if
+from trainscout.reports.inline_page import asset, content_policy
+from trainscout.reports.wording import (
+    format_gib,
+    format_part,
+    format_percent,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+from trainscout.simulators.predictor.uncertainty import LEVEL
 
 Record = Mapping[str, Any]
 
-_STYLES = (
-    Path(__file__).parents[1] / "search_page" / "assets" / "theme.css",
-    Path(__file__).with_name("page.css"),
-)
-# Nothing but the page's own style; it has no script.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+_OWN = Path(__file__).parent
 
 
 def study_page(
@@ -27,6 +32,7 @@ def study_page(
     answers: Sequence[str],
     notes: Sequence[str],
     differences: Sequence[str] | None = None,
+    launch: Mapping[str, str] | None = None,
 ) -> str:
     """The page of a run.
 
@@ -35,34 +41,112 @@ def study_page(
         answers: a sentence for each model, in the record's order.
         notes: sentences about the whole run.
         differences: what changed since the run before, a line each; None when there was none.
+        launch: launch scripts by model.
     """
     tokens = format_tokens(record["study"]["training"]["tokens"])
     title = f"Capacity study {record['name']}: {tokens}"
     cells = {cell["key"]: cell for cell in record["cells"]}
-    parts = [f"<h1>{escape(title)}</h1>", _summary(record, cells)]
+    parts = [f"<h1>{escape(title)}</h1>"]
+    if len(record["models"]) > 1:
+        parts.append(_summary(record, cells))
     if differences is not None:
         parts.append(_differences(differences))
     for number, (model, answer) in enumerate(zip(record["models"], answers, strict=True)):
-        own = [cell for cell in cells.values() if cell["model"] == model["model"]]
-        fits = [cell for cell in own if cell["status"] == "fits"]
         parts.append(f'<section id="model{number}"><h2>{escape(model["model"])}</h2>')
-        parts.append(f"<p>{escape(answer)}</p>")
-        if fits:
-            parts.append(_plots(record, model, fits))
-            parts += _tables(model, fits)
-        parts += _without_answer([cell for cell in own if cell["status"] != "fits"])
+        script = (launch or {}).get(model["model"])
+        parts += _model_parts(record, model, answer, script)
         parts.append("</section>")
     started = f"Run of {record['started']}, Trainscout {record['commit'] or 'of unknown commit'}."
     faint = "".join(f'<p class="faint small">{escape(note)}</p>' for note in (*notes, started))
-    style = "\n".join(path.read_text(encoding="utf-8") for path in _STYLES)
+    parts.append(f'<section id="provenance">{faint}</section>')
+    style = "\n".join(
+        [asset("theme.css"), asset("page.css"), (_OWN / "page.css").read_text(encoding="utf-8")]
+    )
+    script = asset("theme.js") + (_OWN / "page.js").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body><main>\n"
+        '<meta http-equiv="Content-Security-Policy" '
+        f'content="{escape(content_policy(style, script))}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n<body>"
+        f"{_bar_of_sections(record)}<main>\n"
         + "\n".join(parts)
-        + f"\n<section>{faint}</section></main></body></html>\n"
+        + f"\n</main><script>{script}</script></body></html>\n"
     )
+
+
+def _bar_of_sections(record: Record) -> str:
+    models = [(f"model{at}", model["model"]) for at, model in enumerate(record["models"])]
+    links = "".join(
+        f'<a href="#{target}">{escape(words)}</a>'
+        for target, words in (*models, ("provenance", "Provenance"))
+    )
+    return (
+        '<header class="bar"><span class="brand">Trainscout</span>'
+        f'<nav aria-label="Sections">{links}</nav>'
+        '<button type="button" id="theme"></button></header>'
+    )
+
+
+def _model_parts(record: Record, model: Record, answer: str, script: str | None) -> Iterable[str]:
+    own = [cell for cell in record["cells"] if cell["model"] == model["model"]]
+    fits = [cell for cell in own if cell["status"] == "fits"]
+    chosen = next((cell for cell in fits if cell["key"] == model["answer"]), None)
+    if chosen is None or not model["meets_all_targets"]:
+        yield f"<p>{escape(answer)}</p>"
+    if chosen is not None:
+        yield _chosen_cell(record, model, chosen, script)
+    if fits:
+        yield _plots(record, model, fits)
+        yield from _tables(record, model, fits)
+    yield from _without_answer([cell for cell in own if cell["status"] != "fits"])
+
+
+def _chosen_cell(record: Record, model: Record, cell: Record, script: str | None) -> str:
+    """The answer: where, its figures as cards, its recipe, and how to start it."""
+    if model["meets_all_targets"]:
+        which = " that meets every target" if model["targets"] else " that fits"
+    else:
+        which = " of those that fit"
+    words = f"The {record['study']['prefer']}{which}: {_plain_place(cell)}"
+    bar = ""
+    if cell["days_interval"] is not None:
+        low, high = cell["days_interval"]
+        bar = f"{low:,.1f} to {high:,.1f} in {LEVEL:.0%} of measured runs like it"
+    price = f"at ${cell['price_usd_per_hour']:g} per GPU-hour"
+    cards = (
+        ("Days", f"{cell['days']:,.1f}", bar),
+        ("Cost", format_usd(cell["usd"]), f"{cell['gpu_hours']:,.0f} GPU-hours {price}"),
+        ("Step time", format_seconds(cell["step_time_s"]), f"batch {cell['global_batch_size']:,}"),
+        ("MFU", format_percent(cell["mfu"]), f"goodput {format_percent(cell['goodput_share'])}"),
+        (
+            "Memory of a GPU",
+            format_gib(cell["needed_bytes"]),
+            f"of {format_gib(cell['capacity_bytes'])} usable",
+        ),
+    )
+    drawn = "".join(
+        f'<div class="card"><h3>{escape(name)}</h3><div class="big">{escape(figure)}</div>'
+        f"<p>{escape(more)}</p></div>"
+        for name, figure, more in cards
+    )
+    launched = "" if script is None else _folded("The script that starts it", _pre(script))
+    alone = _folded("The command that searches this cell alone", _pre(cell["command"]))
+    return (
+        f'<p class="lead">{escape(words)}<br><span class="recipe">'
+        f'{escape(cell["recipe_words"])}</span></p><div class="cards">{drawn}</div>'
+        f"{launched}{alone}"
+    )
+
+
+def _pre(text: str) -> str:
+    return f"<pre>{escape(text)}</pre>"
+
+
+def _plain_place(cell: Record) -> str:
+    """``128 x h100, in nodes like those of h100_64``."""
+    nodes = f"{cell['num_nodes']:,} node{'s' * (cell['num_nodes'] != 1)}"
+    return f"{cell['num_gpus']:,} x {cell['gpu']}, {nodes} like those of {cell['cluster']}"
 
 
 def _summary(record: Record, cells: Mapping[str, Record]) -> str:
@@ -190,7 +274,7 @@ class _Row:
     kind: str = ""
 
 
-def _tables(model: Record, cells: Sequence[Record]) -> Iterable[str]:
+def _tables(record: Record, model: Record, cells: Sequence[Record]) -> Iterable[str]:
     with_fabric = _several_fabrics(cells)
     columns = [_Column("cluster"), *([_Column("fabric")] if with_fabric else [])]
     columns += [_Column(name, "n") for name in ("GPUs", "days", "cost", "MFU", "goodput")]
@@ -220,7 +304,8 @@ def _tables(model: Record, cells: Sequence[Record]) -> Iterable[str]:
     yield _table(title, columns, rows(front))
     if len(front) < len(cells):
         yield _folded(f"All {len(cells)} cells that fit", _table("", columns, rows(cells)))
-    yield _effects(model, next((c for c in cells if c["key"] == model["answer"]), None))
+    answer = next((cell for cell in cells if cell["key"] == model["answer"]), None)
+    yield _effects(record, model, answer)
     yield _prices(model)
     if model["scaling"]:
         yield _bends("Why scaling bends", model, with_fabric, largest=True)
@@ -243,7 +328,7 @@ def _fabric(cell: Record) -> str:
     return words if over == 1 else f"{words}, {over:g}:1"
 
 
-def _effects(model: Record, answer: Record | None) -> str:
+def _effects(record: Record, model: Record, answer: Record | None) -> str:
     if answer is None:
         return ""
 
@@ -254,7 +339,8 @@ def _effects(model: Record, answer: Record | None) -> str:
     widest = max((abs(moved(usd)) for usd in effects), default=0.0)
     rows = []
     for effect in model["effects"]:
-        name, gpus = effect["name"], f"{effect['num_gpus']:,}"
+        name = format_what_if(effect["name"], record["study"]["what_ifs"])
+        gpus = f"{effect['num_gpus']:,}"
         if effect["days"] is None:
             rows.append(_Row((name, gpus, "-", "-", "-", "", effect["reason"] or "")))
             continue
@@ -265,7 +351,7 @@ def _effects(model: Record, answer: Record | None) -> str:
         rows.append(_Row((name, gpus, *figures, _bar(move, widest), words)))
     columns = [_Column("change"), *(_Column(name, "n") for name in ("GPUs", "days", "cost"))]
     columns += [_Column("cost moves", "n"), _Column("", "bar", drawn=True), _Column("")]
-    return _table("What if", columns, rows)
+    return _table("What if", columns, rows, "effects")
 
 
 def _bar(move: float, widest: float) -> str:
@@ -354,7 +440,7 @@ def _class(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-def _table(title: str, columns: Sequence[_Column], rows: Sequence[_Row]) -> str:
+def _table(title: str, columns: Sequence[_Column], rows: Sequence[_Row], kind: str = "") -> str:
     if not rows:
         return ""
 
@@ -368,6 +454,6 @@ def _table(title: str, columns: Sequence[_Column], rows: Sequence[_Row]) -> str:
     body = "".join(f"<tr{_class(row.kind)}>{line('td', row)}</tr>" for row in rows)
     heading = f"<h3>{escape(title)}</h3>" if title else ""
     return (
-        f'{heading}<div class="wide"><table><thead><tr>{heads}</tr></thead>'
+        f'{heading}<div class="wide"><table{_class(kind)}><thead><tr>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )

@@ -9,7 +9,7 @@ from html import escape
 
 # Colours are those of the theme, which the colour-blind tell apart; marks differ in shape as well.
 _MARKS = ("●", "■", "▲", "◆", "▼", "★", "✚", "⬟")
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 600, 340, 62, 40, 16, 16
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 480, 300, 62, 40, 16, 16
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def figure(
     for each in series:
         drawn += _series(each, names.index(each.name), across, up)
     legend = "".join(
-        f'<li><span style="color:var(--c{names.index(each.name) % 8})">'
+        f'<li><span class="of{names.index(each.name) % 8}">'
         f"{_MARKS[names.index(each.name) % len(_MARKS)]}</span> {escape(each.name)}</li>"
         for each in series
     )
@@ -91,7 +91,9 @@ def _grid(across: _Scale, up: _Scale) -> list[str]:
     for value, words in across.limits():
         at = across(value)
         upright(at, "limit")
-        drawn.append(_text(at + 4, _TOP + 11, words, "start", "limit-label"))
+        # On the side that has room for it.
+        place, anchor = (at - 4, "end") if at > _WIDTH * 0.7 else (at + 4, "start")
+        drawn.append(_text(place, _TOP + 11, words, anchor, "limit-label"))
     for value, words in up.limits():
         at = up(value)
         level(at, "limit")
@@ -102,18 +104,18 @@ def _grid(across: _Scale, up: _Scale) -> list[str]:
 
 
 def _series(series: Series, number: int, across: _Scale, up: _Scale) -> list[str]:
-    colour, shape = f"var(--c{number % 8})", _MARKS[number % len(_MARKS)]
+    colour, shape = f"of{number % 8}", _MARKS[number % len(_MARKS)]
     marks = sorted(series.marks, key=lambda mark: (mark.x, mark.y))
     line = " ".join(f"{across(mark.x):.1f},{up(mark.y):.1f}" for mark in marks)
-    drawn = [f'<polyline class="series" style="stroke:{colour}" points="{line}"/>']
+    drawn = [f'<polyline class="series {colour}" points="{line}"/>']
     for mark in marks:
         at, height = across(mark.x), up(mark.y)
         if mark.chosen:
             drawn.append(f'<circle class="chosen" cx="{at:.1f}" cy="{height:.1f}" r="10"/>')
         words = escape(f"{series.name} {mark.words}")
         drawn.append(
-            f'<text class="mark" x="{at:.1f}" y="{height + 5:.1f}" text-anchor="middle" '
-            f'style="fill:{colour}">{shape}<title>{words}</title></text>'
+            f'<text class="mark {colour}" x="{at:.1f}" y="{height + 5:.1f}" '
+            f'text-anchor="middle">{shape}<title>{words}</title></text>'
         )
         if mark.label:
             above = 15 if mark.chosen else 11

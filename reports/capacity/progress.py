@@ -20,8 +20,10 @@ def study_view(console: Console, verbosity: str) -> View[Progress]:
 
 
 def _standing(progress: Progress) -> Standing:
-    counted = f"cells, {progress.elapsed_s:.0f} s"
-    return Standing(progress.done, progress.total, counted, format_cell(progress))
+    elapsed_s, eta_s = progress.elapsed_s, progress.eta_s
+    return Standing(
+        progress.done, progress.total, "cells", elapsed_s, eta_s, format_cell(progress)
+    )
 
 
 def format_cell(progress: Progress) -> str:

@@ -178,6 +178,7 @@ def _cell_record(
         "tokens_per_s_per_gpu": best.tokens_per_s / cell.num_gpus,
         "breakdown_s": best.breakdown_s,
         "peak_reserved_bytes": best.peak_reserved_bytes,
+        "needed_bytes": best.needed_bytes,
         "capacity_bytes": best.capacity_bytes,
         "goodput_share": share.share,
         "mtbf_s": share.mtbf_s,

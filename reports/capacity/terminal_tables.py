@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -16,7 +17,8 @@ from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer
 from trainscout.planning.points import Point, TargetAnswer
 from trainscout.planning.scaling import ScalingCurve, ScalingPoint
 from trainscout.planning.sensitivity import BreakEven, Effect
-from trainscout.planning.study import Target
+from trainscout.planning.study import Study, Target
+from trainscout.reports.capacity.what_if import format_what_if
 from trainscout.reports.wording import (
     format_long_time,
     format_part,
@@ -78,7 +80,7 @@ def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableT
     if model.curves:
         parts += [Text(), _scaling_table(model.curves)]
     if model.chosen is not None:
-        parts += [Text(), _effects_table(model.effects, model.chosen)]
+        parts += [Text(), _effects_table(model.effects, model.chosen, outcome.study)]
         if model.break_evens:
             parts += [Text(), _break_even_table(model.break_evens, model.chosen)]
         if model.scenarios:
@@ -230,16 +232,18 @@ def format_bend(size: ScalingPoint) -> str:
     return words
 
 
-def _effects_table(effects: Iterable[Effect], chosen: Point) -> RenderableType:
+def _effects_table(effects: Iterable[Effect], chosen: Point, study: Study) -> RenderableType:
+    what_ifs = {name: asdict(what_if) for name, what_if in study.what_ifs.items()}
     table = _table(["change"], ["GPUs", "days", "cost", "cost moves"])
     table.add_column("recipe")
     for effect in effects:
+        name = format_what_if(effect.name, what_ifs)
         if effect.days is None or effect.usd is None:
-            table.add_row(effect.name, f"{effect.num_gpus:,}", "-", "-", "-", effect.reason or "")
+            table.add_row(name, f"{effect.num_gpus:,}", "-", "-", "-", effect.reason or "")
             continue
         recipe = {None: "", True: "another is best", False: "the same"}[effect.recipe_changed]
         table.add_row(
-            effect.name,
+            name,
             f"{effect.num_gpus:,}",
             f"{effect.days:,.1f}",
             format_usd(effect.usd),

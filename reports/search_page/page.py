@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -11,13 +9,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from trainscout.reports.inline_page import asset, content_policy
 from trainscout.reports.search_page.page_data import page_record
 from trainscout.reports.search_page.searched import Searched
 from trainscout.simulators.predictor.io.output import write_whole
 
 PAGE = "report.html"
 
-_ASSETS = Path(__file__).with_name("assets")
 _STYLES = ("theme.css", "page.css")
 # In the order in which each uses what is before it.
 _SCRIPTS = (
@@ -61,30 +59,17 @@ def search_page(searched: Searched) -> str:
 
 def page_html(record: Mapping[str, Any]) -> str:
     """The page around a record. Nothing but the page's own style and script may run in it."""
-    style = "\n".join(_asset(name) for name in _STYLES)
-    script = "\n".join(_asset(name) for name in _SCRIPTS)
-    policy = (
-        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
+    style = "\n".join(map(asset, _STYLES))
+    script = "\n".join(map(asset, _SCRIPTS))
     pieces = {
         "title": escape(f"{record['title']}: Trainscout"),
-        "policy": escape(policy),
+        "policy": escape(content_policy(style, script)),
         "style": style,
         "script": script,
         "record": _embedded(record),
     }
     # In one pass: what users named is never taken for a place to fill in.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: pieces[place[1]], _asset("page.html"))
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """A source expression that allows exactly this inline text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: pieces[place[1]], asset("page.html"))
 
 
 def _embedded(record: Mapping[str, Any]) -> str:

@@ -56,6 +56,7 @@ def best(step_time_s: float = 1.0, pp: int = 1, micro_batches: int = 8, **parts:
         mfu=0.4,
         breakdown_s=parts or {"compute": step_time_s},
         peak_reserved_bytes=2**35,
+        needed_bytes=2**35 + 2**30,
         capacity_bytes=2**36,
         evidence_share={"fitted": 1.0},
         estimated_operations=("softmax",),

@@ -1,3 +1,4 @@
+import json
 import socket
 import threading
 from dataclasses import replace
@@ -47,6 +48,21 @@ def test_a_search_is_a_parent_run_with_its_children(store, tmp_path, monkeypatch
     assert [run.data.metrics["step_time_s"] for run in children] == [2.0, 4.0]
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert {run.data.tags["record_id"] for run in children} == {parent.data.tags["record_id"]}
+
+
+def test_mlflow_shows_the_experiment_as_model_training(fresh):
+    client, experiment_id = open_store(fresh.uri, fresh.experiment)
+    tags = client.get_experiment(experiment_id).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    view = json.loads(tags["mlflow.sharedViewState.trainscout"])
+    assert "metrics.`best/step_time_s`" in view["selectedColumns"]
+    # What its users chose since stays; what is missing is added.
+    client.set_experiment_tag(experiment_id, "mlflow.experimentKind", "finetuning")
+    client.delete_experiment_tag(experiment_id, "mlflow.sharedViewState.trainscout")
+    open_store(fresh.uri, fresh.experiment)
+    again = client.get_experiment(experiment_id).tags
+    assert again["mlflow.experimentKind"] == "finetuning"
+    assert json.loads(again["mlflow.sharedViewState.trainscout"]) == view
 
 
 def test_names_that_mlflow_refuses_are_spelled_otherwise(fresh, tmp_path, monkeypatch):

@@ -245,7 +245,7 @@ def test_several_objectives(opened):
     assert text(page, "h1").startswith("Best in memory reserved")
     assert "3 recipes" in text(page, "#answer .points")
     across = page.locator("#tradeoffs select").first.evaluate("s => s.selectedOptions[0].text")
-    assert across == "memory reserved, GiB"
+    assert across == "memory of a GPU, GiB"
 
 
 def test_a_hostile_name_is_only_shown(opened):
