@@ -5,24 +5,7 @@ from __future__ import annotations
 
 import json
 
-SHARED_VIEW = "trainscout"
-"""The preset view: ``…/runs?workflowType=machine_learning&viewStateShareKey=trainscout``."""
-
-_FIGURES = ("step_time_s", "mfu", "memory/headroom_gib", "cost_of_run_usd")
-_COLUMNS = (
-    *("attributes.`Created`", "tags.`recipe`", "metrics.`days`", "metrics.`usd`"),
-    # Of recipes, and below ``best/`` of searches.
-    *(f"metrics.`{prefix}{name}`" for name in _FIGURES for prefix in ("", "best/")),
-)
-_VIEW = "trainscout"
-"""The preset view: ``…/runs?workflowType=machine_learning&viewStateShareKey=trainscout``."""
-
-_COLUMNS = (
-    *("attributes.`Created`", "tags.`kind`", "tags.`model`", "tags.`cluster`", "tags.`recipe`"),
-    *("metrics.`step_time_s`", "metrics.`mfu`", "metrics.`memory/headroom_gib`"),
-    *("metrics.`cost_of_run_usd`", "metrics.`days`", "metrics.`usd`"),
-)
-_VIEW = {
+SHARED_VIEW = {
     "searchFilter": "",
     "orderByKey": "attributes.start_time",
     "orderByAsc": False,
