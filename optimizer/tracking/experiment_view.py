@@ -5,7 +5,13 @@ from __future__ import annotations
 
 import json
 
-SHARED_VIEW = {
+_FIGURES = ("step_time_s", "mfu", "memory/headroom_gib", "cost_of_run_usd")
+_COLUMNS = (
+    *("attributes.`Created`", "tags.`recipe`", "metrics.`days`", "metrics.`usd`"),
+    # Of recipes, and below ``best/`` of searches.
+    *(f"metrics.`{prefix}{name}`" for name in _FIGURES for prefix in ("", "best/")),
+)
+_VIEW = {
     "searchFilter": "",
     "orderByKey": "attributes.start_time",
     "orderByAsc": False,
@@ -33,6 +39,7 @@ SHARED_VIEW = {
 EXPERIMENT_TAGS = {
     # Without it MLflow 3 guesses, and shows an empty experiment as a chat application's.
     "mlflow.experimentKind": "custom_model_development",
-    f"mlflow.sharedViewState.{SHARED_VIEW}": json.dumps(_VIEW),
+    # Opened by …/runs?workflowType=machine_learning&viewStateShareKey=trainscout.
+    "mlflow.sharedViewState.trainscout": json.dumps(_VIEW),
 }
 """Tags by which MLflow's pages know."""

@@ -350,7 +350,7 @@ def _effects(record: Record, model: Record, answer: Record | None) -> str:
         words = recipe[effect["recipe_changed"]]
         rows.append(_Row((name, gpus, *figures, _bar(move, widest), words)))
     columns = [_Column("change"), *(_Column(name, "n") for name in ("GPUs", "days", "cost"))]
-    columns += [_Column("cost moves", "n"), _Column("", "bar", drawn=True), _Column("")]
+    columns += [_Column("cost moves", "n"), _Column("", "move", drawn=True), _Column("")]
     return _table("What if", columns, rows, "effects")
 
 
