@@ -75,6 +75,7 @@ _DECLARED = {
     "huggingface": _Declared("huggingface", 2024.5),
     "lightning": _Declared("huggingface", 2024.5, "modules as in Hugging Face's"),
     "colossalai": _Declared("huggingface", 2023.5, "Colossal-AI with Hugging Face's modules"),
+    "meta": _Declared("meta_llama3", 2024.3, "kernels not published: fused ones"),
     "torchtune": _Declared("torch_fsdp2", 2024.9),
     "fsdp2": _Declared("torch_fsdp2", 2025.0),
     "fsdp1": _Declared("torch_eager", 2023.5),

@@ -55,6 +55,7 @@ PROJECTS = _phrases(
     ("mlperf", r"(?:nemo )?\(?mlperf\)?"),
     ("nemo", r"nemo[\s\-]framework[\s\-]launcher|nemo(?:[\s\-]framework)?(?:[\s\-]megatron)?"),
     ("megascale", r"mega~scale"),
+    ("meta", r"meta(?:'s)? internal(?: 4d parallel)?"),
     (
         "megatron",
         r"(?:nemo/)?megatron[\s\-](?:core|lm)(?: main)?|\bm~?core\b|megatron|ptd-p"

@@ -268,7 +268,9 @@ def _virtual_stages(
     if stated.isdigit():
         return int(stated)
     per_stage = model.num_layers // degrees.pp
-    if said.says("schedule", "interleaved") and per_stage > 1:
+    # Meta's trainer has no other schedule (The Llama 3 Herd of Models, figure 6).
+    interleaved = said.says("schedule", "interleaved") or said.label.get("project") == "meta"
+    if interleaved and per_stage > 1:
         chunks = per_stage // 2 if per_stage % 2 == 0 else per_stage
         assumed.append(f"virtual stages not published: {chunks}")
         return chunks

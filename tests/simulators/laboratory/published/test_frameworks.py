@@ -135,6 +135,7 @@ def test_unknown_software_is_eager_pytorch_whose_overlap_is_not_believed():
         ("MosaicML llm-foundry", "llm_foundry"),
         ("MaxText (JAX 0.4)", "jax_xla"),
         ("Colossal-AI", "huggingface"),
+        ("Meta internal 4D parallel (FSDP ZeRO-2-like)", "meta_llama3"),
         ("GPT-NeoX 2.0", "megatron_deepspeed"),
         ("Megatron-DeepSpeed", "megatron_deepspeed"),
         ("Megatron-Core v0.12", "megatron_core"),
