@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from trainscout.conf.config_json import config_file, read_config
+from trainscout.conf.hub_names import hub_choice
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
@@ -127,6 +129,20 @@ class Group(Mapping[str, T], Generic[T]):
             ) from error
 
 
+class Models(Group[Model]):
+    """Models by name, by the name they have on the Hugging Face Hub, and as the ``config.json``
+    there that describes them."""
+
+    def chosen(self, field: str, name: str) -> Model:
+        file = config_file(name)
+        if file is None or name in self:
+            shipped = None if name in self else hub_choice(field, name)
+            return super().chosen(field, shipped or name)
+        value = typed_value(Model, "model", read_config(file))
+        value.check()
+        return value
+
+
 class Gpus(Group[Gpu]):
     """GPUs by name, with the architectures that their files name."""
 
@@ -179,7 +195,7 @@ class Catalogue:
 
     def __init__(self, folders: tuple[Path, ...]) -> None:
         self.folders = folders
-        self.models = self._group("model", Model)
+        self.models = Models("model", Model, tuple(folder / "model" for folder in folders))
         self.architectures = self._group("architecture", Architecture)
         self.gpus = Gpus(self, tuple(folder / "gpu" for folder in folders))
         self.clusters = self._group("cluster", Cluster)

@@ -1,0 +1,330 @@
+"""A Hugging Face ``config.json`` as a declared model.
+
+What a ``model_type`` fixes beside its fields (norms of queries and keys, biases, sinks, gates) is
+in ``FAMILIES``; the layers come from ``layer_types`` and ``mlp_layer_types`` (Transformers 5) or
+from the older fields that said the same. What cannot be said as a model is refused by its field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainscout.conf.layer_lists import layer_kinds
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.layers import (
+    MOE,
+    Layer,
+    Mixer,
+    format_layers,
+    plain_layer,
+)
+
+FILE = "config.json"
+MOST_BYTES = 2**20
+"""Of a file: the largest published ones have a few kilobytes."""
+# A model is declared at the length it is trained at, which the file does not say: the longest that
+# it can take is often many times that.
+_USUAL_LENGTH = 8192
+
+
+@dataclass(frozen=True)
+class Family:
+    """What a ``model_type`` says beside its fields, and where fields are left out."""
+
+    qkv_bias: bool | str = False
+    """Queries, keys and values have biases, or the field that says so."""
+    linear_bias: bool | str = False
+    """All linear layers have, or the field that says so."""
+    qk_norm: str | None = None
+    """``head`` or ``whole``, where queries and keys are normalised."""
+    qk_norm_field: str | None = None
+    """The field without which they are not."""
+    post_norms: bool = False
+    """Four norms a layer."""
+    gated_mlp: bool = True
+    """Two input projections."""
+    layernorm: bool = False
+    """Norms have a shift."""
+    position: str = "rope"
+    """How positions enter."""
+    tied: bool = False
+    """The output projection is the embedding where ``tie_word_embeddings`` is left out."""
+    expert_width: str = "moe_intermediate_size"
+    """The field that says an expert's width."""
+    dense_width: str = "intermediate_size"
+    """The field that says a dense MLP's width."""
+    refused: tuple[str, ...] = ()
+    """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
+
+
+_LLAMA = Family(qkv_bias="attention_bias", linear_bias="mlp_bias")
+_LATENT = Family(qkv_bias="attention_bias", refused=("mlp_bias",))
+_GEMMA = Family(qkv_bias="attention_bias", post_norms=True, tied=True)
+_QWEN3 = Family(qkv_bias="attention_bias", qk_norm="head")
+_OLMO = Family(qkv_bias="attention_bias", qk_norm="whole")
+
+FAMILIES: dict[str, Family] = {
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "deepseek_v32": _LATENT,
+    "falcon_h1": Family(
+        qkv_bias="attention_bias",
+        linear_bias="mlp_bias",
+        refused=("projectors_bias", "mamba_proj_bias"),
+    ),
+    "gemma2": _GEMMA,
+    "gemma3_text": Family(qkv_bias="attention_bias", qk_norm="head", post_norms=True, tied=True),
+    "glm4_moe": Family(qkv_bias="attention_bias", qk_norm="head", qk_norm_field="use_qk_norm"),
+    "glm_moe_dsa": _LATENT,
+    "gpt2": Family(
+        qkv_bias=True,
+        linear_bias=True,
+        gated_mlp=False,
+        layernorm=True,
+        position="learned",
+        tied=True,
+        refused=("add_cross_attention",),
+    ),
+    "gpt_oss": Family(
+        qkv_bias="attention_bias", linear_bias="attention_bias", expert_width="intermediate_size"
+    ),
+    "granite": _LLAMA,
+    "granitemoehybrid": Family(
+        qkv_bias="attention_bias",
+        expert_width="intermediate_size",
+        dense_width="shared_intermediate_size",
+        refused=("mamba_proj_bias",),
+    ),
+    "kimi_k2": _LATENT,
+    "kimi_linear": _LATENT,
+    "llama": _LLAMA,
+    "llama4_text": Family(
+        qkv_bias="attention_bias",
+        expert_width="intermediate_size",
+        dense_width="intermediate_size_mlp",
+    ),
+    "minimax_m2": Family(
+        qk_norm="whole", expert_width="intermediate_size", refused=("shared_intermediate_size",)
+    ),
+    "ministral3": Family(),
+    "mistral": Family(),
+    "mistral4": _LATENT,
+    "mixtral": Family(expert_width="intermediate_size"),
+    "nemotron_h": Family(
+        qkv_bias="attention_bias",
+        linear_bias="mlp_bias",
+        gated_mlp=False,
+        refused=("use_bias", "mamba_proj_bias", "moe_latent_size", "num_nextn_predict_layers"),
+    ),
+    "olmo2": _OLMO,
+    "olmo3": _OLMO,
+    "phi3": Family(),
+    "qwen2": Family(qkv_bias=True),
+    "qwen2_moe": Family(qkv_bias=True),
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3,
+    "qwen3_next": _QWEN3,
+    "qwen3_vl_text": _QWEN3,
+    "qwen3_vl_moe_text": Family(qkv_bias="attention_bias", qk_norm="head"),
+    "smollm3": Family(qkv_bias="attention_bias", linear_bias="mlp_bias", tied=True),
+}
+# What both say of a model of text and images: its text model is read.
+_TEXT = "text_config"
+_OLDER = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "model_max_length": "max_position_embeddings",
+    "num_local_experts": "num_experts",
+    "n_routed_experts": "num_experts",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_shared_experts": "n_shared_experts",
+}
+
+
+class Config:
+    """The fields of a ``config.json``, older names as newer ones.
+
+    ``text(name)``, ``whole(name)`` and so on refuse a missing or mistyped field by its name.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = {_OLDER.get(name, name): value for name, value in fields.items()} | {
+            name: value for name, value in fields.items() if name not in _OLDER
+        }
+
+    def has(self, name: str) -> bool:
+        """Whether a field says something: not left out, null, 0, false or empty."""
+        return bool(self.fields.get(name))
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A whole number; ``default`` where it is left out or null.
+
+        Raises:
+            InputError: for a missing field without default, and for anything else.
+        """
+        value = self.fields.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int):
+            problem = "is missing" if value is None else "is no whole number"
+            raise InputError(f"{FILE}: {name}", value, problem, "a whole number")
+        return value
+
+    def names(self, name: str, length: int) -> list[str] | None:
+        """A list of one name a layer, None where it is left out.
+
+        Raises:
+            InputError: for anything else.
+        """
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise InputError(f"{FILE}: {name}", value, "is no list of names")
+        if len(value) != length:
+            problem = f"has {len(value)} entries, num_hidden_layers is {length}"
+            raise InputError(f"{FILE}: {name}", value, problem, f"{length} entries")
+        return value
+
+
+def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of a declared model that a configuration says.
+
+    Args:
+        given: what a ``config.json`` holds.
+        name: what to call the model.
+
+    Raises:
+        InputError: naming the configuration's field, for one that is missing, mistyped, or that no
+            declared model can express.
+    """
+    kind = given.get("model_type")
+    if kind not in FAMILIES and isinstance(given.get(_TEXT), Mapping):
+        raise InputError(
+            f"{FILE}: vision_config" if "vision_config" in given else f"{FILE}: model_type",
+            kind,
+            "is not only a model of text",
+            f"its {_TEXT} in a file of its own, to train that alone",
+        )
+    if kind not in FAMILIES:
+        raise InputError(f"{FILE}: model_type", kind, "is no model that is read", FAMILIES)
+    family, config = FAMILIES[kind], Config(given)
+    for field in family.refused:
+        if config.has(field):
+            value = config.fields[field]
+            raise InputError(f"{FILE}: {field}", value, f"is not read for {kind}", "left out")
+    hidden = config.whole("hidden_size")
+    mixers, layers = layer_kinds(config, kind)
+    experts = _experts(config, family) if any(each.mlp == MOE for each in layers) else None
+    latent = _latent(config) if config.has("kv_lora_rank") else None
+    heads = config.whole("num_attention_heads", 1)
+    bias = {each: _flag(config, getattr(family, each)) for each in ("qkv_bias", "linear_bias")}
+    norm = family.qk_norm
+    if family.qk_norm_field is not None and not config.has(family.qk_norm_field):
+        norm = None
+    length = config.whole("max_position_embeddings", _USUAL_LENGTH)
+    fields = {
+        "name": name,
+        "source": f"{FILE} of {name} (model_type {kind}), which takes up to {length:,} tokens",
+        "num_layers": len(layers),
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "ffn_hidden_size": _dense_width(config, family, hidden),
+        "vocab_size": config.whole("vocab_size"),
+        "sequence_length": length if family.position == "learned" else min(length, _USUAL_LENGTH),
+        "gated_mlp": family.gated_mlp,
+        "normalization": "layernorm" if family.layernorm else "rmsnorm",
+        "position": family.position,
+        **bias,
+        "qk_norm": norm == "head",
+        "qk_norm_whole": norm == "whole",
+        "post_norms": family.post_norms,
+        "dropout": family.layernorm and config.fields.get("resid_pdrop") != 0,
+        "tied_embeddings": bool(config.fields.get("tie_word_embeddings", family.tied)),
+        "moe": experts,
+        "mla": latent,
+    }
+    if latent is None:
+        groups, width = config.whole("num_key_value_heads", heads), config.whole("head_dim", 0)
+        fields["num_query_groups"] = None if groups == heads else groups
+        fields["head_dim"] = None if width * heads in (0, hidden) else width
+    return fields | _declared_layers(layers, mixers, experts)
+
+
+def _declared_layers(
+    layers: Sequence[Layer], mixers: dict[str, Mixer], experts: dict[str, Any] | None
+) -> dict[str, Any]:
+    """The pattern of layers, or what says it without one."""
+    if mixers or any(layer != plain_layer(layer.mlp == MOE) for layer in layers):
+        return {"layers": format_layers(layers), "kinds": mixers}
+    dense = next((at for at, layer in enumerate(layers) if layer.mlp == MOE), 0)
+    if experts is None or all(layer.mlp == MOE for layer in layers[dense:]):
+        if experts is not None:
+            experts["num_dense_layers"] = dense
+        return {}
+    return {"layers": format_layers(layers)}
+
+
+def _flag(config: Config, said: bool | str) -> bool:
+    return config.has(said) if isinstance(said, str) else said
+
+
+def _dense_width(config: Config, family: Family, hidden: int) -> int:
+    if family.layernorm:
+        return config.whole("intermediate_size", 4 * hidden)
+    return config.whole(family.dense_width)
+
+
+def _experts(config: Config, family: Family) -> dict[str, Any]:
+    width = config.whole(family.expert_width)
+    shared = config.fields.get("moe_shared_expert_intermediate_size")
+    for field in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        shared = shared or config.fields.get(field)
+    number = config.whole("n_shared_experts", 0)
+    if shared is None and config.fields["model_type"] == "llama4_text":
+        shared = width
+    return {
+        "num_experts": config.whole("num_experts"),
+        "top_k": config.whole("num_experts_per_tok"),
+        "ffn_hidden_size": width,
+        "shared_ffn_hidden_size": shared * max(1, number) if shared else number * width,
+    }
+
+
+def _latent(config: Config) -> dict[str, Any]:
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    rank = config.whole("q_lora_rank") if config.has("q_lora_rank") else None
+    return {name: config.whole(name) for name in names} | {"q_lora_rank": rank}
+
+
+def config_file(name: str) -> Path | None:
+    """The ``config.json`` that a name stands for: it, or the directory it is in; None: neither."""
+    path = Path(name).expanduser()
+    if name.endswith(".json"):
+        return path
+    return path / FILE if (path / FILE).is_file() else None
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The fields of the model that a ``config.json`` describes, called after its directory.
+
+    Raises:
+        InputError: for a file that cannot be read, is no JSON object, or is no model that can be
+            declared, naming its field.
+    """
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            raise InputError("model", file, "is too large for a configuration", "1 MiB")
+        given = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError("model", file, f"cannot be read as JSON: {error}", FILE) from None
+    if not isinstance(given, dict):
+        raise InputError("model", file, "holds no fields", f"a Hugging Face {FILE}")
+    own = file.absolute().parent.name if file.name == FILE else file.stem
+    return model_fields(given, own)

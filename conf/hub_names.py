@@ -1,0 +1,44 @@
+"""Models that ship, by the names that they have on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yaml
+from trainscout.simulators.predictor.question.errors import InputError, nearest_name
+
+# What a name says beside the shape: how the weights were made, or in which format they are.
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_VARIANT = re.compile(
+    r"(-(base|instruct|thinking|chat|hf|it|pt|fp8|bf16|[0-9]{4}|exp|terminus|v0\.[1-9]|8k|128k))+$"
+)
+
+
+def hub_choice(field: str, name: str) -> str | None:
+    """The shipped declaration of a model of the Hub (``meta-llama/Llama-3.1-8B``), whatever its
+    training or format (``-Instruct``, ``-FP8``); None for what is no name of the Hub's form.
+
+    Raises:
+        InputError: for a name of that form that none has, with the nearest.
+    """
+    if not _HUB_NAME.fullmatch(name) or name.endswith((".yaml", ".json")) or Path(name).exists():
+        return None
+    known = {_plain(hub): (hub, shipped) for shipped, each in _names().items() for hub in each}
+    if _plain(name) in known:
+        return known[_plain(name)][1]
+    nearest = nearest_name(_plain(name), known)
+    problem = "is no model of the Hugging Face Hub that ships"
+    allowed = "the path of its config.json, or a name of `trainscout list models`"
+    raise InputError(field, name, problem, allowed, nearest and known[nearest][0])
+
+
+@functools.cache
+def _names() -> dict[str, list[str]]:
+    table: dict[str, list[str]] = read_yaml(DECLARATIONS / "hub_names.yaml")
+    return table
+
+
+def _plain(name: str) -> str:
+    return _VARIANT.sub("", name.lower())

@@ -1,0 +1,218 @@
+"""The layers that a Hugging Face configuration lists, one by one or by a rule, as kinds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.layers import (
+    ATTENTION,
+    DENSE,
+    MOE,
+    NONE,
+    AttentionMixer,
+    DeltaNet,
+    Index,
+    Layer,
+    Mamba2,
+    Mixer,
+)
+
+if TYPE_CHECKING:
+    from trainscout.conf.config_json import Config
+
+FILE = "config.json"
+# Names of layers in Transformers, older ones among them, by what they are here.
+_MIXERS = {
+    "full_attention": "full",
+    "attention": "full",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+    "indexed_attention": "index",
+    "linear_attention": "linear",
+    "mamba": "linear",
+    "mamba2": "linear",
+}
+# Nemotron-H's letters; a layer is a mixer or an MLP.
+_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+# Models whose layers have experts but where a field says otherwise.
+_SPARSE = (
+    *("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
+    *("kimi_k2", "kimi_linear", "llama4_text", "minimax_m2", "mistral4", "mixtral"),
+    *("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text"),
+)
+
+
+def layer_kinds(config: Config, kind: str) -> tuple[dict[str, Mixer], list[Layer]]:
+    """The kinds of a configuration beside plain attention, by name, and its layers.
+
+    Raises:
+        InputError: naming the field that says something else.
+    """
+    if kind == "nemotron_h":
+        words = _single_layers(config)
+        mixers = [_MIXERS.get(word, NONE) for word in words]
+        mlps = [{"mlp": DENSE, "moe": MOE}.get(word, NONE) for word in words]
+    else:
+        number = config.whole("num_hidden_layers")
+        mixers, mlps = _mixers(config, kind, number), _mlps(config, kind, number)
+    special = _special(config, kind)
+    found: dict[str, Mixer] = {}
+    layers = []
+    for mixer, mlp in zip(mixers, mlps, strict=True):
+        if mixer == "full" and "full" not in special:
+            layers.append(Layer(ATTENTION, mlp))
+            continue
+        if mixer != NONE and mixer not in special:
+            raise InputError(f"{FILE}: layer_types", mixer, f"has no sizes in a {kind}")
+        if mixer != NONE:
+            found[mixer] = special[mixer]
+        layers.append(Layer(mixer, mlp))
+    return found, layers
+
+
+def _special(config: Config, kind: str) -> dict[str, Mixer]:
+    """Every kind that the configuration has sizes of; ``full`` where it is not plain attention."""
+    sinks, gated = kind == "gpt_oss", kind == "qwen3_next"
+    found = {}
+    if sinks or gated:
+        found["full"] = Mixer(attention=AttentionMixer(sinks=sinks, gated=gated))
+    if config.has("sliding_window"):
+        window = config.whole("sliding_window")
+        found["window"] = Mixer(attention=AttentionMixer(window=window, sinks=sinks))
+    if config.has("attention_chunk_size"):
+        chunk = config.whole("attention_chunk_size")
+        found["chunk"] = Mixer(attention=AttentionMixer(chunk=chunk))
+    if config.has("index_topk"):
+        index = Index(*map(config.whole, ("index_n_heads", "index_head_dim", "index_topk")))
+        found["index"] = Mixer(attention=AttentionMixer(index=index))
+    if kind == "qwen3_next":
+        found["linear"] = Mixer(delta=_delta(config))
+    if kind == "kimi_linear":
+        found["linear"] = Mixer(delta=_kimi_delta(config))
+    if kind == "nemotron_h":
+        names = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
+        sizes = map(config.whole, (*names, "chunk_size"))
+        found["linear"] = Mixer(mamba2=Mamba2(*sizes))
+    if kind in ("granitemoehybrid", "falcon_h1"):
+        ssm = _mamba(config, norm=kind == "granitemoehybrid" or config.has("mamba_rms_norm"))
+        beside = AttentionMixer() if kind == "falcon_h1" else None
+        found["full" if beside else "linear"] = Mixer(attention=beside, mamba2=ssm)
+    return found
+
+
+def _mamba(config: Config, *, norm: bool) -> Mamba2:
+    sizes = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
+    return Mamba2(*map(config.whole, (*sizes, "mamba_chunk_size")), norm=norm)
+
+
+def _delta(config: Config) -> DeltaNet:
+    sizes = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+    taps = config.whole("linear_conv_kernel_dim", 4)
+    return DeltaNet(*(config.whole(f"linear_{each}") for each in sizes), conv=taps)
+
+
+def _kimi_delta(config: Config) -> DeltaNet:
+    older = config.fields.get("linear_attn_config")
+    if isinstance(older, dict):
+        names = ("num_heads", "head_dim", "short_conv_kernel_size")
+        sizes = [older.get(name) for name in names]
+        if not all(isinstance(size, int) for size in sizes):
+            raise InputError(
+                f"{FILE}: linear_attn_config", older, "lacks a size", ", ".join(names)
+            )
+        heads, dim, taps = (int(str(size)) for size in sizes)
+    else:
+        names = ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+        heads, dim, taps = map(config.whole, names)
+    return DeltaNet(heads, heads, dim, dim, conv=taps, gate="vector")
+
+
+def _single_layers(config: Config) -> list[str]:
+    """Nemotron-H: each layer is one half, by name or by letter."""
+    text = config.fields.get("hybrid_override_pattern")
+    if isinstance(text, str):
+        if not re.fullmatch(r"[M*E-]+", text):
+            raise InputError(f"{FILE}: hybrid_override_pattern", text, "has letters beside M*E-")
+        return [_LETTERS[letter] for letter in text]
+    words = config.fields.get("layers_block_type", config.fields.get("layer_types"))
+    if not isinstance(words, list) or not words:
+        raise InputError(
+            f"{FILE}: layers_block_type", words, "is missing", "a name for each layer"
+        )
+    known = (*_MIXERS, "mlp", "moe")
+    for word in words:
+        if word not in known:
+            raise InputError(f"{FILE}: layers_block_type", word, "is no known layer", known)
+    return list(words)
+
+
+def _mixers(config: Config, kind: str, number: int) -> list[str]:
+    """What mixes tokens in each layer, as in ``_MIXERS``."""
+    words = config.names("layer_types", number)
+    if words is not None:
+        for word in words:
+            if word not in _MIXERS:
+                raise InputError(f"{FILE}: layer_types", word, "is no known layer", _MIXERS)
+        return [_MIXERS[word] for word in words]
+    if kind == "qwen3_next":
+        period = config.whole("full_attention_interval", 4)
+        return ["linear" if (at + 1) % period else "full" for at in range(number)]
+    if kind == "kimi_linear":
+        older = config.fields.get("linear_attn_config")
+        whole = older.get("full_attn_layers") if isinstance(older, dict) else None
+        if not isinstance(whole, list):
+            raise InputError(f"{FILE}: layer_types", None, "is missing", "a name for each layer")
+        return ["full" if at + 1 in whole else "linear" for at in range(number)]
+    if kind in ("gemma2", "gemma3_text"):
+        usual = 2 if kind == "gemma2" else 6
+        period = config.whole("sliding_window_pattern", usual)
+        return ["window" if (at + 1) % period else "full" for at in range(number)]
+    if kind == "llama4_text" and config.has("attention_chunk_size"):
+        rotated: Any = config.fields.get("no_rope_layers") or [
+            int((at + 1) % config.whole("no_rope_layer_interval", 4) != 0) for at in range(number)
+        ]
+        return ["chunk" if each else "full" for each in rotated[:number]]
+    if config.has("index_topk"):
+        return ["index"] * number
+    return _windows(config, kind, number)
+
+
+def _windows(config: Config, kind: str, number: int) -> list[str]:
+    """Layers of models that say one window for all, or from which layer on."""
+    if not config.has("sliding_window") or config.fields.get("use_sliding_window") is False:
+        return ["full"] * number
+    if kind.startswith("qwen"):
+        whole = (
+            config.whole("max_window_layers", 28) if config.has("use_sliding_window") else number
+        )
+        return ["full" if at < whole else "window" for at in range(number)]
+    if kind in ("mistral", "mixtral", "phi3", "ministral3"):
+        return ["window"] * number
+    raise InputError(f"{FILE}: layer_types", None, "is missing beside sliding_window")
+
+
+def _mlps(config: Config, kind: str, number: int) -> list[str]:
+    words = config.names("mlp_layer_types", number)
+    if words is not None:
+        known = {"dense": DENSE, "sparse": MOE}
+        for word in words:
+            if word not in known:
+                raise InputError(f"{FILE}: mlp_layer_types", word, "is no known MLP", known)
+        return [known[word] for word in words]
+    if kind == "granitemoehybrid":
+        return [MOE if config.has("num_experts") else DENSE] * number
+    if kind not in _SPARSE:
+        return [DENSE] * number
+    listed = config.fields.get("moe_layers")
+    if isinstance(listed, list):
+        return [MOE if at in listed else DENSE for at in range(number)]
+    period = config.whole("decoder_sparse_step", 1)
+    period = config.whole("interleave_moe_layer_step", period)
+    period = config.whole("moe_layer_freq", period)
+    first, dense = config.whole("first_k_dense_replace", 0), config.fields.get("mlp_only_layers")
+    return [
+        DENSE if at < first or (at + 1) % max(1, period) or at in (dense or ()) else MOE
+        for at in range(number)
+    ]

@@ -1,0 +1,167 @@
+"""Configurations of released models: as many parameters as Transformers counts, or a refusal."""
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainscout as ts
+from tests.in_process import command
+from trainscout.commands.listing import parameters
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.config_json import FAMILIES, model_fields
+from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.model import Model
+
+# Counted by benchmarks/transformers_parameters.py with Transformers 5.23.
+RELEASED = json.loads((Path(__file__).parent / "configurations.json").read_text())
+
+
+def imported(config: dict[str, Any], name: str = "imported") -> Model:
+    model = typed_value(Model, "model", model_fields(config, name))
+    model.check()
+    return model
+
+
+def config_of(name: str, **changes: object) -> dict[str, Any]:
+    return RELEASED[name]["config"] | changes
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_parameters_are_those_that_transformers_builds(name: str) -> None:
+    counted = parameters(replace(imported(config_of(name)), vocab_multiple=1))
+    assert counted == pytest.approx(RELEASED[name]["parameters"], rel=1e-4)
+
+
+def test_most_of_what_is_read_was_counted() -> None:
+    kinds = {row["config"]["model_type"] for row in RELEASED.values()}
+    assert kinds <= set(FAMILIES)
+    assert len(kinds) >= 25
+    assert len(RELEASED) >= 60
+
+
+@pytest.mark.parametrize(
+    ("hub", "shipped"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3_8b"),
+        ("Qwen/Qwen3-30B-A3B", "qwen3_30b_a3b"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek_v3"),
+        ("openai/gpt-oss-120b", "gpt_oss_120b"),
+        ("moonshotai/Kimi-Linear-48B-A3B-Base", "kimi_linear_48b_a3b"),
+        ("nvidia/Nemotron-H-8B-Base-8K", "nemotron_h_8b"),
+    ],
+)
+def test_what_ships_is_what_its_configuration_says(hub: str, shipped: str) -> None:
+    declared = load_catalogue().models[shipped]
+    free = {name: getattr(declared, name) for name in ("name", "source", "sequence_length")}
+    assert replace(imported(config_of(hub)), **free) == declared
+
+
+@pytest.mark.parametrize(
+    ("name", "newer"),
+    [
+        (
+            "google/gemma-3-1b-pt",
+            {
+                "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 4
+                + ["sliding_attention"] * 2
+            },
+        ),
+        (
+            "Qwen/Qwen3-Next-80B-A3B-Instruct",
+            {"layer_types": [*["linear_attention"] * 3, "full_attention"] * 12},
+        ),
+        ("deepseek-ai/DeepSeek-V3.1", {"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 58}),
+        (
+            "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+            {
+                "layers_block_type": [
+                    {"M": "mamba", "E": "moe", "*": "attention"}[letter]
+                    for letter in config_of("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")[
+                        "hybrid_override_pattern"
+                    ]
+                ],
+                "hybrid_override_pattern": None,
+            },
+        ),
+    ],
+)
+def test_older_fields_say_the_same_as_lists_of_layers(name: str, newer: dict[str, object]) -> None:
+    assert imported(config_of(name, **newer)) == imported(config_of(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("openai/gpt-oss-20b", {"model_type": "t5"}, "model_type"),
+        ("openai/gpt-oss-20b", {"model_type": None}, "model_type"),
+        ("openai/gpt-oss-20b", {"hidden_size": None}, "hidden_size"),
+        ("openai/gpt-oss-20b", {"hidden_size": "wide"}, "hidden_size"),
+        ("openai/gpt-oss-20b", {"num_hidden_layers": 25}, "layer_types"),
+        ("openai/gpt-oss-20b", {"layer_types": ["full"] * 24}, "layer_types"),
+        ("openai/gpt-oss-20b", {"sliding_window": None}, "layer_types"),
+        ("deepseek-ai/DeepSeek-V3.1", {"mlp_layer_types": ["moe"] * 61}, "mlp_layer_types"),
+        (
+            "nvidia/Nemotron-H-8B-Base-8K",
+            {"hybrid_override_pattern": "M-X"},
+            "hybrid_override_pattern",
+        ),
+        ("nvidia/Nemotron-H-8B-Base-8K", {"moe_latent_size": 1024}, "moe_latent_size"),
+        ("tiiuae/Falcon-H1-7B-Base", {"projectors_bias": True}, "projectors_bias"),
+        ("moonshotai/Kimi-Linear-48B-A3B-Base", {"linear_attn_config": {}}, "layer_types"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_by_its_field(
+    name: str, changes: dict[str, object], field: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        imported(config_of(name, **changes))
+    assert caught.value.field == f"config.json: {field}"
+
+
+def test_a_model_of_images_is_refused_with_what_would_do() -> None:
+    given = {"model_type": "gemma3", "text_config": {}, "vision_config": {}}
+    with pytest.raises(InputError, match="text_config in a file of its own"):
+        model_fields(given, "gemma")
+
+
+@given(
+    st.sampled_from(sorted(RELEASED)),
+    st.sampled_from(["num_hidden_layers", "hidden_size", "layer_types", "num_attention_heads"]),
+    st.one_of(st.none(), st.integers(-3, 10**9), st.text(), st.lists(st.text()), st.booleans()),
+)
+def test_damaged_configurations_are_models_or_refusals(name: str, field: str, value: Any) -> None:
+    with contextlib.suppress(InputError):
+        imported(config_of(name, **{field: value}))
+
+
+def test_a_file_its_directory_and_its_name_are_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "gpt-oss"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config_of("openai/gpt-oss-20b")))
+    times = set()
+    for model in ("gpt-oss", "gpt-oss/config.json", "openai/gpt-oss-20b-Instruct"):
+        asked = ts.question(model=model, cluster="h100_64")
+        times.add(ts.predict(asked, ep=8).step_time_s)
+        settings = [f"model={model}", "cluster=h100_64", "recipe.ep=8", "format=json"]
+        assert command("simulate")(settings) == 0
+        times.add(json.loads(capsys.readouterr().out)["step_time_s"])
+    assert len(times) == 1
+
+
+def test_files_that_are_no_configuration_are_refused(tmp_path: Path) -> None:
+    for name, text in {"a.json": "{", "b.json": "[]", "c.json": "[" * 10_000}.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError):
+            load_catalogue().models.chosen("model", str(tmp_path / name))
+    with pytest.raises(InputError, match=r"did you mean .meta-llama/Llama-3\.1-8B"):
+        load_catalogue().models.chosen("model", "meta-llama/Llama-3.1-9B")
