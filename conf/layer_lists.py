@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from trainscout.simulators.predictor.question.errors import InputError
@@ -93,24 +94,28 @@ def _special(config: Config, kind: str) -> dict[str, Mixer]:
         found["linear"] = Mixer(delta=_kimi_delta(config))
     if kind == "nemotron_h":
         names = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
-        sizes = map(config.whole, (*names, "chunk_size"))
-        found["linear"] = Mixer(mamba2=Mamba2(*sizes))
+        found["linear"] = Mixer(mamba2=_mamba(config, (*names, "chunk_size"), norm=True))
     if kind in ("granitemoehybrid", "falcon_h1"):
-        ssm = _mamba(config, norm=kind == "granitemoehybrid" or config.has("mamba_rms_norm"))
+        named = (f"mamba_{each}" for each in _MAMBA)
+        norm = kind == "granitemoehybrid" or config.has("mamba_rms_norm")
+        ssm = _mamba(config, named, norm=norm)
         beside = AttentionMixer() if kind == "falcon_h1" else None
         found["full" if beside else "linear"] = Mixer(attention=beside, mamba2=ssm)
     return found
 
 
-def _mamba(config: Config, *, norm: bool) -> Mamba2:
-    sizes = ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups", "mamba_d_conv")
-    return Mamba2(*map(config.whole, (*sizes, "mamba_chunk_size")), norm=norm)
+_MAMBA = ("n_heads", "d_head", "d_state", "n_groups", "d_conv", "chunk_size")
+
+
+def _mamba(config: Config, names: Iterable[str], *, norm: bool) -> Mamba2:
+    heads, dim, state, groups, taps, chunk = map(config.whole, names)
+    return Mamba2(heads, dim, state, groups, taps, chunk, norm)
 
 
 def _delta(config: Config) -> DeltaNet:
     sizes = ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
-    taps = config.whole("linear_conv_kernel_dim", 4)
-    return DeltaNet(*(config.whole(f"linear_{each}") for each in sizes), conv=taps)
+    keys, values, k_dim, v_dim = (config.whole(f"linear_{each}") for each in sizes)
+    return DeltaNet(keys, values, k_dim, v_dim, config.whole("linear_conv_kernel_dim", 4))
 
 
 def _kimi_delta(config: Config) -> DeltaNet:
