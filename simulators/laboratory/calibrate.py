@@ -80,8 +80,10 @@ def main(arguments: Sequence[str]) -> int:
     return OK if helps else FAILURE
 
 
-def read_sources(options: argparse.Namespace) -> Sources:
-    """The runs that a command line names (``add_sources``).
+def measured_runs(
+    options: argparse.Namespace,
+) -> tuple[tuple[MeasuredRun, ...], str, tuple[str, ...]]:
+    """The runs that a command line names (``add_sources``), where they are from, and notes.
 
     Raises:
         InputError: when there is none, or for one that cannot be read.
@@ -114,6 +116,17 @@ def read_sources(options: argparse.Namespace) -> Sources:
     if not runs:
         allowed = "a table, --from-log LOG --given LAUNCH, or --from-mlflow EXPERIMENT"
         raise InputError("runs", None, "is missing", allowed)
+    return tuple(runs), ", ".join(map(str, origins)), tuple(notes)
+
+
+def read_sources(options: argparse.Namespace) -> Sources:
+    """The runs that a command line names, beside their predictions.
+
+    Raises:
+        InputError: as ``measured_runs``, and for measurements that cannot be meant.
+    """
+    runs, origin, said = measured_runs(options)
+    notes = list(said)
     beside, jobs = beside_predictions(runs), equal_jobs(runs)
     used = check_runs(beside, jobs)
     strange = [run for row, run in enumerate(beside) if row not in used]
@@ -122,7 +135,7 @@ def read_sources(options: argparse.Namespace) -> Sources:
         for run in strange
     ]
     kept = tuple(beside[row] for row in used)
-    return Sources(kept, jobs[list(used)], ", ".join(map(str, origins)), tuple(notes))
+    return Sources(kept, jobs[list(used)], origin, tuple(notes))
 
 
 def _launches(options: argparse.Namespace) -> list[str | None]:

@@ -47,26 +47,29 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Before:
-    """Of runs as they are predicted: median and 90th percentile of absolute errors, the share of
-    pairs of a sweep in the right order (None: no sweeps), the median width of bars."""
+class Errors:
+    """Of runs as they are predicted: median and 90th percentile of absolute errors, and the share
+    of pairs of a sweep in the right order (None: no sweeps)."""
 
     median: float
     p90: float
     ranked: float | None
-    width: float
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One publication with ``known`` of its ``n`` runs, over all draws: the others uncalibrated
-    and as calibrated, the share of them inside their bars, and of draws that were ``applied``."""
+    """One publication with ``known`` of its ``n`` runs, over all draws: errors of the others
+    uncalibrated and as calibrated, and the median width of their bars (high over low end, less
+    one). ``applied``: the share of draws whose runs speak for it; of those are ``width`` and
+    ``coverage``, the share of runs inside their bars (nan: there were none)."""
 
     source: str
     n: int
     known: int
-    before: Before
-    after: Before
+    before: Errors
+    after: Errors
+    width_before: float
+    width: float
     coverage: float
     applied: float
 
@@ -114,15 +117,15 @@ def tried(
     ]
     used = _supported(prior, published, mine)
     expected = np.where(used[:, None], expected, 0.0)
-    # What is not supported is not written: bars are as they come.
-    widths = np.where(used[:, None], np.expm1(ends[1] - ends[0]), published.widths[others])
     inside = (ends[0] <= errors[others]) & (errors[others] <= ends[1])
     return Evidence(
         source=name,
         n=len(rows),
         known=known,
-        before=_summary(published, others, np.zeros_like(expected), published.widths[others]),
-        after=_summary(published, others, expected, widths),
+        before=_summary(published, others, np.zeros_like(expected)),
+        after=_summary(published, others, expected),
+        width_before=float(np.median(published.widths[rows])),
+        width=float(np.median(np.expm1(ends[1] - ends[0])[used])) if used.any() else float("nan"),
         coverage=float(inside[used].mean()) if used.any() else float("nan"),
         applied=float(used.mean()),
     )
@@ -155,20 +158,17 @@ def _supported(prior: Prior, published: Published, known: NDArray[np.int64]) -> 
     return better
 
 
-def _summary(
-    published: Published, rows: NDArray[np.int64], expected: Vector, widths: Vector
-) -> Before:
+def _summary(published: Published, rows: NDArray[np.int64], expected: Vector) -> Errors:
     absolute = np.abs(relative(published.errors[rows], expected))
     right = [
         order
         for draw, more in zip(rows, expected, strict=True)
         for order in _in_order(published, draw, more)
     ]
-    return Before(
+    return Errors(
         median=float(np.median(absolute)),
         p90=float(np.quantile(absolute, 0.9)),
         ranked=float(np.mean(right)) if right else None,
-        width=float(np.median(widths)),
     )
 
 

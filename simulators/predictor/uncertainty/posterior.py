@@ -142,10 +142,12 @@ class Columns:
 
     @staticmethod
     def of(traits: Sequence[Traits], shares: Sequence[Sequence[float]]) -> Columns:
+        kinds = [[str(getattr(each, name)) for name in KINDS] for each in traits]
+        sizes = [[getattr(each, name) for name in SIZES] for each in traits]
         return Columns(
-            np.array([[str(getattr(each, name)) for name in KINDS] for each in traits]),
-            np.log2([[getattr(each, name) for name in SIZES] for each in traits]),
-            np.array([tuple(each) for each in shares], dtype=float).reshape(len(traits), -1),
+            np.array(kinds, dtype=np.str_).reshape(-1, len(KINDS)),
+            np.log2(np.array(sizes, dtype=float)).reshape(-1, len(SIZES)),
+            np.array([tuple(each) for each in shares], dtype=float).reshape(-1, len(SHARES)),
         )
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
@@ -288,11 +290,16 @@ class Posterior:
         low, high = (quantile(self._found, means, variances, p) for p in (tail, 1 - tail))
         return low, high
 
-    def log_density(self, of: Columns, errors: Vector) -> Vector:
-        """Logarithm (m,) of how probable errors were."""
-        means, variances = self._spread(of)
-        own = log_density(errors - means, variances) + self._found.log_weights[:, None]
-        found: Vector = np.logaddexp.reduce(own, axis=0)
+    @property
+    def noise(self) -> float:
+        """The typical error of single runs, as far as it is known."""
+        return float(np.exp(np.exp(self._found.log_weights) @ np.log(NOISES)))
+
+    def covariance(self, of: Columns) -> Vector:
+        """Covariance (m, m) of what is still unknown, without single runs' own errors."""
+        across = covariance(self._prior, of, self._runs)
+        inverse = np.tensordot(np.exp(self._found.log_weights), self._found.inverse, 1)
+        found: Vector = covariance(self._prior, of, of) - across @ inverse @ across.T
         return found
 
     def spreads(self, of: Columns) -> Vector:

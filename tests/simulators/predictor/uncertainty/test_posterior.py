@@ -102,7 +102,13 @@ def test_more_runs_narrow_the_bar():
 
 
 def test_densities_integrate_to_one():
-    found = Posterior(columns(ONE), np.array([0.1]))
     grid = np.linspace(-4, 4, 8001)
-    density = np.exp(found.log_density(columns(*[OTHER] * len(grid)), grid))
-    assert np.trapezoid(density, grid) == pytest.approx(1, abs=2e-3)
+    density = np.exp(posterior.log_density(grid, np.full(len(grid), 0.01)))
+    assert np.trapezoid(density, grid) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_diagonal_of_what_is_unknown_is_its_spread():
+    known = columns(*(replace(ONE, tp=tp) for tp in (1, 2, 4)))
+    found = Posterior(known, np.array([0.05, 0.06, 0.02]))
+    both = columns(ONE, OTHER)
+    assert np.sqrt(np.diag(found.covariance(both))) == pytest.approx(found.spreads(both))

@@ -1,0 +1,223 @@
+"""What calibrating published runs is worth: ``trainscout calibrate evidence --help``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.calibration.evidence import (
+    DRAWS,
+    KNOWN,
+    LEAST_RUNS,
+    Evidence,
+    Published,
+    evidence,
+)
+from trainscout.simulators.laboratory.calibration.runs import MeasuredRun, beside_predictions
+from trainscout.simulators.laboratory.calibration.sweeps import LEAST_LAYOUTS, Regret, regrets
+from trainscout.simulators.laboratory.published.jobs import Declarations
+from trainscout.simulators.laboratory.published.markdown import percent, signed, table
+from trainscout.simulators.laboratory.published.published import PUBLISHED_RUNS
+from trainscout.simulators.laboratory.published.regularity import mark_extrapolated
+from trainscout.simulators.laboratory.published.rows import read_rows
+from trainscout.simulators.laboratory.residuals import Bare, residuals_of
+from trainscout.simulators.laboratory.validate import replay_with_progress
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.uncertainty import log_interval
+from trainscout.simulators.predictor.uncertainty.calibration import columns_of
+from trainscout.simulators.predictor.uncertainty.posterior import NAMED, PRIOR, Prior
+from trainscout.simulators.predictor.uncertainty.table import published_residuals
+
+_PAGE = "calibration.md"
+
+
+_PRIOR_HEADER = """\
+# Standard deviations of what makes up the error of a predicted step, as logarithms, learned from
+# published runs by `trainscout calibrate evidence` (docs/calibration.md).
+"""
+_HEAD = """\
+# Calibration on published runs
+
+Written by `trainscout calibrate evidence`, from every publication with {least} runs or more.
+Of each, random runs are known and the rest are predicted, {draws} times; what a prediction starts
+from was learned without the publication. Where the known runs, each left out, are not predicted
+better by the others, nothing is used ([concepts](concepts.md#how-sure)); one run alone never is.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = _parser().parse_args(arguments)
+    if not options.docs.is_dir():
+        raise InputError("--docs", options.docs, "is no folder", "the docs folder")
+    published = read_published(options.runs)
+    prior, found = evidence(published)
+    write_whole(PRIOR, prior_text(prior))
+    write_whole(options.docs / _PAGE, page(found, regrets(published, prior)))
+    return OK
+
+
+def read_published(path: Path) -> Published:
+    """The trusted rows with measured and predicted step times, as error bars take them."""
+    rows, catalogue = mark_extrapolated(read_rows(path)), load_catalogue()
+    declared = Declarations(catalogue.gpus, catalogue.frameworks)
+    results = replay_with_progress(rows, declared, Bare())
+    of_row = {result.row.id: result for result in results}
+    residuals = residuals_of(results)
+    runs = []
+    for each in residuals:
+        result = of_row[each.id]
+        assert result.job is not None
+        assert result.measured_s is not None
+        runs.append(MeasuredRun(each.id, result.job, result.measured_s))
+    beside = beside_predictions(runs)
+    known = published_residuals()
+    bars = [log_interval(known, each.features) for each in residuals]
+    return Published(
+        runs=columns_of(beside),
+        errors=np.array([run.log_residual for run in beside]),
+        sources=np.array([each.source for each in residuals]),
+        sweeps=np.array([f"{each.source}, sweep {each.sweep}" for each in residuals]),
+        measured=np.log([run.measured_s for run in beside]),
+        widths=np.expm1([high - low for low, high in bars]),
+    )
+
+
+def prior_text(prior: Prior) -> str:
+    """The file that predictions read."""
+    lines = []
+    for field in dataclasses.fields(prior):
+        value = getattr(prior, field.name)
+        if field.name in NAMED:
+            pairs = zip(NAMED[field.name], value, strict=True)
+            value = "{" + ", ".join(f"{name}: {each:.3g}" for name, each in pairs) + "}"
+        else:
+            value = f"{value:.3g}"
+        lines.append(f"{field.name}: {value}\n")
+    return _PRIOR_HEADER + "".join(lines)
+
+
+def page(found: Sequence[Evidence], chosen: Sequence[Regret]) -> str:
+    """The page of the documentation."""
+    parts = [_HEAD.format(least=LEAST_RUNS, draws=DRAWS), _overall(found)]
+    parts += [_by_source(found, known) for known in KNOWN if known > 1]
+    parts.append(_suggestions(chosen))
+    return "\n".join(parts)
+
+
+def _overall(found: Sequence[Evidence]) -> str:
+    header = (
+        *("known runs", "publications", "median error", "calibrated", "change"),
+        *("p90", "calibrated", "worse p90", "applied", "inside bars", "width", "calibrated"),
+        *("ranked right", "calibrated"),
+    )
+    rows = []
+    for known in KNOWN:
+        of = [each for each in found if each.known == known]
+        used = [each for each in of if each.applied]
+        ranked = [each for each in of if each.before.ranked is not None]
+
+        def mean(value: Callable[[Evidence], float | None], among: Sequence[Evidence]) -> float:
+            values = [value(each) or 0.0 for each in among]
+            return float(np.mean(values)) if values else float("nan")
+
+        before, after = (
+            mean(lambda each: each.before.median, of),
+            mean(lambda each: each.after.median, of),
+        )
+        worse = sum(each.after.p90 > 1.0005 * each.before.p90 for each in of)
+        rows.append(
+            (
+                *(known, len(of), percent(before), percent(after), signed(after / before - 1)),
+                *(
+                    percent(mean(lambda each: each.before.p90, of)),
+                    percent(mean(lambda each: each.after.p90, of)),
+                    worse,
+                    percent(mean(lambda each: each.applied, of)),
+                ),
+                *(
+                    _percent(mean(value, used))
+                    for value in (
+                        lambda each: each.coverage,
+                        lambda each: each.width_before,
+                        lambda each: each.width,
+                    )
+                ),
+                *(
+                    percent(mean(lambda each: each.before.ranked, ranked)),
+                    percent(mean(lambda each: each.after.ranked, ranked)),
+                ),
+            )
+        )
+    return (
+        "\n## All publications\n\nMeans over publications. Bars are those of draws in which the "
+        "calibration is applied, at a level of 80 %.\n\n" + table(header, rows) + "\n"
+    )
+
+
+def _by_source(found: Sequence[Evidence], known: int) -> str:
+    header = (
+        *("publication", "runs", "median error", "calibrated", "p90", "calibrated"),
+        *("applied", "inside bars", "width", "calibrated", "ranked right", "calibrated"),
+    )
+    rows = [
+        (
+            *(each.source, each.n, percent(each.before.median), percent(each.after.median)),
+            *(percent(each.before.p90), percent(each.after.p90), percent(each.applied)),
+            *(_percent(each.coverage), percent(each.width_before), _percent(each.width)),
+            *(percent(each.before.ranked), percent(each.after.ranked)),
+        )
+        for each in found
+        if each.known == known
+    ]
+    return f"\n## {known} runs known\n\n{table(header, rows)}\n"
+
+
+def _suggestions(chosen: Sequence[Regret]) -> str:
+    header = ("sweep", "layouts", "none", "suggested", "random", "predicted best")
+    rows: list[tuple[object, ...]] = [
+        (
+            *(each.sweep, each.layouts, percent(each.predicted), percent(each.suggested)),
+            *(percent(each.random), percent(each.best_predicted)),
+        )
+        for each in chosen
+    ]
+    ways = ("predicted", "suggested", "random", "best_predicted")
+    means = [percent(float(np.mean([getattr(each, way) for each in chosen]))) for way in ways]
+    rows.append(("mean", "", *means))
+    return (
+        "\n## Which runs to measure\n\nHow much slower than the best measured layout of a sweep "
+        f"(of {LEAST_LAYOUTS} layouts or more) the chosen one is with no run measured, and "
+        "after three: those that\n`trainscout calibrate suggest` names, random ones (mean of 20 "
+        "draws), and the three predicted best.\n\n" + table(header, rows) + "\n"
+    )
+
+
+def _percent(value: float) -> str:
+    return percent(None if np.isnan(value) else value)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "calibrate evidence",
+        "Learn from published runs what calibrations start from, and write what they are worth.",
+        "trainscout calibrate evidence",
+    )
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="?",
+        default=PUBLISHED_RUNS,
+        help="CSV of measured runs (columns: docs/validation.md); default: the published rows",
+    )
+    parser.add_argument(
+        "--docs", type=Path, default=Path("docs"), help=f"where to write {_PAGE} (default docs)"
+    )
+    return parser

@@ -1,0 +1,135 @@
+"""Which runs to measure next: ``trainscout calibrate suggest --help``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.conf.build import build_question
+from trainscout.optimizer.warm_start import read_recipes
+from trainscout.reports.terminal import show
+from trainscout.reports.wording import format_recipe, format_seconds
+from trainscout.simulators.laboratory.calibration.suggest import suggest
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.memory.bands import FITS
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty.calibration import (
+    Calibration,
+    columns_of,
+    read_calibration,
+)
+from trainscout.simulators.predictor.uncertainty.posterior import (
+    Columns,
+    Posterior,
+    published_prior,
+    traits_of,
+)
+
+SHORT_STEPS = 30
+"""A short run: ten steps to warm up, twenty to measure."""
+_MOST_CANDIDATES = 200
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = _parser().parse_args(arguments)
+    if options.runs < 1:
+        raise InputError("--runs", options.runs, "is no number of runs", "1 or more")
+    known = None if options.calibration is None else read_calibration(options.calibration)
+    question = read_question(options.search)
+    recipes = read_recipes("search", options.search)[:_MOST_CANDIDATES]
+    if len(recipes) < 2:
+        problem, allowed = "leaves nothing to choose from", "search.top_k=40 or more"
+        raise InputError("search", options.search, problem, allowed)
+    if known is not None:
+        known.check_gpu(question.gpu)
+    simulator = ReplaySimulator(known)
+    found = [simulator.with_shares(question.job(recipe)) for recipe in recipes]
+    predictions = [prediction for prediction, _ in found]
+    traits = [traits_of(question.job(recipe)) for recipe in recipes]
+    columns = Columns.of(traits, [shares for _, shares in found])
+    expected = np.log([prediction.step_time_s for prediction in predictions])
+    posterior = _posterior(known)
+    covariance, noise = posterior.covariance(columns), posterior.noise
+    now, chosen = suggest(expected, covariance, noise, options.runs)
+    rows = [each.row for each in chosen]
+    gains = [now, *(each.regret for each in chosen)]
+    show(_report(question, recipes, predictions, rows, gains))
+    return OK
+
+
+def _posterior(known: Calibration | None) -> Posterior:
+    runs = () if known is None else known.runs
+    errors = np.array([run.log_residual for run in runs])
+    return Posterior(columns_of(runs), errors, published_prior())
+
+
+def read_question(search: Path) -> Question:
+    """What a finished search asked, as its directory keeps it.
+
+    Raises:
+        InputError: for a directory that is none of a search.
+    """
+    file = search / ".hydra" / "config.yaml"
+    if not file.is_file():
+        problem, allowed = "is no search's directory", "hydra.run.dir of trainscout optimize"
+        raise InputError("search", search, problem, allowed)
+    return build_question(read_yaml(file, "search"))
+
+
+def _report(
+    question: Question,
+    recipes: Sequence[Recipe],
+    predictions: Sequence[Prediction],
+    rows: Sequence[int],
+    regrets: Sequence[float],
+) -> Group:
+    title = f"Runs to measure, of {len(recipes)} recipes of {question.cluster.name}"
+    table = Table(title=title, title_justify="left", box=None)
+    for name in ("recipe", "predicted step", "rank", "GPU-minutes", "memory", "leaves"):
+        table.add_column(name, justify="left" if name == "recipe" else "right")
+    total = 0.0
+    for row, regret in zip(rows, regrets[1:], strict=True):
+        prediction = predictions[row]
+        minutes = prediction.step_time_s * SHORT_STEPS * question.cluster.num_gpus / 60
+        total += minutes
+        band = prediction.memory.band
+        memory = "fits" if band == FITS else f"risky: {prediction.memory.fit_probability:.0%}"
+        words = format_recipe(recipes[row], question.job(recipes[row]).dp)
+        cells = (str(row + 1), f"{math.ceil(minutes)}", memory, f"{regret:.2%}")
+        table.add_row(words, format_seconds(prediction.step_time_s), *cells)
+    gain = (regrets[0] - regrets[-1]) / (1 + regrets[0])
+    lines = (
+        f"The recipe predicted best is expected to be {regrets[0]:.2%} slower than the best of "
+        f"them; what each run leaves of that is its last column.\n"
+        f"{len(rows)} short runs ({SHORT_STEPS} steps each) take {math.ceil(total)} GPU-minutes, "
+        f"without starting up, and are expected to make the step {gain:.2%} shorter."
+    )
+    return Group(table, Text(lines))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "calibrate suggest",
+        "Say which recipes of a search to measure, so that the choice of the best gains most.",
+        "trainscout optimize model=llama3_8b cluster=h100_64 search.top_k=40 hydra.run.dir=out\n"
+        "trainscout calibrate suggest out --runs 3",
+    )
+    parser.add_argument("search", type=Path, help="the directory of a search")
+    parser.add_argument("--runs", type=int, default=3, help="how many (default 3)")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what earlier runs have said"
+    )
+    return parser

@@ -1,0 +1,111 @@
+"""Whether runs are still as they were: ``trainscout calibrate watch --help``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.reports.terminal import show
+from trainscout.reports.wording import format_seconds
+from trainscout.simulators.laboratory.calibrate import add_sources, measured_runs
+from trainscout.simulators.laboratory.calibration.runs import MeasuredRun
+from trainscout.simulators.laboratory.calibration.watch import CAUSES, WHOLE, moved
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.command_line import FAILURE, OK, command_parser
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.uncertainty import LEVEL
+from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
+
+_EXPLANATIONS = 3
+_LEAST_PROBABLE = 0.1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command: 0 when all runs are inside their error bars, 1 when one is not."""
+    options = _parser().parse_args(arguments)
+    known = None if options.calibration is None else read_calibration(options.calibration)
+    runs, _, notes = measured_runs(options)
+    if known is not None:
+        for run in runs:
+            known.check_gpu(run.job.gpu)
+    simulator = ReplaySimulator(known)
+    predictions = [simulator.simulate(run.job) for run in runs]
+    shares = [simulator.with_shares(run.job)[1] for run in runs]
+    outside = [
+        not _low(each) <= run.measured_s <= _high(each)
+        for run, each in zip(runs, predictions, strict=True)
+    ]
+    lines = [f"{note}." for note in notes]
+    if any(outside):
+        lines += _explained(runs, predictions, shares)
+    else:
+        lines.append("All runs are inside their error bars.")
+    show(Group(_table(runs, predictions, outside), Text("\n".join(lines))))
+    return FAILURE if any(outside) else OK
+
+
+def _low(prediction: Prediction) -> float:
+    return prediction.interval_s[0] if prediction.interval_s else 0.0
+
+
+def _high(prediction: Prediction) -> float:
+    return prediction.interval_s[1] if prediction.interval_s else math.inf
+
+
+def _table(
+    runs: Sequence[MeasuredRun], predictions: Sequence[Prediction], outside: Sequence[bool]
+) -> Table:
+    table = Table(title="Runs beside what is expected of them", title_justify="left", box=None)
+    for name in ("run", "measured", "expected", "error bar", ""):
+        table.add_column(name, justify="left" if name in ("run", "") else "right")
+    for run, each, out in zip(runs, predictions, outside, strict=True):
+        bar = f"{format_seconds(_low(each))} to {format_seconds(_high(each))}"
+        word = "" if not out else "slower" if run.measured_s > each.step_time_s else "faster"
+        times = (format_seconds(run.measured_s), format_seconds(each.step_time_s))
+        table.add_row(run.name, *times, bar, word)
+    return table
+
+
+def _explained(
+    runs: Sequence[MeasuredRun],
+    predictions: Sequence[Prediction],
+    shares: Sequence[Sequence[float]],
+) -> list[str]:
+    """What may have moved. Runs inside their bars say what has not."""
+    middles = [math.sqrt(_low(each) * _high(each)) for each in predictions]
+    excess = np.log([run.measured_s for run in runs]) - np.log(middles)
+    reach = 2 * NormalDist().inv_cdf((1 + LEVEL) / 2)
+    spreads = np.array([math.log(_high(each) / _low(each)) / reach for each in predictions])
+    lines = ["What would explain it, the most probable first:"]
+    for each in moved(excess, spreads, shares)[:_EXPLANATIONS]:
+        if each.probability >= _LEAST_PROBABLE:
+            what = WHOLE if each.name == WHOLE else each.name.removesuffix("_time")
+            sure = f"{each.factor:.2f} ({each.probability:.0%})"
+            cause = f": {CAUSES[each.name]}" if each.factor > 1 else ""
+            lines.append(f"  {what} x {sure}{cause}")
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "calibrate watch",
+        "Say whether runs are as they are expected, and what has moved where they are not: for a "
+        "scheduled job.",
+        "trainscout calibrate watch --from-log train.log --given launch.sh \\\n"
+        "    --set model=llama3_8b --set cluster=h100_64 --calibration calibration.yaml",
+        "0 all runs are inside their error bars; 1 one is not, or an internal failure; 2 wrong "
+        "input",
+    )
+    add_sources(parser)
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what runs were like before"
+    )
+    return parser

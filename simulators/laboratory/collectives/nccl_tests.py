@@ -1,0 +1,178 @@
+"""A fabric's curve out of the output of nccl-tests: ``trainscout collectives read --help``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.output import check_output, show_text, write_output
+from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
+from trainscout.simulators.predictor.question.errors import InputError
+
+_TEST = re.compile(r"\b(\w+)_perf(?:_mpi)?\b")
+# As nccl-tests names its programs; what else it times has no place in a training step's curve.
+_KINDS = {"alltoall": "all_to_all"} | {kind: kind for kind in MEASURED_KINDS}
+_HEAD = re.compile(r"#\s*nThread\s+\d+\s+nGpus")
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+.*?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+")
+_ROW = re.compile(r"\s*(\d+)\s+\d+\s+[a-z]\w+\s")
+# Time, algorithm and bus bandwidth and wrong values, out of place and then in place.
+_FIGURES = 8
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One size of one test: bus bandwidth out of place in GB/s, on so many nodes and ranks."""
+
+    kind: str
+    nodes: int
+    ranks: int
+    bytes: int
+    bus_gbs: float
+    line: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command."""
+    options = _parser().parse_args(arguments)
+    check_output("--output", options.output, options.outputs)
+    found: list[Timed] = []
+    notes: list[str] = []
+    for path in options.outputs:
+        timed, left = read_nccl_tests(path, options.nodes)
+        found += timed
+        notes += left
+    text = measured_text(found, ", ".join(path.name for path in options.outputs))
+    write_output("--output", options.output, text)
+    rows = read_measured_collectives(options.output, "--output")
+    counts = sorted({row.nodes for row in rows})
+    kinds = ", ".join(sorted({row.kind for row in rows}))
+    notes.append(
+        f"{len(rows)} sizes of {kinds} over {', '.join(map(str, counts))} nodes. Written to "
+        f"{options.output}; use it with cluster.measured_collectives={options.output}"
+    )
+    show_text("".join(f"{note}\n" for note in notes))
+    return OK
+
+
+def read_nccl_tests(path: Path, nodes: int | None = None) -> tuple[list[Timed], list[str]]:
+    """Every size that an output (of one test or several) has, and what was left out.
+
+    Args:
+        nodes: how many nodes ran it, where the output does not list its ranks' hosts.
+
+    Raises:
+        InputError: for an output without any, or of which the collective or the number of nodes
+            is not known; with the line.
+    """
+    timed: list[Timed] = []
+    left: list[str] = []
+    # Outputs that do not name their test may be named by it.
+    test = _named(path.stem)
+    hosts: dict[int, str] = {}
+    unknown: set[str] = set()
+    done = False
+    for number, line in _lines(path):
+        if _HEAD.search(line) and done:
+            hosts, done = {}, False
+        if name := _named(line):
+            test = name
+        if rank := _RANK.search(line):
+            hosts[int(rank[1])] = rank[2]
+        if not (row := _ROW.match(line)):
+            continue
+        figures = line.split()[-_FIGURES:]
+        size, bus = int(row[1]), _number(figures[2] if len(figures) == _FIGURES else "")
+        if bus is None:
+            continue
+        done = True
+        if test is None:
+            problem = f"does not say which collective line {number} is of"
+            raise InputError("output", path, problem, "the line with the command, or its name")
+        if test not in _KINDS:
+            unknown.add(test)
+            continue
+        over = len(set(hosts.values())) or nodes
+        if over is None:
+            problem = f"does not say on how many nodes line {number} ran"
+            raise InputError("output", path, problem, "--nodes N")
+        if len(hosts) % over:
+            problem = f"has {len(hosts)} ranks on {over} nodes before line {number}"
+            raise InputError("output", path, problem, "as many ranks on every node")
+        if _number(figures[3]):
+            left.append(f"{path.name}, line {number}: wrong results, left out")
+        elif size and bus:
+            timed.append(Timed(_KINDS[test], over, len(hosts), size, bus, number))
+    left += [f"{path.name}: {name}_perf has no place in a curve, left out" for name in unknown]
+    if not timed:
+        raise InputError(
+            "output", path, "has no row of nccl-tests that can be used", MEASURED_KINDS
+        )
+    return timed, left
+
+
+def measured_text(found: Sequence[Timed], source: str) -> str:
+    """A table as ``cluster.measured_collectives`` reads it; what was timed several times is the
+    median, with its band."""
+    sizes: dict[tuple[str, int, int], list[Timed]] = defaultdict(list)
+    for each in found:
+        sizes[each.kind, each.nodes, each.bytes].append(each)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    columns = ("bus_GBps", "band_high_GBps", "band_low_GBps")
+    writer.writerow(("collective", "nodes", "bytes", *columns, "source"))
+    for (kind, nodes, size), timed in sorted(sizes.items()):
+        rates = [each.bus_gbs for each in timed]
+        ends = (median(rates), max(rates), min(rates))
+        said = f"{source}; {timed[0].ranks} ranks" if timed[0].ranks else source
+        writer.writerow((kind, nodes, size, *(f"{rate:.6g}" for rate in ends), said))
+    return buffer.getvalue()
+
+
+def _named(text: str) -> str | None:
+    """The last test that a text names: a command has its own name last."""
+    tests = _TEST.findall(text)
+    return tests[-1].lower() if tests else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError("output", path, "is too large", f"at most {_MOST_BYTES} bytes")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from enumerate(file, 1)
+    except OSError as error:
+        raise InputError("output", path, f"cannot be read: {error.strerror}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_parser(
+        "collectives read",
+        "Make a table of measured collectives out of the output of nccl-tests: all_reduce_perf, "
+        "all_gather_perf, reduce_scatter_perf and alltoall_perf, over any number of whole nodes.",
+        "trainscout collectives read nccl-*.txt --output ours.csv\n"
+        "trainscout optimize model=llama3_8b cluster=h100_64 \\\n"
+        "    cluster.measured_collectives=ours.csv",
+    )
+    parser.add_argument("outputs", type=Path, nargs="+", help="what the tests printed")
+    parser.add_argument("--output", type=Path, required=True, help="where to write the table")
+    parser.add_argument(
+        "--nodes", type=int, help="how many nodes ran them, where outputs list no ranks"
+    )
+    return parser
