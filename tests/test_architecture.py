@@ -32,8 +32,15 @@ ARROWS: dict[str, set[str]] = {
         *PREDICTING,
         *("conf", "simulators.virtual_cluster", "pruning", "optimizer", "planning", "reports"),
     },
-    # Nobody imports it. Its commands print as the others do.
-    "simulators.laboratory": {*PREDICTING, "conf", "pruning", "optimizer", "reports"},
+    # Nobody imports it. Its commands ask and print as the others do.
+    "simulators.laboratory": {
+        *PREDICTING,
+        "conf",
+        "pruning",
+        "optimizer",
+        "reports",
+        "trainscout",
+    },
 }
 # Rooms of the predictor that price one thing each; ``replay`` puts their prices together.
 PRICING = ("collectives", "interference", "kernels", "memory", "network")

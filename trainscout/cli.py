@@ -36,6 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "measured": {
         "validate": (f"{_LABORATORY}.validate", "hold predictions against measured runs"),
         "calibrate": (f"{_LABORATORY}.calibrate", "learn from runs of your own machines"),
+        "measure": (f"{_LABORATORY}.measure", "measure this machine for a job, in one file"),
         "kernels": ("", "times of kernels: measure, fit, validate"),
         "kernels measure": (f"{_LABORATORY}.kernels.measure", "time kernels of training here"),
         "kernels fit": (f"{_LABORATORY}.kernels.fit", "fit a GPU's coefficients to such tables"),

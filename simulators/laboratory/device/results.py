@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from trainscout.simulators.predictor.question.errors import InputError
+
+
+class RowStore(Protocol):
+    """Rows that were measured, wherever they are kept."""
+
+    path: Path
+
+    def __contains__(self, row: Mapping[str, object]) -> bool: ...
+
+    def append(self, row: Mapping[str, object]) -> None: ...
+
+
+class Rows:
+    """Rows kept in memory, of which ``saved`` is told: a table of a file with several.
+
+    ``key`` and ``in`` as in ``ResultFile``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        key: Sequence[str],
+        rows: list[dict[str, object]],
+        saved: Callable[[], None],
+    ) -> None:
+        self.path, self._key, self.rows, self._saved = path, tuple(key), rows, saved
+        self._seen = {self._of(row) for row in rows}
+
+    def __contains__(self, row: Mapping[str, object]) -> bool:
+        return self._of(row) in self._seen
+
+    def append(self, row: Mapping[str, object]) -> None:
+        self.rows.append(dict(row))
+        self._seen.add(self._of(row))
+        self._saved()
+
+    def _of(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple(str(row.get(name, "")) for name in self._key)
 
 
 class ResultFile:

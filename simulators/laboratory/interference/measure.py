@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.laboratory.device.channels import CHUNK_BYTES, ChannelKernel, Traffic
-from trainscout.simulators.laboratory.device.results import ResultFile
+from trainscout.simulators.laboratory.device.results import ResultFile, RowStore
 from trainscout.simulators.laboratory.device.timing import LAUNCH_S, burst_s, calls_for, open_torch
 from trainscout.simulators.laboratory.device.torch_kernels import (
     Built,
@@ -222,9 +222,7 @@ def traffics(gpu: Gpu) -> Iterator[Traffic]:
                 yield Traffic(channels, rate, size)
 
 
-def measure(
-    device: OverlapDevice, gpu: Gpu, file: ResultFile, deadline_s: float
-) -> tuple[int, int]:
+def measure(device: OverlapDevice, gpu: Gpu, file: RowStore, deadline_s: float) -> tuple[int, int]:
     """Measure every probe beside every traffic until the deadline (monotonic).
 
     Returns the points added and those left. A kernel that cannot be built here, or a point that

@@ -18,6 +18,7 @@ What published rows leave out is taken from their text (``(20 CTAs)``, ``24 chan
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from trainscout.simulators.laboratory.interference.features import (
     Floats,
 )
 from trainscout.simulators.predictor.interference.overlap import KERNEL_CLASSES, physical_slowdowns
+from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -131,8 +133,11 @@ def read_samples(tables: Sequence[Path], gpus: Mapping[str, Gpu], comm: bool = F
 
     parts = []
     for table in tables:
+        source: Path | io.StringIO = table
+        if table.suffix == ".json":
+            source = io.StringIO(rows_text(read_measurements("table", table).get("slowdowns")))
         try:
-            rows = pd.read_csv(table)
+            rows = pd.read_csv(source)
         except (OSError, ValueError) as error:
             raise InputError("table", table, f"cannot be read ({error})") from error
         for name in REQUIRED:

@@ -42,7 +42,7 @@ from trainscout.simulators.predictor.kernels.measured_rows import (
     TRAINING_DTYPES,
     attention_kernel,
     match_gpu,
-    read_table,
+    read_tables,
     sustained,
     unusable,
 )
@@ -214,8 +214,9 @@ def main(arguments: Sequence[str]) -> int:
     shown = [Path(word).name if word in tables else word for word in arguments]
     command = shlex.join(["trainscout", "kernels", "fit", *shown])
     contents: dict[str, dict[str, Any]] = {}
-    for table in options.tables:
-        kind, rows = read_table(table)
+    for table, kind, rows in [
+        (path, *each) for path in options.tables for each in read_tables(path)
+    ]:
         if kind not in FITTED_CLASSES:
             raise InputError("table", table, f"holds {kind}, which is not fitted", FITTED_CLASSES)
         for name, section, dtype, part_rows in sections(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.simulators.laboratory.device.results import ResultFile
+from trainscout.simulators.laboratory.device.results import ResultFile, RowStore
 from trainscout.simulators.laboratory.device.timing import burst_s, open_torch, sustained_s
 from trainscout.simulators.laboratory.device.torch_kernels import (
     Built,
@@ -100,7 +100,7 @@ def training_kernels(
         for job in _jobs(model, gpu, precision, micro_batches):
             for op in _kernels_of(job):
                 if operand_bytes(op) <= LARGEST_SHARE_OF_MEMORY * gpu.memory_bytes:
-                    found[kernel_class(op)].setdefault(_anonymous(op))
+                    found[kernel_class(op)].setdefault(anonymous(op))
     return {name: list(ops) for name, ops in found.items()}
 
 
@@ -131,7 +131,7 @@ def _kernels_of(job: Job) -> Iterable[TransformerKernel]:
                     yield op
 
 
-def _anonymous(op: TransformerKernel) -> TransformerKernel:
+def anonymous(op: TransformerKernel) -> TransformerKernel:
     """The operation without what does not change its time."""
     if isinstance(op, Streaming):
         # Several launches are timed as the one they would be if fused.
@@ -153,7 +153,7 @@ def _rates(op: TransformerKernel, built: Built, seconds: float) -> dict[str, obj
 def measure_class(
     device: Device,
     ops: Sequence[TransformerKernel],
-    file: ResultFile,
+    file: RowStore,
     gpu: str,
     precision: str,
     deadline_s: float,

@@ -27,7 +27,7 @@ from trainscout.simulators.predictor.io.output import (
     show_text,
     unwritable,
 )
-from trainscout.simulators.predictor.kernels.measured_rows import read_table
+from trainscout.simulators.predictor.kernels.measured_rows import read_tables
 from trainscout.simulators.predictor.kernels.row_prices import PricedGroup, price_rows
 from trainscout.simulators.predictor.question.errors import InputError
 
@@ -121,9 +121,8 @@ def priced_tables(
     Raises:
         InputError: for a table that cannot be read.
     """
-    for table in tables:
-        kind, rows = read_table(table)
-        name = table.name.split(".")[0]
+    for table, kind, rows in ((path, *each) for path in tables for each in read_tables(path)):
+        name = f"{table.name.split('.')[0]}{f'.{kind}' if table.suffix == '.json' else ''}"
         if "id" in rows.columns:
             ids = np.array([json.dumps(str(value)) for value in rows["id"]], dtype=object)
         else:

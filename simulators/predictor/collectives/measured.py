@@ -22,12 +22,14 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
+from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.question.cluster import (
     MEASURED_KINDS,
     Cluster,
@@ -43,7 +45,8 @@ _MOST_BYTES = 4 << 20
 
 
 def read_measured_collectives(path: Path, field: str = FIELD) -> tuple[MeasuredCollective, ...]:
-    """The rows of a CSV file of measured collectives, by collective, nodes and size.
+    """The rows of a CSV file of measured collectives, or of a file of ``trainscout measure``, by
+    collective, nodes and size.
 
     ``field`` is what a user wrote the file's name under. Where ``bytes`` is not said it is 1 GiB.
 
@@ -54,8 +57,12 @@ def read_measured_collectives(path: Path, field: str = FIELD) -> tuple[MeasuredC
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(field, path, "is too large", f"at most {_MOST_BYTES} bytes")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = list(_rows(csv.DictReader(file, strict=True), path, field))
+        if path.suffix == ".json":
+            text = rows_text(read_measurements(field, path).get("collectives"))
+            rows = list(_rows(csv.DictReader(io.StringIO(text), strict=True), path, field))
+        else:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                rows = list(_rows(csv.DictReader(file, strict=True), path, field))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(field, path, f"cannot be read: {reason}") from error

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.kernels.batches import Batch, Kind, Streamings
-from trainscout.simulators.predictor.kernels.measured_rows import match_gpu, read_table, sustained
+from trainscout.simulators.predictor.kernels.measured_rows import match_gpu, read_tables, sustained
 from trainscout.simulators.predictor.kernels.row_prices import price_rows
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -50,7 +50,8 @@ class MeasuredTable:
 
 
 def load_measured(path: Path) -> MeasuredTable:
-    """Every table at ``path``: one CSV file (optionally gzipped), or a folder of them.
+    """Every table at ``path``: a CSV file (optionally gzipped), a folder of them, or a file of
+    ``trainscout measure``.
 
     Raises:
         InputError: when there is none with rows, or one cannot be read or holds no training
@@ -67,11 +68,11 @@ def load_measured(path: Path) -> MeasuredTable:
     digest = hashlib.sha256()
     rows = []
     for file in files:
-        kind, table = read_table(file)
-        if kind not in CLASSES:
-            raise InputError("simulator.measured_kernels", file, f"holds {kind}", CLASSES)
+        for kind, table in read_tables(file):
+            if kind not in CLASSES:
+                raise InputError("simulator.measured_kernels", file, f"holds {kind}", CLASSES)
+            rows.append((kind, table))
         digest.update(file.read_bytes())
-        rows.append((kind, table))
     if all(table.empty for _, table in rows):
         raise InputError(
             "simulator.measured_kernels",

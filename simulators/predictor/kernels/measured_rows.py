@@ -8,6 +8,7 @@ only rows whose conditions are understood are used.
 from __future__ import annotations
 
 import functools
+import io
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.io.measurements import read_measurements, rows_text
 from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -144,10 +146,28 @@ def read_table(path: Path) -> tuple[str, pd.DataFrame]:
     Raises:
         InputError: for an unreadable file or unknown columns.
     """
+    return _read_csv(path, path)
+
+
+def read_tables(path: Path) -> list[tuple[str, pd.DataFrame]]:
+    """As ``read_table``; of a file of ``trainscout measure`` every class that it holds.
+
+    Raises:
+        InputError: also for one that holds no tables.
+    """
+    if path.suffix != ".json":
+        return [read_table(path)]
+    tables = read_measurements("simulator.measured_kernels", path).get("kernels")
+    if not isinstance(tables, dict):
+        raise InputError("table", path, "holds no kernels", "a file of trainscout measure")
+    return [_read_csv(path, io.StringIO(rows_text(rows))) for rows in tables.values() if rows]
+
+
+def _read_csv(path: Path, source: Path | io.StringIO) -> tuple[str, pd.DataFrame]:
     import pandas as pd
 
     try:
-        rows = pd.read_csv(path, low_memory=False)
+        rows = pd.read_csv(source, low_memory=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError("table", path, f"cannot be read ({error})") from error
     kind = table_class(list(rows.columns), path)

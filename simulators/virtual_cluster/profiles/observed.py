@@ -6,15 +6,15 @@ shapes has a price. The record is what calibration learns from.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION
 from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
-from trainscout.simulators.predictor.kernels.prices import price_kernels
+from trainscout.simulators.predictor.kernels.observed import ObservedClass, observe, price_of
 from trainscout.simulators.predictor.kernels.table_rows import COLUMNS, kernel_class, row_of
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
@@ -27,32 +27,12 @@ from trainscout.simulators.virtual_cluster.profiles.measured import (
 )
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
 
-FORMAT, VERSION = "trainscout-observed-factors", 1
 # A kernel that ran beside communication for more than this share of its time is no measure of
 # the kernel alone, and for more than the other one of overlap.
 ALONE, BESIDE = 0.02, 0.9
 SOURCE = "profile"
 # ``measured_rows`` reads it as: timed within a run, at the clocks that the board then had.
 FLAG = "in_situ"
-
-
-@dataclass(frozen=True)
-class ObservedClass:
-    """Kernels of one class: all of ``seconds`` a step; of these with known shapes that ran alone,
-    ``measured_s``, what they are priced at, and how much the ratio of the two scatters from shape
-    to shape (standard deviation of its logarithm, 0 for one shape)."""
-
-    seconds: float
-    operations: int
-    measured_s: float
-    priced_s: float
-    shapes: int
-    log_spread: float
-
-    @property
-    def factor(self) -> float | None:
-        """Measured over priced; None where nothing could be priced."""
-        return self.measured_s / self.priced_s if self.priced_s else None
 
 
 @dataclass(frozen=True)
@@ -86,39 +66,14 @@ def observed_classes(
     for name in CLASSES:
         own = [each for each in operations if each.kernel_class == name]
         if own and name not in COMMUNICATION:
-            found[name] = _observed(own, steps, gpu)
+            alone = [
+                (each.kernels, each.seconds)
+                for each in own
+                if each.kernels and each.beside_s <= ALONE * each.seconds
+            ]
+            total_s = sum(each.seconds for each in own)
+            found[name] = observe(gpu, alone, total_s, len(own), steps)
     return found
-
-
-def _observed(own: Sequence[MeasuredOperation], steps: int, gpu: Gpu) -> ObservedClass:
-    seconds: dict[tuple[Kernel, ...], list[float]] = defaultdict(list)
-    for each in own:
-        if each.kernels and each.beside_s <= ALONE * each.seconds:
-            seconds[each.kernels].append(each.seconds)
-    prices = {kernels: _price(gpu, kernels) for kernels in seconds}
-    known = {
-        kernels: price
-        for kernels, price in prices.items()
-        if price and statistics.median(seconds[kernels])
-    }
-    logs = [math.log(statistics.median(seconds[each]) / known[each]) for each in known]
-    return ObservedClass(
-        sum(each.seconds for each in own) / steps,
-        len(own),
-        sum(sum(seconds[each]) for each in known) / steps,
-        sum(len(seconds[each]) * known[each] for each in known) / steps,
-        len(known),
-        statistics.pstdev(logs) if logs else 0.0,
-    )
-
-
-def _price(gpu: Gpu, kernels: tuple[Kernel, ...]) -> float:
-    """Seconds of kernels; 0 for a precision that the GPU has not, and sizes that are none."""
-    try:
-        seconds = float(price_kernels(gpu, kernels).seconds.sum())
-    except (InputError, ArithmeticError, ValueError):
-        return 0.0
-    return seconds if 0 < seconds < math.inf else 0.0
 
 
 def observed_overlap(operations: Iterable[MeasuredOperation]) -> ObservedOverlap:
@@ -148,7 +103,7 @@ def kernel_rows(
             seconds[each.kernels[0]].append(each.seconds)
     tables: dict[str, dict[tuple[object, ...], dict[str, object]]] = defaultdict(dict)
     for kernel, times in seconds.items():
-        if isinstance(kernel, Convolution) or not _price(gpu, (kernel,)):
+        if isinstance(kernel, Convolution) or not price_of(gpu, (kernel,)):
             continue
         row = row_of(kernel, gpu.name, "bf16")
         if isinstance(kernel, Streaming):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.kernels.observed import profiled_class
 from trainscout.simulators.predictor.replay.prices import DeviceOp
 from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.workload.ir import (
@@ -22,11 +23,6 @@ from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_ord
 END = "end"
 PASSES = ("forward", "backward", END)
 """What a block is part of; ``end``: gradient exchange, norm and optimizer."""
-_STREAMING = {
-    "norm_fwd": "norm", "norm_bwd": "norm", "norm_fwd_plain": "norm", "norm_bwd_plain": "norm",
-    "softmax_fwd": "softmax", "softmax_bwd": "softmax", "embedding_bwd": "embedding",
-    "cast": "elementwise", "dropout": "elementwise", "permute": "copy", "memcpy": "copy",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +44,7 @@ def class_of(op: DeviceOp) -> str:
         return "collective"
     if isinstance(op, SendRecv):
         return "point_to_point"
-    if isinstance(op, Attention):
-        return "attention"
-    if isinstance(op, Convolution):
-        return "convolution"
-    if isinstance(op, Gemm | GroupedGemm):
-        return "gemm"
-    assert isinstance(op, Streaming)
-    return _STREAMING.get(op.kind, op.kind)
+    return profiled_class(op)
 
 
 def predicted_operations(step: StepProgram, stage: int) -> tuple[PredictedOperation, ...]:

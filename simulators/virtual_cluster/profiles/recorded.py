@@ -60,6 +60,8 @@ _SAME_SHAPE = NAMES | frozenset(
 )
 # Where these take (stride, padding, dilation, groups); ``convolution`` has them after the bias.
 _CONVOLUTIONS = {"cudnn_convolution": (3, 2, 4, 5), "miopen_convolution": (4, 3, 5, 6)}
+# Longer than any dimension that libraries take.
+LARGEST = 1 << 40
 # Every storage is on the device: which one it is makes no difference to a price.
 _DEVICE = 0
 
@@ -79,7 +81,9 @@ def kernels_of(recorded: RecordedOperation) -> tuple[Kernel, ...]:
 
 def _as_op(recorded: RecordedOperation) -> Op | None:
     namespace, _, name = recorded.name.partition("::")
-    if namespace != "aten" or not recorded.shapes:
+    shapes = [*recorded.shapes, *(shape for each in recorded.lists.values() for shape in each)]
+    sizes = all(0 <= length <= LARGEST for shape in shapes for length in shape)
+    if namespace != "aten" or not recorded.shapes or not sizes:
         return None
     inputs = tuple([_argument(recorded, place) for place in range(len(recorded.dtypes))])
     if name in _CONVOLUTIONS:

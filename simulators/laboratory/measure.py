@@ -1,0 +1,362 @@
+"""``trainscout measure``: what one machine takes for one job, in minutes, in one file.
+
+Kernels of the job's own shapes (those that take most of its step first), memory bandwidth, the
+host's launches, how kernels fare beside communication, and under torchrun collectives. The file is
+written as rows come, and what is in it is not measured again. ``simulator.measured_kernels=``,
+``cluster.measured_collectives=`` and ``trainscout calibrate`` read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+import trainscout as ts
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.laboratory.device.results import Rows
+from trainscout.simulators.laboratory.device.timing import open_torch
+from trainscout.simulators.laboratory.device.torch_collectives import (
+    CollectiveDevice,
+    TorchCollectives,
+    node_counts,
+)
+from trainscout.simulators.laboratory.device.torch_host import host_seconds
+from trainscout.simulators.laboratory.interference import measure as interference
+from trainscout.simulators.laboratory.kernels.measure import (
+    CLASSES,
+    CPU,
+    Device,
+    TorchDevice,
+    anonymous,
+    measure_class,
+)
+from trainscout.simulators.predictor.collectives.measured import bus_factor
+from trainscout.simulators.predictor.io.command_line import OK, command_parser
+from trainscout.simulators.predictor.io.measurements import FORMAT, VERSION, read_measurements
+from trainscout.simulators.predictor.io.output import check_output, write_output
+from trainscout.simulators.predictor.kernels.measured_rows import match_gpu
+from trainscout.simulators.predictor.kernels.observed import observe, price_of, profiled_class
+from trainscout.simulators.predictor.kernels.table_rows import KEYS, kernel_class, row_of
+from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
+from trainscout.simulators.predictor.question.errors import InputError, require_positive
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.workload.ir import Block, Streaming, TransformerKernel
+from trainscout.simulators.predictor.workload.megatron import build_workload
+
+OUTPUT = "--output"
+# Of the time that is left: kernels decide most; slowdowns beside communication come last.
+KERNEL_SHARE = 0.75
+COLLECTIVE_BYTES = (1 << 20, 16 << 20, 128 << 20, 1 << 30)
+COPY = Streaming("copy", "memcpy", 4 << 30)
+SAVE_EVERY_S = 5.0
+_PARTS = ("model", "cluster", "gpu", "training", "framework")
+
+
+class Machine(Device, Protocol):
+    """Times kernels, and knows what it is."""
+
+    name: str
+    software: str
+
+    def host_s(self) -> dict[str, float]: ...
+
+
+class TorchMachine(TorchDevice):
+    """The GPU that PyTorch sees, or the CPU to try the command."""
+
+    def __init__(self, device: str) -> None:
+        """Raises InputError when there is no PyTorch or no such device."""
+        super().__init__(device)
+        torch, _ = open_torch(device)
+        self._torch, self._device = torch, device
+        self.name = CPU if device == CPU else torch.cuda.get_device_name()
+        self.software = f"torch {torch.__version__}"
+
+    def host_s(self) -> dict[str, float]:
+        return host_seconds(self._torch, self._device)
+
+
+@dataclass
+class Measurements:
+    """The file while it grows."""
+
+    path: Path
+    content: dict[str, Any]
+    kernels: dict[str, Rows] = field(default_factory=dict)
+    slowdowns: Rows | None = None
+    _saved_at_s: float = float("-inf")
+
+    @staticmethod
+    def opened(path: Path, about: Mapping[str, Any]) -> Measurements:
+        """A new file, or one of the same GPU that is there already.
+
+        Raises:
+            InputError: for a file of something else.
+        """
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION}
+        if path.exists():
+            content = read_measurements(OUTPUT, path)
+            if content.get("device") != about["device"]:
+                problem = f"holds times of {content.get('device')}, this is {about['device']}"
+                raise InputError(OUTPUT, path, problem, "another file")
+        content |= about
+        found = Measurements(path, content)
+        tables = content.setdefault("kernels", {})
+        for name in CLASSES:
+            rows = tables.setdefault(name, [])
+            found.kernels[name] = Rows(path, KEYS[name], rows, found.save_soon)
+        rows = content.setdefault("slowdowns", [])
+        found.slowdowns = Rows(path, interference.KEY, rows, found.save_soon)
+        return found
+
+    def save_soon(self) -> None:
+        """Write, unless that was done just now."""
+        if time.monotonic() - self._saved_at_s >= SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        write_output(OUTPUT, self.path, json.dumps(self.content, indent=1) + "\n")
+        self._saved_at_s = time.monotonic()
+
+
+def kernels_of(job: Job) -> Counter[TransformerKernel]:
+    """Every distinct kernel of the job's busiest ranks, with its calls a step."""
+    calls: Counter[TransformerKernel] = Counter()
+
+    def add(block: Block, count: int) -> None:
+        for op in block.ops:
+            if isinstance(op, TransformerKernel):
+                calls[anonymous(op)] += count
+
+    for stage in build_workload(job).stages:
+        add(stage.finish, 1)
+        add(stage.optimizer, 1)
+        for run in (run for chunk in stage.chunks for run in chunk.runs):
+            add(run.forward, run.count * job.num_micro_batches)
+            add(run.backward, run.count * job.num_micro_batches)
+    return calls
+
+
+def measure_kernels(
+    machine: Machine, job: Job, gpu_name: str, found: Measurements, deadline_s: float
+) -> int:
+    """Time kernels, those with most of the predicted step first; how many are left."""
+    calls = kernels_of(job)
+    price = {op: price_of(job.gpu, (op,)) * count for op, count in calls.items()}
+    left = 0
+    for op in sorted(calls, key=lambda each: -price[each]):
+        rows = found.kernels[kernel_class(op)]
+        left += measure_class(machine, [op], rows, gpu_name, job.precision, deadline_s)[1]
+    return left
+
+
+def factors(job: Job, found: Measurements, gpu_name: str) -> dict[str, Any]:
+    """Measured kernels beside their prices by class, weighted by their calls a step; the hot
+    time where a kernel was long enough to have one."""
+    times: dict[str, list[tuple[tuple[TransformerKernel, ...], float]]] = {}
+    seconds: dict[str, float] = defaultdict(float)
+    for op, count in kernels_of(job).items():
+        wanted = row_of(op, gpu_name, job.precision)
+        rows = [
+            row
+            for row in found.kernels[kernel_class(op)].rows
+            if all(str(row.get(name)) == str(value) for name, value in wanted.items())
+        ]
+        if rows:
+            took_s = float(str(rows[-1]["time_us"])) * 1e-6
+            times.setdefault(profiled_class(op), []).append(((op,), took_s))
+            seconds[profiled_class(op)] += took_s * count
+    observed = {
+        name: observe(job.gpu, own, seconds[name], len(own), 1) for name, own in times.items()
+    }
+    return {name: asdict(each) | {"factor": each.factor} for name, each in observed.items()}
+
+
+def measure_collectives(device: CollectiveDevice, source: str) -> list[dict[str, object]]:
+    """Rows of ``cluster.measured_collectives``: every kind, over one node up to all."""
+    rows: list[dict[str, object]] = []
+    for kind in MEASURED_KINDS:
+        for nodes in node_counts(device.nodes):
+            ranks = nodes * device.ranks_per_node
+            for size in COLLECTIVE_BYTES if ranks > 1 else ():
+                seconds = device.seconds(kind, nodes, size)
+                if seconds is not None:
+                    rate = size * bus_factor(kind, ranks) / seconds * 1e-9
+                    row = {"collective": kind, "nodes": nodes, "bytes": size}
+                    rows.append(row | {"bus_GBps": round(rate, 3), "source": source})
+    return rows
+
+
+def asked_job(words: Sequence[str], config_dir: Path | None) -> Job:
+    """The job of settings as other commands take them: ``model=``, ``cluster=``, ``recipe.tp=``.
+
+    Raises:
+        InputError: for what is no setting, and as they do.
+    """
+    parts: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
+    more: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise InputError("settings", word, "is no setting", "model=, cluster=, recipe.tp= ...")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(name, text, "cannot be read") from error
+        if name in _PARTS:
+            parts[name] = text
+        elif name.startswith("recipe."):
+            recipe[name.removeprefix("recipe.")] = value
+        else:
+            more[name] = value
+    for name in ("model", "cluster"):
+        if name not in parts:
+            known = getattr(load_catalogue(), f"{name}s")
+            raise InputError(name, None, "is not said: which shapes to measure", known)
+    for name in recipe:
+        if name not in KNOBS:
+            raise InputError(f"recipe.{name}", recipe[name], "is not a known field", KNOBS)
+    job = ts.question(**parts, config_dir=config_dir, **more).job(Recipe(**recipe))
+    check_job(job)
+    return job
+
+
+def main(
+    arguments: Sequence[str],
+    machine: Machine | None = None,
+    overlap: interference.OverlapDevice | None = None,
+    collectives: CollectiveDevice | None = None,
+) -> int:
+    """Run the command. Devices stand in for the machine's own."""
+    parser = command_parser(
+        "measure",
+        "Measure this machine for one job: kernels of its shapes, those that take most of the "
+        "step first, memory bandwidth, what a launch costs the host, kernels beside "
+        "communication (needs nvcc), and under torchrun collectives over one node up to all. "
+        "One file, for simulator.measured_kernels=, cluster.measured_collectives= and trainscout "
+        "calibrate. What is in it is not measured again, so a stopped run goes on.",
+        "trainscout measure model=llama3_8b cluster=h100_64 recipe.tp=2 --output h100.json\n"
+        "torchrun --nproc-per-node 8 --nnodes 4 ... -m trainscout measure model=llama3_8b \\\n"
+        "    cluster=h100_64 --output h100.json\n"
+        "trainscout measure model=llama3_8b cluster=h100_64 --output tried.json --device cpu",
+        usage="SETTING=VALUE ... --output FILE [options]",
+    )
+    parser.add_argument("settings", nargs="+", metavar="SETTING=VALUE", help="the job's")
+    parser.add_argument("--output", required=True, type=Path, help="JSON file to write or go on")
+    parser.add_argument("--budget-s", type=float, default=300.0, help="stop after this (300)")
+    parser.add_argument("--config-dir", type=Path, help="folder of your own declarations")
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
+    given = parser.parse_args(arguments)
+    require_positive("--budget-s", given.budget_s, allow_zero=True)
+    job = asked_job(given.settings, given.config_dir)
+    check_output(OUTPUT, given.output)
+    end_s = time.monotonic() + given.budget_s
+    if collectives is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        torch, clock = open_torch(given.device)
+        collectives = TorchCollectives(torch, clock, given.device)
+    rows: list[dict[str, object]] = []
+    if collectives is not None:
+        rows = _collectives(collectives, job)
+        if collectives.rank:
+            return OK  # the first process writes
+    machine = machine or TorchMachine(given.device)
+    gpu_name = _check_gpu(machine, job.gpu)
+    about = {"gpu": gpu_name, "device": machine.name, "software": machine.software}
+    found = Measurements.opened(given.output, about)
+    if rows:
+        found.content["collectives"] = rows
+    _measure_one(machine, overlap, job, gpu_name, found, end_s)
+    found.save()
+    print(_summary(found))
+    return OK
+
+
+def _collectives(device: CollectiveDevice, job: Job) -> list[dict[str, object]]:
+    if device.ranks_per_node != job.cluster.gpus_per_node:
+        problem = f"is not what torchrun started: {device.ranks_per_node} processes a node"
+        field_ = "cluster.gpus_per_node"
+        raise InputError(field_, job.cluster.gpus_per_node, problem, "as many as GPUs")
+    try:
+        return measure_collectives(device, "trainscout measure")
+    finally:
+        device.close()
+
+
+def _check_gpu(machine: Machine, gpu: Gpu) -> str:
+    """What rows call the GPU; refuses another than the cluster's."""
+    if machine.name == CPU:
+        return CPU
+    name = match_gpu(machine.name, {**load_catalogue().gpus, gpu.name: gpu})[0]
+    if name and name != gpu.name:
+        problem = f"is of {gpu.name}, and this machine has {machine.name} ({name})"
+        raise InputError("cluster", gpu.name, problem, f"a cluster of {name}, or gpu={name}")
+    return gpu.name
+
+
+def _measure_one(
+    machine: Machine,
+    overlap: interference.OverlapDevice | None,
+    job: Job,
+    gpu_name: str,
+    found: Measurements,
+    end_s: float,
+) -> None:
+    """What one GPU says, into ``found``."""
+    found.content["host"] = machine.host_s()
+    if gpu_name != CPU:
+        built = machine.build(COPY)
+        rate = built.bytes / machine.burst_s(built)
+        found.content["bandwidth"] = {
+            "copy_bytes_per_s": rate,
+            "of_peak": rate / job.gpu.memory_bandwidth_bytes_per_s,
+        }
+    share_s = KERNEL_SHARE * max(0.0, end_s - time.monotonic())
+    left = measure_kernels(machine, job, gpu_name, found, time.monotonic() + share_s)
+    if left:
+        print(f"{left} kernels left: run it again, or give it more --budget-s", file=sys.stderr)
+    if gpu_name == CPU:
+        return
+    found.content["classes"] = factors(job, found, gpu_name)
+    assert found.slowdowns is not None
+    try:
+        overlap = overlap or interference.TorchOverlapDevice()
+    except InputError as error:
+        print(f"kernels beside communication are not measured: {error}", file=sys.stderr)
+        return
+    interference.measure(overlap, job.gpu, found.slowdowns, end_s)
+
+
+def _summary(found: Measurements) -> str:
+    content = found.content
+    kernels = ", ".join(f"{len(rows.rows)} {name}" for name, rows in found.kernels.items())
+    host_us = {name: seconds * 1e6 for name, seconds in content["host"].items()}
+    lines = [
+        f"{content['device']}, {content['software']}: {found.path}",
+        f"kernels    {kernels}",
+        f"host       {host_us['launch_s']:.1f} us a launch, {host_us['module_s']:.1f} us a module",
+    ]
+    if "bandwidth" in content:
+        rate = content["bandwidth"]
+        lines.append(
+            f"memory     {rate['copy_bytes_per_s'] * 1e-9:,.0f} GB/s copied, "
+            f"{rate['of_peak']:.0%} of the declared"
+        )
+    for name, each in content.get("classes", {}).items():
+        if each["factor"] is not None:
+            lines.append(f"{name:10} {each['factor']:.3f} x its price, {each['shapes']} shapes")
+    lines.append(f"overlap    {len(content['slowdowns'])} rows")
+    lines.append(f"collectives {len(content.get('collectives', ()))} rows")
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""Files of ``trainscout measure``: one JSON object with tables, each a list of rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from trainscout.simulators.predictor.question.errors import InputError
+
+FORMAT, VERSION = "trainscout-observed-factors", 1
+"""What such files call themselves; those kept of profiles hold factors, and no tables."""
+MOST_BYTES = 64 << 20
+
+
+def read_measurements(field: str, path: Path) -> dict[str, Any]:
+    """The object of such a file.
+
+    Raises:
+        InputError: naming ``field``, for a file that cannot be read, is too large, or is none.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(field, path, "is too large", f"at most {MOST_BYTES} bytes")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(field, path, f"cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(field, path, f"is not JSON: {error}") from None
+    allowed = "a file of trainscout measure, or observed_factors.json"
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InputError(field, path, "holds no measurements", allowed)
+    if found.get("version") != VERSION:
+        problem = f"is of version {found.get('version')}"
+        raise InputError(field, path, problem, f"version {VERSION}")
+    return found
+
+
+def rows_text(rows: Any) -> str:
+    """A table of such a file as CSV, which every reader of tables checks; "" where it is none."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        return ""
+    columns = dict.fromkeys(str(name) for row in rows for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
