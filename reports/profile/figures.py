@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.predictor.replay.prices import HOST
 from trainscout.simulators.virtual_cluster.profiles.comparison import (
     MEMORY_BOUND,
     Comparison,
     group_of,
 )
-from trainscout.simulators.virtual_cluster.profiles.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import COMMUNICATION
 
 NAMES = {"gemm": "matrix products", "point_to_point": "send and receive", "other": "other kernels"}

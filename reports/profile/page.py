@@ -9,8 +9,8 @@ from pathlib import Path
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
 from trainscout.reports.profile.report import collective_table, rank_table
 from trainscout.reports.terminal import as_html
+from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, OperationRow
-from trainscout.simulators.virtual_cluster.profiles.observed import ObservedClass
 
 _THEME = Path(__file__).parents[1] / "search_page" / "assets" / "theme.css"
 # Nothing but the page's own style; it has no script.

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
+from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, OperationRow
-from trainscout.simulators.virtual_cluster.profiles.observed import ObservedClass
 
 MOST_OPERATIONS = 12
 
