@@ -10,6 +10,20 @@ from trainscout.simulators.predictor.memory.bands import FITS, LEAST_FITS, MOST_
 
 
 @dataclass(frozen=True)
+class DegreesBound:
+    """What bounds say of all ``recipes`` of one (TP, PP): how many ``may_fit``, the value of the
+    first objective that none of those can beat (None: none may fit), and the least share of a
+    GPU's usable memory that any of them needs."""
+
+    tp: int
+    pp: int
+    recipes: int
+    may_fit: int
+    bound: float | None
+    least_memory_share: float
+
+
+@dataclass(frozen=True)
 class Certificate:
     """The account of one exact search.
 
@@ -52,6 +66,7 @@ class Certificate:
     gap: float | None
     tight: int = 0
     layouts: int = 0
+    degrees: tuple[DegreesBound, ...] = ()
     reading: dict[str, float] = field(default_factory=lambda: {FITS: LEAST_FITS, NO: MOST_NO})
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR, BoundingSurvey
-from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.optimizer.choices import SHOWN_LAYOUTS
 from trainscout.optimizer.layouts import count_switches, layout_numbers
 from trainscout.optimizer.objective import MEASURES
@@ -65,6 +65,8 @@ class ExactSampler:
         self._epsilon, self._top_k = float(epsilon), options.top_k
         self._reach: Reach | None = None
         self._losses = np.empty((0, 0))
+        # Of the usable memory of a GPU, by each row's bound.
+        self._memory_shares = np.empty(0)
         # Rows that may fit by their bound; what was simulated, and what is being simulated.
         self._able = np.arange(0)
         self._told: dict[int, Evaluation] = {}
@@ -120,9 +122,10 @@ class ExactSampler:
             chances = np.zeros(len(used))
             chances[able] = best_chances(used[able], bounding.capacity_bytes, bounding.frameworks)
             recipes = self._survey.recipes
+            self._memory_shares = used / bounding.capacity_bytes
             self._reach = Reach(
                 self._losses,
-                used / bounding.capacity_bytes,
+                self._memory_shares,
                 chances,
                 layout_numbers(recipes),
                 count_switches(recipes),
@@ -179,4 +182,28 @@ class ExactSampler:
             best=None if best is None else sign * best,
             bound=sign * min(ends) if ends else None,
             gap=gap,
+            degrees=self._degrees() if bounded else (),
+        )
+
+    def _degrees(self) -> tuple[DegreesBound, ...]:
+        """What bounds say of each tensor and pipeline degree."""
+        recipes = self._survey.recipes
+        groups = recipes.distinct(("tp", "pp"))
+        able = np.zeros(len(recipes), dtype=np.int64)
+        able[self._able] = 1
+        least, memory = np.full((2, len(groups.first)), np.inf)
+        np.minimum.at(least, groups.of, self._losses[:, 0])
+        np.minimum.at(memory, groups.of, self._memory_shares)
+        counts, fitting = np.bincount(groups.of), np.bincount(groups.of, weights=able)
+        sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
+        return tuple(
+            DegreesBound(
+                tp=recipes[int(first)].tp,
+                pp=recipes[int(first)].pp,
+                recipes=int(counts[group]),
+                may_fit=int(fitting[group]),
+                bound=sign * float(least[group]) if np.isfinite(least[group]) else None,
+                least_memory_share=float(memory[group]),
+            )
+            for group, first in enumerate(groups.first)
         )

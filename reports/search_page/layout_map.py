@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.certificate import Certificate, DegreesBound
+from trainscout.optimizer.objective import MEASURES
 from trainscout.optimizer.trial import Trial
 from trainscout.reports.explain import JobOf
 from trainscout.reports.trials import predicted
@@ -46,8 +47,8 @@ def outcome(trial: Trial) -> str:
 def layout_map(
     trials: Sequence[Trial], job_of: JobOf, certificate: Certificate | None
 ) -> dict[str, Any]:
-    """``tp`` and ``pp``: the degrees that were asked for, ascending; ``cells``: one a combination,
-    row by row of ``pp``.
+    """``tp`` and ``pp``: the degrees that were asked for or bounded, ascending; ``cells``: one a
+    combination, row by row of ``pp``.
 
     A cell has its ``outcome``; the ``number``, ``step_time_s`` and ``words`` of its fastest recipe
     that fits; how many trials came to which end; and ``why`` none fits.
@@ -55,21 +56,43 @@ def layout_map(
     cells: dict[tuple[int, int], list[Trial]] = {}
     for trial in trials:
         cells.setdefault((trial.recipe.pp, trial.recipe.tp), []).append(trial)
-    tp = sorted({tp for _, tp in cells})
-    pp = sorted({pp for pp, _ in cells})
-    nobody = _format_unasked(certificate)
+    bounds = {(each.pp, each.tp): each for each in certificate.degrees} if certificate else {}
+    tp = sorted({tp for _, tp in (*cells, *bounds)})
+    pp = sorted({pp for pp, _ in (*cells, *bounds)})
     return {
         "tp": tp,
         "pp": pp,
         "cells": [
-            _cell(cells.get((row, column), ()), job_of, nobody) for row in pp for column in tp
+            _cell(cells[place], job_of)
+            if place in cells
+            else _unasked(bounds.get(place), certificate)
+            for place in ((row, column) for row in pp for column in tp)
         ],
     }
 
 
-def _cell(trials: Sequence[Trial], job_of: JobOf, nobody: str) -> dict[str, Any]:
-    if not trials:
-        return {"outcome": UNASKED, "counts": {}, "why": nobody}
+def _unasked(bound: DegreesBound | None, certificate: Certificate | None) -> dict[str, Any]:
+    """A combination of which nothing was simulated: what its bounds say."""
+    if certificate is None or not certificate.degrees:
+        return {"outcome": UNASKED, "counts": {}, "why": "no recipe of it was proposed"}
+    if bound is None:
+        why = "none of its recipes can be launched: a validity rule breaks each"
+        return {"outcome": INVALID, "counts": {}, "why": why}
+    if bound.bound is None:
+        why = (
+            f"cannot fit: of its {bound.recipes:,} recipes the smallest needs at least "
+            f"{bound.least_memory_share:.0%} of the usable memory"
+        )
+        return {"outcome": NO_MEMORY, "counts": {}, "why": why}
+    name = certificate.objectives[0]
+    why = (
+        f"by its bound none of its {bound.may_fit:,} recipes that may fit does better than "
+        f"{bound.bound:,.4g} {MEASURES[name].unit} ({name.replace('_', ' ')})"
+    )
+    return {"outcome": SLOWER, "counts": {}, "why": why}
+
+
+def _cell(trials: Sequence[Trial], job_of: JobOf) -> dict[str, Any]:
     ends: dict[str, list[Trial]] = {}
     for trial in trials:
         ends.setdefault(outcome(trial), []).append(trial)
@@ -97,12 +120,3 @@ def _why(end: str, trials: Sequence[Trial]) -> str:
         return f"does not fit: the closest recipe lacks {missing}"
     reasons = Counter(trial.reason for trial in trials if trial.reason)
     return reasons.most_common(1)[0][0] if reasons else f"{trials[0].status}"
-
-
-def _format_unasked(certificate: Certificate | None) -> str:
-    if certificate is not None and certificate.proved:
-        return (
-            "needed no simulation: by their bounds its recipes cannot fit or cannot be among the "
-            "best, or there are none"
-        )
-    return "no recipe of it was proposed"

@@ -263,3 +263,20 @@ def test_a_simulator_without_bounds_is_refused():
             simulator=FAKE,
         )
     assert refused.value.field == "simulator.name"
+
+
+def test_every_tensor_and_pipeline_degree_has_what_its_bounds_say():
+    found = search("exact", *CASES["dense"][:1], space=SPACE)
+    certificate = found.certificate
+    assert sum(each.recipes for each in certificate.degrees) == certificate.recipes
+    for each in certificate.degrees:
+        values = [
+            (prediction.step_time_s, prediction.memory.needed_bytes)
+            for recipe, prediction in truth("dense")
+            if (recipe.tp, recipe.pp) == (each.tp, each.pp)
+        ]
+        assert len(values) == each.recipes
+        capacity_bytes = truth("dense")[0][1].memory.capacity_bytes
+        assert each.least_memory_share * capacity_bytes <= min(b for _, b in values) * (1 + 1e-9)
+        assert each.bound is not None
+        assert each.bound <= min(step_s for step_s, _ in values) * (1 + 1e-9)

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from tests.reports.search_page.searches import DECLARED, fitting_trials, other_trials
-from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.certificate import Certificate, DegreesBound
 from trainscout.reports.search_page.layout_map import layout_map
 
 
@@ -47,11 +47,22 @@ def test_one_that_fits_outweighs_those_that_do_not():
     assert cell["counts"] == {"fits": 1, "memory": 1}
 
 
-def test_a_proof_says_why_a_layout_was_not_simulated():
+def test_bounds_say_why_a_layout_was_not_simulated():
     proof = Certificate(
         objectives=("cost",), points=9, not_launchable={}, equal=0, equal_by_rule={}, recipes=9,
         out_of_memory=2, out_of_reach=3, simulated=4, failed=0, open=0, top_k=1, epsilon=0.0,
         proved=True, best=1.0, bound=1.0, gap=0.0,
     )  # fmt: skip
-    assert cells(everything(), proof)[8, 8]["why"].startswith("needed no simulation")
-    assert "proposed" in cells(everything(), replace(proof, proved=False))[8, 8]["why"]
+    assert "proposed" in cells(everything(), proof)[8, 8]["why"]
+    bounds = (
+        DegreesBound(8, 8, recipes=5, may_fit=2, bound=12.5, least_memory_share=0.8),
+        DegreesBound(16, 1, recipes=7, may_fit=0, bound=None, least_memory_share=1.31),
+    )
+    found = cells(everything(), replace(proof, degrees=bounds))
+    assert found[8, 8]["outcome"] == "slower"
+    assert "12.5 USD" in found[8, 8]["why"]
+    assert found[16, 1]["outcome"] == "memory"
+    assert "131%" in found[16, 1]["why"]
+    assert found[16, 8]["outcome"] == "invalid"
+    # What was simulated says more than its bound.
+    assert found[1, 1]["outcome"] == "fits"
