@@ -210,8 +210,8 @@ def test_a_study_needs_no_more_either(elsewhere: dict[str, str], tmp_path: Path)
         training: {global_batch_size: 64, tokens: 1.0e+9}"""
     (tmp_path / "mine/sweep").mkdir(parents=True)
     (tmp_path / "mine/sweep/ours.yaml").write_text(study, "utf-8")
-    asked = ["--config-dir", "mine", "sweep=ours", "search=random", "search.n_trials=8"]
-    run_there("plan.py", *asked, "n_jobs=2", cwd=tmp_path, there=elsewhere)
+    asked = ["--config-dir", "mine", "sweep=ours", "space=maya_table3", "n_jobs=2"]
+    run_there("plan.py", *asked, cwd=tmp_path, there=elsewhere)
     # Both sizes, and what the page asks besides.
     assert len(list((tmp_path / "plans/ours/cells").iterdir())) >= 2
     assert not unwritable_on_windows(tmp_path)
