@@ -30,7 +30,7 @@ def written(path, rows):
 def test_commands():
     assert set(COMMANDS) >= {
         "optimize", "simulate", "explain", "plan", "validate", "calibrate", "run", "live", "list",
-        "kernels validate", "collectives validate",
+        "init", "doctor", "kernels validate", "collectives validate",
     }  # fmt: skip
 
 

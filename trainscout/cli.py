@@ -48,6 +48,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "interference": ("", "how kernels and communication slow each other: measure, fit"),
         "interference measure": (f"{_LABORATORY}.interference.measure", "measure slowdowns here"),
         "interference fit": (f"{_LABORATORY}.interference.fit", "train on measured slowdowns"),
+    },
+    "shipped": {
         "residuals": (f"{_LABORATORY}.residuals", "redo the table that error bars come from"),
         "accuracy": (f"{_LABORATORY}.accuracy", "redo the documentation's page of accuracy"),
         "questions": (f"{_LABORATORY}.questions", "search again what published runs answer"),
@@ -60,6 +62,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "moe": ("simulators.predictor.moe.command", "route tokens to experts; time the exchange"),
     },
     "around": {
+        "init": ("commands.init", "write a model and a cluster of your own to start from"),
+        "doctor": ("commands.doctor", "what works here; on a GPU node, its cluster as a file"),
         "completion": ("completion", "complete commands and settings in bash, zsh and fish"),
         "tracking": ("", "what is tracked in MLflow: log what waits, look up the best"),
         "tracking flush": ("optimizer.tracking.commands:flush", "log what waits to be tracked"),
@@ -154,6 +158,9 @@ def help_text() -> str:
     """All commands by what they are about, on one screen."""
     lines = []
     for section, commands in SECTIONS.items():
+        if section == "shipped":  # of those who maintain what predicts
+            lines.append(f"{section:9} {', '.join(commands)}: redo tables and pages")
+            continue
         for name, (_, summary) in commands.items():
             if " " not in name:
                 lines.append(f"{section:9} {name:13} {summary}")

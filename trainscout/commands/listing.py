@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.evidence import products, runs_by, runs_of_model, runs_on
 from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     known = kinds()
     parser = command_parser(
         "list",
-        "List what can be chosen by name: models, GPUs, clusters, spaces, searches and so on.",
+        "List what can be chosen by name: models, GPUs, clusters, spaces, searches and so on; of "
+        "models, GPUs, clusters and frameworks also what predictions rest on: fitted kernels and "
+        "links, and how many published runs error bars come from.",
         "trainscout list                     # what there is to list\n"
         "trainscout list models\n"
         "trainscout list clusters --config-dir ours --json",
@@ -75,7 +78,8 @@ def _model(name: str, catalogue: Catalogue) -> str:
     experts = f"{model.moe.top_k} of {model.moe.num_experts} experts, " if model.moe else ""
     return (
         f"{parameters(model) / 1e9:,.1f} B parameters, {model.num_layers} layers of "
-        f"{model.hidden_size:,}, {experts}{model.sequence_length:,} tokens a sequence"
+        f"{model.hidden_size:,}, {experts}{model.sequence_length:,} tokens; "
+        f"{_runs(runs_of_model(model))}"
     )
 
 
@@ -99,9 +103,11 @@ def _gpu(name: str, catalogue: Catalogue) -> str:
     gpu = catalogue.gpus[name]
     flops = gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])
     bandwidth = f"{gpu.memory_bandwidth_bytes_per_s / 1e12:.2f} TB/s"
+    kernels = products(gpu, ("bf16", "fp16"))
     return (
         f"{gpu.architecture.name}, {gpu.memory_bytes / 2**30:.1f} GiB at {bandwidth}, "
-        f"{flops / 1e12:,.0f} TFLOP/s in 16 bit"
+        f"{flops / 1e12:,.0f} TFLOP/s in 16 bit; "
+        f"{kernels}, {_runs(runs_by('gpu')[gpu.name,])}"
     )
 
 
@@ -109,14 +115,28 @@ def _cluster(name: str, catalogue: Catalogue) -> str:
     cluster, gpu = catalogue.machines(name)
     told = f"{cluster.num_gpus:,} {gpu.name} in nodes of {cluster.gpus_per_node}"
     if not cluster.nics_per_node:
-        return told
-    return f"{told}, {cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s {cluster.fabric} a node"
+        return f"{told}; {_runs(runs_by('gpu', 'fabric')[gpu.name, 'node'])}"
+    network = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s {cluster.fabric}"
+    return f"{told}, {network} a node; {_runs(runs_on(gpu, cluster))}"
+
+
+def _framework(name: str, catalogue: Catalogue) -> str:
+    about = opening_comment(catalogue.frameworks.file(name))
+    # What stands for several has no runs of its own.
+    if catalogue.frameworks[name].alternatives:
+        return about
+    return f"{_runs(runs_by('framework')[name,])}; {about}"
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'s' * (count != 1)}" if count else "no run"
 
 
 _TOLD: dict[str, Callable[[str, Catalogue], str]] = {
     "model": _model,
     "gpu": _gpu,
     "cluster": _cluster,
+    "framework": _framework,
 }
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from collections import Counter
-
 from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.evidence import attention, links, products, runs_by
 from trainscout.reference.markdown import markdown_table
-from trainscout.simulators.predictor.answer.prediction import Evidence
-from trainscout.simulators.predictor.kernels.choice import choose_attention, choose_gemm
 from trainscout.simulators.predictor.kernels.coefficients import fitted_gpus
 from trainscout.simulators.predictor.kernels.uncertainty import OF_THE_MEDIAN
-from trainscout.simulators.predictor.question.gpu import Gpu
-from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 # Columns of products and the type that each is priced at.
 _PRODUCTS = {"fp16, bf16": ("bf16", "fp16"), "tf32": ("tf32",), "fp8": ("fp8",)}
@@ -60,49 +54,20 @@ kernels](howto/use-your-runs.md#measure-your-gpu), a fit of kernels (`trainscout
 
 def support_matrix(catalogue: Catalogue) -> str:
     """GPU x precision x evidence, as a table in Markdown; those with most published runs first."""
-    runs = _published_runs()
-    gpus = sorted(catalogue.gpus.items(), key=lambda item: (-runs[item[1].name], item[0]))
+    runs = {name: count for (name,), count in runs_by("gpu").items()}
+    gpus = sorted(catalogue.gpus.items(), key=lambda item: (-runs.get(item[1].name, 0), item[0]))
     rows = [
         (
             f"`{name}`",
             gpu.architecture.vendor,
             f"`{gpu.architecture.name}`",
-            *(_products(gpu, types) for types in _PRODUCTS.values()),
-            _products(gpu, ("fp8",)) if gpu.architecture.microscaling else "",
-            _attention(gpu),
-            _links(gpu),
-            f"{runs[name]:,}" if runs[name] else "",
+            *(products(gpu, types) for types in _PRODUCTS.values()),
+            products(gpu, ("fp8",)) if gpu.architecture.microscaling else "",
+            attention(gpu),
+            links(gpu),
+            f"{runs[name]:,}" if name in runs else "",
         )
         for name, gpu in gpus
     ]
     heads = ("GPU", "vendor", "architecture", *_PRODUCTS, "mxfp8", "attention", "links", "runs")
     return markdown_table(heads, rows)
-
-
-def _products(gpu: Gpu, types: tuple[str, ...]) -> str:
-    """Evidence of matrix products of the first of these types that the GPU has."""
-    found = next((each for each in types if each in gpu.peak_flops), None)
-    return "" if found is None else choose_gemm(gpu, found).evidence.value
-
-
-def _attention(gpu: Gpu) -> str:
-    half = "bf16" if "bf16" in gpu.peak_flops else "fp16"
-    if not gpu.architecture.attention_kernels:
-        return "unfused"
-    return choose_attention(gpu, half).evidence.value
-
-
-def _links(gpu: Gpu) -> str:
-    facts = gpu.architecture.collectives
-    if not gpu.nvlink_links:
-        return "PCIe"
-    measured = gpu.compute_capability in facts.measured_capabilities
-    evidence = Evidence.FITTED if measured else Evidence.ESTIMATED
-    return f"{gpu.architecture.link}, {evidence.value}"
-
-
-def _published_runs() -> Counter[str]:
-    """Published runs that error bars rest on, by GPU."""
-    text = RESIDUALS.read_text(encoding="utf-8")
-    body = (line for line in text.splitlines() if not line.startswith("#"))
-    return Counter(row["gpu"] for row in csv.DictReader(body))

@@ -1,5 +1,6 @@
 """``trainscout list``."""
 
+import csv
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.in_process import command
 from trainscout.commands.listing import kinds
 from trainscout.conf.catalogue import load_catalogue
+from trainscout.simulators.predictor.uncertainty.table import RESIDUALS
 
 run = command("list")
 
@@ -26,7 +28,23 @@ def test_figures_are_those_of_the_declaration(capsys):
     )
     assert run(["cluster", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["h800_96"] == "96 h800 in nodes of 8, 8 x 400 Gb/s infiniband a node"
+    assert told["h800_96"].startswith("96 h800 in nodes of 8, 8 x 400 Gb/s infiniband a node; ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "column"),
+    [("gpus", "a100_80", "gpu"), ("frameworks", "nanotron", "framework")],
+)
+def test_runs_are_those_that_error_bars_rest_on(kind, name, column, capsys):
+    assert run([kind, "--json"]) == 0
+    lines = [line for line in RESIDUALS.read_text("utf-8").splitlines() if line[0] != "#"]
+    count = sum(row[column] == name for row in csv.DictReader(lines))
+    assert f"{count} runs" in json.loads(capsys.readouterr().out)[name]
+
+
+def test_what_nobody_measured_is_said(capsys):
+    assert run(["gpus", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mi300x"].endswith("; estimated, no run")
 
 
 def test_without_a_kind_all_names_are_listed(capsys):
