@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,14 +63,19 @@ def hydra_catalogue() -> Catalogue:
 
 def _with_own_price(gpu: Gpu, cfg: DictConfig | Mapping[str, Any]) -> Gpu:
     """A price named on the command line is the user's, even one that equals the declared one."""
-    if "hydra" in cfg:  # before the program is called
-        given = cfg["hydra"].overrides.task
-    else:
-        given = HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
-    if not any(re.match(r"\+{0,2}gpu\.price_usd_per_hour=", override) for override in given):
+    price = re.compile(r"\+{0,2}gpu\.price_usd_per_hour=")
+    if not any(price.match(override) for override in given_overrides(cfg)):
         return gpu
     sources = gpu.sources | {"price_usd_per_hour": "the command line"}
     return dataclasses.replace(gpu, sources=sources)
+
+
+def given_overrides(cfg: DictConfig | Mapping[str, Any]) -> Sequence[str]:
+    """What the command line changes of a configuration that Hydra composed."""
+    if "hydra" in cfg:  # before the program is called
+        given: Sequence[str] = cfg["hydra"].overrides.task
+        return given
+    return HydraConfig.get().overrides.task if HydraConfig.initialized() else ()
 
 
 def build_recipe(recipe: DictConfig | Mapping[str, Any]) -> Recipe:

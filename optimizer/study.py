@@ -358,9 +358,11 @@ class Search:
         elapsed_s = time.monotonic() - started_s
         considered = ledger.considered
         limit, proof = self._limit, self._sampler.proof
+        eta_s = elapsed_s / considered * (limit - considered) if considered else None
         if proof is not None:
             limit = min(limit, considered + proof.open_recipes())
-        eta_s = elapsed_s / considered * (limit - considered) if considered else None
+            # Each result rules out some of what is open: nobody knows how many.
+            eta_s = None if limit > considered else 0.0
         best = ledger.best(1)
         return Progress(
             considered,

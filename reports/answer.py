@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -37,10 +37,19 @@ _WIDE = 100
 _MARKS = {Grade.MEASURED: "m", Grade.FITTED: "f", Grade.ESTIMATED: "e", Grade.ASSUMED: "a"}
 
 
-def figures(prediction: Prediction, job: Job, expected: Chosen | None = None) -> Table:
+def figures(
+    prediction: Prediction,
+    job: Job,
+    expected: Chosen | None = None,
+    assumed: Collection[str] = (),
+) -> Table:
     """What one recipe takes, needs and costs; at the right, what each figure rests on.
 
-    ``expected``: what to expect of it as the best of a search, where it is that.
+    Args:
+        prediction: of the job.
+        job: asked about.
+        expected: what to expect of it as the best of a search, where it is that.
+        assumed: fields of the training that nobody gave.
     """
     evidence = evidence_of(prediction, job)
     table = Table.grid(padding=(0, 2))
@@ -53,7 +62,7 @@ def figures(prediction: Prediction, job: Job, expected: Chosen | None = None) ->
         ("MFU / HFU", _format_use(prediction), evidence.time.grade),
         ("throughput", _format_throughput(prediction), evidence.time.grade),
         ("memory", format_memory(prediction), evidence.memory.grade),
-        ("cost", _format_cost(prediction, job), evidence.cost.grade),
+        ("cost", _format_cost(prediction, job, assumed), evidence.cost.grade),
     ):
         table.add_row(name, value, str(grade))
         if name == "step time" and expected is not None:
@@ -107,11 +116,12 @@ def format_memory(prediction: Prediction) -> str:
     return f"{_VERDICTS[memory.band]}: {needed}, {format_room(memory)}"
 
 
-def _format_cost(prediction: Prediction, job: Job) -> str:
+def _format_cost(prediction: Prediction, job: Job, assumed: Collection[str]) -> str:
     tokens = job.training.tokens
+    run = format_tokens(tokens) + (" (assumed)" if "tokens" in assumed else "")
     return (
         f"{format_usd(prediction.cost_of_run_usd)} and "
-        f"{format_long_time(tokens / prediction.tokens_per_s)} for {format_tokens(tokens)}, "
+        f"{format_long_time(tokens / prediction.tokens_per_s)} for {run}, "
         f"{format_usd(prediction.cost_per_billion_tokens_usd)} a billion, at "
         f"{format_usd(job.gpu.price_usd_per_hour)} per GPU-hour"
     )

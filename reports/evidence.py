@@ -103,12 +103,12 @@ def _time(prediction: Prediction) -> Graded:
 
 def _price(gpu: Gpu) -> Graded:
     hourly = f"{format_usd(gpu.price_usd_per_hour)} per GPU-hour"
-    if _is_assumed(gpu):
+    if price_is_assumed(gpu):
         return Graded(Grade.ASSUMED, f"{hourly} is no quote (gpu.price_usd_per_hour= gives yours)")
     return Graded(Grade.GIVEN, f"{hourly} is what was given")
 
 
-def _is_assumed(gpu: Gpu) -> bool:
+def price_is_assumed(gpu: Gpu) -> bool:
     """Whether the price is the one that this GPU's declaration admits to assume."""
     if "assum" not in gpu.sources.get("price_usd_per_hour", ""):
         return False

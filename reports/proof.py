@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.choices import CLEARLY_LESS, NEARLY_BEST
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 
 
@@ -18,6 +19,12 @@ def _format_claim(certificate: Certificate) -> str:
             return "No recipe fits: all were bounded or simulated."
         margin = f" by more than {certificate.epsilon:.3%}" if certificate.epsilon else ""
         claim = f"No other recipe of the space beats one of {what}{margin}, under this model."
+        if certificate.layouts:
+            claim += (
+                f" The best of each of the {certificate.layouts} best layouts, the best with "
+                f"{CLEARLY_LESS:.0%} more of the memory free and the simplest within "
+                f"{NEARLY_BEST:.0%} are proved as well."
+            )
         if certificate.failed:
             claim += f" Nothing is said about {certificate.failed} that failed."
         return claim

@@ -12,18 +12,21 @@ from rich.console import Console, RenderableType
 from trainscout.simulators.predictor.io.output import show_text
 
 FILE_WIDTH = 120
+PIPED_WIDTH = 100
+"""Columns of what goes to no terminal, unless COLUMNS says another number."""
 
 
 def console_for(stream: TextIO) -> Console:
     """A console on ``stream``: on a terminal as wide as that and coloured unless NO_COLOR is set;
-    elsewhere of fixed width, so that logs read well, and plain unless FORCE_COLOR is set."""
+    elsewhere of fixed width (or COLUMNS), and plain unless FORCE_COLOR is set."""
     if stream.isatty():
         return Console(file=stream, highlight=False)
     forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
+    columns = os.environ.get("COLUMNS", "")
     return Console(
         file=stream,
         highlight=False,
-        width=FILE_WIDTH,
+        width=int(columns) if columns.isdecimal() and int(columns) else PIPED_WIDTH,
         force_terminal=False,
         color_system="standard" if forced else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from trainscout.reports.error_bars import (
 from trainscout.reports.evidence import evidence_of
 from trainscout.reports.explain import JobOf, why_best
 from trainscout.reports.files import LAUNCH, REPORT
+from trainscout.reports.first_screen import first_screen, near
 from trainscout.reports.front_plot import front_plot
 from trainscout.reports.launch import first_launch
 from trainscout.reports.nothing_found import format_tight, why_nothing_fits
@@ -50,6 +51,8 @@ from trainscout.simulators.virtual_cluster.traced.verification import Verificati
 
 # Columns that the whole names of the kinds of memory need.
 _ROOM_FOR_KINDS = 110
+# What a GPU needs beside what the allocator reserves.
+_OUTSIDE_ALLOCATOR = ("communication_buffers", "context")
 _SHORT_KINDS = {
     "parameters": "params",
     "gradients": "grads",
@@ -79,9 +82,10 @@ def search_report(
     verbosity: str = "normal",
     relief: Sequence[str] = (),
     launch_files: str | None = None,
+    assumed: Collection[str] = (),
 ) -> RenderableType:
-    """The report of a search: the answer first, then the table, what tracing ``checks`` found,
-    the plot, why, how sure, trial counts, files.
+    """The report of a search: the first screen; or all there is, the answer first, then the table,
+    what tracing ``checks`` found, the plot, why, how sure, trial counts, files.
 
     Args:
         result: of the search.
@@ -89,30 +93,35 @@ def search_report(
         top_k: how many recipes to show.
         directory: where its files are; None: there are none.
         checks: what tracing the best found.
-        verbosity: ``quiet``: the answer alone; ``verbose``: also what files say as well.
+        verbosity: ``quiet``: the answer alone; ``normal``: what decides; ``verbose``: all.
         relief: what would have made a recipe fit, where none did.
         launch_files: what is written that launches the first recipe, in words.
+        assumed: fields of the training that nobody gave.
     """
     verbose = verbosity == "verbose"
     shown = shown_trials(result, top_k)
     if not shown:
         asked = job_of(result.trials[0].recipe if result.trials else Recipe())
-        answer = [Text(format_question(asked), style="bold")]
+        answer = [Text(format_question(asked, assumed), style="bold")]
         answer += [Text(line) for line in (why_nothing_fits(result, job_of), *relief)]
         notes = [] if verbosity == "quiet" else _search_notes(result, directory, verbose)
         return Group(*answer, _noted(notes))
     job, single = job_of(shown[0].recipe), len(result.objectives) == 1
-    parts: list[RenderableType] = [Text(format_question(job), style="bold")]
+    if verbosity == "normal" and single:
+        screen = first_screen(result, job_of, directory, assumed)
+        return Group(screen, verification_report(checks, job_of)) if checks else screen
+    parts: list[RenderableType] = [Text(format_question(job, assumed), style="bold")]
     table = RecipesTable(shown, result.objectives, job_of)
     if single:
         expected = chosen(job, predicted(shown[0]))
-        parts.append(figures(predicted(shown[0]), job, None if verbosity == "quiet" else expected))
+        as_chosen = None if verbosity == "quiet" else expected
+        parts.append(figures(predicted(shown[0]), job, as_chosen, assumed))
         unheard_of = None if expected is None else format_measure_first(expected)
         if unheard_of is not None:
             parts.append(Text.assemble(("measure first  ", "bold"), unheard_of))
         if directory is not None and not first_launch(job).impossible:
             # On a line of its own, to be copied whole.
-            start = f"bash {shlex.quote(str(_near(directory / LAUNCH)))}"
+            start = f"bash {shlex.quote(str(near(directory / LAUNCH)))}"
             parts.append(Text.assemble(("launch      ", "bold"), start))
     if verbosity == "quiet":
         return Group(*parts) if single else Group(*parts, table)
@@ -136,10 +145,11 @@ def search_report(
 
 
 def prediction_report(
-    prediction: Prediction, job: Job, verbosity: str = "normal"
+    prediction: Prediction, job: Job, verbosity: str = "normal", assumed: Collection[str] = ()
 ) -> RenderableType:
     """One recipe's prediction: its figures, where the time goes, memory by stage, how sure."""
-    answer = Group(Text(format_question(job), style="bold"), figures(prediction, job))
+    question = Text(format_question(job, assumed), style="bold")
+    answer = Group(question, figures(prediction, job, assumed=assumed))
     if verbosity == "quiet":
         return answer
     return Group(
@@ -151,11 +161,6 @@ def prediction_report(
         Text(),
         _noted(_prediction_notes(prediction, job, verbosity == "verbose")),
     )
-
-
-def _near(path: Path) -> Path:
-    """The path as it is written from here, where it lies below."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _prediction_notes(prediction: Prediction, job: Job, verbose: bool) -> Notes:
@@ -241,7 +246,8 @@ class MemoryTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         stages = self.prediction.memory.per_stage
         kinds = list(dict.fromkeys(kind for stage in stages for kind in stage.kind))
-        names = [kind.replace("_", " ") for kind in [*kinds, "peak allocated", "peak reserved"]]
+        peaks = ["peak allocated", "peak reserved", "needed"]
+        names = [kind.replace("_", " ") for kind in [*kinds, *peaks]]
         if options.max_width < _ROOM_FOR_KINDS:
             names = [_SHORT_KINDS.get(name, name) for name in names]
         title = "Memory by pipeline stage, GiB"
@@ -250,7 +256,9 @@ class MemoryTable:
             table.add_column(name, justify="right")
         for stage in stages:
             amounts = [stage.kind.get(kind, 0) for kind in kinds]
-            amounts += [stage.peak_allocated_bytes, stage.peak_reserved_bytes]
+            outside = sum(stage.kind.get(kind, 0) for kind in _OUTSIDE_ALLOCATOR)
+            reserved = stage.peak_reserved_bytes
+            amounts += [stage.peak_allocated_bytes, reserved, reserved + outside]
             table.add_row(str(stage.stage), *(f"{amount / 2**30:.2f}" for amount in amounts))
         yield table
 

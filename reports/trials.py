@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainscout.optimizer.layouts import Layout, layout_of
 from trainscout.optimizer.trial import SearchResult, Trial
 from trainscout.simulators.predictor.answer.prediction import Prediction
 
@@ -17,10 +18,9 @@ def predicted(trial: Trial) -> Prediction:
     return trial.prediction
 
 
-def layout(trial: Trial) -> tuple[object, ...]:
-    """What shapes the work of a rank; recipes of one layout differ in switches only."""
-    recipe = trial.recipe
-    return recipe.tp, recipe.pp, recipe.cp, recipe.ep, recipe.etp, recipe.vpp, recipe.micro_batch
+def layout(trial: Trial) -> Layout:
+    """How its GPUs share the work; recipes of one layout differ in switches only."""
+    return layout_of(trial.recipe)
 
 
 def latest_trials(result: SearchResult) -> list[Trial]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trainscout.simulators.predictor.answer.prediction import Memory
 from trainscout.simulators.predictor.memory.bands import TIGHT
@@ -58,13 +58,31 @@ def format_chance(memory: Memory) -> str:
     return f"fits with a probability of {memory.fit_probability:.0%}"
 
 
-def format_question(job: Job) -> str:
-    """What was asked, without the recipe."""
+def format_question(job: Job, assumed: Collection[str] = ()) -> str:
+    """What was asked, without the recipe.
+
+    Args:
+        job: any of the question's.
+        assumed: fields of the training that nobody gave: their defaults are marked.
+    """
     cluster, training = job.cluster, job.training
+    names = {"global_batch_size": "batch", "sequence_length": "sequence length"}
+    defaults = " and ".join(words for field, words in names.items() if field in assumed)
     return (
         f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "
         f"batch {training.global_batch_size} x {job.sequence_length} tokens, {job.precision}"
-    )
+    ) + (f" ({defaults} assumed)" if defaults else "")
+
+
+def format_layout(job: Job, *, micro_batch: bool = True) -> str:
+    """How the GPUs of a job share its work, degrees of one left out but TP's, PP's and DP's."""
+    recipe = job.recipe
+    degrees = [("TP", recipe.tp), ("PP", recipe.pp), ("DP", job.dp)]
+    degrees += [(name, size) for name, size in (("CP", recipe.cp), ("EP", recipe.ep)) if size > 1]
+    words = " x ".join(f"{name} {size}" for name, size in degrees)
+    if recipe.zero_stage == 3:
+        words += ", FSDP"
+    return f"{words}, micro-batch {recipe.micro_batch}" if micro_batch else words
 
 
 def format_seconds(seconds: float) -> str:

@@ -72,7 +72,8 @@ def run_block(block: Block, workplace: Path, output_shown: bool) -> str:
         command = ["bash", "-euo", "pipefail", "-c", block.text]
     else:
         command = ["python", "-c", block.text]
-    variables = environment()
+    # As wide as the terminal that the pages were written at.
+    variables = environment() | {"COLUMNS": "120"}
     variables["DOCUMENTED_PYTHON"] = sys.executable
     variables["WARM_CLIENT"] = client.__file__
     variables[client.ADDRESS] = warm_python()

@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.question.recipe import KNOBS
 def searched(tmp_path_factory):
     """One small search, tracked in MLflow: the process and its one run directory."""
     cwd = tmp_path_factory.mktemp("search")
-    done = run("optimize.py", *SMALL, "search.n_trials=40", cwd=cwd)
+    done = run("optimize.py", *SMALL, "search=tpe", "search.n_trials=40", cwd=cwd)
     assert done.returncode == 0, done.stderr
     (directory,) = (cwd / "outputs" / "gpt13b-a800_8").iterdir()
     return done, directory
@@ -22,15 +22,20 @@ def searched(tmp_path_factory):
 
 def test_the_answer_is_shown_and_kept(searched):
     done, directory = searched
-    for shown in ("Best recipes", "against memory", "Why #1", "Error bar", "Trials"):
-        assert shown in done.stdout
-    assert str(directory) in done.stdout
-    launch = next(line for line in done.stdout.splitlines() if line.startswith("launch "))
-    assert launch.split()[-1] == str((directory / "launch.sh").relative_to(directory.parents[2]))
-    # The file has more than is shown, and begins the same.
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100
+    begin = [line.split("  ")[0] for line in lines]
+    for shown in ("Run", "Step", "Cost", "Memory", "Otherwise", "Sure", "Start", "Look"):
+        assert shown in begin
+    assert "(sequence length assumed)" in lines[0]
+    start = next(line for line in lines if line.startswith("Start"))
+    assert start.split()[-1] == str((directory / "launch.sh").relative_to(directory.parents[2]))
+    # The file has all there is to say.
     report = (directory / "report.txt").read_text("utf-8")
-    begin, shown = (text.split("Why #1")[0].split() for text in (report, done.stdout))
-    assert begin == shown
+    for kept in ("Best recipes", "against memory", "Why #1", "Error bar", "Trials"):
+        assert kept in report
+        assert kept not in done.stdout
     assert "--tensor-model-parallel-size" in report
     assert "--tensor-model-parallel-size" not in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
@@ -144,7 +149,8 @@ def test_the_search_is_in_mlflow(searched):
 
 
 def test_the_answer_does_not_depend_on_the_workers(searched, tmp_path):
-    arguments = [*SMALL[:-1], "executor=loky", "executor.n_jobs=2", "search.n_trials=40"]
+    arguments = [*SMALL[:-1], "executor=loky", "executor.n_jobs=2", "search=tpe"]
+    arguments.append("search.n_trials=40")
     done = run("optimize.py", *arguments, "tracking=none", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("outputs/*/*/top_recipes.json")
@@ -306,7 +312,7 @@ def test_help_shows_how(tmp_path):
 
 
 def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
-    arguments = [*SMALL, "search=exact", "tracking=none"]
+    arguments = [*SMALL, "tracking=none", "verbosity=verbose"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
@@ -319,6 +325,7 @@ def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     assert proof["best"] == proof["bound"] == best["cost_of_run_usd"]
     (tmp_path / "grid").mkdir()
     arguments = [*SMALL, "search=grid", "search.pruning=[]", "tracking=none"]
+    arguments.append("verbosity=verbose")
     grid = run("optimize.py", *arguments, cwd=tmp_path / "grid")
     assert grid.returncode == 0
     best, of_grid = (

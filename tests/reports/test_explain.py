@@ -39,9 +39,9 @@ def test_the_same_layout_with_other_switches_is_named_in_passing():
 
 
 def test_another_layout_as_fast():
-    trials = [trial(i, Recipe(micro_batch=i + 1), prediction=prediction(2.0)) for i in range(3)]
+    trials = [trial(i, Recipe(tp=1 << i), prediction=prediction(2.0)) for i in range(3)]
     said = why_best(kept(*trials), job_of)
-    assert said.startswith("as fast within 0.1% as the best of another layout, #2 (tp1")
+    assert said.startswith("as fast within 0.1% as the best of another layout, #2 (tp2")
 
 
 def test_no_rival():

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.text import Text
 
-from trainscout.reports.terminal import FILE_WIDTH, as_text, console_for, redraws, show
+from trainscout.reports.terminal import PIPED_WIDTH, as_text, console_for, redraws, show
 
 STYLED = Text("bold words", style="bold red")
 
@@ -62,9 +62,14 @@ def test_lines_are_redrawn_on_terminals_but_not_in_ci(monkeypatch):
     assert not redraws(console_for(Stream(terminal=True)))
 
 
-def test_files_are_of_one_width_whatever_the_terminal(monkeypatch):
+def test_pipes_are_as_wide_as_asked_and_files_of_one_width(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console_for(Stream(terminal=False)).width == PIPED_WIDTH
+    for given, width in (("40", 40), ("", PIPED_WIDTH), ("wide", PIPED_WIDTH), ("0", PIPED_WIDTH)):
+        monkeypatch.setenv("COLUMNS", given)
+        assert console_for(Stream(terminal=False)).width == width
     monkeypatch.setenv("COLUMNS", "40")
-    assert console_for(Stream(terminal=False)).width == FILE_WIDTH
+    assert console_for(Stream(terminal=True)).width == 40
     assert max(map(len, as_text(Text("word " * 100)).splitlines())) > 40
 
 

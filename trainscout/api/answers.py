@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
+from trainscout.commands.assumed import unchanged_fields
 from trainscout.optimizer import trial
 from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import StudyOutcome
@@ -109,7 +110,7 @@ class Prediction(Shown, predictor.Prediction):
         return f"<{format_recipe(self.recipe, self.job.dp)}: {step}, {memory}>"
 
     def _report(self) -> RenderableType:
-        return prediction_report(self, self.job)
+        return prediction_report(self, self.job, assumed=unchanged_fields(self.question))
 
 
 def make_prediction(found: predictor.Prediction, job: Job, simulator: SimulatorSpec) -> Prediction:
@@ -200,7 +201,8 @@ class SearchResult(Shown):
         return f"<search of {len(self.found.trials):,} recipes: best {self.best!r}>"
 
     def _report(self) -> RenderableType:
-        return search_report(self.found, self.question.job, self.top_k, None)
+        assumed = unchanged_fields(self.question)
+        return search_report(self.found, self.question.job, self.top_k, None, assumed=assumed)
 
 
 @dataclass(frozen=True, repr=False)

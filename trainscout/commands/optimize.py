@@ -14,6 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import RenderableType
 
+from trainscout.commands.assumed import assumed_fields
 from trainscout.commands.entry_point import STORE, run_command
 from trainscout.commands.search_plan import SearchPlan, build_plan
 from trainscout.optimizer.study import run_search
@@ -71,6 +72,8 @@ def optimize(config: DictConfig) -> int:
     best = declared.job(shown[0].recipe) if shown and plan.launch.directory else None
     found = () if best is None else launches(best, plan.launch.framework)
 
+    assumed = assumed_fields(config, declared)
+
     def report(verbosity: str) -> RenderableType:
         verbose = verbosity == "verbose"
         note = launch_note(found, f"{plan.launch.directory}/", whole=verbose) if found else None
@@ -83,6 +86,7 @@ def optimize(config: DictConfig) -> int:
             verbosity=verbosity,
             relief=relief,
             launch_files=note,
+            assumed=assumed,
         )
 
     if output.format == "table":

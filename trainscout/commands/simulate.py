@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from rich.console import Group
 from rich.text import Text
 
+from trainscout.commands.assumed import assumed_fields
 from trainscout.commands.entry_point import run_command
 from trainscout.commands.listing import parameters
 from trainscout.commands.output_choice import output_choice
@@ -47,7 +48,8 @@ def simulate(config: DictConfig) -> int:
     output = output_choice(config)
     spec = build_simulator(config)
     simulator = get_simulator(spec)
-    job = build_question(config).job(build_recipe(config.recipe))
+    declared = build_question(config)
+    job = declared.job(build_recipe(config.recipe))
     check_job(job)
     check_simulator(spec, job.gpu, job.cluster)
     heat_map_file = build_value(HeatMapChoice, "heat_map", config.heat_map).file
@@ -84,7 +86,8 @@ def simulate(config: DictConfig) -> int:
     if output.format == "csv":
         show_text(prediction_csv(prediction, job))
         return OK
-    report = [prediction_report(prediction, job, output.verbosity)]
+    assumed = assumed_fields(config, declared)
+    report = [prediction_report(prediction, job, output.verbosity, assumed)]
     if output.verbosity == "quiet":
         load = use = None
     if load is not None:

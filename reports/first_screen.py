@@ -1,0 +1,228 @@
+"""The first screen of a search: what to run, what it takes, and what else there is to choose."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.constrain import Constrain
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.optimizer.layouts import count_switches
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.reports.answer import format_measure_first, format_memory
+from trainscout.reports.error_bars import lead_share, tie_shares
+from trainscout.reports.evidence import price_is_assumed
+from trainscout.reports.explain import JobOf
+from trainscout.reports.files import LAUNCH
+from trainscout.reports.launch import first_launch
+from trainscout.reports.search_page.page import PAGE
+from trainscout.reports.trials import predicted
+from trainscout.reports.wording import (
+    format_layout,
+    format_long_time,
+    format_percent,
+    format_question,
+    format_recipe,
+    format_seconds,
+    format_tokens,
+    format_usd,
+)
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.validity import why_invalid
+from trainscout.simulators.predictor.uncertainty import LEVEL, Chosen, chosen
+
+_TIGHT, _MOST_COLUMNS = 2, 100
+_DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
+
+
+def first_screen(
+    result: SearchResult,
+    job_of: JobOf,
+    directory: Path | None,
+    assumed: Collection[str] = (),
+) -> RenderableType:
+    """The answer of a search of one objective, in 30 lines of 100 columns.
+
+    Args:
+        result: something fits.
+        job_of: its jobs.
+        directory: where its files are; None: there are none.
+        assumed: fields of the training that nobody gave (see ``format_question``).
+    """
+    best = result.best[0]
+    job, prediction = job_of(best.recipe), predicted(best)
+    expected = chosen(job, prediction)
+    answer = _labelled(
+        ("Run", Text(format_layout(job), "bold")),
+        ("", format_recipe(job.recipe, job.dp)),
+        ("Step", format_step(prediction, expected)),
+        ("Cost", format_run(prediction, job, assumed)),
+        ("Memory", format_memory(prediction)),
+    )
+    options = _options(result, job_of)
+    notes: list[tuple[str, str]] = []
+    impossible = impossible_degrees(job)
+    if impossible:
+        notes.append(("Cannot", impossible))
+    notes.append(("Sure", _format_sure(result, options)))
+    unheard_of = None if expected is None else format_measure_first(expected)
+    if unheard_of is not None:
+        notes.append(("Caution", f"measure first: {unheard_of}"))
+    if directory is not None:
+        if not first_launch(job).impossible:
+            notes.append(("Start", f"bash {shlex.quote(str(near(directory / LAUNCH)))}"))
+        notes.append(("Look", f"{near(directory / PAGE)}; verbosity=verbose shows more here"))
+    between = [_table(options, job, best)] if options else []
+    question = Text(format_question(job, assumed), "bold")
+    return Constrain(Group(question, answer, *between, _labelled(*notes)), _MOST_COLUMNS)
+
+
+def _labelled(*rows: tuple[str, str | Text]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="bold", min_width=7)
+    table.add_column(overflow="fold")
+    for label, words in rows:
+        table.add_row(label, words)
+    return table
+
+
+@dataclass(frozen=True)
+class _Option:
+    """Another recipe, and what to say of it; ``tied``: the lead, as a share of a step, below which
+    it cannot be told from the best, if it cannot."""
+
+    trial: Trial
+    job: Job
+    note: str
+    tied: float | None
+
+
+def _options(result: SearchResult, job_of: JobOf) -> list[_Option]:
+    """What may not fit, the other layouts, what has memory to spare, and what is simple."""
+    best, found = result.best[0], result.choices
+    why: dict[int, list[str]] = {each.number: [] for each in found.layouts[1:]}
+    if found.roomy is not None:
+        why.setdefault(found.roomy.number, []).append("if you fear out-of-memory")
+    if found.simple is not None:
+        table = RecipeTable.of([best.recipe, found.simple.recipe])
+        ours, its = count_switches(table).tolist()
+        words = f"simplest: {ours - its} switch{'es' if ours - its > 1 else ''} fewer"
+        why.setdefault(found.simple.number, []).append(words)
+    others = {each.number: each for each in (*found.layouts, found.roomy, found.simple) if each}
+    ranked = sorted(
+        (others[number] for number in why), key=lambda each: predicted(each).step_time_s
+    )
+    options = [
+        _Option(
+            each,
+            job_of(each.recipe),
+            f"if it fits: {predicted(each).memory.fit_probability:.0%} likely",
+            None,
+        )
+        for each in result.tight[:_TIGHT]
+    ]
+    for trial, share in zip(ranked, tie_shares([best, *ranked], job_of)[1:], strict=True):
+        lead = lead_share(predicted(best), predicted(trial))
+        tied = share if share is not None and lead <= share else None
+        note = ", ".join(["tie"] * (tied is not None) + why[trial.number])
+        options.append(_Option(trial, job_of(trial.recipe), note, tied))
+    return options
+
+
+def _table(options: Sequence[_Option], job: Job, best: Trial) -> Table:
+    """One row an option; of its switches those that the answer does not have."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("Otherwise", overflow="fold")
+    for name in ("step", "against it", "free"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    ours = {*format_recipe(job.recipe, job.dp).split(), f"mb{job.recipe.micro_batch}"}
+    for option in options:
+        prediction = predicted(option.trial)
+        words = format_recipe(option.job.recipe, option.job.dp).split()
+        other = [word for word in words if word not in ours and not _DEGREE.fullmatch(word)]
+        cell = Text(format_layout(option.job, micro_batch=False))
+        if other:
+            cell.append(f" {' '.join(other)}", "dim")
+        behind = prediction.step_time_s / predicted(best).step_time_s - 1
+        room = prediction.memory.headroom_bytes / 2**30
+        step = format_seconds(prediction.step_time_s)
+        table.add_row(cell, step, f"{behind * 100:+.1f} %", f"{room:.1f} GiB", option.note)
+    return table
+
+
+def format_step(prediction: Prediction, expected: Chosen | None) -> str:
+    """The step and its MFU, and what to expect of a recipe that was chosen by its prediction."""
+    step, mfu = format_seconds(prediction.step_time_s), format_percent(prediction.mfu)
+    interval_s = prediction.interval_s if expected is None else expected.interval_s
+    words = f"{step}, MFU {mfu}"
+    if interval_s is None:
+        return words
+    bar = f"{round(LEVEL * 5)} in 5 such runs: {' to '.join(map(format_seconds, interval_s))}"
+    if expected is None:
+        return f"{words} ({bar})"
+    return f"{words}; chosen of many, expect {format_seconds(expected.step_time_s)} ({bar})"
+
+
+def format_run(prediction: Prediction, job: Job, assumed: Collection[str]) -> str:
+    """Days and dollars of the whole run, and what they go by."""
+    tokens = job.training.tokens
+    price = f"{format_usd(job.gpu.price_usd_per_hour)} a GPU-hour"
+    return (
+        f"{format_tokens(tokens)}{_mark('tokens' in assumed)}: "
+        f"{format_long_time(tokens / prediction.tokens_per_s)}, "
+        f"{format_usd(prediction.cost_of_run_usd)} at {price}{_mark(price_is_assumed(job.gpu))}"
+    )
+
+
+def _mark(assumed: bool) -> str:
+    return " (assumed)" if assumed else ""
+
+
+def impossible_degrees(job: Job) -> str:
+    """Degrees that people try and that this job cannot have, each with why; empty: none."""
+    found = []
+    tried = {"tp": job.cluster.domain, "ep": job.model.moe.num_experts if job.model.moe else 1}
+    for name, most in tried.items():
+        for degree in (1 << power for power in range(1, most.bit_length())):
+            recipe = Recipe(tp=degree) if name == "tp" else Recipe(ep=degree)
+            broken = why_invalid(replace(job, recipe=recipe))
+            if broken is not None and broken.field == name:
+                reason = broken.reason.removeprefix(f"{name}={degree} ")
+                found.append(f"{name.upper()} {degree} ({reason})")
+    return ", ".join(found)
+
+
+def _format_sure(result: SearchResult, options: Sequence[_Option]) -> str:
+    """What is proved of the answer, and what nobody can tell from it."""
+    certificate = result.certificate
+    if certificate is None:
+        words = f"the best of {len(result.trials):,} recipes that were tried"
+    elif certificate.proved:
+        words = f"the best of {certificate.recipes:,} recipes, proved for the predictions"
+    else:
+        words = f"the best of {certificate.simulated:,} recipes so far"
+        if certificate.gap is not None:
+            words += f", and {certificate.gap:.1%} at most behind the best of all"
+    shares = [option.tied for option in options if option.tied is not None]
+    if shares:
+        words += (
+            f"; a tie: predicted differences of measured layouts were off by more than "
+            f"{format_percent(max(shares))} one time in {round(1 / (1 - LEVEL))}: measure both "
+            "before a long run"
+        )
+    return words
+
+
+def near(path: Path) -> Path:
+    """The path as it is written from here, where it lies below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

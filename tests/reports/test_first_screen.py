@@ -1,0 +1,142 @@
+"""The first screen decides: the answer, what else there is, what is proved, what was assumed."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.samples import CLUSTER, GPU, MODEL, MOE_MODEL, TRAINING, job_of, prediction, trial
+from trainscout.optimizer.certificate import Certificate
+from trainscout.optimizer.trial import Choices, SearchResult
+from trainscout.reports import first_screen as module
+from trainscout.reports.first_screen import impossible_degrees
+from trainscout.reports.terminal import as_text
+from trainscout.reports.terminal_tables import search_report
+from trainscout.simulators.predictor.memory.bands import TIGHT
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+
+
+def found(step_s, headroom_gib=3.0, number=0, status="ok", **fields):
+    step = replace(prediction(step_s, headroom_gib), interval_s=(step_s * 0.9, step_s * 1.2))
+    return trial(number, Recipe(zero_stage=1, **fields), status, prediction=step, values=(step_s,))
+
+
+BEST = found(2.0, tp=2, pp=2, sp=True, tp_comm_overlap=True)
+OTHER = found(2.02, 4.3, 1, tp=4, sp=True)
+ROOMY = found(2.066, 23.8, 2, tp=4, pp=2, recompute="full")
+SIMPLE = found(2.03, 3.0, 3, tp=2, pp=2)
+FASTER = found(1.9, -1.0, 4, "tight", tp=1, pp=4)
+FASTER = replace(
+    FASTER,
+    prediction=replace(
+        FASTER.prediction,
+        memory=replace(FASTER.prediction.memory, fit_probability=0.41, band=TIGHT),
+    ),
+)
+PROOF = Certificate(
+    ("cost",), 6000, {}, 0, {}, 5776, 5000, 771, 5, 0, 0, 10, 0.0, True, 2.0, 2.0, 0.0
+)
+
+
+def screen(*, lead=0.03, monkeypatch=None, assumed=(), **changes):
+    monkeypatch.setattr(module, "tie_shares", lambda ranked, job_of: [lead] * len(ranked))
+    trials = (BEST, OTHER, ROOMY, SIMPLE, FASTER)
+    result = SearchResult(
+        trials,
+        (BEST, OTHER),
+        (BEST,),
+        ("cost",),
+        "proved",
+        1.0,
+        6000,
+        certificate=PROOF,
+        tight=(FASTER,),
+        choices=Choices((BEST, OTHER, ROOMY), ROOMY, SIMPLE),
+    )
+    shown = search_report(
+        replace(result, **changes), job_of, 10, Path("outputs/here"), assumed=assumed
+    )
+    buffer = io.StringIO()
+    Console(file=buffer, width=100, highlight=False).print(shown)
+    return [each.rstrip() for each in buffer.getvalue().splitlines()]
+
+
+def line(lines, words):
+    return next(each for each in lines if words in each)
+
+
+def test_the_answer_comes_first_and_all_fits_on_a_screen(monkeypatch):
+    lines = screen(monkeypatch=monkeypatch)
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 100
+    assert lines[0] == "tiny on pair (16 x h100), batch 64 x 1024 tokens, bf16"
+    assert lines[1] == "Run      TP 2 x PP 2 x DP 4, micro-batch 1"
+    assert lines[2].split()[:3] == ["tp2", "pp2", "dp4"]
+    assert line(lines, "Memory").endswith("fits: 73.0 of 76.0 GiB usable on stage 1, 3.0 GiB free")
+    assert line(lines, "Start").endswith("bash outputs/here/launch.sh")
+    assert "outputs/here/report.html" in line(lines, "Look")
+
+
+def test_other_layouts_say_what_speaks_for_them(monkeypatch):
+    lines = screen(monkeypatch=monkeypatch)
+    start = lines.index(line(lines, "Otherwise"))
+    rows = [each.split() for each in lines[start + 1 : start + 5]]
+    assert [" ".join(row[:8]) for row in rows] == [
+        "TP 1 x PP 4 x DP 4",
+        "TP 4 x PP 1 x DP 4",
+        "TP 2 x PP 2 x DP 4",
+        "TP 4 x PP 2 x DP 2",
+    ]
+    assert lines[start + 1].endswith("1.900 s      -5.0 %  -1.0 GiB  if it fits: 41% likely")
+    assert lines[start + 2].endswith("2.020 s      +1.0 %   4.3 GiB  tie")
+    assert lines[start + 3].endswith(
+        "2.030 s      +1.5 %   3.0 GiB  tie, simplest: 2 switches fewer"
+    )
+    # Beyond what predicted differences are worth.
+    assert lines[start + 4].endswith("+3.3 %  23.8 GiB  if you fear out-of-memory")
+    assert "recompute=full" in lines[start + 4]
+
+
+def test_what_is_proved_is_said(monkeypatch):
+    proved = " ".join(" ".join(screen(monkeypatch=monkeypatch)).split())
+    assert "Sure the best of 5,776 recipes, proved" in proved
+    assert "off by more than 3.0 % one time in 5: measure both" in proved
+    alone = " ".join(screen(monkeypatch=monkeypatch, lead=0.001))
+    assert "measure both" not in alone
+    half = replace(PROOF, proved=False, gap=0.024)
+    assert "of 5 recipes so far" not in " ".join(screen(monkeypatch=monkeypatch))
+    text = " ".join(" ".join(screen(monkeypatch=monkeypatch, certificate=half)).split())
+    assert "the best of 5 recipes so far, and 2.4% at most behind the best of all" in text
+    sampled = " ".join(" ".join(screen(monkeypatch=monkeypatch, certificate=None)).split())
+    assert "the best of 5 recipes that were tried" in sampled
+
+
+def test_what_nobody_gave_is_marked(monkeypatch):
+    lines = screen(monkeypatch=monkeypatch, assumed=("global_batch_size", "tokens"))
+    assert lines[0].endswith("tokens, bf16 (batch assumed)")
+    assert "1 B tokens (assumed): " in line(lines, "Cost")
+    assert "assumed" not in "".join(screen(monkeypatch=monkeypatch))
+
+
+def test_degrees_that_cannot_be_say_why():
+    job = Job(replace(MODEL, num_heads=52, hidden_size=52 * 64), GPU, CLUSTER, TRAINING, Recipe())
+    assert impossible_degrees(job) == "TP 8 (does not divide the 52 attention heads)"
+    assert impossible_degrees(job_of(Recipe())) == ""
+    experts = replace(MOE_MODEL, moe=replace(MOE_MODEL.moe, num_experts=6))
+    assert impossible_degrees(replace(job, model=experts)).startswith("EP 4 (")
+
+
+@pytest.mark.parametrize("verbosity", ["normal", "verbose"])
+def test_one_figure_of_memory_a_recipe(verbosity, monkeypatch):
+    outside = replace(
+        BEST.prediction.memory,
+        peak_reserved_bytes=BEST.prediction.memory.peak_reserved_bytes - 2**30,
+    )
+    best = replace(BEST, prediction=replace(BEST.prediction, memory=outside))
+    result = SearchResult((best,), (best,), (best,), ("cost",), "proved", 1.0, 1)
+    text = as_text(search_report(result, job_of, 10, None, verbosity=verbosity))
+    assert "73.0" in text
+    assert "72.0" not in text

@@ -1,0 +1,33 @@
+"""What of a training nobody gave, so that reports can mark it as assumed."""
+
+from __future__ import annotations
+
+import re
+
+from omegaconf import DictConfig
+
+from trainscout.conf.build import given_overrides
+from trainscout.conf.catalogue import command_defaults, load_catalogue
+from trainscout.simulators.predictor.question.question import Question
+
+FIELDS = ("global_batch_size", "tokens", "sequence_length")
+
+
+def assumed_fields(config: DictConfig, declared: Question) -> frozenset[str]:
+    """Those of ``FIELDS`` that the command line does not give, nor a training or a model of the
+    user's own."""
+    given = [re.sub(r"^\++", "", each) for each in given_overrides(config)]
+    names = {each.split("=")[0] for each in given}
+    found = set() if "training" in names else {"global_batch_size", "tokens"}
+    if declared.training.sequence_length is None and "model.sequence_length" not in names:
+        found |= {"sequence_length"} if declared.model.name in load_catalogue().models else set()
+    return frozenset(name for name in found if f"training.{name}" not in names)
+
+
+def unchanged_fields(declared: Question) -> frozenset[str]:
+    """Those of ``FIELDS`` that are what they are where nobody says another: of a value, nobody
+    knows who gave it."""
+    default = load_catalogue().trainings[command_defaults("config")[1]["training"]]
+    return frozenset(
+        name for name in FIELDS if getattr(declared.training, name) == getattr(default, name)
+    )
