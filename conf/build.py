@@ -45,12 +45,21 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
     declared = Question(
         model=with_named_files(build_value(Model, "model", _group(cfg, "model"))),
         gpu=_with_own_price(build_value(Gpu, "gpu", _group(cfg, "gpu")), cfg),
-        cluster=with_named_files(build_value(Cluster, "cluster", _group(cfg, "cluster"))),
+        cluster=build_cluster(cfg),
         training=build_value(Training, "training", _group(cfg, "training")),
         framework=build_value(Framework, "framework", _group(cfg, "framework")),
     )
     declared.check()
     return declared
+
+
+def build_cluster(cfg: DictConfig | Mapping[str, Any]) -> Cluster:
+    """The cluster of a composed configuration, with what the files that it names hold.
+
+    Raises:
+        InputError: for a mistyped field, or a file that cannot be used.
+    """
+    return with_named_files(build_value(Cluster, "cluster", _group(cfg, "cluster")))
 
 
 def hydra_catalogue() -> Catalogue:

@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.training import Training
-from trainscout.simulators.registry import SimulatorSpec
+from trainscout.simulators.registry import SimulatorSpec, calibrated
 
 # Money and the length of a run follow from the step afterwards: a new price is no new search.
 OBJECTIVE = Objective(("step_time",))
@@ -174,9 +174,8 @@ def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
         training=_any_length(declared.training),
     )
     options = settings.options
-    asked = identity(
-        priceless, settings.space, OBJECTIVE, options, settings.simulator, settings.seed
-    )
+    simulator = calibrated(settings.simulator, declared.cluster)
+    asked = identity(priceless, settings.space, OBJECTIVE, options, simulator, settings.seed)
     limits = {name: getattr(options, name) for name in _LIMITS}
     code = [product_digest(), *_own_code(settings.simulator)]
     return {**asked, "limits": limits, "code": code}

@@ -16,7 +16,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.uncertainty.calibration import Calibration
+from trainscout.simulators.predictor.uncertainty.calibration import Calibration, read_calibration
 
 if TYPE_CHECKING:
     from trainscout.simulators.predictor.kernels.measured import MeasuredTable
@@ -97,6 +97,19 @@ _SIMULATORS = {
 def _imported(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def calibrated(chosen: SimulatorSpec | str, cluster: Cluster) -> SimulatorSpec:
+    """The specification with the calibration that a cluster names, where it has none of its own.
+
+    Raises:
+        InputError: for a file that cannot be read or is no calibration.
+    """
+    spec = SimulatorSpec.of(chosen)
+    if cluster.calibration is None or spec.calibration is not None or ":" in spec.name:
+        return spec
+    known = read_calibration(Path(cluster.calibration), "cluster.calibration")
+    return dataclasses.replace(spec, calibration=known)
 
 
 def simulator_names() -> list[str]:

@@ -4,9 +4,11 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+import trainscout as ts
 from tests.e2e.commands import ROOT, SMALL, environment, run
 from tests.in_process import command
 from trainscout.conf.catalogue import load_catalogue
@@ -109,7 +111,7 @@ def test_the_command_shows_the_error_before_and_after(calibrated):
     directory, shown = calibrated
     assert "calibrated without it" in shown
     assert "mean, absolute" in shown
-    assert "whole steps on a800_80, megatron" in shown
+    assert "whole steps on a800_80, undeclared" in shown
     assert "from runs.csv" in (directory / "calibration.yaml").read_text()
 
 
@@ -122,6 +124,18 @@ def test_a_calibrated_prediction_moves_and_gets_a_narrower_bar(calibrated):
     assert low < moved["step_time_s"] < high
     assert high / low < plain["interval_s"][1] / plain["interval_s"][0]
     assert any("calibrated on 5 runs" in text for text in moved["assumptions"])
+
+
+def test_a_cluster_may_name_its_calibration(calibrated):
+    directory, _ = calibrated
+    named = simulate(directory, "cluster.calibration=calibration.yaml")
+    assert named == simulate(directory, "simulator.calibration=calibration.yaml")
+    cluster = ts.catalogue().clusters["a800_8"]
+    file = str(directory / "calibration.yaml")
+    asked = ts.question("gpt13b", "a800_8", calibration=file, global_batch_size=64)
+    assert asked.cluster == replace(cluster, calibration=file)
+    step = ts.predict(asked, tp=8, sp=True, recompute="selective")
+    assert step.step_time_s == pytest.approx(named["step_time_s"])
 
 
 @pytest.mark.parametrize("executor", ["serial", "loky"])

@@ -49,7 +49,12 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import check_job
-from trainscout.simulators.registry import SimulatorSpec, check_simulator, get_simulator
+from trainscout.simulators.registry import (
+    SimulatorSpec,
+    calibrated,
+    check_simulator,
+    get_simulator,
+)
 
 
 def predict(
@@ -81,7 +86,7 @@ def predict(
         >>> step.step_time_s < ts.predict(question, step.recipe, pp=24).step_time_s
         True
     """
-    spec = SimulatorSpec.of(simulator)
+    spec = calibrated(simulator, question.cluster)
     base = {} if recipe is None else dataclasses.asdict(recipe)
     job = question.job(typed_value(Recipe, "recipe", {**base, **plain(fields)}))
     check_job(job)
@@ -132,7 +137,7 @@ def search(
         >>> ts.search(question, search="exact", top_k=1).best.recipe.pp
         1
     """
-    named, spec = catalogue(config_dir), SimulatorSpec.of(simulator)
+    named, spec = catalogue(config_dir), calibrated(simulator, question.cluster)
     chosen = search_options(named, "config", search, plain(options))
     view = progress_view(
         console_for(sys.stderr), question.job, "normal" if progress is True else "quiet"
@@ -188,7 +193,8 @@ def explain(
     asked = _one("question", question, [each.question for each in predicted])
     if simulator is None and not predicted:
         simulator = "replay"
-    spec = SimulatorSpec.of(_one("simulator", simulator, [each.simulator for each in predicted]))
+    chosen = _one("simulator", simulator, [each.simulator for each in predicted])
+    spec = calibrated(chosen, asked.cluster)
     sides = {
         name: side.recipe if isinstance(side, Prediction) else side
         for name, side in (("a", a), ("b", b))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.commands.schemas import SimulatorChoice
-from trainscout.conf.build import build_value
+from trainscout.conf.build import build_cluster, build_value
 from trainscout.conf.catalogue import command_defaults, load_catalogue
 from trainscout.simulators.predictor.network.choice import (
     WHITEBOX,
@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.network.choice import (
 from trainscout.simulators.predictor.network.topology import SwitchFabric
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty.calibration import read_calibration
-from trainscout.simulators.registry import MeasuredKernels, SimulatorSpec
+from trainscout.simulators.registry import MeasuredKernels, SimulatorSpec, calibrated
 
 
 def build_simulator(config: Mapping[str, Any]) -> SimulatorSpec:
@@ -33,7 +33,9 @@ def build_simulator(config: Mapping[str, Any]) -> SimulatorSpec:
     measured = None
     if choice.measured_kernels is not None:
         measured = _measured(Path(choice.measured_kernels))
-    return SimulatorSpec(choice.name, calibration, measured, _network(config))
+    spec = SimulatorSpec(choice.name, calibration, measured, _network(config))
+    # A study has a cluster for each of its cells.
+    return calibrated(spec, build_cluster(config)) if "cluster" in config else spec
 
 
 def _network(config: Mapping[str, Any]) -> CongestedNetwork | None:

@@ -73,6 +73,9 @@ class Cluster:
     """A CSV file of collectives measured on whole nodes of this cluster."""
     measured: tuple[MeasuredCollective, ...] = ()
     """What was read from it."""
+    calibration: str | None = None
+    """What `trainscout calibrate` wrote of these machines; `simulator.calibration` goes before
+    it."""
     memory_reserve: float = 0.05
     """The fraction of GPU memory that a recipe must leave free to be called fitting."""
 
