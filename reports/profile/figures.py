@@ -67,10 +67,11 @@ def introduction(found: Comparison) -> list[str]:
     profile = found.profile
     rank = "" if profile.rank is None else f", rank {profile.rank} of {profile.world_size}"
     steps = "1 step" if profile.steps == 1 else f"{profile.steps} steps"
+    turn = f"{found.by_turn:.1%} in turn (no shapes recorded), " if found.by_turn else ""
     lines = [
         f"{profile.path.name}: {profile.gpu or 'unnamed GPU'}{rank}, stage {found.stage}, {steps} "
         f"({profile.found})",
-        f"Matched with the prediction: {found.by_shape:.1%} of the device time by shape, "
+        f"Matched with the prediction: {found.by_shape:.1%} of the device time by shape, {turn}"
         f"{found.by_place:.1%} by its place in a block",
     ]
     if profile.earlier:

@@ -110,6 +110,7 @@ def comparison_record(found: Sequence[Comparison]) -> dict[str, Any]:
                 "passes": each.passes,
                 "absent": each.absent,
                 "matched_by_shape": each.by_shape,
+                "matched_in_turn": each.by_turn,
                 "matched_by_place": each.by_place,
                 "classes": [
                     asdict(line) | {"error": line.error} for line in class_lines(each, {})

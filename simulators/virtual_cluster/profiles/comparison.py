@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +41,8 @@ MEMORY_BOUND = "norms, elementwise, copies"
 # something else.
 LEAST_MATCHED = 0.5
 _MOST_NAMED = 3
+# Kernels of one GPU are faster or slower than priced by less than this, against each other.
+MOST_APART = 2.0
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,11 @@ class CollectiveRow:
 class Comparison:
     """A profile beside the prediction of its rank's step; seconds are those of a step.
 
-    ``by_shape`` and ``by_place``: shares of the measured device time that were matched with a
-    predicted operation of the same shape, and that lie in a block where time of their kind is
-    predicted. ``passes`` are those that the profile holds, ``absent`` blocks of these passes that
-    it does not (a model without its head), which are left out of what is compared.
+    ``by_shape``, ``by_turn`` and ``by_place``: shares of the measured device time that were
+    matched with a predicted operation of the same shape, or (of unknown shape) in the same turn,
+    and that lie in a block where time of their kind is predicted. ``passes`` are those that the
+    profile holds, ``absent`` blocks of these passes that it does not (a model without its head),
+    which are left out of what is compared.
     """
 
     profile: MeasuredProfile
@@ -105,6 +110,7 @@ class Comparison:
     passes: tuple[str, ...]
     absent: tuple[str, ...]
     by_shape: float
+    by_turn: float
     by_place: float
     operations: tuple[OperationRow, ...]
     classes: tuple[ClassRow, ...]
@@ -120,10 +126,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class _Matched:
-    """Measured operations with what they are predicted as, by positions in both."""
+    """Measured operations with what they are predicted as, by positions in both; ``in_turn``:
+    those whose shapes are not known."""
 
     pairs: tuple[Match, ...]
     predicted_of: Mapping[int, int]
+    in_turn: frozenset[int]
 
 
 def compare_step(
@@ -144,7 +152,9 @@ def compare_step(
     absent = _absent(predicted, matched, passes)
     kept = [each for each in predicted if each.pass_ in passes and each.block not in absent]
     total_s = sum(each.seconds for each in measured)
-    shaped_s = sum(measured[at].seconds for at in matched.predicted_of)
+    turn_s = sum(measured[at].seconds for at in matched.in_turn)
+    by_shape = matched.predicted_of.keys() - matched.in_turn
+    shaped_s = sum(measured[at].seconds for at in by_shape)
     rows, placed_s = _operation_rows(profile, kept, matched, predicted)
     return Comparison(
         profile=profile,
@@ -153,6 +163,7 @@ def compare_step(
         passes=passes,
         absent=absent,
         by_shape=shaped_s / total_s,
+        by_turn=turn_s / total_s,
         by_place=placed_s / total_s,
         operations=rows,
         classes=_class_rows(measured, kept, steps),
@@ -185,8 +196,45 @@ def _match(
         for match in align([each for _, each in own], [each for _, each in others]):
             mine = tuple(own[position][0] for position in match.measured)
             pairs.append(Match(mine, tuple(others[position][0] for position in match.predicted)))
-    predicted_of = {at: pair.predicted[0] for pair in pairs for at in pair.measured}
-    return _Matched(tuple(pairs), predicted_of)
+    in_turn = [
+        pair
+        for step in dict.fromkeys(each.step for each in measured)
+        for pair in _in_turn(step, measured, predicted, pairs)
+    ]
+    predicted_of = {at: pair.predicted[0] for pair in [*pairs, *in_turn] for at in pair.measured}
+    return _Matched(
+        (*pairs, *in_turn), predicted_of, frozenset(at for p in in_turn for at in p.measured)
+    )
+
+
+def _in_turn(
+    step: int,
+    measured: Sequence[MeasuredOperation],
+    predicted: Sequence[PredictedOperation],
+    pairs: Sequence[Match],
+) -> Iterator[Match]:
+    """Operations of one step whose shapes were not recorded, as gradients of vendors' modules, in
+    turn with what is predicted and not yet matched, where there are as many of a class: in all
+    passes, or in one."""
+    taken = {
+        at for pair in pairs if measured[pair.measured[0]].step == step for at in pair.predicted
+    }
+    for kind in ("gemm", "attention"):
+        ours = [
+            at
+            for at, each in enumerate(measured)
+            if (each.step, each.kernel_class) == (step, kind) and not each.kernels
+        ]
+        theirs = [
+            at
+            for at, each in enumerate(predicted)
+            if at not in taken and class_of(each.op) == kind
+        ]
+        for passes in (PASSES, *((name,) for name in PASSES)):
+            own = [at for at in theirs if predicted[at].pass_ in passes]
+            if ours and len(own) == len(ours):
+                yield from (Match((a,), (b,)) for a, b in zip(ours, own, strict=True))
+                break
 
 
 def _passes(
@@ -225,14 +273,19 @@ def _refuse_another(
     if not total_s:
         problem = "holds no matrix products or attention of a known shape"
         raise InputError(FIELD, path, problem, "a profile of training steps on a GPU")
-    known = [(at, each) for at, each in shaped if anchor_of(each.kernels) is not None]
-    if not known:
-        problem = f"records no shapes of its {len(shaped)} products"
-        allowed = "torch.profiler.profile(record_shapes=True, ...)"
-        raise InputError(FIELD, path, problem, allowed)
+    known = [
+        (at, each)
+        for at, each in shaped
+        if anchor_of(each.kernels) is not None or at in matched.in_turn
+    ]
     share = sum(each.seconds for at, each in known if at in matched.predicted_of) / total_s
     if share >= LEAST_MATCHED:
+        _refuse_other_turns(path, measured, predicted, matched)
         return
+    if not any(each.kernels for _, each in shaped):
+        problem = f"records no shapes of its {len(shaped)} products, and as many are not predicted"
+        allowed = "torch.profiler.profile(record_shapes=True, ...)"
+        raise InputError(FIELD, path, problem, allowed)
     left = {shape_text(each.kernels): each for at, each in known if at not in matched.predicted_of}
     largest = sorted(left, key=lambda shape: -left[shape].seconds)[:_MOST_NAMED]
     problem = (
@@ -240,6 +293,32 @@ def _refuse_another(
         f"has a predicted shape; not so {', '.join(largest)}"
     )
     raise InputError(FIELD, path, problem, _advice(known, predicted))
+
+
+def _refuse_other_turns(
+    path: Path,
+    measured: Sequence[MeasuredOperation],
+    predicted: Sequence[PredictedOperation],
+    matched: _Matched,
+) -> None:
+    """Where shapes are unknown, times must at least grow and shrink together."""
+    logs = {
+        at: math.log(measured[at].seconds / predicted[matched.predicted_of[at]].seconds)
+        for at in matched.in_turn
+        if measured[at].seconds and predicted[matched.predicted_of[at]].seconds
+    }
+    if not logs:
+        return
+    usual = statistics.median(logs.values())
+    total_s = sum(measured[at].seconds for at in logs)
+    apart = [at for at, ratio in logs.items() if abs(ratio - usual) > math.log(MOST_APART)]
+    if sum(measured[at].seconds for at in apart) > (1 - LEAST_MATCHED) * total_s:
+        problem = (
+            f"records no shapes of {len(logs)} products, and in turn they take other times than "
+            "predicted"
+        )
+        allowed = "the model that was profiled, or a profile with record_shapes=True"
+        raise InputError(FIELD, path, problem, allowed)
 
 
 def _advice(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Kernel
-from trainscout.simulators.virtual_cluster.profiles.recorded import kernels_of
+from trainscout.simulators.virtual_cluster.profiles.recorded import kernels_of, product_of
 from trainscout.simulators.virtual_cluster.profiles.steps import Steps, steps_of
 from trainscout.simulators.virtual_cluster.traces.comparison import length, union
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
@@ -22,6 +23,7 @@ from trainscout.simulators.virtual_cluster.traces.kernel_classes import (
 from trainscout.simulators.virtual_cluster.traces.kineto import (
     CollectiveCall,
     KinetoTrace,
+    RecordedOperation,
     TimedKernel,
     read_kineto,
 )
@@ -122,16 +124,38 @@ def operations_of(steps: Steps) -> tuple[MeasuredOperation, ...]:
     found: list[MeasuredOperation] = []
     for number, kernels in enumerate(steps.kernels):
         talking = union(_spans(kernels, communicating=True))
-        calls: dict[int, list[TimedKernel]] = defaultdict(list)
+        calls: dict[tuple[int, str, int], list[TimedKernel]] = defaultdict(list)
+        products: Counter[int] = Counter()
         for position, kernel in enumerate(kernels):
-            # Kernels of unknown calls stand alone, under numbers that no call has.
-            key = -1 - position if kernel.recorded is None else kernel.recorded.number
-            calls[key].append(kernel)
-        found += [_operation(number, each, talking) for each in calls.values()]
+            calls[_part_of_call(position, kernel, products)].append(kernel)
+        found += [
+            _operation(number, each, talking, first=part == 0)
+            for (_, _, part), each in calls.items()
+        ]
     return tuple(sorted(found, key=lambda each: (each.step, each.start_s)))
 
 
-def _operation(step: int, kernels: list[TimedKernel], talking: Intervals) -> MeasuredOperation:
+def _part_of_call(
+    position: int, kernel: TimedKernel, products: Counter[int]
+) -> tuple[int, str, int]:
+    """What a kernel is told apart by: PyTorch's operations are one thing each, modules of vendors
+    are what they launch of each class, product by product."""
+    recorded = kernel.recorded
+    if recorded is None:
+        return -1 - position, "", 0  # alone, under a number that no call has
+    if recorded.name.startswith("aten::"):
+        return recorded.number, "", 0
+    if kernel.kernel_class != "gemm":
+        return recorded.number, kernel.kernel_class, 0
+    # What adds up the parts of a product belongs to it.
+    if not re.search("splitk|reduce", kernel.name, re.IGNORECASE):
+        products[recorded.number] += 1
+    return recorded.number, "gemm", max(0, products[recorded.number] - 1)
+
+
+def _operation(
+    step: int, kernels: list[TimedKernel], talking: Intervals, *, first: bool
+) -> MeasuredOperation:
     # A product and the kernel that adds up its parts are one operation, of the product's class.
     longest = max(kernels, key=lambda each: each.duration_s)
     recorded = longest.recorded
@@ -143,13 +167,19 @@ def _operation(step: int, kernels: list[TimedKernel], talking: Intervals) -> Mea
         step,
         recorded.name if recorded else longest.name,
         (recorded and class_of_operation(recorded.name)) or longest.kernel_class,
-        () if recorded is None or communicates else kernels_of(recorded),
+        _known(recorded, longest) if recorded and first and not communicates else (),
         sum(each.duration_s for each in kernels),
         kernels[0].start_s,
         beside_s,
         len(kernels),
         longest.collective,
     )
+
+
+def _known(recorded: RecordedOperation, longest: TimedKernel) -> tuple[Kernel, ...]:
+    if recorded.name.startswith("aten::"):
+        return kernels_of(recorded)
+    return product_of(recorded) if longest.kernel_class == "gemm" else ()
 
 
 def occupancy(steps: Steps) -> Occupancy:

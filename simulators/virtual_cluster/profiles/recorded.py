@@ -10,12 +10,16 @@ import re
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Kernel
+from trainscout.simulators.predictor.workload.ir import Gemm, Kernel
 from trainscout.simulators.virtual_cluster.traces.events import Argument, Op, TensorSpec
 from trainscout.simulators.virtual_cluster.traces.kineto import RecordedOperation
 from trainscout.simulators.virtual_cluster.traces.lowering.pointwise import NAMES, UNKNOWN_RULE
 from trainscout.simulators.virtual_cluster.traces.lowering.rules import lower
-from trainscout.simulators.virtual_cluster.traces.lowering.tensors import integers, tensor
+from trainscout.simulators.virtual_cluster.traces.lowering.tensors import (
+    PRECISION,
+    integers,
+    tensor,
+)
 
 # C++ names of element types, as the profiler writes them.
 DTYPES = {
@@ -77,6 +81,23 @@ def kernels_of(recorded: RecordedOperation) -> tuple[Kernel, ...]:
     except (InputError, IndexError, ValueError, TypeError, ArithmeticError):
         return ()  # not recorded as its name promises: compared by class only
     return () if lowered.rule == UNKNOWN_RULE else lowered.kernels
+
+
+def product_of(recorded: RecordedOperation) -> tuple[Kernel, ...]:
+    """The forward product of a vendor's linear module (``_Linear``, ``_LayerNormLinear``): of the
+    first tensor with the one weight that fits it. None for gradients, which do not name theirs,
+    and modules of several products."""
+    given = [_argument(recorded, place) for place in range(len(recorded.dtypes))]
+    tensors = [each for each in given if isinstance(each, TensorSpec) and len(each.shape) > 1]
+    if not tensors or "backward" in recorded.name.lower():
+        return ()
+    x, width = tensors[0], tensors[0].shape[-1]
+    weights = [each.shape for each in tensors[1:] if len(each.shape) == 2]
+    rows = _elements(x.shape) // max(width, 1)
+    if len(weights) != 1 or weights[0][1] != width or not 0 < rows < LARGEST:
+        return ()
+    dtype = PRECISION.get(x.dtype)
+    return () if dtype is None else (Gemm(recorded.name, rows, weights[0][0], width, dtype),)
 
 
 def _as_op(recorded: RecordedOperation) -> Op | None:

@@ -58,7 +58,7 @@ class Recorder:
         self, rank: int | None = None, world: int = 1, gpu: str = "NVIDIA H100 80GB HBM3"
     ):
         self.events: list[dict[str, Any]] = []
-        self.number = 0
+        self.number = self.call = 0
         self.host_us = self.device_us = 1000.0
         self.top: dict[str, Any] = {"deviceProperties": [{"id": 0, "name": gpu}]}
         if rank is not None:
@@ -69,13 +69,19 @@ class Recorder:
     ) -> None:
         """One operation with one kernel; ``args`` are the operation's, or an NCCL kernel's."""
         self.number += 1
-        ids = {"External id": self.number, "correlation": self.number}
+        self.call = self.number
         if operation:
+            ids = {"External id": self.call}
             self._event("cpu_op", operation, self.host_us, 3.0, 1, ids | args)
+        self.again(kernel, seconds, stream, **(args if "Collective name" in args else {}))
+
+    def again(self, kernel: str, seconds: float, stream: int = COMPUTE, **more: Any) -> None:
+        """One more kernel of the operation that was launched last."""
+        self.number += 1
+        ids = {"External id": self.call, "correlation": self.number}
         self._event("cuda_runtime", "cudaLaunchKernel", self.host_us + 1, 2.0, 1, ids)
         start_us = max(self.device_us, self.host_us + LAUNCH_US)
-        given = args if "Collective name" in args else {}
-        device = {"correlation": self.number, "stream": stream, "device": 0, **given}
+        device = {"correlation": self.number, "stream": stream, "device": 0, **more}
         self._event("kernel", kernel, start_us, seconds * 1e6, stream, device)
         self.host_us += LAUNCH_US
         self.device_us = start_us + seconds * 1e6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from tests.simulators.virtual_cluster.profiles.made import (
     predicted,
     record,
     small_job,
+    tensors,
 )
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.virtual_cluster.profiles.comparison import (
     MEMORY_BOUND,
     Comparison,
@@ -127,12 +130,56 @@ def test_a_profile_of_something_else_is_refused_with_what_differs(tmp_path: Path
     with pytest.raises(InputError, match="no matrix products"):
         compared(recorder.write(tmp_path / "none.json"))
     with pytest.raises(InputError, match=r"records no shapes.*record_shapes=True"):
-        compared(profile(tmp_path / "shapeless.json", shapes=False))
+        compared(profile(tmp_path / "shapeless.json", shapes=False), framework="any")
     with pytest.raises(InputError, match="of another model"):
         compared(path, tp=2, world=2)
     empty = Recorder()
     with pytest.raises(InputError, match="no device work"):
         measure_profile(empty.write(tmp_path / "empty.json"))
+
+
+def test_what_has_no_shapes_is_matched_in_turn_where_times_agree(tmp_path: Path) -> None:
+    path = profile(tmp_path / "p.json", shapes=False)
+    found = compared(path)
+    assert found.by_shape == 0
+    assert found.by_turn > 0.25
+    gemm = next(row for row in found.classes if row.kernel_class == "gemm")
+    assert gemm.measured_s == pytest.approx(1.25 * gemm.predicted_s)
+    assert all(row.measured_calls == row.predicted_calls for row in found.operations if row.shape)
+    job = small_job()
+    narrow = replace(job, model=replace(job.model, ffn_hidden_size=1024, vocab_size=4096))
+    with pytest.raises(InputError, match="other times than predicted"):
+        compare_step(
+            measure_profile(path), (0, 0), predicted(narrow), ReplaySimulator().simulate(narrow)
+        )
+
+
+def test_modules_of_vendors_are_taken_apart(tmp_path: Path) -> None:
+    """Transformer Engine's: a norm and a product in one call whose weight is known, and two
+    products in one call of which nothing is."""
+    recorder = Recorder()
+    operations = predicted(small_job(framework="any"))
+    products = [each for each in operations if isinstance(each.op, Gemm)]
+    forward = [each for each in products if each.pass_ == "forward"]
+    backward = [each for each in products if each.pass_ == "backward"]
+    for each in forward:
+        assert isinstance(each.op, Gemm)
+        x, weight = [each.op.m, 1, each.op.k], [each.op.n, each.op.k]
+        given = tensors([x, [each.op.k], weight])
+        recorder.launch(KERNELS["norm"], 1e-5, "_LayerNormLinear", **given)
+        recorder.again(KERNELS["gemm"], 1.5 * each.seconds)
+        recorder.again("cublasLt::splitKreduce_kernel", 0.5 * each.seconds)
+    for first, second in zip(backward[::2], backward[1::2], strict=True):
+        recorder.launch(KERNELS["gemm"], 3 * first.seconds, "_LayerNormLinearBackward")
+        recorder.again(KERNELS["gemm"], 3 * second.seconds)
+    found = compared(recorder.write(tmp_path / "p.json"), framework="any")
+    assert found.passes == ("forward", "backward")
+    factors = {
+        row.pass_: row.measured_s / row.predicted_s
+        for row in found.operations
+        if row.shape and "attention_fwd" not in row.name and "attention_bwd" not in row.name
+    }
+    assert factors == {"forward": pytest.approx(2), "backward": pytest.approx(3)}
 
 
 def test_collectives_are_counted_by_kind_and_group(tmp_path: Path) -> None:
