@@ -28,31 +28,36 @@ _STAGES = 6
 CROSSING, LOCAL = -2, -1
 
 
+# What a chain ends with: the last pass of a stage; where the backward pass of its last chunk for the
+# last micro-batch could begin; and both again for chains that begin when the stage's last chunk has
+# run forward for the first micro-batch, which no parameter gather can be later than.
+KINDS = 4
+
+
 @dataclass(frozen=True)
 class Paths:
     """Chains of one layout, schedule and number of micro-batches.
 
-    Columns count, in order: forward passes by kind of chunk, backward passes by kind, transfers
-    between NVLink domains, and inside one. ``to_end[i]``, shape (chains, columns), end with the
-    last pass of stage ``layout.stages[i]``; ``to_last_backward[i]`` where the backward pass of
-    its last chunk for the last micro-batch could begin. ``gathered_...`` are chains to the same
-    points that begin when the stage's last chunk has run forward for the first micro-batch, which
-    no parameter gather can be later than.
+    Columns of ``chains``, shape (chains, columns), count, in order: forward passes by kind of
+    chunk, backward passes by kind, transfers between NVLink domains, and inside one.
+    ``starts[i * KINDS + kind]`` is the first chain of that kind of stage ``layout.stages[i]``;
+    the others follow it.
     """
 
-    to_end: tuple[Counts, ...]
-    to_last_backward: tuple[Counts, ...]
-    gathered_to_end: tuple[Counts, ...]
-    gathered_to_last_backward: tuple[Counts, ...]
+    chains: Counts
+    starts: Counts
 
-    def of_stage(self, place: int) -> tuple[Counts, Counts, Counts, Counts]:
-        """The four kinds of chains of stage ``layout.stages[place]``."""
-        return (
-            self.to_end[place],
-            self.to_last_backward[place],
-            self.gathered_to_end[place],
-            self.gathered_to_last_backward[place],
-        )
+    def longest_s(self, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds of the longest chains, shape (rows, stages, kinds), from those of what the
+        columns count, shape (rows, columns)."""
+        total = np.zeros((len(seconds), len(self.chains)))
+        # Column by column and not as one product of matrices, which adds up in an order that
+        # depends on how many rows there are: bounds of some rows are those of all.
+        for column, counts in zip(seconds.T, self.chains.T, strict=True):
+            if counts.any():
+                total += column[:, None] * counts
+        longest = np.maximum.reduceat(total, self.starts, axis=1)
+        return longest.reshape(len(seconds), -1, KINDS)
 
 
 def find_paths(layout: Layout, schedule: str, micro_batches: int, *, blocking: bool) -> Paths:
@@ -100,16 +105,19 @@ class _Chains:
 
     def paths(self) -> Paths:
         stages = self.layout.spread_stages(_STAGES)
-        found: tuple[list[Counts], ...] = ([], [], [], [])
+        found: list[Counts] = []
         for end in self.layout.stages:
             starts = {stage: self.starts(stage) for stage in stages if stage >= end}
             through = [self.through(stage, end, starts[stage]) for stage in starts]
             gathered = self.gathered(end)
-            found[0].append(_longest(np.concatenate(through)))
-            found[1].append(_longest(self.to_last_backward(end, starts[end])))
-            found[2].append(_longest(self.through(end, end, gathered)))
-            found[3].append(_longest(self.to_last_backward(end, gathered)))
-        return Paths(*map(tuple, found))
+            found += [
+                _longest(np.concatenate(through)),
+                self.to_last_backward(end, starts[end]),
+                self.through(end, end, gathered),
+                self.to_last_backward(end, gathered),
+            ]
+        counts = [len(chains) for chains in found]
+        return Paths(np.concatenate(found), np.cumsum([0, *counts[:-1]]))
 
     def first(self, passes: Counts, count: int) -> Counts:
         """The first ``count`` passes of one direction on a stage; forward order."""
@@ -187,12 +195,9 @@ def _behind(passes: Counts, lag: Counts) -> Counts:
 
 
 def _longest(chains: Counts) -> Counts:
-    """Without chains that another one holds."""
-    chains = np.unique(chains, axis=0)
-    kept = [
-        row
-        for row in range(len(chains))
-        if np.count_nonzero(np.all(chains[row] <= chains, axis=1)) == 1
-    ]
-    longest: Counts = chains[kept]
+    """Without chains that another one holds; of equal ones the first."""
+    held = (chains[:, None] <= chains[None]).all(axis=2)
+    by_longer = held & ~held.T
+    by_earlier = np.tril(held & held.T, -1)
+    longest: Counts = chains[~(by_longer | by_earlier).any(axis=1)]
     return longest

@@ -19,7 +19,7 @@ from trainscout.pruning.bounds.blocks import (
 )
 from trainscout.pruning.bounds.in_flight import most_held
 from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
-from trainscout.pruning.bounds.paths import Paths, find_paths
+from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd, StageHeld
 from trainscout.pruning.launchable import JobOf
 from trainscout.pruning.recipe_table import Distinct, RecipeTable, distinct
@@ -341,7 +341,7 @@ class _Columns:
             self.unique, "boundary", _BOUNDARY_FIELDS, self.boundary_s
         )
         links = np.array(boundaries)[link_of]
-        seconds_to = np.full((4, len(self.unique), _MOST_STAGES), -np.inf)
+        seconds_to = np.full((KINDS, len(self.unique), _MOST_STAGES), -np.inf)
         prices = self.slot_prices()
         seconds, host_s = (
             np.stack([getattr(each, name) for each in prices], axis=1)
@@ -355,10 +355,8 @@ class _Columns:
                 + [pass_s(seconds[:, of], host_s[:, of], each, 1) for each in counts]
                 + [links[rows]]
             )
-            paths = self.paths(layout, schedule, m)
-            for place in range(len(layout.stages)):
-                for kind, chains in enumerate(paths.of_stage(place)):
-                    seconds_to[kind, rows, place] = (passes @ chains.T).max(axis=1)
+            longest_s = self.paths(layout, schedule, m).longest_s(passes)
+            seconds_to[:, rows, : len(layout.stages)] = longest_s.transpose(2, 0, 1)
         return _PassTimes(*seconds_to)
 
     def slot_prices(self) -> list[SlotPrices]:

@@ -80,6 +80,27 @@ def test_bounds_follow_measured_collectives(job):
     assert bounds_of(slow).step_time_s[0] <= prediction.step_time_s
 
 
+def test_bounds_of_some_rows_are_those_of_all_to_the_last_digit():
+    job = make_job(GPT175B, nodes=12, batch=1536, tp=8, pp=4, sp=True)
+    table = RecipeTable.of(
+        [
+            replace(job.recipe, pp=pp, vpp=vpp, micro_batch=micro_batch, recompute=recompute)
+            for pp, vpp in ((1, 1), (4, 1), (4, 3), (6, 4), (12, 1), (12, 2))
+            for micro_batch in (1, 2, 4)
+            for recompute in ("none", "selective", "full")
+        ]
+    )
+
+    def of(rows):
+        return Bounds(lambda recipe: replace(job, recipe=recipe))(table.take(rows))
+
+    whole = of(np.arange(len(table)))
+    for rows in (np.array([7]), np.arange(0, len(table), 5), np.arange(20, 33)):
+        some = of(rows)
+        np.testing.assert_array_equal(some.step_time_s, whole.step_time_s[rows])
+        np.testing.assert_array_equal(some.used_bytes, whole.used_bytes[rows])
+
+
 CASES = [
     (GPT175B, {"tp": 8, "pp": 12, "sp": True, "recompute": "selective"}, 12, 1536),
     (GPT175B, {"tp": 8, "pp": 12, "sp": True, "recompute": "selective", "vpp": 4}, 12, 1536),
