@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.pruning.bounds.layouts import ChunkKind
-from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.megatron import ChunkMode, ChunkShape, build_chunk
@@ -40,15 +39,14 @@ class Slots:
     runs: tuple[Run | None, ...]
 
     @classmethod
-    def of(cls, job: Job, *, some_layers: bool) -> Slots:
-        """The slots of a job.
+    def of(cls, shard: Shard, mode: ChunkMode, *, some_layers: bool) -> Slots:
+        """The slots of jobs whose blocks are these.
 
         Args:
-            job: any job of the combination.
+            shard, mode: what blocks depend on.
             some_layers: full recomputation leaves layers out, whose blocks are wanted too.
         """
-        shard, mode = Shard.of(job), ChunkMode.of(job)
-        kinds = len(job.model.layer_kinds)
+        kinds = len(shard.model.layer_kinds)
         full = mode.recompute == "full"
         shape = ChunkShape((1,) * kinds, first=True, last=True)
         chunk = build_chunk(shard, mode, shape)

@@ -28,9 +28,9 @@ _STAGES = 6
 CROSSING, LOCAL = -2, -1
 
 
-# What a chain ends with: the last pass of a stage; where the backward pass of its last chunk for the
-# last micro-batch could begin; and both again for chains that begin when the stage's last chunk has
-# run forward for the first micro-batch, which no parameter gather can be later than.
+# What a chain ends with: the last pass of a stage; where the backward pass of its last chunk for
+# the last micro-batch could begin; and both again for chains that begin when the last chunk of the
+# stage has run forward for the first micro-batch, which no parameter gather can be later than.
 KINDS = 4
 
 

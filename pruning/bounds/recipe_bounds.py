@@ -42,6 +42,7 @@ from trainscout.simulators.predictor.replay.simulator import open_channels
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration
 from trainscout.simulators.predictor.uncertainty.posterior import RECIPE_TRAITS, traits_of
 from trainscout.simulators.predictor.workload.communicators import communicators
+from trainscout.simulators.predictor.workload.megatron import ChunkMode
 from trainscout.simulators.predictor.workload.program import Chunk, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -241,7 +242,10 @@ class _Columns:
         job = self.given.job(self.unique[row])
         recipe = job.recipe
         some = recipe.recompute_layers is not None or recipe.recompute_taper > 0
-        return Slots.of(job, some_layers=some)
+        shard, mode = Shard.of(job), ChunkMode.of(job)
+        return self.given.once(
+            "slots_of", (shard, mode, some), partial(Slots.of, shard, mode, some_layers=some)
+        )
 
     def groups(self, micro_batches: Ints) -> Iterator[tuple[Ints, Layout, str, int]]:
         """Unique rows that share a pipeline: its layout, schedule and number of micro-batches."""

@@ -132,6 +132,23 @@ class PricedOp:
         return launches_of(self.op)
 
     @functools.cached_property
+    def overlaps(self) -> int:
+        """How many operations behind it run beside it."""
+        return self.op.overlaps if isinstance(self.op, Collective | SendRecv) else 0
+
+    @functools.cached_property
+    def part(self) -> int:
+        """The place in ``PARTS`` of its time alone."""
+        if isinstance(self.op, Collective | SendRecv):
+            return PART_INDEX[COMMUNICATION[self.op.communicator]]
+        return PART_INDEX[COMPUTE]
+
+    @functools.cached_property
+    def grade(self) -> int:
+        """The place of its evidence in ``EVIDENCE``."""
+        return EVIDENCE.index(self.evidence)
+
+    @functools.cached_property
     def kernel_class(self) -> int:
         """The place in ``KERNEL_CLASSES`` of a kernel."""
         return KERNEL_CLASSES.index(_class_of(self.op))
@@ -228,19 +245,22 @@ class Pricer:
         What forward passes issue is taken to come first, as it does where layers are recomputed
         whole, the one case in which a block has many operations of both kinds.
         """
-        return [
-            priced.launches * self.host_launch_s
-            + (self.host_forward_s if place < block.forward_ops else 0.0)
-            + self._beside_launch_s(priced)
+        launch_s, forward_s, forward_ops = (
+            self.host_launch_s,
+            self.host_forward_s,
+            block.forward_ops,
+        )
+        seconds = [
+            priced.launches * launch_s + (forward_s if place < forward_ops else 0.0)
             for place, priced in enumerate(operations)
         ]
-
-    def _beside_launch_s(self, priced: PricedOp) -> float:
-        """What a tensor-parallel collective takes the host besides (``host_tp_rank_s``)."""
-        op = priced.op
-        if not self._host_tp_rank_s or not isinstance(op, Collective) or op.communicator != "tp":
-            return 0.0
-        return self._host_tp_rank_s * self.communicators["tp"].size
+        if self._host_tp_rank_s:
+            # What a tensor-parallel collective takes the host besides.
+            beside_s = self._host_tp_rank_s * self.communicators["tp"].size
+            for place, priced in enumerate(operations):
+                if isinstance(priced.op, Collective) and priced.op.communicator == "tp":
+                    seconds[place] += beside_s
+        return seconds
 
     def operations(self, block: Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""
@@ -357,24 +377,33 @@ def _sum_block(
     evidence = [0.0] * len(EVIDENCE)
     estimated = set()
     communication_s = channels = wire_bytes_per_s = 0.0
+    kernels = []
     for each in ops:
-        evidence[EVIDENCE.index(each.evidence)] += each.seconds
+        evidence[each.grade] += each.seconds
         if each.evidence is Evidence.ESTIMATED:
             estimated.add(_kind_of(each.op))
         price = each.communication
-        if price is not None:
+        if price is None:
+            kernels.append(each)
+        else:
             communication_s += each.seconds
             channels += each.seconds * price.channels
             wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
     groups = list(_groups(ops))
     slowdowns = iter(_slowdowns(groups, gpu))
+    place = 0
     for group in groups:
+        for each in ops[place : group.place]:
+            parts[each.part] += each.seconds
         _add_group(parts, group, slowdowns)
+        place = group.place + 1 + len(group.beside)
+    for each in ops[place:]:
+        parts[each.part] += each.seconds
     parts[PART_INDEX[STRAGGLERS]] = parts[PART_INDEX[COMPUTE]] * excess / (1 + excess)
     parts[PART_INDEX[COMPUTE]] /= 1 + excess
     parts[PART_INDEX[HOST]] = lag_s
     part_s = np.array(parts)
-    kernel_s = kernel_seconds([each for each in ops if each.communication is None])
+    kernel_s = kernel_seconds(kernels)
     part_s.setflags(write=False)
     kernel_s.setflags(write=False)
     return PricedBlock(
@@ -391,9 +420,10 @@ def _sum_block(
 
 @dataclass(frozen=True)
 class _Group:
-    """One kernel, or one communication with the operations it runs beside: ``compute_s`` of them
-    are kernels, and ``between_s`` other communication."""
+    """One communication, at a ``place`` of the block, with the operations it runs ``beside``, of
+    which ``kernels`` take ``compute_s``."""
 
+    place: int
     first: PricedOp
     beside: Sequence[PricedOp]
     kernels: Sequence[PricedOp]
@@ -405,14 +435,13 @@ class _Group:
 
 
 def _groups(ops: Sequence[PricedOp]) -> Iterator[_Group]:
-    index = 0
-    while index < len(ops):
-        first = ops[index]
-        count = first.op.overlaps if isinstance(first.op, Collective | SendRecv) else 0
-        beside = ops[index + 1 : index + 1 + count]
-        kernels = [each for each in beside if each.communication is None]
-        yield _Group(first, beside, kernels, sum(each.seconds for each in kernels))
-        index += 1 + len(beside)
+    end = 0
+    for place, first in enumerate(ops):
+        if place >= end and first.overlaps:
+            beside = ops[place + 1 : place + 1 + first.overlaps]
+            kernels = [each for each in beside if each.communication is None]
+            yield _Group(place, first, beside, kernels, sum(each.seconds for each in kernels))
+            end = place + 1 + len(beside)
 
 
 def _slowdowns(groups: Sequence[_Group], gpu: Gpu) -> list[tuple[float, float]]:
@@ -471,21 +500,16 @@ def _kind_of(op: DeviceOp) -> str:
 def _add_group(
     parts: list[float], group: _Group, slowdowns: Iterator[tuple[float, float]]
 ) -> None:
-    """Add one kernel, or one communication with the kernels it runs beside."""
+    """Add one communication with the kernels it runs beside."""
     first, compute_s = group.first, group.compute_s
-    if first.communication is None:
-        parts[PART_INDEX[COMPUTE]] += first.seconds
-        return
-    assert isinstance(first.op, Collective | SendRecv)
-    part = PART_INDEX[COMMUNICATION[first.op.communicator]]
     # Other communication in between holds the compute stream up, and gives the first time too.
     between_s = 0.0
     for each in group.beside:
-        if isinstance(each.op, Collective | SendRecv):
-            parts[PART_INDEX[COMMUNICATION[each.op.communicator]]] += each.seconds
+        if each.communication is not None:
+            parts[each.part] += each.seconds
             between_s += each.seconds
     if not group.overlaps:
-        parts[part] += first.seconds
+        parts[first.part] += first.seconds
         parts[PART_INDEX[COMPUTE]] += compute_s
         return
     compute_factor, communication_factor = next(slowdowns)
@@ -495,4 +519,4 @@ def _add_group(
     communication_left = first.seconds - together / communication_factor
     parts[PART_INDEX[COMPUTE]] += compute_s
     parts[PART_INDEX[OVERLAP_SLOWDOWN]] += together + compute_left - compute_s
-    parts[part] += max(0.0, communication_left - between_s)
+    parts[first.part] += max(0.0, communication_left - between_s)
