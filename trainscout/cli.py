@@ -6,6 +6,7 @@ nor NumPy.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -110,6 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if given else 2
     from trainscout.simulators.predictor.io.command_line import exit_code
 
+    # What a command makes by the hundred thousand (prices, recipes) it keeps, and looking through
+    # it for cycles over and over takes a sixth of a large proof.
+    gc.set_threshold(20_000, 50, 100)
     return exit_code(_dispatch, given)
 
 
