@@ -35,11 +35,7 @@ ARROWS: dict[str, set[str]] = {
     # Nobody imports it. Its commands ask and print as the others do.
     "simulators.laboratory": {
         *PREDICTING,
-        "conf",
-        "pruning",
-        "optimizer",
-        "reports",
-        "trainscout",
+        *("conf", "simulators.virtual_cluster", "pruning", "optimizer", "reports", "trainscout"),
     },
 }
 # Rooms of the predictor that price one thing each; ``replay`` puts their prices together.

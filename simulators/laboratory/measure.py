@@ -54,6 +54,8 @@ from trainscout.simulators.predictor.question.recipe import KNOBS, Recipe
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.workload.ir import Block, Streaming, TransformerKernel
 from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.virtual_cluster.traces.files import read_directory, read_trace
+from trainscout.simulators.virtual_cluster.traces.lowering.regions import lower_events
 
 OUTPUT = "--output"
 # Of the time that is left: kernels decide most; slowdowns beside communication come last.
@@ -131,6 +133,44 @@ class Measurements:
         self._saved_at_s = time.monotonic()
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What is measured for: a GPU, the precision of its job, kernels with their calls, and the
+    job where one was asked for (None: traces of a script were)."""
+
+    gpu: Gpu
+    precision: str
+    calls: Counter[TransformerKernel]
+    job: Job | None = None
+
+
+def of_job(job: Job) -> Subject:
+    """The kernels of a job's step."""
+    return Subject(job.gpu, job.precision, kernels_of(job), job)
+
+
+def of_traces(paths: Sequence[Path]) -> Subject:
+    """The kernels that a script launched, as ``trainscout run`` traced it, over all its steps.
+    Convolutions, which have no table, are left out.
+
+    Raises:
+        InputError: for traces that cannot be read, of no GPU that is declared, or of several.
+    """
+    calls: Counter[TransformerKernel] = Counter()
+    names = set()
+    for path in paths:
+        for trace in read_directory(path) if path.is_dir() else (read_trace(path),):
+            names.add(trace.header.gpu)
+            for lowered in lower_events(trace.events):
+                for op in () if lowered is None else lowered.kernels:
+                    if isinstance(op, TransformerKernel):
+                        calls[anonymous(op)] += 1
+    if len(names) != 1:
+        raise InputError("--traces", paths[0], f"is of {len(names)} kinds of GPU", "one")
+    gpu = load_catalogue().gpus.chosen("--traces", names.pop())
+    return Subject(gpu, "bf16", calls)
+
+
 def kernels_of(job: Job) -> Counter[TransformerKernel]:
     """Every distinct kernel of the job's busiest ranks, with its calls a step."""
     calls: Counter[TransformerKernel] = Counter()
@@ -150,25 +190,24 @@ def kernels_of(job: Job) -> Counter[TransformerKernel]:
 
 
 def measure_kernels(
-    machine: Machine, job: Job, gpu_name: str, found: Measurements, deadline_s: float
+    machine: Machine, subject: Subject, gpu_name: str, found: Measurements, deadline_s: float
 ) -> int:
     """Time kernels, those with most of the predicted step first; how many are left."""
-    calls = kernels_of(job)
-    price = {op: price_of(job.gpu, (op,)) * count for op, count in calls.items()}
+    price = {op: price_of(subject.gpu, (op,)) * count for op, count in subject.calls.items()}
     left = 0
-    for op in sorted(calls, key=lambda each: -price[each]):
+    for op in sorted(price, key=lambda each: -price[each]):
         rows = found.kernels[kernel_class(op)]
-        left += measure_class(machine, [op], rows, gpu_name, job.precision, deadline_s)[1]
+        left += measure_class(machine, [op], rows, gpu_name, subject.precision, deadline_s)[1]
     return left
 
 
-def factors(job: Job, found: Measurements, gpu_name: str) -> dict[str, Any]:
+def factors(subject: Subject, found: Measurements, gpu_name: str) -> dict[str, Any]:
     """Measured kernels beside their prices by class, weighted by their calls a step; the hot
     time where a kernel was long enough to have one."""
     times: dict[str, list[tuple[tuple[TransformerKernel, ...], float]]] = {}
     seconds: dict[str, float] = defaultdict(float)
-    for op, count in kernels_of(job).items():
-        wanted = row_of(op, gpu_name, job.precision)
+    for op, count in subject.calls.items():
+        wanted = row_of(op, gpu_name, subject.precision)
         rows = [
             row
             for row in found.kernels[kernel_class(op)].rows
@@ -179,7 +218,7 @@ def factors(job: Job, found: Measurements, gpu_name: str) -> dict[str, Any]:
             times.setdefault(profiled_class(op), []).append(((op,), took_s))
             seconds[profiled_class(op)] += took_s * count
     observed = {
-        name: observe(job.gpu, own, seconds[name], len(own), 1) for name, own in times.items()
+        name: observe(subject.gpu, own, seconds[name], len(own), 1) for name, own in times.items()
     }
     return {name: asdict(each) | {"factor": each.factor} for name, each in observed.items()}
 
@@ -251,17 +290,32 @@ def main(
         "trainscout measure model=llama3_8b cluster=h100_64 recipe.tp=2 --output h100.json\n"
         "torchrun --nproc-per-node 8 --nnodes 4 ... -m trainscout measure model=llama3_8b \\\n"
         "    cluster=h100_64 --output h100.json\n"
+        "trainscout measure --traces traces --output h100.json     # what a script launched\n"
         "trainscout measure model=llama3_8b cluster=h100_64 --output tried.json --device cpu",
-        usage="SETTING=VALUE ... --output FILE [options]",
+        usage="SETTING=VALUE ... | --traces DIR --output FILE [options]",
     )
-    parser.add_argument("settings", nargs="+", metavar="SETTING=VALUE", help="the job's")
+    parser.add_argument("settings", nargs="*", metavar="SETTING=VALUE", help="the job's")
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        action="append",
+        metavar="DIR|FILE",
+        help="kernels of these traces of trainscout run instead of a job's; may be repeated",
+    )
     parser.add_argument("--output", required=True, type=Path, help="JSON file to write or go on")
     parser.add_argument("--budget-s", type=float, default=300.0, help="stop after this (300)")
     parser.add_argument("--config-dir", type=Path, help="folder of your own declarations")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command")
     given = parser.parse_args(arguments)
     require_positive("--budget-s", given.budget_s, allow_zero=True)
-    job = asked_job(given.settings, given.config_dir)
+    if given.traces and given.settings:
+        problem = "are given beside traces, which say their kernels"
+        raise InputError("settings", " ".join(given.settings), problem, "one of both")
+    subject = (
+        of_traces(given.traces)
+        if given.traces
+        else of_job(asked_job(given.settings, given.config_dir))
+    )
     check_output(OUTPUT, given.output)
     end_s = time.monotonic() + given.budget_s
     if collectives is None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -269,23 +323,23 @@ def main(
         collectives = TorchCollectives(torch, clock, given.device)
     rows: list[dict[str, object]] = []
     if collectives is not None:
-        rows = _collectives(collectives, job)
+        rows = _collectives(collectives, subject.job)
         if collectives.rank:
             return OK  # the first process writes
     machine = machine or TorchMachine(given.device)
-    gpu_name = _check_gpu(machine, job.gpu)
+    gpu_name = _check_gpu(machine, subject.gpu)
     about = {"gpu": gpu_name, "device": machine.name, "software": machine.software}
     found = Measurements.opened(given.output, about)
     if rows:
         found.content["collectives"] = rows
-    _measure_one(machine, overlap, job, gpu_name, found, end_s)
+    _measure_one(machine, overlap, subject, gpu_name, found, end_s)
     found.save()
     print(_summary(found))
     return OK
 
 
-def _collectives(device: CollectiveDevice, job: Job) -> list[dict[str, object]]:
-    if device.ranks_per_node != job.cluster.gpus_per_node:
+def _collectives(device: CollectiveDevice, job: Job | None) -> list[dict[str, object]]:
+    if job is not None and device.ranks_per_node != job.cluster.gpus_per_node:
         problem = f"is not what torchrun started: {device.ranks_per_node} processes a node"
         field_ = "cluster.gpus_per_node"
         raise InputError(field_, job.cluster.gpus_per_node, problem, "as many as GPUs")
@@ -309,7 +363,7 @@ def _check_gpu(machine: Machine, gpu: Gpu) -> str:
 def _measure_one(
     machine: Machine,
     overlap: interference.OverlapDevice | None,
-    job: Job,
+    subject: Subject,
     gpu_name: str,
     found: Measurements,
     end_s: float,
@@ -321,22 +375,22 @@ def _measure_one(
         rate = built.bytes / machine.burst_s(built)
         found.content["bandwidth"] = {
             "copy_bytes_per_s": rate,
-            "of_peak": rate / job.gpu.memory_bandwidth_bytes_per_s,
+            "of_peak": rate / subject.gpu.memory_bandwidth_bytes_per_s,
         }
     share_s = KERNEL_SHARE * max(0.0, end_s - time.monotonic())
-    left = measure_kernels(machine, job, gpu_name, found, time.monotonic() + share_s)
+    left = measure_kernels(machine, subject, gpu_name, found, time.monotonic() + share_s)
     if left:
         print(f"{left} kernels left: run it again, or give it more --budget-s", file=sys.stderr)
     if gpu_name == CPU:
         return
-    found.content["classes"] = factors(job, found, gpu_name)
+    found.content["classes"] = factors(subject, found, gpu_name)
     assert found.slowdowns is not None
     try:
         overlap = overlap or interference.TorchOverlapDevice()
     except InputError as error:
         print(f"kernels beside communication are not measured: {error}", file=sys.stderr)
         return
-    interference.measure(overlap, job.gpu, found.slowdowns, end_s)
+    interference.measure(overlap, subject.gpu, found.slowdowns, end_s)
 
 
 def _summary(found: Measurements) -> str:

@@ -228,9 +228,11 @@ class TorchKernels:
             "permute": self._lookup,
             "optimizer": self._adam,
         }
-        call, moved, shape = makers[op.kind](op.bytes)
+        # What PyTorch has is its plain norm, which tables know by this name.
+        plain = op.kind.endswith("_plain")
+        call, moved, shape = makers[op.kind.removesuffix("_plain")](op.bytes)
         call()
-        return Built(call, self.version, moved, shape)
+        return Built(call, "pytorch" if plain else self.version, moved, shape)
 
     def _add(self, size: int) -> tuple[Call, int, str]:
         n = max(1, size // 6)

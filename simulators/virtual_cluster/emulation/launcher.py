@@ -106,6 +106,12 @@ trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
         help="keep small messages here, so that ranks run later receive what others sent",
     )
     made.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="then time every distinct kernel on this machine's GPU, as trainscout measure does",
+    )
+    made.add_argument(
         "--without",
         default="",
         metavar="NAME[,NAME]",
@@ -137,9 +143,18 @@ def main(arguments: Sequence[str]) -> int:
     with ThreadPoolExecutor(max_workers=given.jobs) as pool:
         codes = list(pool.map(_run, options))
     failed = next((code for code in codes if code), 0)
-    if failed or given.no_check or len(options) == 1:
+    if not failed and not given.no_check and len(options) > 1:
+        failed = _check_together([one.trace for one in options])
+    if failed or given.profile is None:
         return failed
-    return _check_together([one.trace for one in options])
+    return _time_kernels([one.trace for one in options], given.profile)
+
+
+def _time_kernels(traces: Sequence[Path], output: Path) -> int:
+    """Have the laboratory measure what was traced: a command of its own, for a real GPU."""
+    words = [word for path in traces for word in ("--traces", str(path))]
+    command = [sys.executable, "-m", "trainscout", "measure", *words, "--output", str(output)]
+    return subprocess.run(command).returncode
 
 
 def _check_together(paths: Sequence[Path]) -> int:

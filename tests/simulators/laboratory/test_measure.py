@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,9 @@ from trainscout.simulators.predictor.kernels.prices import price_kernels
 from trainscout.simulators.predictor.question.cluster import MEASURED_KINDS
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.workload.ir import Gemm, TransformerKernel
+from trainscout.simulators.virtual_cluster.emulation import launcher
+from trainscout.simulators.virtual_cluster.traces.events import Header, Op, TensorSpec, Trace
+from trainscout.simulators.virtual_cluster.traces.files import trace_path, write_trace
 
 JOB = [
     "model=llama3_8b", "model.num_layers=1", "cluster=h100_64", "cluster.num_nodes=2",
@@ -223,3 +227,60 @@ def test_pytorchs_collectives_run_as_they_are_called(
         fabric.close()
     with pytest.raises(InputError, match="as torchrun sets it"):
         TorchCollectives(torch, HostClock(), "cpu", {"RANK": "0", "WORLD_SIZE": "x"})
+
+
+def tensor(*shape: int) -> TensorSpec:
+    return TensorSpec("bfloat16", shape, 1)
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Path:
+    """Two steps of a script: a product twice a step, what is element by element once."""
+    product = Op("aten.mm.default", (tensor(512, 256), tensor(256, 128)), (tensor(512, 128),), 0)
+    added = Op("aten.add.Tensor", (tensor(512, 128),) * 2, (tensor(512, 128),), 0)
+    header = Header(1, 0, 1, "h100", 80 << 30, ("train.py",), {})
+    path = trace_path(tmp_path, 0)
+    write_trace(path, Trace(header, (product, product, added) * 2))
+    return path
+
+
+def test_run_profile_times_what_a_script_launched(
+    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``run --profile``, with what follows the script's ranks done here, on a fake GPU."""
+    asked: list[list[str]] = []
+
+    def measured(words: list[str]) -> subprocess.CompletedProcess[str]:
+        asked.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(launcher, "_run", lambda options: 0)
+    monkeypatch.setattr(launcher.subprocess, "run", measured)
+    (tmp_path / "train.py").write_text("")
+    output = tmp_path / "kernels.json"
+    words = ["--world-size", "1", "--gpu", "h100", "--trace", traced, "--profile", output]
+    assert command("run")([*words, "--", tmp_path / "train.py"]) == 0
+    ((_, *module, name), rest) = asked[0][:4], asked[0][4:]
+    assert (module, name) == (["-m", "trainscout"], "measure")
+
+    machine = FakeMachine()
+    assert measure(rest, machine, FakeOverlap()) == 0
+    assert len(machine.built) == 3  # a copy, a product, an addition: each once
+    found = json.loads(output.read_text(encoding="utf-8"))
+    (row,) = found["kernels"]["gemm"]
+    assert (row["m"], row["n"], row["k"]) == (512, 128, 256)
+    assert found["classes"]["gemm"]["factor"] == pytest.approx(SLOWER, rel=0.01)
+    assert load_measured(output).rows
+
+
+def test_traces_and_settings_are_not_mixed(traced: Path, tmp_path: Path) -> None:
+    output = ["--output", str(tmp_path / "f.json")]
+    with pytest.raises(InputError, match="one of both"):
+        measure(["--traces", str(traced), *JOB, *output], FakeMachine())
+    other = trace_path(tmp_path, 1)
+    write_trace(other, Trace(Header(1, 0, 1, "a100_80", 1, (), {}), ()))
+    with pytest.raises(InputError, match="2 kinds of GPU"):
+        measure(["--traces", str(traced), "--traces", str(other), *output], FakeMachine())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no trace"):
+        measure(["--traces", str(tmp_path / "empty"), *output], FakeMachine())
