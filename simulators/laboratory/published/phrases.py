@@ -378,7 +378,7 @@ _MODEL = (
     *_phrases("scales", ("rows", r"(?:quantization )?row~wise")),
     *_phrases(
         "scales",
-        ("tensors", r"fp8[\-_]cs\b|(?:float8 )?tensor~wise(?: linears)?|current scaling"),
+        ("tensors", r"fp8[\-_]cs(?![a-z])|(?:float8 )?tensor~wise(?: linears)?|current scaling"),
     ),
 )
 
