@@ -148,7 +148,11 @@ def test_fsdp_takes_the_whole_share_as_one_micro_batch():
 
 def test_scaling_recipes_of_8_bits():
     assert replayable(dtype="mxfp8", gpu="B200-180GB").job.precision == "mxfp8"
-    for notes in ("precision label FP8-CS", "tensorwise; compile"):
+    for notes in (
+        "precision label FP8-CS",
+        "preset H100_FP8_CS_V1 at v0.4.0",
+        "tensorwise; compile",
+    ):
         assert replayable(dtype="fp8", notes=notes).job.precision == "fp8_current"
 
 
