@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import sys
 from pathlib import Path
 
@@ -26,3 +28,10 @@ def own_process(module: str, *arguments: str) -> list[str]:
     """
     root = str(Path(trainscout.__file__).absolute().parents[1])
     return [sys.executable, "-P", "-c", _START.format(root=root, module=module), *arguments]
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process when its parent ends, however that ends (Linux only)."""
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trainscout.simulators.virtual_cluster.emulation.operations import WRITE, describe
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.tensor_specs import as_argument, spec_of
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
 from trainscout.simulators.virtual_cluster.traces.events import Op, Scalar, Synchronise, ValueRead
 
 aten = torch.ops.aten
@@ -51,7 +52,7 @@ class DeviceCopies:
             source = args[0]
             if device is None or device.type != "cpu" or not _on_device(source):
                 return NotImplemented
-            if source.numel() > LARGEST_REAL_COPY:
+            if source.numel() > LARGEST_REAL_COPY and not self._worth_copying(source):
                 return self._large_copy(func, source, args, kwargs)
             dtype = kwargs.get("dtype") or source.dtype
             shaped = torch.empty(source.shape, dtype=dtype)
@@ -63,6 +64,14 @@ class DeviceCopies:
                 return NotImplemented
             return self._into_host(func, args, kwargs)
         return NotImplemented
+
+    def _worth_copying(self, source: torch.Tensor) -> bool:
+        """Whole numbers become real at any size followed: scripts index and decode with them.
+        Numbers nobody knows do not: models are moved to the host, too."""
+        if source.numel() > FOLLOWED_ELEMENTS:
+            return False
+        numbers = source.dtype.is_floating_point or source.dtype.is_complex
+        return not numbers or self._state.values.read(source, "to cpu").grade != "invented"
 
     def _into_host(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A real host tensor is written from tensors without data: their contents are read."""

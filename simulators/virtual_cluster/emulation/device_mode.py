@@ -203,6 +203,11 @@ class DeviceMode(TorchDispatchMode):
             memory.materialise(read)
             memory.materialise(written)
         memory.used(read, written, stream)
+        if operation.copies and tensors and _is_blocking(args, kwargs):
+            # From pageable memory the host goes on when the copy has arrived.
+            source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
+            if source.device.type == "cpu":
+                state.order.host_wait_stream(stream)
         inputs = [as_argument(value, memory) for value in args]
         for name, value in kwargs.items():
             inputs.append((name, as_argument(value, memory)))
@@ -229,6 +234,10 @@ def _part(memory: DeviceMemory, tensor: Any) -> tuple[DeviceStorage, Extent] | N
     if isinstance(tensor, FakeTensor) and tensor._fake_device.type == "cuda":
         return memory.part(tensor)
     return None
+
+
+def _is_blocking(args: Any, kwargs: Any) -> bool:
+    return not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
 
 
 def _is_large(size: Any, kwargs: Any) -> bool:

@@ -9,7 +9,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -47,23 +47,33 @@ def _transformers_packing(module: ModuleType) -> None:
     module.find_packed_sequence_indices = find_packed_sequence_indices  # type: ignore[attr-defined]
 
 
+def _torchvision(module: ModuleType) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor.torchvision_operators import (
+        declare_operators,
+    )
+
+    declare_operators(module)
+
+
 PATCHES: dict[str, Patch] = {
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
+    "torchvision.extension": _torchvision,
     "transformers.masking_utils": _transformers_packing,
     "transformers.utils.import_utils": _transformers_tracing,
 }
 
 
 class _PatchingFinder(importlib.abc.MetaPathFinder):
-    """Finds modules as others do and patches those of ``PATCHES`` after they ran."""
+    """Finds modules as others do and patches those that it knows after they ran."""
 
-    def __init__(self) -> None:
+    def __init__(self, patches: Mapping[str, Patch]) -> None:
+        self._patches = patches
         self._looking = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name not in PATCHES or self._looking:
+        if name not in self._patches or self._looking:
             return None
         self._looking = True
         try:
@@ -71,7 +81,7 @@ class _PatchingFinder(importlib.abc.MetaPathFinder):
         finally:
             self._looking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _PatchingLoader(spec.loader, PATCHES[name])
+            spec.loader = _PatchingLoader(spec.loader, self._patches[name])
         return spec
 
 
@@ -89,6 +99,9 @@ class _PatchingLoader(importlib.abc.Loader):
         self._patch(module)
 
 
-def install_framework_patches() -> None:
-    """Patch frameworks as they are imported. Once per process."""
-    sys.meta_path.insert(0, _PatchingFinder())
+def install_framework_patches(further: Mapping[str, Patch] | None = None) -> None:
+    """Patch frameworks as they are imported, ``further`` ones too. Once per process."""
+    patches = {**PATCHES, **(further or {})}
+    for name in set(patches) & set(sys.modules):
+        patches[name](sys.modules[name])
+    sys.meta_path.insert(0, _PatchingFinder(patches))

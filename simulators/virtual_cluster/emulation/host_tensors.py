@@ -7,7 +7,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.device_copies import DeviceCopies
+from trainscout.simulators.virtual_cluster.emulation.device_copies import (
+    LARGEST_REAL_COPY,
+    DeviceCopies,
+)
 from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
@@ -63,6 +66,24 @@ def _patch_reads(state: RankState) -> None:
         # Lists of device scalars are read below the dispatcher.
         return real_tensor(plain(data) if isinstance(data, (list, tuple)) else data, **kwargs)
 
+    real_format, real_repr = torch.Tensor.__format__, torch.Tensor.__repr__
+
+    def shown(self: torch.Tensor, spec: str) -> str:
+        if isinstance(self, FakeTensor) and self.dim() == 0:
+            return self.item().__format__(spec)  # type: ignore[no-any-return]
+        return repr(self) if isinstance(self, FakeTensor) and not spec else real_format(self, spec)
+
+    def represented(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
+        if not isinstance(self, FakeTensor):
+            return real_repr(self, tensor_contents=tensor_contents)
+        device = self._fake_device
+        if self.numel() > LARGEST_REAL_COPY:
+            return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"
+        text = real_repr(contents(self, "repr"))
+        return text if device.type == "cpu" else f"{text[:-1]}, device='{device}')"
+
+    torch.Tensor.__format__ = shown
+    torch.Tensor.__repr__ = FakeTensor.__repr__ = represented
     torch.Tensor.tolist = tolist
     # Its own reads element by element.
     FakeTensor.tolist = tolist
@@ -130,13 +151,17 @@ def _patch_modules(state: RankState) -> None:
     register_buffer = torch.nn.Module.register_buffer
     compatible = torch._has_compatible_shallow_copy_type
 
+    def is_host_data(data: Any) -> bool:
+        plain = type(data) is torch.Tensor and data.device.type == "cpu"
+        return plain and data.numel() > 0 and not state.is_child
+
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if type(data) is torch.Tensor and data.device.type == "cpu" and data.numel():
+        if is_host_data(data):
             data = _seeded(state, data)
         return parameter_new(cls, data, requires_grad)
 
     def buffer(self: Any, name: str, tensor: Any, persistent: bool = True) -> None:
-        if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and tensor.numel():
+        if is_host_data(tensor):
             tensor = _seeded(state, tensor)
         register_buffer(self, name, tensor, persistent)
 

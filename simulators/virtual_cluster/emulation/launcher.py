@@ -93,6 +93,9 @@ trainscout run --world-size 16 --rank 0 -- -m torchtitan.train ...
         "--no-check", action="store_true", help="accept traces that break an invariant"
     )
     made.add_argument(
+        "--strict", action="store_true", help="exit 4 for what may be wrong, not only for what is"
+    )
+    made.add_argument(
         "--moe-imbalance",
         default="",
         metavar="TEXT",
@@ -215,6 +218,7 @@ def _options(given: argparse.Namespace, rank: int) -> RankOptions:
         without=tuple(name for name in given.without.split(",") if name),
         script=tuple(script),
         steps=given.steps,
+        strict=given.strict,
     )
 
 

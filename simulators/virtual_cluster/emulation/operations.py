@@ -46,6 +46,7 @@ class Operation:
     returned: tuple[tuple[int, str], ...]
     returns_one: bool
     large_factory: bool
+    copies: bool
 
     @property
     def launches(self) -> bool:
@@ -106,6 +107,7 @@ def _describe(func: Any) -> Operation:
         returned=tuple(returned),
         returns_one=len(aliases) == 1,
         large_factory=base in _FACTORIES,
+        copies=base in ("_to_copy", "copy_"),
     )
 
 

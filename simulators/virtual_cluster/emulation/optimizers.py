@@ -42,12 +42,26 @@ def install_phases(state: RankState) -> None:
         finally:
             inside.depth = 0
 
-    def step_begins(*_: Any) -> None:
+    def step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
         if not recorder.finished_steps:
             parameters = held_parameters(recorder.modules, state.memory)
             if parameters is not None:
                 recorder.emit(parameters)
-        recorder.optimizer_begins()
+        # The optimizer itself comes first.
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            recorder.optimizer_begins()
+            return None
+
+        def closed() -> Any:
+            # Forward and backward are in here; what follows is the step.
+            loss = closure()
+            recorder.optimizer_begins()
+            return loss
+
+        if len(args) > 1:
+            return (args[0], closed, *args[2:]), kwargs
+        return args, {**kwargs, "closure": closed}
 
     torch.nn.Module.__call__ = called
     torch_optimizer.register_optimizer_step_pre_hook(step_begins)

@@ -22,10 +22,13 @@ from trainscout.simulators.predictor.io.command_line import (
     OK,
     explain,
 )
+from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.virtual_cluster.emulation.gaps import describe_gap
 from trainscout.simulators.virtual_cluster.emulation.sink import FileSink
 from trainscout.simulators.virtual_cluster.emulation.summary import RunFigures, show_summary
 from trainscout.simulators.virtual_cluster.emulation.virtual_rank import VirtualRank, emulate
+from trainscout.simulators.virtual_cluster.emulation.waits import watch
 from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
@@ -51,6 +54,8 @@ class RankOptions:
     script: tuple[str, ...]
     steps: int | None = None
     """After which the script is ended; None: it ends by itself."""
+    strict: bool = False
+    """Whether what may be wrong fails the run, too."""
 
     def to_json(self) -> str:
         """As one argument of a process."""
@@ -132,25 +137,18 @@ def run_script(script: tuple[str, ...]) -> int:
         ):
             own = own.tb_next
         traceback.print_exception(type(error), error, own)
-        return EMULATOR_GAP if _is_gap(error) else FAILURE
+        gap = describe_gap(error)
+        if gap is None:
+            return FAILURE
+        print(gap, file=sys.stderr)
+        return EMULATOR_GAP
     return OK
-
-
-def _is_gap(error: BaseException) -> bool:
-    """Whether the emulator lacks what the script asks for: it refuses in words, or fails itself.
-
-    What a device raises too (out of memory, wrong handles) is a RuntimeError, and the script's.
-    """
-    if isinstance(error, InputError):
-        return True
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    imitated = isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError)
-    return frame.f_code.co_filename.startswith(str(Path(__file__).parent)) and not imitated
 
 
 def main(arguments: list[str]) -> int:
     """Run one rank: 0, 1, 3 as ``run_script``, 2 for wrong options, 4 for a broken invariant."""
     options = RankOptions.from_json(arguments[0])
+    end_with_parent()
     began_s, cpu_s = time.perf_counter(), time.process_time()
     try:
         gpu = load_catalogue().gpus[options.gpu]
@@ -171,8 +169,13 @@ def main(arguments: list[str]) -> int:
     except InputError as error:
         writer.abandon()
         return explain(error, debug=False)
-    virtual.state.recorder.most_steps = options.steps
+    recorder = virtual.state.recorder
+    recorder.most_steps = options.steps
+    watch(options.rank)
     code = run_script(options.script)
+    if recorder.has_enough:
+        # Whatever the script made of being ended.
+        code = OK
     # What the script left to be done when Python ends: it may use the device.
     atexit._run_exitfuncs()
     state = virtual.state
@@ -184,7 +187,8 @@ def main(arguments: list[str]) -> int:
         wall_s=time.perf_counter() - began_s, cpu_s=time.process_time() - cpu_s, code=code
     )
     show_summary(state, options.trace, figures, findings)
-    return code if code or not findings else IMPOSSIBLE_LAUNCHES
+    wrong = any(finding.certain or options.strict for finding in findings)
+    return code if code or not wrong else IMPOSSIBLE_LAUNCHES
 
 
 def _versions() -> dict[str, str]:

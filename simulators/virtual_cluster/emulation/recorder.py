@@ -61,7 +61,7 @@ class Recorder:
         self.phase = SETUP
         self.operations = 0
         self.collectives = 0
-        self.violation_texts: list[str] = []
+        self.violation_texts: list[tuple[str, str, str]] = []
         # Values nobody could know, by place: how often, the last one, what to do about it.
         self.inventions: dict[tuple[str, int | None], tuple[int, object, str | None]] = {}
         # Modules that the script itself calls: the models, seen from outside.
@@ -69,6 +69,8 @@ class Recorder:
         self._gap_ns = 0
         self._left = threading.local()
         self._optimizer_steps = 0
+        # The script was ended, or is to end, because it has run all steps that were asked for.
+        self.has_enough = False
         self._flagged: set[tuple[str, int | None]] = set()
 
     def restart(self, sink: Sink) -> None:
@@ -123,6 +125,7 @@ class Recorder:
             return
         if phase == FORWARD and self._optimizer_steps:
             if self.finished_steps == self.most_steps:
+                self.has_enough = True
                 raise EnoughStepsError
             self.step += 1
             self._optimizer_steps = 0
@@ -170,7 +173,7 @@ class Recorder:
         if (kind, site) not in self._flagged:
             self._flagged.add((kind, site))
             where = self.sites.text(site)
-            self.violation_texts.append(f"{kind}: {message} ({where})")
+            self.violation_texts.append((kind, message, where))
             self.emit(Violation(kind, message, site))
 
     def invented(self, operation: str, value: object, hint: str | None) -> None:

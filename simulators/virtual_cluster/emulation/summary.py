@@ -60,7 +60,12 @@ def show_summary(
             console.print(
                 f"  {count} x {operation} = {str(value)[:40]} at {where}{more}", soft_wrap=True
             )
-    for message in recorder.violation_texts[:12]:
-        console.print(f"violation: {message}", style="yellow", soft_wrap=True)
+    shown = {(finding.invariant, finding.problem) for finding in findings}
+    for kind, message, where in recorder.violation_texts[:12]:
+        if (kind, message) not in shown:
+            console.print(
+                f"violation: {kind}: {message} ({where})", style="yellow", soft_wrap=True
+            )
     for finding in findings:
-        console.print(f"broken invariant: {finding}", style="red", soft_wrap=True)
+        kind, style = ("broken invariant", "red") if finding.certain else ("warning", "yellow")
+        console.print(f"{kind}: {finding}", style=style, soft_wrap=True)

@@ -108,6 +108,7 @@ def emulate(
         DatalessMode,
         prepare_fake_tensors,
     )
+    from trainscout.simulators.virtual_cluster.emulation.forks import install_forks
     from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
         install_framework_patches,
     )
@@ -118,8 +119,12 @@ def emulate(
         install_phases,
     )
     from trainscout.simulators.virtual_cluster.emulation.rank_state import Numbers, RankState
+    from trainscout.simulators.virtual_cluster.emulation.spawn import install_spawn
     from trainscout.simulators.virtual_cluster.emulation.threads import install_threads
     from trainscout.simulators.virtual_cluster.emulation.values import Values
+    from trainscout.simulators.virtual_cluster.emulation.vendor.triton_kernels import (
+        triton_patches,
+    )
 
     recorder = Recorder(
         sink, (str(Path(torch.__file__).parent) + os.sep,), torch._C._current_graph_task_id
@@ -162,7 +167,9 @@ def emulate(
     install_compiled(state)
     install_checkpoints(state)
     install_threads(state)
-    install_framework_patches()
+    install_spawn(state)
+    install_forks(state)
+    install_framework_patches(triton_patches(state))
     registration = register_kernels(state)
     mode = DeviceMode(state)
     mode.__enter__()

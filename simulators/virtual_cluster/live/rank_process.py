@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.simulators.predictor.io.command_line import explain
+from trainscout.simulators.predictor.io.own_process import end_with_parent
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, HostClock
 from trainscout.simulators.virtual_cluster.live.sink import LiveSink
@@ -250,6 +251,7 @@ def _memory_bytes() -> tuple[int, int]:
 def main(arguments: list[str]) -> int:
     """Prepare, fork the ranks and report how each ends: ``RANK CODE`` lines on standard output."""
     options = RankOptions.from_json(arguments[0])
+    end_with_parent()
     # Whatever modules print while they are imported goes elsewhere.
     report = os.dup(1)
     os.dup2(2, 1)
@@ -268,6 +270,7 @@ def main(arguments: list[str]) -> int:
         if child == 0:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.close(report)
+            end_with_parent()
             code = 1
             try:
                 code = run(options, virtual, rank)

@@ -40,6 +40,8 @@ GROWTH_BYTES = 1 << 20
 GROWTH_SHARE = 0.001
 # As many equal small kernels in an optimizer step are a loop over parameters.
 LOOP_LENGTH = 100
+# Violations that no order of streams unknown here could excuse.
+ERRORS = frozenset(("unknown peer", "unknown handle"))
 # What optimizers do to each parameter, unless to all at once. Norms are not among them: some
 # frameworks clip gradients one by one on a GPU too.
 _PER_PARAMETER = frozenset(
@@ -72,6 +74,8 @@ class Finding:
     where: str
     problem: str
     likely_cause: str
+    certain: bool = True
+    """Whether it cannot be right; else it may be what the script means to do."""
 
     def __str__(self) -> str:
         who = "" if self.rank is None else f"rank {self.rank}, "
@@ -191,7 +195,7 @@ def _memory(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             cause = "something keeps tensors of a step alive: a list of losses with their graphs, "
             cause += "a work or hook that never ends, gradients that are not reset"
             where = f"end of step {after}"
-            yield Finding("memory returns", trace.header.rank, where, problem, cause)
+            yield Finding("memory returns", trace.header.rank, where, problem, cause, False)
 
 
 def _follow(live: dict[int, int], event: Event) -> None:
@@ -223,7 +227,7 @@ def _loops(trace: Trace, wanted: Expected) -> Iterator[Finding]:
             )
             cause += "in the script, or torch no longer takes emulated tensors for foreach kernels"
             where = f"optimizer of step {step}"
-            yield Finding("foreach kernels", trace.header.rank, where, problem, cause)
+            yield Finding("foreach kernels", trace.header.rank, where, problem, cause, False)
             return
 
 
@@ -245,7 +249,7 @@ def _works(trace: Trace, wanted: Expected) -> Iterator[Finding]:
         problem += f"{first.kind} of group {first.group}"
         cause = "a handle of an asynchronous call was dropped: its result is used too early"
         where = _place(sites, first.site)
-        yield Finding("works end", trace.header.rank, where, problem, cause)
+        yield Finding("works end", trace.header.rank, where, problem, cause, False)
 
 
 def _calls(trace: Trace, wanted: Expected) -> Iterator[Finding]:
@@ -284,8 +288,9 @@ def _violations(trace: Trace, wanted: Expected) -> Iterator[Finding]:
     for event in trace.events:
         if isinstance(event, Violation):
             where = _place(sites, event.site)
-            cause = "on a GPU this is a race or an error"
-            yield Finding(event.kind, trace.header.rank, where, event.message, cause)
+            error = event.kind in ERRORS
+            cause = "on a GPU this is an error" if error else "on a GPU this may be a race"
+            yield Finding(event.kind, trace.header.rank, where, event.message, cause, error)
 
 
 def _sites(events: Sequence[Event]) -> dict[int, Site]:

@@ -12,6 +12,8 @@ from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 _CUDA_DEVICE_TYPE = 1
 # The version torch 2.13's CUDA builds come with, 2.27.5, as NCCL packs it for torch.
 _NCCL_VERSION = (2 << 32) | (27 << 16) | 5
+# torch's own text asks CUDA's libraries.
+_CONFIG = "PyTorch built with:\n  - CUDA Runtime (emulated)\n  - Build settings: USE_MKL=ON\n"
 _POOLS = ("all", "large_pool", "small_pool")
 _FIGURES = ("current", "peak", "allocated", "freed")
 _COUNTED = (
@@ -69,6 +71,7 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
 
     capability = str(state.gpu.compute_capability).replace(".", "")
     return {
+        "_show_config": lambda: _CONFIG,
         "_nccl_version": lambda: _NCCL_VERSION,
         "_nccl_version_suffix": lambda: b"",
         "_cuda_init": nothing,

@@ -2,7 +2,6 @@
 
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import Imbalance
 from trainscout.simulators.virtual_cluster.emulation.values.payloads import Payloads
-from trainscout.simulators.virtual_cluster.emulation.values.sizes import UnknownSizeError
 from trainscout.simulators.virtual_cluster.emulation.values.values import Reading, Values
 
-__all__ = ["Imbalance", "Payloads", "Reading", "UnknownSizeError", "Values"]
+__all__ = ["Imbalance", "Payloads", "Reading", "Values"]

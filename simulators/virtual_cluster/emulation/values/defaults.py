@@ -20,7 +20,10 @@ FINITE: dict[str, bool] = {
     "isfinite": True,
 }
 
-# Data entering the device is followed exactly up to this many elements: flags, counters, scales.
+# Of a mask of which nothing is known this share is taken to be set: the size of what it selects.
+ASSUMED_SHARE = 0.5
+# Numbers that enter the device are followed exactly up to this many elements: scales, means.
 EXACT_ELEMENTS = 64
-# What is computed from known values is followed up to this many: tokens per rank and expert.
-FOLLOWED_ELEMENTS = 65_536
+# Whole numbers and flags that do, and all that is computed from known values: labels, masks,
+# positions, tokens per rank and expert. A batch of a million tokens: larger ones are activations.
+FOLLOWED_ELEMENTS = 1 << 20

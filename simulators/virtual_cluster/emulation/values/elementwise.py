@@ -31,8 +31,17 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
     multiplicity,
 )
 
-_BOTH = {"mul", "mul_", "logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__"}
-_EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__"}
+BOTH = {
+    "mul",
+    "mul_",
+    "logical_and",
+    "logical_and_",
+    "bitwise_and",
+    "bitwise_and_",
+    "__and__",
+    "__iand__",
+}
+EITHER = {"logical_or", "logical_or_", "bitwise_or", "bitwise_or_", "__or__", "__ior__"}
 
 Pairs = Sequence[tuple[torch.Tensor, Shadow]]
 
@@ -70,11 +79,11 @@ def elementwise(
     if all(s.kind is Kind.SHARE for s in soft):
         if len(soft) == 1:
             return _of_share(func, args, kwargs, known, soft[0], grade, result)
-        if len(soft) == len(known) and name in _BOTH | _EITHER:
+        if len(soft) == len(known) and name in BOTH | EITHER:
             nested = any(s.nested for s in soft)
             first, second = (s.as_mean() for s in (soft[0], soft[-1]))
             both = torch.minimum(first, second) if nested else first * second
-            share = both if name in _BOTH else first + second - both
+            share = both if name in BOTH else first + second - both
             return Known(share, grade, Kind.SHARE, nested)
     values = {k: s.value if s.kind is Kind.DEFINITE else s.as_mean() for k, s in known.items()}
     value = _run(func, args, kwargs, values, result)
@@ -180,7 +189,7 @@ def _of_support(
     name = name_of(func)
     if name == "ne" and len(known) == 1 and args[1] == 0:
         return Known(soft[0].value, grade, Kind.SHARE, soft[0].nested)
-    if name in _BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):
+    if name in BOTH and all(s.kind in (Kind.SHARE, Kind.SUPPORT) for s in soft):
         share = soft[0].as_mean()
         for other in soft[1:]:
             nested = soft[0].nested or other.nested

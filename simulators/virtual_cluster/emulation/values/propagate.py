@@ -16,7 +16,11 @@ from trainscout.simulators.virtual_cluster.emulation.values.call import (
     in_full_if_known,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import EXACT_ELEMENTS, FINITE
-from trainscout.simulators.virtual_cluster.emulation.values.elementwise import elementwise
+from trainscout.simulators.virtual_cluster.emulation.values.elementwise import (
+    BOTH,
+    EITHER,
+    elementwise,
+)
 from trainscout.simulators.virtual_cluster.emulation.values.host import name_of, tensors_in
 from trainscout.simulators.virtual_cluster.emulation.values.reductions import REDUCTIONS, reduction
 from trainscout.simulators.virtual_cluster.emulation.values.routing_rules import (
@@ -60,6 +64,8 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     pairs = [(t, call.get(t)) for t in tensors]
     known = [(t, s) for t, s in pairs if s is not None and not isinstance(s, Missing)]
     nothing: list[Shadow | None] = [None] * len(call.results)
+    if name in BOTH | EITHER and 0 < len(known) < len(pairs):
+        return [_decided(known, name in EITHER, call.results[0])]
     if not known or len(known) < len(pairs) or call.signature.is_random:
         return nothing
     if (call.signature.is_pointwise or name in _POINTWISE) and len(call.results) == 1:
@@ -75,6 +81,20 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
         tensor, shadow = known[0]
         return of_view(call.func, call.args, call.kwargs, tensor, shadow, call.results)
     return in_full(call, known) or nothing
+
+
+def _decided(
+    known: Sequence[tuple[torch.Tensor, Shadow]], answer: bool, result: torch.Tensor
+) -> Shadow | None:
+    """Of flags, some unknown: one that is down everywhere decides all that it is combined with,
+    or one that is up."""
+    if result.dtype is torch.bool:
+        for _, shadow in known:
+            if not isinstance(shadow, Known) or shadow.kind is not Kind.DEFINITE:
+                continue
+            if bool((shadow.value.bool() == answer).all()):
+                return filled(result, answer, shadow.grade)
+    return None
 
 
 def _constant(value: float | None) -> Rule:
@@ -97,8 +117,9 @@ def _constant(value: float | None) -> Rule:
 
 
 def _factory(call: Call) -> Sequence[Shadow | None]:
-    """Small tensors of whatever numbers: arange, eye, linspace."""
-    if call.results[0].numel() > EXACT_ELEMENTS:
+    """Whatever numbers: arange, eye, linspace; those that are not whole while there are few."""
+    result = call.results[0]
+    if result.dtype.is_floating_point and result.numel() > EXACT_ELEMENTS:
         return [None]
     return in_full(call, [(call.results[0], filled(call.results[0], 0, Grade.EXACT))]) or [None]
 

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.virtual_cluster.emulation.values.defaults import FOLLOWED_ELEMENTS
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
+    ASSUMED_SHARE,
+    FOLLOWED_ELEMENTS,
+)
 from trainscout.simulators.virtual_cluster.emulation.values.host import (
     CANNOT,
     name_of,
@@ -31,19 +33,6 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
 Get = Callable[[torch.Tensor], Shadow | None]
 
 _MASKS = (torch.bool, torch.uint8)
-# What to write instead, where the size cannot be expected.
-_INSTEAD = {
-    "masked_select": "torch.where with a result of fixed size, or a mask made from known values",
-    "nonzero": "torch.nonzero_static(..., size=N), torch.where with three arguments, or a mask "
-    "made from known values",
-    "index": "torch.where in place of indexing with a mask, or a mask made from known values",
-    "repeat_interleave": "repeat_interleave(..., output_size=N), or repeats from known values",
-    "bincount": "torch.histc, whose number of bins is given",
-}
-
-
-class UnknownSizeError(InputError):
-    """The size of a result depends on data that does not exist, and no size is expected."""
 
 
 def is_data_dependent(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -70,11 +59,8 @@ class Decision:
 def decide_size(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], get: Get
 ) -> Decision:
-    """How long the result of a data-dependent operation is.
-
-    Raises:
-        UnknownSizeError: when no expectation of the size exists.
-    """
+    """How long the result of a data-dependent operation is: exact where the data is known,
+    expected otherwise; ``ASSUMED_SHARE`` of what could be selected where nothing is known."""
     exact = _run_for_real(func, args, kwargs, get)
     if exact is not None:
         return exact
@@ -82,11 +68,11 @@ def decide_size(
     tensor = args[0]
     if name == "masked_select":
         shape = torch.broadcast_shapes(tensor.shape, args[1].shape)
-        count, grade = _ones(func, args[1], get)
+        count, grade = _ones(args[1], get)
         count = count * shape.numel() // max(args[1].numel(), 1)
         return Decision(lambda: tensor.new_empty((count,)), count, grade, [_alike(get(tensor))])
     if name in ("nonzero", "argwhere"):
-        count, grade = _ones(func, tensor, get)
+        count, grade = _ones(tensor, get)
         places = (count, tensor.dim())
         return Decision(lambda: tensor.new_empty(places, dtype=torch.int64), count, grade, [None])
     if name == "index":
@@ -109,7 +95,7 @@ def decide_size(
         return Decision(
             lambda: tensor.new_empty((count,), dtype=torch.int64), count, shadow.grade, [None]
         )
-    raise _unknown(func, tensor)
+    return _nothing_known(func, name, tensor, args, kwargs)
 
 
 def _run_for_real(
@@ -138,11 +124,13 @@ def _run_for_real(
     return Decision(make, len(outcome[0]), grade, [Known(value, grade) for value in outcome])
 
 
-def _ones(func: OpOverload, mask: torch.Tensor, get: Get) -> tuple[int, Grade]:
-    found = ones_in(get(mask), mask.shape)
-    if found is None:
-        raise _unknown(func, mask)
-    return found
+def _ones(mask: torch.Tensor, get: Get) -> tuple[int, Grade]:
+    return ones_in(get(mask), mask.shape) or (_assumed(mask.numel()), Grade.EXPECTED)
+
+
+def _assumed(most: int) -> int:
+    # Nothing at all would be a special case in most scripts.
+    return max(min(1, most), round(most * ASSUMED_SHARE))
 
 
 def _index(func: OpOverload, args: Sequence[Any], get: Get) -> Decision:
@@ -151,7 +139,7 @@ def _index(func: OpOverload, args: Sequence[Any], get: Get) -> Decision:
     counts: dict[int, int] = {}
     for position, index in enumerate(indices):
         if index is not None and index.dtype in _MASKS:
-            counts[position], worth = _ones(func, index, get)
+            counts[position], worth = _ones(index, get)
             grade = min(grade, worth)
 
     def make() -> Any:
@@ -199,12 +187,37 @@ def _alike(shadow: Shadow | None) -> Shadow | None:
     return shadow if isinstance(shadow, Categories) else None
 
 
-def _unknown(func: OpOverload, tensor: torch.Tensor) -> UnknownSizeError:
-    name = name_of(func)
-    shape = ", ".join(map(str, tensor.shape))
-    return UnknownSizeError(
-        "size",
-        f"{func}({tensor.dtype} [{shape}])",
-        "depends on data that does not exist on an emulated device, and nothing is expected of it",
-        _INSTEAD.get(name, "an operation whose result has a size that follows from shapes"),
-    )
+def _nothing_known(
+    func: OpOverload,
+    name: str,
+    tensor: torch.Tensor,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Decision:
+    """Repeats that are 1 in the mean, as many bins as asked for, or the assumed share of the
+    elements as distinct ones."""
+    number = len(func._schema.returns)
+    if name == "repeat_interleave":
+        length = tensor.numel()
+        shapes = [(length,)]
+    elif name == "bincount":
+        length = max(1, int(args[2] if len(args) > 2 else kwargs.get("minlength", 0)))
+        shapes = [(length,)]
+    else:
+        # unique and its kin: values, where each element is among them, how often each comes.
+        dim = args[1] if name == "unique_dim" else None
+        length = _assumed(tensor.numel() if dim is None else tensor.shape[dim])
+        values = [length] if dim is None else list(tensor.shape)
+        inverse = tensor.shape if dim is None else (tensor.shape[dim],)
+        if dim is not None:
+            values[dim] = length
+        shapes = [tuple(values), tuple(inverse), (length,)][:number]
+
+    def make() -> Any:
+        made = [
+            tensor.new_empty(shape, dtype=tensor.dtype if at == 0 and number > 1 else torch.int64)
+            for at, shape in enumerate(shapes)
+        ]
+        return made[0] if number == 1 else tuple(made)
+
+    return Decision(make, length, Grade.EXPECTED, [None] * len(shapes))

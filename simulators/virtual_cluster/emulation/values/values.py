@@ -15,6 +15,7 @@ from trainscout.simulators.virtual_cluster.emulation.values import plain
 from trainscout.simulators.virtual_cluster.emulation.values.call import Call, written_tensors
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     EXACT_ELEMENTS,
+    FOLLOWED_ELEMENTS,
     INVENTED,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.exchange import Exchange, exchanged
@@ -44,9 +45,6 @@ from trainscout.simulators.virtual_cluster.emulation.values.sizes import (
     is_data_dependent,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.store import Store
-
-# Larger host data (whole models) is not searched.
-_LOOKED_AT_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -141,9 +139,6 @@ class Values:
 
         Returns:
             The fake result, already observed, and the size that was decided.
-
-        Raises:
-            UnknownSizeError: when no expectation of the size exists.
         """
         with self._lock:
             with on_host:
@@ -279,18 +274,17 @@ class Values:
 def _host_data(tensor: torch.Tensor) -> Known | None:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
         return None
-    if tensor.layout is not torch.strided or not 0 < tensor.numel() <= _LOOKED_AT_ELEMENTS:
+    if tensor.layout is not torch.strided or not 0 < tensor.numel() <= FOLLOWED_ELEMENTS:
+        # Whole models are not searched.
         return None
-    if tensor.numel() <= EXACT_ELEMENTS:
-        return Known(tensor, Grade.EXACT)
     # Masks of whole batches are often all ones; what is alike is known at any size.
     first = tensor[(slice(0, 1),) * tensor.dim()]
-    if bool((tensor == first).all()):
+    if tensor.numel() > EXACT_ELEMENTS and bool((tensor == first).all()):
         return Known(first, Grade.EXACT)
-    if tensor.dtype.is_floating_point or not bool(((tensor == 0) | (tensor == 1)).all()):
+    numbers = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    if numbers and tensor.numel() > EXACT_ELEMENTS:
         return None
-    # Of other masks, how many are set in each row: how long a padded sequence is.
-    return Known(tensor.double().mean(-1, keepdim=True), Grade.EXPECTED, Kind.SHARE)
+    return Known(tensor, Grade.EXACT)
 
 
 def _unreadable(shadow: Known | Categories) -> bool:

@@ -10,8 +10,10 @@ pytest.importorskip("torch")
 
 from tests.e2e.commands import ROOT
 from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
+    ASSUMED_SHARE,
     EXACT_ELEMENTS,
     FINITE,
+    FOLLOWED_ELEMENTS,
     INVENTED,
 )
 from trainscout.simulators.virtual_cluster.traces.invariants import (
@@ -31,5 +33,7 @@ def test_the_documented_conventions_are_those_in_use() -> None:
 
 def test_the_documented_limits_are_those_in_use() -> None:
     assert f"at most {EXACT_ELEMENTS} elements" in PAGE
+    assert f"of at most {FOLLOWED_ELEMENTS >> 20} Mi" in PAGE
+    assert f"{ASSUMED_SHARE:.0%} of the".replace("%", " %") in PAGE
     assert f"{GROWTH_BYTES >> 20} MiB or {GROWTH_SHARE:.1%}".replace("%", " %") in PAGE
     assert f"one small kernel {LOOP_LENGTH} times" in PAGE

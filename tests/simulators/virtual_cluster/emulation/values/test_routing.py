@@ -15,10 +15,10 @@ from trainscout.simulators.predictor.moe.router import Router, expert_loads  # n
 from trainscout.simulators.predictor.question.errors import InputError  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values import (  # noqa: E402
     Imbalance,
-    UnknownSizeError,
     Values,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.apportion import apportion  # noqa: E402
+from trainscout.simulators.virtual_cluster.emulation.values.defaults import ASSUMED_SHARE  # noqa: E402
 from trainscout.simulators.virtual_cluster.emulation.values.imbalance import expected_loads  # noqa: E402
 
 HOT = Imbalance(64, hot_ratio=0.125, hot_weight=0.5)
@@ -239,14 +239,19 @@ def test_experts_of_a_rank_are_counted_by_division() -> None:
         assert sum(rank.read(counts)) == 6000
 
 
-def test_a_size_that_nothing_is_known_of_says_what_to_do() -> None:
+def test_of_masks_that_nothing_is_known_of_a_share_is_assumed() -> None:
     rank = FakeRank()
     with rank:
         unknown = rank.unknown(100, 100)
-        with pytest.raises(UnknownSizeError, match=r"nonzero.*\[100, 100\].*nonzero_static"):
-            unknown.nonzero()
-        with pytest.raises(UnknownSizeError, match=r"torch\.where"):
-            unknown[unknown > 0]
+        assert unknown.nonzero().shape == (10_000 * ASSUMED_SHARE, 2)
+        assert unknown[unknown > 0].shape == (10_000 * ASSUMED_SHARE,)
+        whole = rank.unknown(100, dtype=torch.int64)
+        values, where, counts = torch.unique(whole, return_inverse=True, return_counts=True)
+        assert values.shape == counts.shape == (100 * ASSUMED_SHARE,)
+        assert where.shape == (100,)
+        assert torch.bincount(whole, minlength=7).shape == (7,)
+        assert torch.repeat_interleave(unknown, whole, dim=0).shape == (100, 100)
+    assert {size.grade for size in rank.sizes} == {"expected"}
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_large_tensors_of_one_number_stay_exact() -> None:
 
 def test_host_masks_that_are_alike_are_known_at_any_size() -> None:
     rank = FakeRank()
-    ones, mixed = torch.ones(8, 4096), torch.arange(8 * 4096).reshape(8, 4096)
+    ones, mixed = torch.ones(8, 4096), torch.rand(8, 4096)
     with rank:
         device = rank.unknown(8, 4096)
         rank.values.observe(aten.copy_.default, (device, ones), {}, device)
@@ -195,7 +195,35 @@ def test_padded_sequences_are_as_long_as_their_masks_say() -> None:
         assert rank.read(device.sum(dim=-1).cumsum(0)) == [4096, 4113, 6161, 6162]
         assert rank.read(device.bool().all()) is False
         assert device.flatten().nonzero().shape == (sum(lengths), 1)
-        assert rank.grade(device.sum()) == "expected"
+        assert rank.grade(device.sum()) == "exact"
+
+
+def test_whole_numbers_of_the_host_are_followed_exactly_at_the_size_of_batches() -> None:
+    rank = FakeRank()
+    labels = torch.randint(0, 100, (8, 4096))
+    labels[labels < 30] = -100
+    count = int((labels[..., 1:] != -100).sum())
+    places = torch.arange(4096).remainder(1000)[None]
+    with rank:
+        device = rank.enter(labels)
+        kept = device[..., 1:] != -100
+        assert rank.read(kept.sum()) == count
+        assert rank.unknown(8, 4095, 16)[kept].shape == (count, 16)
+        # Packing: where sequences end follows from positions.
+        positions = rank.enter(places)
+        starts = torch.nonzero(positions == 0)
+        assert rank.read(starts)[:3] == [[0, 0], [0, 1000], [0, 2000]]
+
+
+def test_a_known_flag_decides_what_it_is_combined_with() -> None:
+    rank = FakeRank()
+    with rank:
+        unknown = rank.unknown(64, 1000) > 0
+        done = torch.full((64, 1000), True)
+        assert rank.read((unknown | done).all()) is True
+        assert rank.grade((unknown | done).all()) == "exact"
+        assert rank.read((unknown & ~done).any()) is False
+        assert rank.grade((unknown & done).any()) == "invented"
 
 
 def test_random_numbers_are_not_known() -> None:

@@ -1,0 +1,72 @@
+"""What public training scripts do besides training: each line stopped one of them once."""
+
+import os
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import triton
+import triton.language as tl
+from torch.utils.data import DataLoader
+
+
+@triton.jit
+def scale_kernel(source, target, factor, count, BLOCK: tl.constexpr):  # noqa: N803
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < count
+    pointers = target + places
+    tl.store(pointers, tl.load(source + places, mask=inside) * factor, mask=inside)
+
+
+class Rows(torch.utils.data.Dataset):
+    """Made in the parent, on whose device large numbers have no data."""
+
+    def __init__(self):
+        self.shared = torch.ones(300, 300)
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, at):
+        scale = torch.nn.Dropout(0.0)(torch.ones(16))
+        mask = torch.tril(torch.ones(300, 300))
+        return scale * at, mask, self.shared, at % 7
+
+
+def train(local_rank, node):
+    rank = node * 8 + local_rank
+    torch.cuda.set_device(local_rank)
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
+    dist.init_process_group("nccl", rank=rank, world_size=16, init_method="env://")
+    dist.monitored_barrier()
+    assert "CUDA" in torch.__config__.show()
+    device = torch.device("cuda", local_rank)
+    model = torch.nn.Linear(16, 4).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    stream = torch.cuda.Stream()
+    mean = torch.tensor([0.5]).to(device)
+    for rows, mask, shared, labels in DataLoader(Rows(), batch_size=8, num_workers=2):
+        assert float(mask.sum()) == 8 * 300 * 301 / 2
+        assert shared.shape == (8, 300, 300)
+        with torch.cuda.stream(stream):
+            rows = rows.to(device) - mean  # The copy has arrived: it was waited for.
+        torch.cuda.current_stream().wait_stream(stream)
+        labels = labels.to(device)
+        kept = labels != 0
+        scaled = torch.empty_like(rows)
+        scale_kernel[(triton.cdiv(rows.numel(), 128),)](rows, scaled, 2.0, rows.numel(), BLOCK=128)
+
+        def closure(rows=scaled, labels=labels, kept=kept):
+            optimizer.zero_grad()
+            wanted = labels[kept].clamp(max=3)
+            loss = torch.nn.functional.cross_entropy(model(rows[kept]), wanted)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
+        print(f"rank {rank} loss {loss:.3f} of {kept.sum():d} {loss} {loss.detach()!r}")
+    raise SystemExit("not ended by --steps")
+
+
+if __name__ == "__main__":
+    mp.spawn(train, args=(int(os.environ["GROUP_RANK"]),), nprocs=8)

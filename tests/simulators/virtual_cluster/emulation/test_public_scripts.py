@@ -1,0 +1,74 @@
+"""Habits of public training scripts, and what is said of those that fail."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.simulators.virtual_cluster.emulation.sections import emulate
+from trainscout.simulators.predictor.workload.ir import Streaming
+from trainscout.simulators.virtual_cluster.emulation.waits import watch
+from trainscout.simulators.virtual_cluster.execution.window import windows
+from trainscout.simulators.virtual_cluster.traces.events import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    Op,
+    Phase,
+    Violation,
+)
+from trainscout.simulators.virtual_cluster.traces.lowering import lower
+
+pytest.importorskip("torch")
+
+
+def test_habits_of_public_scripts(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    options = ("--world-size", "16", "--rank", "11", "--steps", "2")
+    run = emulate(tmp_path, "public_habits.py", *options, check=True)
+    assert run.code == 0, run.output
+    # The spawned process is the traced one; of labels 0..7 modulo 7 two are 0.
+    assert "rank 11 loss 1.000 of 6 1.0 tensor(1., device='cuda:3')" in run.output
+    assert "not ended" not in run.output
+    assert not [event for event in run.trace.events if isinstance(event, Violation)]
+    # A closure holds the passes of its step.
+    phases = [
+        (event.phase, event.step)
+        for event in run.trace.events
+        if isinstance(event, Phase) and event.phase in (FORWARD, BACKWARD, OPTIMIZER)
+    ]
+    passes = (FORWARD, BACKWARD, OPTIMIZER)
+    assert list(dict.fromkeys(phases)) == [(each, step) for step in (0, 1) for each in passes]
+    window = windows({11: run.trace})[11]
+    counted = run.trace.events[window.step_start : window.stop]
+    (launch,) = [each for each in counted if isinstance(each, Op) and "triton" in each.name]
+    lowered = lower(launch)
+    assert lowered.estimated
+    assert lowered.kernels == (Streaming("launch", "elementwise", 2 * 8 * 16 * 4),)
+
+
+def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None:
+    end = watch(5, wait_s=0.24)
+    time.sleep(0.5)
+    end()
+    assert "rank 5 has waited for 0 s: " in (line := capfd.readouterr().err)
+    assert "test_public_scripts.py" in line
+
+
+GAP = """
+import torch
+class Odd(torch.autograd.Function):
+    pass
+graph = torch.cuda.CUDAGraph()
+"""
+
+
+def test_a_gap_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gap.py").write_text(GAP)
+    run = emulate(tmp_path, str(tmp_path / "gap.py"), "--world-size", "8")
+    assert run.code == 3
+    line = run.output.partition("gap of the emulator: ")[2].partition("\n")[0]
+    assert "gap.py:5 in <module>" in line
+    assert "graph capture is not emulated" in line
