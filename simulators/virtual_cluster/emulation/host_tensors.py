@@ -70,16 +70,18 @@ def _patch_reads(state: RankState) -> None:
 
     def shown(self: torch.Tensor, spec: str) -> str:
         if isinstance(self, FakeTensor) and self.dim() == 0:
-            return self.item().__format__(spec)  # type: ignore[no-any-return]
-        return repr(self) if isinstance(self, FakeTensor) and not spec else real_format(self, spec)
+            return str(self.item().__format__(spec))
+        if isinstance(self, FakeTensor) and not spec:
+            return represented(self)
+        return str(real_format(self, spec))
 
     def represented(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
         if not isinstance(self, FakeTensor):
-            return real_repr(self, tensor_contents=tensor_contents)
+            return str(real_repr(self, tensor_contents=tensor_contents))
         device = self._fake_device
         if self.numel() > LARGEST_REAL_COPY:
             return f"tensor(..., device='{device}', size={tuple(self.shape)}, dtype={self.dtype})"
-        text = real_repr(contents(self, "repr"))
+        text: str = real_repr(contents(self, "repr"))
         return text if device.type == "cpu" else f"{text[:-1]}, device='{device}')"
 
     torch.Tensor.__format__ = shown

@@ -39,6 +39,8 @@ def install_spawn(state: RankState) -> None:
         fn(state.rank % max(1, nprocs), *args)
         return None if join else _Ended()
 
-    module = importlib.import_module("torch.multiprocessing.spawn")
-    for place in (module, torch.multiprocessing):
-        place.start_processes = place.spawn = start_processes  # type: ignore[attr-defined]
+    # The module, which a function of its name hides.
+    module: Any = importlib.import_module("torch.multiprocessing.spawn")
+    package: Any = torch.multiprocessing
+    for place in (module, package):
+        place.start_processes = place.spawn = start_processes

@@ -35,6 +35,7 @@ from trainscout.simulators.virtual_cluster.emulation.values.shadow import (
     Known,
     Missing,
     Shadow,
+    downgraded,
 )
 from trainscout.simulators.virtual_cluster.emulation.values.shapes import (
     COPIES,
@@ -58,6 +59,11 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     rule = RULES.get(name) or VENDOR_RULES.get(name)
     if name in ("max", "min") and len(call.results) == 2:
         rule = best
+    if name in _MASKED and _is_unknown_mask(call):
+        # Flags nobody knows are down: what they would select stays as it was.
+        kept = call.get(call.args[0])
+        if isinstance(kept, Known) and kept.kind is Kind.DEFINITE:
+            return [downgraded(kept, Grade.INVENTED)]
     if rule is not None:
         return rule(call)
     tensors = list(tensors_in((*call.args, *call.kwargs.values())))
@@ -83,12 +89,22 @@ def propagate(call: Call) -> Sequence[Shadow | None]:
     return in_full(call, known) or nothing
 
 
+_MASKED = {"index_put", "index_put_", "masked_fill", "masked_fill_", "masked_scatter_"}
+
+
+def _is_unknown_mask(call: Call) -> bool:
+    masks = call.args[1] if isinstance(call.args[1], (list, tuple)) else [call.args[1]]
+    flags = [each for each in masks if each is not None and each.dtype is torch.bool]
+    return any(call.get(each) is None for each in flags)
+
+
 def _decided(
     known: Sequence[tuple[torch.Tensor, Shadow]], answer: bool, result: torch.Tensor
 ) -> Shadow | None:
     """Of flags, some unknown: one that is down everywhere decides all that it is combined with,
     or one that is up."""
-    if result.dtype is torch.bool:
+    whole = not (result.dtype.is_floating_point or result.dtype.is_complex)
+    if result.dtype is torch.bool or (whole and not answer):
         for _, shadow in known:
             if not isinstance(shadow, Known) or shadow.kind is not Kind.DEFINITE:
                 continue

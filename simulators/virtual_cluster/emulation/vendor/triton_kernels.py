@@ -11,7 +11,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Mapping
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def triton_patches(state: RankState) -> Mapping[str, Any]:
     }
 
 
-def _patch_launches(module: ModuleType) -> None:
+def _patch_launches(module: Any) -> None:
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **options: Any) -> None:
         names = [parameter.name for parameter in self.params]
         given = {
@@ -57,10 +57,10 @@ def _patch_launches(module: ModuleType) -> None:
         with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
             torch.ops.triton.launch(written, read, self.fn.__name__, sizes)
 
-    module.JITFunction.run = run  # type: ignore[attr-defined]
+    module.JITFunction.run = run
 
 
-def _patch_autotuner(module: ModuleType) -> None:
+def _patch_autotuner(module: Any) -> None:
     def run(self: Any, *args: Any, **options: Any) -> Any:
         # Which configuration is fastest is not found out: the first, as good as any.
         self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -68,7 +68,7 @@ def _patch_autotuner(module: ModuleType) -> None:
         self.best_config = best
         return self.fn.run(*args, **{**best.all_kwargs(), **options})
 
-    module.Autotuner.run = run  # type: ignore[attr-defined]
+    module.Autotuner.run = run
 
 
 def _is_tensor(value: Any) -> bool:

@@ -224,6 +224,13 @@ def test_a_known_flag_decides_what_it_is_combined_with() -> None:
         assert rank.grade((unknown | done).all()) == "exact"
         assert rank.read((unknown & ~done).any()) is False
         assert rank.grade((unknown & done).any()) == "invented"
+        # Generation ends where every sequence is as long as it may be.
+        unfinished = torch.ones(64, dtype=torch.int64) & ~unknown.any(dim=-1)
+        assert rank.read((unfinished & ~done[:, 0]).max() == 0) is True
+        lengths = torch.full((64,), 1000)
+        lengths[unknown.any(dim=-1)] = 7
+        assert rank.read(lengths.max()) == 1000
+        assert rank.grade(lengths.max()) == "invented"
 
 
 def test_random_numbers_are_not_known() -> None:
