@@ -38,6 +38,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Op,
     SendRecv,
     Streaming,
+    is_estimated,
 )
 
 if TYPE_CHECKING:
@@ -291,7 +292,8 @@ class Pricer:
         seconds = prices.seconds * (1 + self.excess) * longer
         columns = (seconds.tolist(), prices.evidence.tolist(), prices.memory_bound.tolist())
         for op, each_s, evidence, memory_bound in zip(new, *columns, strict=True):
-            known[op] = PricedOp(op, each_s, EVIDENCE[evidence], memory_bound)
+            grade = Evidence.ESTIMATED if is_estimated(op) else EVIDENCE[evidence]
+            known[op] = PricedOp(op, each_s, grade, memory_bound)
 
     def _communication(self, op: Collective | SendRecv) -> PricedOp:
         known, key = self._known.communication, (op, self.communicators[op.communicator])

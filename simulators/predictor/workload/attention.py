@@ -285,7 +285,7 @@ def _limited(
         window = min(attention.window, length)
         seen = round(window - window * (window - 1) / (2 * length) + _TILE / 2)
         if 2 * seen < length:
-            return [replace(whole, seq_k=seen, causal=False)]
+            return [replace(whole, seq_k=seen, causal=False, estimated=True)]
     return [whole]
 
 

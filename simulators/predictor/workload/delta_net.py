@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import chunks, convolution, product
+from trainscout.simulators.predictor.workload.scan import chunks, convolution, estimated, product
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -41,7 +41,7 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
             backward_peak_bytes=made + full + gathered,
         ),
         convolution(shard, "delta", delta.convolved // shard.tp),
-        _rule(shard, delta),
+        estimated(_rule(shard, delta)),
         Part(
             (*norm, Streaming("delta_gate_fwd", "elementwise", 3 * gate), *out),
             (*out_back, Streaming("delta_gate_bwd", "elementwise", 5 * gate), *norm_back),

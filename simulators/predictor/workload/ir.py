@@ -19,7 +19,8 @@ class Gemm:
     """``C[m, n] = A[m, k] B[k, n]``, ``batch`` times; layout in BLAS terms.
 
     TN is a forward ``x W^T``, NN the input gradient, NT the weight gradient.
-    ``accumulate`` marks a weight gradient added in fp32 into the main gradient.
+    ``accumulate`` marks a weight gradient added in fp32 into the main gradient. ``estimated``: the
+    product stands for a part of a kernel that no published timing holds.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Gemm:
     batch: int = 1
     layout: str = "TN"
     accumulate: bool = False
+    estimated: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Attention:
     ``2 batch heads seq_q seq_k (head_dim + head_dim_v)``, halved when causal; backward x2.5.
     ``kernel`` is the generation: "flash", the newest the GPU has (FlashAttention-3 or cuDNN on
     Hopper, cuDNN on Blackwell), "flash2", FlashAttention-2 on any GPU, or "flash1", the first.
+    ``estimated`` as in Gemm.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Attention:
     pass_: str
     dtype: str
     kernel: str = "flash"
+    estimated: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,14 @@ class Streaming:
     softmax_fwd, softmax_bwd, dropout, cross_entropy, embedding, embedding_bwd, optimizer, cast,
     permute, memcpy, reduce.
     ``launches`` counts kernels that share those bytes (each pays the launch floor).
+    ``estimated`` as in Gemm.
     """
 
     name: str
     kind: str
     bytes: int
     launches: int = 1
+    estimated: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +191,11 @@ class Free:
 
     tag: str
     bytes: int
+
+
+def is_estimated(op: object) -> bool:
+    """Whether an operation stands for a part of a kernel that no published timing holds."""
+    return isinstance(op, Gemm | Attention | Streaming) and op.estimated
 
 
 # What transformers consist of, and what else traced models may.

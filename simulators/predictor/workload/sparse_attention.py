@@ -11,12 +11,13 @@ from trainscout.simulators.predictor.question.layers import Index
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Gemm, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.scan import estimated
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
 def index_parts(shard: Shard, index: Index) -> list[Part]:
     """The indexer and the attention to the keys that it chooses, in place of attention's core."""
-    return [_indexer(shard, index), _core(shard, index)]
+    return [_indexer(shard, index), estimated(_core(shard, index))]
 
 
 def _indexer(shard: Shard, index: Index) -> Part:
@@ -37,7 +38,7 @@ def _indexer(shard: Shard, index: Index) -> Part:
         (
             *query,
             *key,
-            Gemm("index_scores_fwd", s, seen, dim, shard.dtype, batch=groups),
+            Gemm("index_scores_fwd", s, seen, dim, shard.dtype, batch=groups, estimated=True),
             # Their weighted sum over heads is written once, and read twice to choose from.
             Streaming("index_top_k", "reduce", 3 * scores, launches=3),
         ),

@@ -11,7 +11,13 @@ from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.scan import by_heads, chunks, convolution, product
+from trainscout.simulators.predictor.workload.scan import (
+    by_heads,
+    chunks,
+    convolution,
+    estimated,
+    product,
+)
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -39,7 +45,7 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
             backward_peak_bytes=made + full + gathered,
         ),
         convolution(shard, "ssm", ssm.convolved // shard.tp),
-        _scan(shard, ssm),
+        estimated(_scan(shard, ssm)),
         Part(
             (
                 Streaming("ssm_gate_fwd", "elementwise", 3 * values),
