@@ -115,6 +115,7 @@ FAMILIES: dict[str, Family] = {
     "mistral4": _LATENT,
     "mixtral": Family(expert_width="intermediate_size"),
     "nemotron_h": Family(
+        position="none",
         qkv_bias="attention_bias",
         linear_bias="mlp_bias",
         gated_mlp=False,
@@ -240,7 +241,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         "sequence_length": length if family.position == "learned" else min(length, _USUAL_LENGTH),
         "gated_mlp": family.gated_mlp,
         "normalization": "layernorm" if family.layernorm else "rmsnorm",
-        "position": family.position,
+        "position": _position(config, family),
         **bias,
         "qk_norm": norm == "head",
         "qk_norm_whole": norm == "whole",
@@ -269,6 +270,11 @@ def _declared_layers(
             experts["num_dense_layers"] = dense
         return {}
     return {"layers": format_layers(layers)}
+
+
+def _position(config: Config, family: Family) -> str:
+    nope = config.fields.get("position_embedding_type") == "nope"
+    return "none" if nope else family.position
 
 
 def _flag(config: Config, said: bool | str) -> bool:

@@ -34,6 +34,11 @@ _BLOCK_SPEC = Code("partial(get_gpt_decoder_block_spec, use_transformer_engine=T
 _DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bfloat16"}
 
 
+def impossible(job: Job) -> tuple[str, ...]:
+    """Layers that are not in the configurations written here, in words."""
+    return tuple(f"model: {words}" for words in job.model.special_layers)
+
+
 def unsupported(job: Job) -> tuple[str, ...]:
     """What Megatron-Bridge changes that Megatron-Core does not, in words."""
     if job.recipe.zero_stage >= 2 and job.framework.fused_wgrad:

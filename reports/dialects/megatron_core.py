@@ -6,6 +6,7 @@ Checked against Megatron-Core 0.16.1: ``TransformerConfig``, ``OptimizerConfig``
 
 from __future__ import annotations
 
+from trainscout.reports.dialects import megatron_hybrid
 from trainscout.reports.dialects.setting import unknown_knobs
 from trainscout.simulators.predictor.question.job import Job
 
@@ -86,6 +87,7 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
     nothing of, in words."""
     recipe = job.recipe
     missing = unknown_knobs(framework, _TOGETHER, job)
+    missing += megatron_hybrid.unsupported(job)
     if recipe.schedule == "gpipe" and recipe.pp > 1:
         missing.append("schedule=gpipe (Megatron runs 1F1B)")
     if recipe.recompute_taper:
@@ -115,7 +117,7 @@ def unsupported(job: Job, framework: str) -> tuple[str, ...]:
 def impossible(job: Job) -> tuple[str, ...]:
     """Why Megatron-Core would refuse to start, in words."""
     recipe, moe = job.recipe, job.model.moe
-    reasons = [f"model: {words}" for words in job.model.special_layers]
+    reasons = []
     if job.optimizer == "adam_bf16" and recipe.zero_stage == 0:
         reasons.append("16-bit moments (optimizer=adam_bf16) need zero_stage >= 1")
     if job.optimizer == "sgd" and recipe.zero_stage > 0:

@@ -89,18 +89,32 @@ def read_expert_layers(options: Options, layers: int) -> dict[str, int]:
 
 def _pattern(text: str, layers: int) -> list[int]:
     """A pattern's zeros and ones: a period, or a sum of repeated lists."""
-    allowed = "a whole number, or lists such as ([0]*3+[1]*58)"
     if text.isdigit() and int(text) > 0:
         return [int(layer % int(text) == 0) for layer in range(layers)]
+    pattern = layer_list(EXPERT_LAYERS, text, layers)
+    if 1 not in pattern:
+        raise InputError(EXPERT_LAYERS, text, "leaves no layer with experts", _LISTS)
+    return pattern
+
+
+_LISTS = "a whole number, or lists such as ([0]*3+[1]*58)"
+
+
+def layer_list(option: str, text: str, layers: int) -> list[int]:
+    """Zeros and ones of a sum of repeated lists, one a layer.
+
+    Raises:
+        InputError: naming the option, for anything else.
+    """
     try:
         if not re.fullmatch(r"[\d\[\]()+*,\s]+", text):
             raise ValueError(text)
         pattern = _pattern_value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):
-        raise InputError(EXPERT_LAYERS, text, "is no pattern of layers", allowed) from None
-    if not isinstance(pattern, list) or len(pattern) != layers or 1 not in pattern:
-        problem = f"does not say for each of {layers} layers whether it has experts"
-        raise InputError(EXPERT_LAYERS, text, problem, allowed)
+        raise InputError(option, text, "is no pattern of layers", _LISTS) from None
+    if not isinstance(pattern, list) or len(pattern) != layers:
+        problem = f"does not have a zero or one for each of {layers} layers"
+        raise InputError(option, text, problem, _LISTS)
     return pattern
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from trainscout.reports.dialects import megatron_core
+from trainscout.reports.dialects import megatron_core, megatron_hybrid
 from trainscout.reports.dialects.megatron_layers import (
     EXPERT_LAYERS,
     LAYOUT,
@@ -47,6 +47,10 @@ def settings_of(job: Job) -> Settings:
         model = replace(model, qk_norm=True, head_dim=None, num_query_groups=None)
     elif model.kv_heads == model.num_heads:
         model = replace(model, num_query_groups=None)
+    pattern = megatron_hybrid.letters(model)
+    if pattern is not None:
+        # Megatron counts a layer for each letter.
+        model = replace(model, num_layers=len(pattern))
     recipe = replace(
         recipe,
         etp=job.etp,
@@ -64,7 +68,7 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("ep > 1 in fp16")
     if job.model.num_mtp_layers and job.model.position == "learned":
         reasons.append("multi-token prediction with learned positions")
-    return tuple(reasons)
+    return (*reasons, *megatron_hybrid.impossible(job))
 
 
 def _given(path: str) -> Callable[[Job], Value]:
@@ -77,7 +81,25 @@ def _expert(job: Job) -> bool:
 
 def _patterned(job: Job) -> bool:
     """Whether not all layers have experts."""
-    return job.model.moe is not None and len(job.model.layer_kinds) > 1
+    model = job.model
+    mixed = len({layer.mlp for layer in model.layer_kinds}) > 1
+    return model.moe is not None and mixed and not megatron_hybrid.is_hybrid(model)
+
+
+def _hybrid(job: Job) -> bool:
+    """Whether layers are said by letters."""
+    return megatron_hybrid.is_hybrid(job.model)
+
+
+def _scan(name: str) -> Callable[[Job], Value]:
+    """A size of the state-space mixer."""
+    return lambda job: getattr(megatron_hybrid.state_space(job.model), name, None)
+
+
+def _window(job: Job) -> str | None:
+    """Tokens to the left and right of a query that it attends to, where there is a window."""
+    size = megatron_hybrid.window(job.model)
+    return None if size is None else f"{size - 1},0"
 
 
 def _piped(job: Job) -> bool:
@@ -137,6 +159,7 @@ def _fsdp(job: Job) -> bool:
     return job.recipe.zero_stage >= 2
 
 
+_STACK = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 _ENDS = ("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer")
 _knob = partial(knob, MEGATRON_LM)
 
@@ -174,6 +197,20 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--group-query-attention", _given("model.num_query_groups")),
     Setting("--num-query-groups", lambda job: job.model.num_query_groups),
     Setting("--mtp-num-layers", "model.num_mtp_layers"),
+    Setting(megatron_hybrid.WINDOW, _window),
+    Setting(
+        megatron_hybrid.WINDOWED,
+        lambda job: megatron_hybrid.windowed_layers(job.model),
+        when=lambda job: len(job.model.layer_kinds) > 1,
+    ),
+    Setting(megatron_hybrid.SINKS, lambda job: megatron_hybrid.sinks(job.model)),
+    Setting("--is-hybrid-model", _hybrid),
+    Setting(megatron_hybrid.PATTERN, lambda job: megatron_hybrid.letters(job.model)),
+    Setting("--spec", lambda job: _STACK, when=_hybrid),
+    Setting("--mamba-num-heads", _scan("heads")),
+    Setting("--mamba-head-dim", _scan("head_dim")),
+    Setting("--mamba-state-dim", _scan("state")),
+    Setting("--mamba-num-groups", _scan("groups")),
     Setting("--num-experts", "model.moe.num_experts"),
     Setting("--moe-router-topk", "model.moe.top_k", default=2),
     Setting("--moe-ffn-hidden-size", "model.moe.ffn_hidden_size"),

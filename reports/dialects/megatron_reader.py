@@ -14,6 +14,7 @@ from typing import Any
 
 from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
 from trainscout.reports.dialects.megatron_core import FP8
+from trainscout.reports.dialects.megatron_hybrid import read_layers
 from trainscout.reports.dialects.megatron_layers import LAYOUT, read_expert_layers, read_layout
 from trainscout.reports.dialects.megatron_lm import ARGUMENTS, SHARDING, TITLE
 from trainscout.reports.dialects.options import Options, Reading
@@ -98,6 +99,8 @@ class MegatronReader:
             "moe": self._experts(self._layers, fields["ffn_hidden_size"]),
             "mla": Mla(**read(ARGUMENTS, "model.mla", options)) if latent else None,
         }
+        has_experts = fields["moe"] is not None
+        fields |= read_layers(options, hidden, self._layers, has_experts)
         return Model(**fields)
 
     def _attention_groups(self) -> dict[str, Any]:

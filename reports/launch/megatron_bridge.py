@@ -39,7 +39,7 @@ def launch(job: Job) -> Launch:
         megatron_bridge.TITLE,
         _FILL_IN,
         megatron_core.unsupported(job, MEGATRON_BRIDGE) + megatron_bridge.unsupported(job),
-        megatron_core.impossible(job),
+        megatron_core.impossible(job) + megatron_bridge.impossible(job),
     )
     if made.impossible:
         return made

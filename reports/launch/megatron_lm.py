@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainscout.reports.dialects import megatron_core, megatron_lm
+from trainscout.reports.dialects import megatron_core, megatron_hybrid, megatron_lm
 from trainscout.reports.dialects.environment import write_environment
 from trainscout.reports.dialects.setting import command_words
 from trainscout.reports.launch.launch import Launch
@@ -33,11 +33,12 @@ def launch(job: Job) -> Launch:
     )
     if made.impossible:
         return made
+    program = "pretrain_mamba.py" if megatron_hybrid.is_hybrid(job.model) else "pretrain_gpt.py"
     script = shell_script(
         made.header(job, "Runs in a checkout of Megatron-LM (core 0.13 or later)."),
         megatron_core.environment(job) | write_environment(job),
         resumed(_CHECKPOINTS),
         job,
-        [("pretrain_gpt.py",), *command_words(megatron_lm.settings_of(job)), (RESUME,)],
+        [(program,), *command_words(megatron_lm.settings_of(job)), (RESUME,)],
     )
     return replace(made, files={"megatron_lm.sh": script})

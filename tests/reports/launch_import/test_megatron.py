@@ -211,10 +211,10 @@ def test_vocabularies():
 
 
 def test_every_argument_ends_in_one_list():
-    given = shape("--bf16 --lr 1e-4 --window-size 512 --sequence-paralel --novel 3 4")
+    given = shape("--bf16 --lr 1e-4 --rope-type yarn --sequence-paralel --novel 3 4")
     reading = given.reading
     assert "--lr 1e-4" in reading.no_effect
-    assert ("--window-size 512", "attention is full") in reading.not_modelled
+    assert ("--rope-type yarn", "rotary positions are plain") in reading.not_modelled
     unknown = {each.argument: each.nearest for each in reading.unknown}
     assert unknown == {"--sequence-paralel": "--sequence-parallel", "--novel 3 4": None}
     listed = len(reading.used) + len(reading.no_effect) + len(reading.not_modelled)
