@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from trainscout.optimizer.space import Space
 from trainscout.reports.comparison.attribution import Attribution, attribute, changed_fields
+from trainscout.reports.comparison.few_changes import FewChanges, few_changes
 from trainscout.reports.comparison.one_knob import Neighbour, one_knob, tie_limit
 from trainscout.reports.comparison.predictions import Predictions
 from trainscout.reports.comparison.reasons import Reason, reasons
@@ -53,11 +54,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A recipe, its neighbours in a space, and what it differs in from another (None: none)."""
+    """A recipe, its neighbours in a space, what it differs in from another (None: none), and the
+    changes to begin with (None: none makes it faster)."""
 
     first: Side
     neighbours: tuple[Neighbour, ...]
     difference: Difference | None
+    few: FewChanges | None
 
 
 def compare(
@@ -70,9 +73,12 @@ def compare(
     side = _side(first, predictions)
     neighbours = tuple(one_knob(side.recipe, space.of_recipe(side.recipe), predictions))
     if other is None:
-        return Comparison(side, neighbours, None)
+        few = few_changes(side.recipe, neighbours, (), predictions)
+        return Comparison(side, neighbours, None, few)
     second = _side(other, predictions)
     changed = changed_fields(side.recipe, second.recipe)
+    attribution = attribute(side.recipe, second.recipe, predictions) if changed else None
+    changes = () if attribution is None else attribution.changes
     return Comparison(
         side,
         neighbours,
@@ -86,8 +92,9 @@ def compare(
                     (side.name, second.name),
                 )
             ),
-            attribution=attribute(side.recipe, second.recipe, predictions) if changed else None,
+            attribution=attribution,
         ),
+        few_changes(side.recipe, neighbours, changes, predictions),
     )
 
 

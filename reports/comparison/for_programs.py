@@ -13,7 +13,7 @@ from trainscout.reports.comparison.wording import format_change
 
 
 def comparison_record(comparison: Comparison) -> dict[str, Any]:
-    """``a``, ``b``, ``difference`` (null without another recipe) and ``one_knob``."""
+    """``a``, ``b``, ``difference`` (null: no other recipe), ``few_changes`` and ``one_knob``."""
     difference = comparison.difference
     first = comparison.first
     job = first.job
@@ -27,6 +27,7 @@ def comparison_record(comparison: Comparison) -> dict[str, Any]:
         "a": _side(first),
         "b": None if difference is None else _side(difference.other),
         "difference": None if difference is None else _difference(first, difference),
+        "few_changes": None if comparison.few is None else dataclasses.asdict(comparison.few),
         "one_knob": [
             {
                 "fields": list(each.fields),

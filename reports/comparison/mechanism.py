@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.answer.flops import step_flops
 from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.collectives.measured import bus_factor
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
@@ -26,10 +27,16 @@ from trainscout.simulators.predictor.workload.megatron import build_workload
 
 @dataclass(frozen=True)
 class Traffic:
-    """Messages of one dimension that a rank takes part in during one step."""
+    """Messages of one dimension that a rank takes part in during one step.
+
+    ``bytes`` is what they hold (NCCL's size), ``sent_bytes`` what the rank sends of it, by rings:
+    2 (n - 1) / n of an all-reduce, (n - 1) / n of a gather, which is what compares one with the
+    other and groups of several sizes.
+    """
 
     messages: int
     bytes: int
+    sent_bytes: float
     group: Communicator
 
     @property
@@ -74,7 +81,7 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
     workload = build_workload(job)
     stage = workload.stages[prediction.critical_stage]
     flops, kernels = 0.0, 0
-    counted: dict[str, tuple[int, int]] = {}
+    counted: dict[str, tuple[int, int, float]] = {}
     groups: dict[str, Communicator] = {}
     for block, times in _blocks(job, prediction.critical_stage):
         for op in block.ops:
@@ -90,9 +97,12 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
                     kernels += times
                 case Collective() | SendRecv() if op.communicator in _DIMENSION:
                     name = _DIMENSION[op.communicator]
-                    messages, size = counted.get(name, (0, 0))
-                    counted[name] = messages + times, size + op.bytes * times
-                    groups.setdefault(name, workload.communicators[op.communicator])
+                    group = workload.communicators[op.communicator]
+                    share = bus_factor(op.kind, group.size) if isinstance(op, Collective) else 1.0
+                    messages, size, sent = counted.get(name, (0, 0, 0.0))
+                    size += op.bytes * times
+                    counted[name] = messages + times, size, sent + share * op.bytes * times
+                    groups.setdefault(name, group)
     recipe, batches = job.recipe, job.num_micro_batches
     hops = 0
     if recipe.pp > 1:
@@ -100,6 +110,7 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
         sides = 2 * recipe.vpp - (1 if ends else 0)
         # Forward a tensor, backward its gradient.
         hops = 2 * sides * batches
+    passed = hops * workload.stage_boundary_bytes
     whole = step_flops(job)
     parameters = stage.parameters.total
     replicas = job.dp * recipe.cp
@@ -114,10 +125,10 @@ def mechanism(job: Job, prediction: Prediction) -> Mechanism:
         kernels=kernels,
         repeated_share=whole.hardware / whole.model - 1,
         traffic={
-            name: Traffic(messages, size, groups[name])
-            for name, (messages, size) in counted.items()
+            name: Traffic(messages, size, sent, groups[name])
+            for name, (messages, size, sent) in counted.items()
         },
-        boundary=Traffic(hops, hops * workload.stage_boundary_bytes, workload.communicators["pp"]),
+        boundary=Traffic(hops, passed, float(passed) / 2, workload.communicators["pp"]),
         parameters=parameters,
         updated=updated,
     )

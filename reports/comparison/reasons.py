@@ -134,8 +134,8 @@ def _traffic(dimension: str) -> Callable[[_Pair], str]:
     def words(side: Mechanism) -> str:
         traffic = side.traffic.get(dimension)
         if traffic is None or traffic.group.size == 1:
-            return "exchanges nothing"
-        return f"exchanges {_format_traffic(traffic)}{_format_hidden(side, dimension)}"
+            return "sends nothing"
+        return f"sends {_format_traffic(traffic)}{_format_hidden(side, dimension)}"
 
     return lambda pair: pair.each(words)
 
@@ -153,8 +153,8 @@ def _format_traffic(traffic: Traffic) -> str:
     group = traffic.group
     where = "inside a node" if group.nodes == 1 else f"over {group.nodes} nodes"
     return (
-        f"{traffic.bytes / 2**30:,.0f} GiB a step in {traffic.messages:,} messages of "
-        f"{traffic.message_bytes / 2**20:,.1f} MiB in groups of {group.size} {where}"
+        f"{traffic.sent_bytes / 2**30:,.0f} GiB a step and GPU for {traffic.messages:,} messages "
+        f"of {traffic.message_bytes / 2**20:,.1f} MiB in groups of {group.size} {where}"
     )
 
 
@@ -165,8 +165,8 @@ def _pipeline(pair: _Pair) -> str:
             return "has no pipeline"
         beside = ", beside computation" if side.job.recipe.vpp > 1 else ", each waited for"
         return (
-            f"passes {boundary.messages:,} messages of {boundary.message_bytes / 2**20:,.1f} MiB"
-            f" a step to its neighbours{beside}"
+            f"sends its neighbours {boundary.sent_bytes / 2**30:,.1f} GiB a step and GPU in "
+            f"messages of {boundary.message_bytes / 2**20:,.1f} MiB{beside}"
         )
 
     return pair.each(words)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from trainscout.reports.comparison.attribution import Attribution, Change
 from trainscout.reports.comparison.comparison import Comparison, Difference, Side
+from trainscout.reports.comparison.few_changes import FewChanges
 from trainscout.reports.comparison.one_knob import Neighbour
 from trainscout.reports.comparison.wording import (
     Unit,
@@ -28,9 +29,11 @@ from trainscout.reports.wording import (
     format_recipe,
     format_room,
     format_seconds,
+    format_tokens,
     format_usd,
 )
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
+from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.uncertainty import LEVEL
 
 _GIB = 2**30
@@ -60,6 +63,8 @@ def comparison_report(
         _recipes(first, difference),
         Text(),
     ]
+    if comparison.few is not None:
+        parts += [_headline(first, comparison.few), Text()]
     if difference is not None:
         parts += [_verdict(first, difference), Text()]
         if stored_step_s is not None:
@@ -143,6 +148,13 @@ def _verdict(first: Side, difference: Difference) -> RenderableType:
     return Text(words)
 
 
+def _headline(first: Side, few: FewChanges) -> RenderableType:
+    """What to change, if only one or two things."""
+    words = " and ".join(format_change(*each) for each in few.changes)
+    brings = signed_percent(few.step_s / first.prediction.step_time_s - 1)
+    return Text(f"Change {words}: {brings}, {format_seconds(few.step_s)} a step", style="bold")
+
+
 def _same_question(other: Side, stored_step_s: float) -> RenderableType:
     """A warning where the earlier search asked something else, else nothing."""
     step_s = other.prediction.step_time_s
@@ -190,7 +202,7 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
         f"{predictions[-1].tokens_per_s_per_gpu - predictions[0].tokens_per_s_per_gpu:+,.0f}",
     )
     add(
-        "the whole run",
+        _whole_run(first.job),
         [format_usd(each.cost_of_run_usd) for each in predictions],
         signed_percent(predictions[-1].cost_of_run_usd / predictions[0].cost_of_run_usd - 1)
         if predictions[0].cost_of_run_usd
@@ -211,6 +223,12 @@ def _totals(first: Side, difference: Difference | None) -> RenderableType:
     for name, values, change in figures:
         table.add_row(name, *values, *([change] if difference else []))
     return table
+
+
+def _whole_run(job: Job) -> str:
+    """What dollars are of."""
+    price = f"${job.gpu.price_usd_per_hour:,g}"
+    return f"{format_tokens(job.training.tokens)} at {price} a GPU-hour"
 
 
 def _table(title: str, names: Sequence[str], difference: Difference | None) -> Table:

@@ -33,6 +33,9 @@ _ALLOWED = (
 )
 
 _SHOWN = 80
+# Fields in which models of one shape may differ, and how many others are worth listing.
+_UNCOMPARED = ("name", "source", "sequence_length", "head_dim")
+_MOST_SHOWN = 4
 # Where arguments come from that are no file's.
 _TYPED = "the command line"
 
@@ -221,6 +224,8 @@ def _question(
     model = _kept("model", reader.model(model), base.model, said)
     if reader.model_name is None:
         model = _named(model, base.model, origin)
+    if "model" in said:
+        _note_contradiction(reader, model, base.model)
     cluster = _cluster(count, base.cluster, reader, said)
     recipe = reader.recipe(model, cluster.num_gpus)
     replicas = max(1, cluster.num_gpus // (recipe.tp * recipe.pp * recipe.cp))
@@ -242,6 +247,21 @@ def _named(model: Model, base: Model, origin: str) -> Model:
         return model
     name = "given" if origin == _TYPED else origin.partition(".")[0]
     return replace(model, name=name, source=f"arguments in {origin}")
+
+
+def _note_contradiction(reader: Reader, model: Model, base: Model) -> None:
+    """Say where the model that the command line names has another shape than the arguments."""
+    if model.name == base.name:
+        return
+    fields = [field.name for field in dataclasses.fields(base) if field.name not in _UNCOMPARED]
+    other = [name for name in fields if getattr(model, name) != getattr(base, name)]
+    shown_fields = ", ".join(
+        f"{name} {getattr(base, name)}, not {getattr(model, name)}" for name in other[:_MOST_SHOWN]
+    )
+    more = f" and {len(other) - _MOST_SHOWN} more" if len(other) > _MOST_SHOWN else ""
+    reader.options.note(
+        f"model={base.name} contradicts the arguments, which count: it has {shown_fields}{more}"
+    )
 
 
 def _kept(group: str, made: Any, base: Any, said: Collection[str]) -> Any:

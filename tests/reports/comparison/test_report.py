@@ -13,6 +13,7 @@ from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
 from trainscout.reports.comparison import Predictions, compare
 from trainscout.reports.comparison.for_programs import comparison_csv, comparison_record
+from trainscout.reports.comparison.mechanism import mechanism
 from trainscout.reports.comparison.report import answer_line, comparison_report
 from trainscout.reports.comparison.wording import Unit, format_change, signed_seconds
 from trainscout.reports.terminal import as_text
@@ -179,11 +180,46 @@ def test_reasons_are_the_real_quantities():
     # (pp - 1) / (vpp x micro-batches): 64 sequences, one replica each.
     assert "a (2 - 1) / (1 x 64) = 1.6 %, b (4 - 1) / (2 x 64) = 2.3 %" in words["bubble"]
     assert "b repeats 0.0 % of the model's FLOPs" in words["compute"]
-    # 2 x 64 x 2048 tokens x 6144 x 2 bytes to and from the one neighbour of the last stage.
+    # 64 x 2048 tokens x 6144 x 2 bytes to the one neighbour of the last stage.
     size = 2048 * 6144 * 2 / 2**20
-    assert f"passes 128 messages of {size:.1f} MiB" in words["pp_communication"]
-    assert "in groups of 8 inside a node, b exchanges" in words["tp_communication"]
+    sent = f"{64 * size / 1024:.1f} GiB a step and GPU in messages of {size:.1f} MiB"
+    assert f"sends its neighbours {sent}" in words["pp_communication"]
+    assert "in groups of 8 inside a node, b sends" in words["tp_communication"]
     gaps = sum(reason.difference_s for reason in comparison.difference.reasons)
     step_s = comparison.difference.other.prediction.step_time_s
     total = step_s - comparison.first.prediction.step_time_s
     assert gaps == pytest.approx(total, abs=0.02 * step_s)
+
+
+def test_the_headline_is_what_to_change():
+    after = replace(FIRST, pp=2, micro_batch=2, tp_comm_overlap=True)
+    made_of = compare(
+        ("a", "there", FIRST),
+        ("b", "here", after),
+        space(),
+        predictions(lambda r: 10 - r.tp_comm_overlap - 0.5 * r.micro_batch - 0.02 * r.pp),
+    )
+    text = as_text(comparison_report(made_of))
+    # 9.48 s become 7.98 s.
+    headline = "Change tp_comm_overlap off -> on and micro_batch 1 -> 2: -15.8 %, 7.980 s a step"
+    assert headline in text
+    assert text.index(headline) < text.index("Where the step goes")
+
+
+def test_dollars_say_for_what_and_at_which_price():
+    first = made().first.job
+    assert f"at ${first.gpu.price_usd_per_hour:g} a GPU-hour" in as_text(comparison_report(made()))
+
+
+def test_traffic_is_counted_on_the_wire():
+    simulator = get_simulator("replay")
+    whole = replace(FIRST, sp=False)
+    job = Question(MODEL, GPU, CLUSTER, TRAINING).job(whole)
+    traffic = mechanism(job, simulator.simulate(job)).traffic["tp"]
+    # Without sequence parallelism it all is all-reduces, whose ring sends 2 (n - 1) / n.
+    assert traffic.sent_bytes == pytest.approx(2 * (2 - 1) / 2 * traffic.bytes)
+    gathered = Question(MODEL, GPU, CLUSTER, TRAINING).job(FIRST)
+    sent = mechanism(gathered, simulator.simulate(gathered)).traffic["tp"]
+    # Gathers and scatters are half of an all-reduce each; backward, inputs are gathered again.
+    assert sent.bytes / traffic.bytes > 1
+    assert sent.sent_bytes / sent.bytes == pytest.approx(0.5, rel=0.1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.reports.launch_import.samples import read
+from tests.reports.launch_import.samples import model, read
 from tests.samples import CLUSTER, MODEL, TRAINING
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.simulators.predictor.question.errors import InputError
@@ -337,3 +337,21 @@ def test_declared_software_is_kept_where_arguments_are_silent():
 
 def test_long_arguments_are_no_file_name():
     assert read(SHAPE + "--data-path " + "x" * 5000).recipe.micro_batch == 2
+
+
+def test_a_model_that_contradicts_the_arguments_is_said():
+    named = model("llama3_8b")
+    (contradiction,) = (
+        note
+        for note in read(SHAPE, ("model",), model=named).reading.notes
+        if "contradicts" in note
+    )
+    assert contradiction.startswith("model=llama3_8b contradicts the arguments, which count")
+    assert "hidden_size 4096, not 768" in contradiction
+    # Nobody said it: the declaration only fills gaps.
+    assert not any("contradicts" in note for note in read(SHAPE, model=named).reading.notes)
+
+
+def test_an_excerpt_contradicts_no_model():
+    found = read("--tensor-model-parallel-size 2", ("model",), model=model("llama3_8b"))
+    assert not any("contradicts" in note for note in found.reading.notes)
