@@ -41,7 +41,10 @@ def few_changes(
         neighbours: the shortest step first.
         changes: the largest effect first.
     """
-    leading = [*itertools.islice(neighbours, _LOOKED_AT), *itertools.islice(changes, _LOOKED_AT)]
+    leading: list[Neighbour | Change] = [
+        *itertools.islice(neighbours, _LOOKED_AT),
+        *itertools.islice(changes, _LOOKED_AT),
+    ]
     some = list(dict.fromkeys((each.fields, each.before, each.after) for each in leading))
     best, step_s = None, predictions.of(before).step_time_s
     for count in (1, 2):
