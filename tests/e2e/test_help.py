@@ -22,6 +22,7 @@ INTERNAL = {
     "trainscout",
     "trainscout.reference",
 }
+TWO_SCREENS = 60
 HEAVY = {"torch", "mlflow", "xgboost", "pandas", "optuna", "matplotlib", "plotly", "ray", "dask"}
 ALL_HELP = """
 import contextlib, io, json, sys
@@ -79,6 +80,7 @@ def test_help_begins_with_what_a_command_does_and_examples(command, helps):
     family = not COMMANDS[command][0]
     assert len(own) >= 2 or family, text
     assert "python" not in rest.split("\n\n")[0]
+    assert len(text.splitlines()) <= TWO_SCREENS
     if not family:
         assert "exit codes:" in text.lower()
 
