@@ -139,7 +139,7 @@ def test_a_cluster_may_name_its_calibration(calibrated):
 
 
 @pytest.mark.parametrize("executor", ["serial", "loky"])
-def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, executor):
+def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, executor, capsys):
     directory, _ = calibrated
     file = directory / "calibration.yaml"
     done = run(
@@ -157,7 +157,16 @@ def test_a_search_uses_the_calibration_in_every_worker(calibrated, tmp_path, exe
     assert any("calibrated on 5 runs" in text for text in best["prediction"]["assumptions"])
     low, high = best["prediction"]["interval_s"]
     assert 0 < low < high
-    assert "Error bar:" in done.stdout
+    if executor == "serial":
+        shown = suggested(tmp_path / "out", file, capsys)
+        assert "2 short runs (30 steps each) take" in shown
+
+
+def suggested(directory, calibration, capsys):
+    capsys.readouterr()
+    asked = ["suggest", str(directory), "--runs", "2", "--calibration", str(calibration)]
+    assert main(asked) == 0
+    return capsys.readouterr().out
 
 
 def test_a_calibration_of_another_gpu_is_bad_input(calibrated, tmp_path):
@@ -170,6 +179,58 @@ def test_a_calibration_of_another_gpu_is_bad_input(calibrated, tmp_path):
         assert "was made for a800_80" in done.stderr
         assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+GIVEN = "--tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} --sequence-parallel"
+SETTINGS = ("model=gpt13b", "cluster=a800_8", "global_batch_size=64", "recompute=selective")
+
+
+def logged(tmp_path, factor, layouts=((8, 1), (4, 2))):
+    """Options for logs of runs that took ``factor`` times what is predicted."""
+    options = [each for text in SETTINGS for each in ("--set", text)]
+    asked = ts.question("gpt13b", "a800_8", global_batch_size=64)
+    for tp, pp in layouts:
+        step = ts.predict(asked, tp=tp, pp=pp, sp=True, recompute="selective")
+        ms = 1e3 * factor * step.step_time_s
+        path = tmp_path / f"tp{tp}.log"
+        path.write_text(
+            "".join(
+                f" iteration {n:8d}/ 500 | elapsed time per iteration (ms): {ms:.1f} |\n"
+                for n in range(1, 9)
+            )
+        )
+        options += ["--from-log", str(path), "--given", GIVEN.format(tp=tp, pp=pp)]
+    return options
+
+
+def test_logs_with_what_was_launched_are_enough(tmp_path, capsys):
+    output = tmp_path / "ours.yaml"
+    assert main([*logged(tmp_path, 1.15), "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "tp8.log: 1 of 8 steps are warm-up" in shown
+    assert "from tp8.log (Megatron-LM, 7 steps)" in output.read_text()
+    # As they were: inside; a third longer: outside.
+    watch = ["watch", "--calibration", str(output)]
+    assert main([*watch, *logged(tmp_path, 1.15)]) == 0
+    assert "All runs are inside their error bars" in capsys.readouterr().out
+    assert main([*watch, *logged(tmp_path, 1.5)]) == 1
+    assert "whole steps x 1.3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "runs=None: is missing"),
+        (["--given", "x.sh"], "--from-log LOG beside it"),
+        (["--from-log", "no.log"], "model=None: is missing"),
+        (["--from-log", "no.log", "--set", "model"], "is no setting"),
+        (["--from-log", "no.log", *(e for t in SETTINGS for e in ("--set", t))], "cannot be read"),
+    ],
+)
+def test_sources_that_leave_something_open_are_refused(tmp_path, capsys, options, said):
+    assert main([*options, "--output", str(tmp_path / "out.yaml")]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out.yaml").exists()
 
 
 def refused(tmp_path, capsys, *arguments):

@@ -32,7 +32,7 @@ from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.uncertainty import log_interval
 from trainscout.simulators.predictor.uncertainty.calibration import columns_of
-from trainscout.simulators.predictor.uncertainty.posterior import NAMED, PRIOR, Prior
+from trainscout.simulators.predictor.uncertainty.posterior import PRIOR, Prior
 from trainscout.simulators.predictor.uncertainty.table import published_residuals
 
 _PAGE = "calibration.md"
@@ -94,13 +94,7 @@ def prior_text(prior: Prior) -> str:
     """The file that predictions read."""
     lines = []
     for field in dataclasses.fields(prior):
-        value = getattr(prior, field.name)
-        if field.name in NAMED:
-            pairs = zip(NAMED[field.name], value, strict=True)
-            value = "{" + ", ".join(f"{name}: {each:.3g}" for name, each in pairs) + "}"
-        else:
-            value = f"{value:.3g}"
-        lines.append(f"{field.name}: {value}\n")
+        lines.append(f"{field.name}: {getattr(prior, field.name):.3g}\n")
     return _PRIOR_HEADER + "".join(lines)
 
 

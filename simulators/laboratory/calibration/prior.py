@@ -7,6 +7,7 @@ publications count the same.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,23 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.uncertainty import posterior
-from trainscout.simulators.predictor.uncertainty.posterior import (
-    KINDS,
-    SHARES,
-    SIZES,
-    Columns,
-    Prior,
-    Vector,
-)
+from trainscout.simulators.predictor.uncertainty.posterior import Columns, Prior, Vector
 
 KNOWN = (1, 2, 3, 5, 8)
 _DRAWS = 5
 _OTHERS = 12
 _ROUNDS = 40
-# Where nothing is said: some per cent, and distances of some doublings. It keeps what no
-# publication tells where it is.
-_SPREAD, _LENGTH, _DISTANCE = 0.03, 3.0, 0.7
-_NOISE, _NOISE_SPREAD = 0.03, 0.8
+# Where nothing is said: some per cent, and distances of some doublings.
+_START = Prior(
+    overall=0.03,
+    kind=0.02,
+    part=0.1,
+    smooth=0.05,
+    length=3.0,
+    distance=0.7,
+    noise=0.03,
+    noise_spread=0.8,
+)
 _PULL = 5e-4
 
 
@@ -63,10 +64,10 @@ def fit_prior(runs: Columns, errors: Vector, groups: Sequence[NDArray[np.int64]]
     """The prior under which the runs of each group tell most of one another."""
     from scipy.optimize import minimize
 
-    draws, start = drawn(groups), _start()
+    draws, start = drawn(groups), np.log(dataclasses.astuple(_START))
 
     def loss(logs: Vector) -> float:
-        prior, total, count = _prior(np.exp(logs)), 0.0, 0
+        prior, total, count = Prior(*np.exp(logs).tolist()), 0.0, 0
         for each in draws:
             total -= float(_density(prior, runs, errors, each).sum())
             count += len(each.known)
@@ -75,7 +76,7 @@ def fit_prior(runs: Columns, errors: Vector, groups: Sequence[NDArray[np.int64]]
     ends = [(value - 4, value + 2) for value in start]
     options = {"maxiter": _ROUNDS, "maxfun": _ROUNDS * (len(start) + 2)}
     found = minimize(loss, start, method="L-BFGS-B", bounds=ends, options=options)
-    return _prior(np.exp(found.x))
+    return Prior(*np.exp(found.x).tolist())
 
 
 def _density(prior: Prior, runs: Columns, errors: Vector, draw: Drawn) -> Vector:
@@ -90,28 +91,3 @@ def _density(prior: Prior, runs: Columns, errors: Vector, draw: Drawn) -> Vector
     whole = np.logaddexp.reduce(own + found.log_weights[..., None], axis=1)
     mean: Vector = whole.mean(axis=1)
     return mean
-
-
-def _start() -> Vector:
-    spreads = [_SPREAD] * (2 + len(KINDS) + len(SHARES))
-    rest = [_LENGTH] * len(SIZES) + [_DISTANCE] * len(KINDS) + [_NOISE, _NOISE_SPREAD]
-    found: Vector = np.log([*spreads, *rest])
-    return found
-
-
-def _prior(values: Vector) -> Prior:
-    numbers = iter(values.tolist())
-
-    def take(count: int) -> tuple[float, ...]:
-        return tuple(next(numbers) for _ in range(count))
-
-    return Prior(
-        overall=next(numbers),
-        smooth=next(numbers),
-        kinds=take(len(KINDS)),
-        parts=take(len(SHARES)),
-        lengths=take(len(SIZES)),
-        distances=take(len(KINDS)),
-        noise=next(numbers),
-        noise_spread=next(numbers),
-    )

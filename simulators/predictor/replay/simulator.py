@@ -69,11 +69,12 @@ class ReplaySimulator:
         Raises:
             InputError: for a job on another GPU than the calibration's.
         """
-        prediction, shares = self.with_shares(job)
         if self._calibration is not None and self._calibration.runs:
+            prediction, shares = self.with_shares(job)
             low, high = self._calibration.interval(job, shares, LEVEL)
             interval_s = (prediction.step_time_s * low, prediction.step_time_s * high)
         else:
+            prediction = self.without_error_bar(job)
             interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s)
         return replace(prediction, interval_s=interval_s)
 
@@ -83,32 +84,14 @@ class ReplaySimulator:
 
     def without_error_bar(self, job: Job) -> Prediction:
         """As ``simulate``, but needs no residuals: what they are made with."""
-        return self.with_shares(job)[0]
-
-    def with_shares(self, job: Job) -> tuple[Prediction, tuple[float, ...]]:
-        """As ``without_error_bar``, and which share of the step (but for its bubble) each of
-        ``posterior.SHARES`` has."""
         if self._calibration is not None:
             self._calibration.check_gpu(job.gpu)
         workload = self.workload(job)
-        factors, scale = AS_IT_COMES, 1.0
-        if self._calibration is not None:
-            factors = self._calibration.factors_for(job)
-            scale = self._calibration.scale_of(job)
-        pricer = Pricer(
-            job.gpu,
-            job.network,
-            job.framework,
-            workload.communicators,
-            factors,
-            self._measured,
-            congestion_of(job, self._network),
-        )
+        pricer = self._pricer(job, workload)
+        scale = 1.0 if self._calibration is None else self._calibration.scale_of(job)
         assembler = Assembler(job, workload, pricer)
         step = replay_step(job, assembler.assemble)
-        streaming = _streaming_share(workload, pricer)
         prediction = _predict(job, workload, pricer, step, scale, self._network)
-        shares = _shares(job, prediction, streaming)
         said: tuple[str, ...] = ()
         if self._calibration is None:
             said += what_to_measure(job, prediction.step_time_s, prediction.breakdown_s)
@@ -121,8 +104,27 @@ class ReplaySimulator:
 
             said += doubts(job.gpu, self._measured)
         if not said:
-            return prediction, shares
-        return replace(prediction, assumptions=(*prediction.assumptions, *said)), shares
+            return prediction
+        return replace(prediction, assumptions=(*prediction.assumptions, *said))
+
+    def with_shares(self, job: Job) -> tuple[Prediction, tuple[float, ...]]:
+        """As ``without_error_bar``, and which share of the step (but for its bubble) each of
+        ``posterior.SHARES`` has."""
+        prediction, workload = self.without_error_bar(job), self.workload(job)
+        streaming = _streaming_share(workload, self._pricer(job, workload))
+        return prediction, _shares(job, prediction, streaming)
+
+    def _pricer(self, job: Job, workload: Workload) -> Pricer:
+        known = self._calibration
+        return Pricer(
+            job.gpu,
+            job.network,
+            job.framework,
+            workload.communicators,
+            AS_IT_COMES if known is None else known.factors_for(job),
+            self._measured,
+            congestion_of(job, self._network),
+        )
 
 
 def _predict(

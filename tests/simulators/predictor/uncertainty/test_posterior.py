@@ -25,7 +25,7 @@ ONE = Traits(
 OTHER = replace(ONE, gpu="b200", software="y", precision="fp8", shape="3 x 4", num_gpus=1 << 20)
 NOTHING = (0.0,) * len(SHARES)
 # Runs share one error of 10 %, and have one of 2.5 % each.
-LEVEL = Prior(0.1, (0.0,) * 7, (0.0,) * 5, 0.0, (1.0,) * 7, (0.0,) * 7, 0.025, 0.01)
+LEVEL = Prior(0.1, 0.0, 0.0, 0.0, 1.0, 0.0, 0.025, 0.01)
 
 
 def columns(*traits, shares=NOTHING):
@@ -53,7 +53,7 @@ def test_one_wrong_run_does_not_decide():
 
 def test_a_part_is_told_from_the_whole():
     """Steps without network as predicted, with half of it longer: the network is."""
-    prior = replace(LEVEL, parts=(0.0, 0.0, 0.5, 0.0, 0.0))
+    prior = replace(LEVEL, part=0.5)
     shares = [NOTHING, NOTHING, (0, 0, 0.5, 0, 0), (0, 0, 0.5, 0, 0)]
     known = Columns.of([ONE] * 4, shares)
     found = Posterior(known, np.array([0.0, 0.0, 0.1, 0.1]), prior)
@@ -65,7 +65,7 @@ def test_a_part_is_told_from_the_whole():
 
 
 def test_without_anything_alike_nothing_is_said_and_the_bar_is_the_prior():
-    prior = replace(published_prior(), overall=0.0, parts=(0.0,) * 5)
+    prior = replace(published_prior(), overall=0.0, part=0.0)
     far = replace(
         OTHER,
         experts=True,
