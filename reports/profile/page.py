@@ -7,7 +7,11 @@ from html import escape
 from pathlib import Path
 
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
-from trainscout.reports.profile.report import collective_table, rank_table
+from trainscout.reports.profile.report import (
+    collective_table,
+    operation_table,
+    rank_table,
+)
 from trainscout.reports.terminal import as_html
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, OperationRow
@@ -16,6 +20,7 @@ _THEME = Path(__file__).parents[1] / "search_page" / "assets" / "theme.css"
 # Nothing but the page's own style; it has no script.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
+main { max-width: 1100px; margin: 0 auto; padding: 1.2em 1em 4em; } section { padding-top: 1.4em; }
 svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--ink); font-size: 12px; } svg text.faint { fill: var(--faint); }
 .measured { fill: var(--c0); } .predicted { fill: var(--c1); }
@@ -23,7 +28,7 @@ svg text { fill: var(--ink); font-size: 12px; } svg text.faint { fill: var(--fai
   margin-right: .35em; }
 .legend .m { background: var(--c0); } .legend .p { background: var(--c1); }
 """
-WIDTH, ROW, BAR, LEFT, RIGHT = 900, 34, 12, 210, 190
+WIDTH, ROW, BAR, LEFT, RIGHT = 1000, 34, 12, 330, 200
 
 
 def profile_page(
@@ -42,6 +47,7 @@ def profile_page(
         f"<section><h2>A step by operation</h2>{legend}{bars(_lines(first.operations))}</section>",
     ]
     for name, table in (
+        ("Operations", operation_table(first.operations, everything=True)),
         ("Communication", collective_table(first) if first.collectives else None),
         ("Ranks", rank_table(found) if len(found) > 1 else None),
     ):
@@ -91,6 +97,6 @@ def bars(lines: Sequence[Line]) -> str:
 
 def _lines(rows: Sequence[OperationRow]) -> list[Line]:
     return [
-        Line(f"{row.block} {row.name}".replace("_", " ")[:34], row.measured_s, row.predicted_s)
+        Line(f"{row.block}: {row.name}".replace("_", " "), row.measured_s, row.predicted_s)
         for row in rows
     ]
