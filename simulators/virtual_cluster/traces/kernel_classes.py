@@ -6,6 +6,7 @@ profilers name kernels (``sm90_xmma_gemm_bf16...``), traces name operations (``a
 
 from __future__ import annotations
 
+import functools
 import re
 
 from trainscout.simulators.virtual_cluster.traces.vocabulary import KERNELS, NAMESPACE
@@ -86,6 +87,8 @@ _STREAMING = {
 }
 
 
+# A profile names some hundred kernels and operations, ten thousand times each.
+@functools.lru_cache(maxsize=1 << 14)
 def class_of_operation(name: str) -> str | None:
     """The class of ``aten.mm.default``, ``aten::mm`` or ``emulated.<kernel>``; None if unknown."""
     namespace, _, rest = name.replace("::", ".").partition(".")
@@ -101,6 +104,7 @@ def class_of_operation(name: str) -> str | None:
     return None
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def class_of_kernel(name: str, operation: str | None = None) -> str:
     """The class of a kernel that a profiler saw, launched by ``operation`` if that is known."""
     lowered = name.lower()
