@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
 from trainscout.simulators.predictor.replay.prices import HOST
-from trainscout.simulators.virtual_cluster.profiles.comparison import (
-    MEMORY_BOUND,
-    Comparison,
-    group_of,
-)
+from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
+from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND, group_of
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import COMMUNICATION
 
 NAMES = {"gemm": "matrix products", "point_to_point": "send and receive", "other": "other kernels"}

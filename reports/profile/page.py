@@ -8,13 +8,15 @@ from pathlib import Path
 
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
 from trainscout.reports.profile.report import (
+    SHORT,
     collective_table,
     operation_table,
     rank_table,
 )
 from trainscout.reports.terminal import as_html
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
-from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, OperationRow
+from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
+from trainscout.simulators.virtual_cluster.profiles.rows import OperationRow
 
 _THEME = Path(__file__).parents[1] / "search_page" / "assets" / "theme.css"
 # Nothing but the page's own style; it has no script.
@@ -96,7 +98,8 @@ def bars(lines: Sequence[Line]) -> str:
 
 
 def _lines(rows: Sequence[OperationRow]) -> list[Line]:
-    return [
-        Line(f"{row.block}: {row.name}".replace("_", " "), row.measured_s, row.predicted_s)
-        for row in rows
-    ]
+    return [Line(_name(row), row.measured_s, row.predicted_s) for row in rows]
+
+
+def _name(row: OperationRow) -> str:
+    return f"{row.block}: {SHORT.get(row.name, row.name)}".replace("_", " ")

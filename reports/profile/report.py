@@ -10,9 +10,11 @@ from rich.text import Text
 
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
-from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison, OperationRow
+from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
+from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND, OperationRow
 
 MOST_OPERATIONS = 12
+SHORT = {MEMORY_BOUND: "memory-bound"}
 
 
 def profile_report(
@@ -30,6 +32,9 @@ def profile_report(
         Text("A step by operation"),
         operation_table(first.operations, everything=everything),
     ]
+    if not everything and len(first.operations) > MOST_OPERATIONS:
+        left = len(first.operations) - MOST_OPERATIONS
+        parts.append(Text(f"and {left} more (verbosity=verbose)"))
     if first.collectives:
         waits = "" if len(found) > 1 else "; the wait for other ranks is in the measured time"
         parts += [Text(), Text(f"Communication{waits}"), collective_table(first)]
@@ -62,7 +67,7 @@ def operation_table(rows: Sequence[OperationRow], *, everything: bool) -> Table:
         if id(row) in kept:
             table.add_row(
                 row.block,
-                row.name,
+                SHORT.get(row.name, row.name),
                 row.shape,
                 f"{row.measured_calls:g}",
                 f"{row.predicted_calls:g}",
@@ -70,8 +75,6 @@ def operation_table(rows: Sequence[OperationRow], *, everything: bool) -> Table:
                 _ms(row.predicted_s),
                 _percent(row.predicted_s / row.measured_s - 1 if row.measured_s else None),
             )
-    if len(kept) < len(rows):
-        table.add_row(f"and {len(rows) - len(kept)} more (verbosity=verbose)")
     return table
 
 

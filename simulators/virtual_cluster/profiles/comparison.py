@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Collective, Gemm, SendRecv
+from trainscout.simulators.predictor.workload.ir import Gemm
 from trainscout.simulators.virtual_cluster.profiles.matching import (
     Anchor,
     Match,
+    Matched,
     align,
     anchor_of,
     lane_of,
@@ -31,66 +32,22 @@ from trainscout.simulators.virtual_cluster.profiles.predicted import (
     class_of,
     shape_text,
 )
-from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
+from trainscout.simulators.virtual_cluster.profiles.rows import (
+    SHAPED,
+    ClassRow,
+    CollectiveRow,
+    OperationRow,
+    class_rows,
+    collective_rows,
+    operation_rows,
+)
 
-SHAPED = ("gemm", "attention", "convolution")
-"""Classes whose operations are matched one by one; the others by where they stand."""
-BY_PLACE = ("norm", "softmax", "cross_entropy", "embedding", "reduce", "elementwise", "copy")
-MEMORY_BOUND = "norms, elementwise, copies"
 # A profile of which less than this share of products and attention is in the prediction is of
 # something else.
 LEAST_MATCHED = 0.5
 _MOST_NAMED = 3
 # Kernels of one GPU are faster or slower than priced by less than this, against each other.
 MOST_APART = 2.0
-
-
-@dataclass(frozen=True)
-class OperationRow:
-    """One operation of a block, or (``name`` is ``MEMORY_BOUND``) all that is bound by memory in
-    it: calls and seconds a step, measured and predicted."""
-
-    pass_: str
-    block: str
-    name: str
-    shape: str
-    measured_calls: float
-    predicted_calls: float
-    measured_s: float
-    predicted_s: float
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """Device time of a class, seconds a step: measured, and of what was profiled as predicted.
-    Classes that are bound by memory are one: what a framework fuses moves between them."""
-
-    kernel_class: str
-    measured_s: float
-    predicted_s: float
-
-    @property
-    def error(self) -> float | None:
-        """Predicted over measured, less 1; None where nothing was measured."""
-        return self.predicted_s / self.measured_s - 1 if self.measured_s else None
-
-
-@dataclass(frozen=True)
-class CollectiveRow:
-    """One kind of communication in groups of one size: calls, bytes and seconds a step.
-
-    Measured seconds include the wait for other ranks unless several ranks were profiled.
-    """
-
-    kind: str
-    group: str
-    group_size: int
-    measured_calls: float
-    predicted_calls: float
-    measured_bytes: float
-    predicted_bytes: float
-    measured_s: float
-    predicted_s: float
 
 
 @dataclass(frozen=True)
@@ -124,16 +81,6 @@ class Comparison:
         return self.passes == PASSES and not self.absent
 
 
-@dataclass(frozen=True)
-class _Matched:
-    """Measured operations with what they are predicted as, by positions in both; ``in_turn``:
-    those whose shapes are not known."""
-
-    pairs: tuple[Match, ...]
-    predicted_of: Mapping[int, int]
-    in_turn: frozenset[int]
-
-
 def compare_step(
     profile: MeasuredProfile,
     place: tuple[int, int],
@@ -155,7 +102,7 @@ def compare_step(
     turn_s = sum(measured[at].seconds for at in matched.in_turn)
     by_shape = matched.predicted_of.keys() - matched.in_turn
     shaped_s = sum(measured[at].seconds for at in by_shape)
-    rows, placed_s = _operation_rows(profile, kept, matched, predicted)
+    rows, placed_s = operation_rows(profile, kept, matched, predicted)
     return Comparison(
         profile=profile,
         rank=place[0],
@@ -166,8 +113,8 @@ def compare_step(
         by_turn=turn_s / total_s,
         by_place=placed_s / total_s,
         operations=rows,
-        classes=_class_rows(measured, kept, steps),
-        collectives=_collective_rows(measured, kept, steps),
+        classes=class_rows(measured, kept, steps),
+        collectives=collective_rows(measured, kept, steps),
         prediction=prediction,
         matched=tuple(measured[at] for at in sorted(matched.predicted_of)),
     )
@@ -175,7 +122,7 @@ def compare_step(
 
 def _match(
     measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation]
-) -> _Matched:
+) -> Matched:
     """Anchors of each step against those of the predicted one, lane by lane."""
     anchors = [anchor_of(each.kernels) for each in measured]
     products = [each for each in anchors if isinstance(each, Gemm)]
@@ -202,7 +149,7 @@ def _match(
         for pair in _in_turn(step, measured, predicted, pairs)
     ]
     predicted_of = {at: pair.predicted[0] for pair in [*pairs, *in_turn] for at in pair.measured}
-    return _Matched(
+    return Matched(
         (*pairs, *in_turn), predicted_of, frozenset(at for p in in_turn for at in p.measured)
     )
 
@@ -240,7 +187,7 @@ def _in_turn(
 def _passes(
     measured: Sequence[MeasuredOperation],
     predicted: Sequence[PredictedOperation],
-    matched: _Matched,
+    matched: Matched,
 ) -> tuple[str, ...]:
     """The passes that something measured belongs to."""
     found = {predicted[at].pass_ for at in matched.predicted_of.values()}
@@ -250,7 +197,7 @@ def _passes(
 
 
 def _absent(
-    predicted: Sequence[PredictedOperation], matched: _Matched, passes: Sequence[str]
+    predicted: Sequence[PredictedOperation], matched: Matched, passes: Sequence[str]
 ) -> tuple[str, ...]:
     """Blocks whose products are predicted, and none of them measured."""
     seen = {predicted[at].block for at in matched.predicted_of.values()}
@@ -266,7 +213,7 @@ def _refuse_another(
     path: Path,
     measured: Sequence[MeasuredOperation],
     predicted: Sequence[PredictedOperation],
-    matched: _Matched,
+    matched: Matched,
 ) -> None:
     shaped = [(at, each) for at, each in enumerate(measured) if each.kernel_class in SHAPED]
     total_s = sum(each.seconds for _, each in shaped)
@@ -299,7 +246,7 @@ def _refuse_other_turns(
     path: Path,
     measured: Sequence[MeasuredOperation],
     predicted: Sequence[PredictedOperation],
-    matched: _Matched,
+    matched: Matched,
 ) -> None:
     """Where shapes are unknown, times must at least grow and shrink together."""
     logs = {
@@ -351,135 +298,3 @@ def _advice(
 
 def _is_product(each: PredictedOperation) -> bool:
     return isinstance(each.op, Gemm) and each.pass_ == PASSES[0]
-
-
-def _operation_rows(
-    profile: MeasuredProfile,
-    kept: Sequence[PredictedOperation],
-    matched: _Matched,
-    predicted: Sequence[PredictedOperation],
-) -> tuple[tuple[OperationRow, ...], float]:
-    """Rows in predicted order, and the measured seconds that were placed in blocks."""
-    measured, steps = profile.operations, profile.steps
-    shapes: dict[tuple[str, str, str], str] = {}
-    sums: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0] * 4)
-    of_part: dict[int, int] = {}
-    for pair in matched.pairs:
-        of_part |= dict.fromkeys(pair.predicted, pair.predicted[0])
-    counted = set(map(id, kept))
-    for at, each in enumerate(predicted):
-        kind = class_of(each.op)
-        if id(each) not in counted or kind in COMMUNICATION:
-            continue
-        memory = kind not in SHAPED
-        name = (kind if kind == "optimizer" else MEMORY_BOUND) if memory else each.op.name
-        # Several that were measured as one are one row, under the first one's name.
-        name = predicted[of_part.get(at, at)].op.name if not memory else name
-        key = each.pass_, each.block, name
-        shapes.setdefault(key, "" if memory else shape_text([each.op]))
-        sums[key][1] += 1
-        sums[key][3] += each.seconds
-    for at, to in matched.predicted_of.items():
-        key = predicted[to].pass_, predicted[to].block, predicted[to].op.name
-        sums[key][0] += 1 / steps
-        sums[key][2] += measured[at].seconds / steps
-    placed_s = 0.0
-    for at, (pass_, block) in _places(measured, predicted, matched).items():
-        key = pass_, block, MEMORY_BOUND
-        if key in shapes:
-            sums[key][0] += measured[at].launches / steps
-            sums[key][2] += measured[at].seconds / steps
-            placed_s += measured[at].seconds
-    key = END, "optimizer", "optimizer"
-    for operation in measured:
-        if operation.kernel_class == "optimizer" and key in shapes:
-            sums[key][0] += operation.launches / steps
-            sums[key][2] += operation.seconds / steps
-            placed_s += operation.seconds
-    rows = [OperationRow(*key, shapes[key], *sums[key]) for key in shapes]
-    return tuple(rows), placed_s
-
-
-def _places(
-    measured: Sequence[MeasuredOperation],
-    predicted: Sequence[PredictedOperation],
-    matched: _Matched,
-) -> dict[int, tuple[str, str]]:
-    """Block of what is bound by memory: that of the next matched operation of its step, as norms
-    and rotations precede what they are made for; of the last one after all of them."""
-    found: dict[int, tuple[str, str]] = {}
-    waiting: list[int] = []
-    last: tuple[str, str] | None = None
-    step = -1
-    for at, each in enumerate(measured):
-        if each.step != step:
-            found |= dict.fromkeys(waiting, last) if last else {}
-            waiting, last, step = [], None, each.step
-        if at in matched.predicted_of:
-            known = predicted[matched.predicted_of[at]]
-            last = known.pass_, known.block
-            found |= dict.fromkeys(waiting, last)
-            waiting = []
-        elif each.kernel_class in BY_PLACE:
-            waiting.append(at)
-    return found | (dict.fromkeys(waiting, last) if last else {})
-
-
-def _class_rows(
-    measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation], steps: int
-) -> tuple[ClassRow, ...]:
-    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for each in measured:
-        sums[group_of(each.kernel_class)][0] += each.seconds / steps
-    for other in predicted:
-        sums[group_of(class_of(other.op))][1] += other.seconds
-    names = dict.fromkeys(group_of(name) for name in CLASSES)
-    return tuple(ClassRow(name, *sums[name]) for name in names if name in sums)
-
-
-def group_of(kernel_class: str) -> str:
-    """The class that a table shows: those bound by memory as one."""
-    return MEMORY_BOUND if kernel_class in BY_PLACE else kernel_class
-
-
-_KINDS = {
-    "allreduce": "all_reduce", "_allreduce_base": "all_reduce", "all_reduce": "all_reduce",
-    "_allgather_base": "all_gather", "allgather": "all_gather", "all_gather": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather", "_all_gather_base": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall_base": "all_to_all",
-    "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
-}  # fmt: skip
-
-
-def kind_of(recorded: str) -> str:
-    """c10d's name of a collective as ours."""
-    return _KINDS.get(recorded.lower(), recorded)
-
-
-def _collective_rows(
-    measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation], steps: int
-) -> tuple[CollectiveRow, ...]:
-    groups: dict[tuple[str, int], str] = {}
-    sums: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0] * 6)
-    for each in measured:
-        if each.kernel_class not in COMMUNICATION:
-            continue
-        call = each.call
-        key = ("unknown", 0) if call is None else (kind_of(call.kind), call.group_size)
-        groups.setdefault(key, call.group if call else "sizes not recorded")
-        size = 0 if call is None else max(call.bytes_in, call.bytes_out)
-        for place, value in ((0, 1.0), (2, size), (4, each.seconds)):
-            sums[key][place] += value / steps
-    for other in predicted:
-        if not isinstance(other.op, Collective | SendRecv):
-            continue
-        kind = getattr(other.op, "kind", "send_recv")
-        key = kind, other.group_size
-        groups.setdefault(key, other.op.communicator)
-        for place, value in ((1, 1.0), (3, other.op.bytes), (5, other.seconds)):
-            sums[key][place] += value
-    return tuple(
-        CollectiveRow(kind, groups[kind, size], size, *sums[kind, size]) for kind, size in sums
-    )

@@ -9,7 +9,7 @@ one or in one product. What one side lacks is passed over, the shortest way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.workload.ir import (
@@ -43,6 +43,16 @@ class Match:
 
     measured: tuple[int, ...]
     predicted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Measured operations with what they are predicted as, by positions in both; ``in_turn``:
+    those whose shapes are not known."""
+
+    pairs: tuple[Match, ...]
+    predicted_of: Mapping[int, int]
+    in_turn: frozenset[int]
 
 
 def anchor_of(kernels: Sequence[Kernel]) -> Anchor | None:

@@ -14,7 +14,13 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.replay.step_program import step_program
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, Streaming
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Collective,
+    Gemm,
+    SendRecv,
+    Streaming,
+)
 from trainscout.simulators.virtual_cluster.profiles.predicted import (
     PredictedOperation,
     class_of,
@@ -127,6 +133,7 @@ def record(
                     KERNELS.get(kind, ELEMENTWISE), seconds / op.launches, f"my::{kind}"
                 )
         else:
+            assert isinstance(op, Collective | SendRecv)
             recorder.launch(
                 "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", seconds, "", COMMUNICATION,
                 **collective(getattr(op, "kind", "send"), op.bytes, each.group_size),
