@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.conf.input_errors import explain_hydra_error, explain_omegaconf_error
 from trainscout.conf.named_files import with_named_files
-from trainscout.simulators.predictor.io.values import typed_value
+from trainscout.simulators.predictor.io.values import MISSING, typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -42,6 +42,7 @@ def build_question(cfg: DictConfig | Mapping[str, Any]) -> Question:
     Raises:
         InputError: for a missing, unknown, mistyped, non-finite or impossible field.
     """
+    _require_gpu(cfg)
     declared = Question(
         model=with_named_files(build_value(Model, "model", _group(cfg, "model"))),
         gpu=_with_own_price(build_value(Gpu, "gpu", _group(cfg, "gpu")), cfg),
@@ -60,6 +61,21 @@ def build_cluster(cfg: DictConfig | Mapping[str, Any]) -> Cluster:
         InputError: for a mistyped field, or a file that cannot be used.
     """
     return with_named_files(build_value(Cluster, "cluster", _group(cfg, "cluster")))
+
+
+def _require_gpu(cfg: DictConfig | Mapping[str, Any]) -> None:
+    """Refuse a cluster that does not say its GPU, where nothing else does."""
+    gpu: Any = cfg.get("gpu", {})
+    given = OmegaConf.to_container(gpu) if isinstance(gpu, DictConfig) else gpu
+    if not isinstance(given, Mapping) or given.get("name", MISSING) != MISSING:
+        return
+    cluster: Any = _plain("cluster", _group(cfg, "cluster"))
+    name = cluster.get("name") if isinstance(cluster, Mapping) else None
+    problem = "does not say which GPU it has"
+    allowed = (
+        "gpu=h100 or another; in its file, defaults: [override /gpu@_global_.gpu: h100, _self_]"
+    )
+    raise InputError("cluster", name, problem, allowed)
 
 
 def hydra_catalogue() -> Catalogue:

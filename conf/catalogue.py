@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from trainscout.conf.config_json import config_file, read_config
+from trainscout.conf.counted_gpus import counted_gpus, counts_gpus
 from trainscout.conf.hub_names import hub_choice
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
@@ -253,7 +254,8 @@ class Catalogue:
     def machines(
         self, cluster: str, gpu: str | None = None, *, prefix: str = ""
     ) -> tuple[Cluster, Gpu]:
-        """A cluster by name or file, and its GPUs, or others in their place.
+        """A cluster by name, file or count of GPUs (``64xH100``), and its GPUs, or others in their
+        place.
 
         Args:
             prefix: what stands before the names of the two options in messages (``--``).
@@ -261,6 +263,9 @@ class Catalogue:
         Raises:
             InputError: for what is not declared, or a cluster that does not say its GPUs.
         """
+        if cluster not in self.clusters and counts_gpus(cluster):
+            counted, own = counted_gpus(f"{prefix}cluster", cluster, self.gpus)
+            return counted, self.gpus.chosen(f"{prefix}gpu", gpu or own)
         declared = self.clusters.chosen(f"{prefix}cluster", cluster)
         file = self.clusters.file(cluster) if cluster in self.clusters else Path(cluster)
         name = gpu or _own_gpu(read_yaml(file))

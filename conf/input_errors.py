@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import traceback
 from collections.abc import Iterator
@@ -24,7 +25,12 @@ from omegaconf.errors import (
 )
 
 from trainscout.simulators.predictor.io.values import MISSING, expected, unknown_name
+from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
 
 
 def explain_hydra_error(error: BaseException) -> InputError | None:
@@ -85,7 +91,10 @@ def explain_omegaconf_error(
             problem = "a search chooses the recipe"
             instead = "space.knobs.tp=8 to hold a knob; or trainscout simulate"
             return InputError(field, given, problem, instead)
-        names = (str(key) for key in error.parent_node if key != "hydra")
+        names = [str(key) for key in error.parent_node if key != "hydra"]
+        meant = _elsewhere(field, names)
+        if meant is not None:
+            return InputError(field, given, "is not a known name", f"{meant}={given}", meant)
         return unknown_name(field, given, names)
     allowed = _expected(error.child_node)
     if isinstance(error, MissingMandatoryValue):
@@ -93,6 +102,28 @@ def explain_omegaconf_error(
     if isinstance(error, ValidationError) and allowed is not None:
         return InputError(field, given, "has the wrong type", allowed)
     return InputError(field, given, _first_sentence(error), allowed or "a value that can be read")
+
+
+_PARTS: dict[str, Any] = {
+    "model": Model,
+    "training": Training,
+    "cluster": Cluster,
+    "gpu": Gpu,
+    "recipe": Recipe,
+}
+
+
+def _elsewhere(field: str, names: list[str]) -> str | None:
+    """Where a field of this very name is, when it is not where it was looked for."""
+    leaf = field.rpartition(".")[2]
+    recipe = "recipe" if "recipe" in names else "space.knobs"
+    for part, cls in _PARTS.items():
+        for each in dataclasses.fields(cls):
+            if each.name == leaf:
+                return f"{recipe if part == 'recipe' else part}.{leaf}"
+    if leaf in {each.name for each in dataclasses.fields(Moe)}:
+        return f"model.moe.{leaf}"
+    return None
 
 
 def _unparsable(error: OverrideParseException) -> InputError:

@@ -360,3 +360,11 @@ def test_answers_show_themselves(small, found, study):
         assert answer._repr_html_().startswith("<pre")
         assert repr(answer).startswith("<")
         assert "\n" not in repr(answer)
+
+
+def test_gpus_alone_are_a_cluster():
+    asked = ts.question(model="llama3_8b", gpus="16xH100", tokens="1T")
+    assert (asked.cluster.num_gpus, asked.gpu.name, asked.training.tokens) == (16, "h100", 1e12)
+    for wrong in ({}, {"gpus": "16xH100", "cluster": "h100_64"}, {"gpus": "h100_64"}):
+        with pytest.raises(ts.InputError):
+            ts.question(model="llama3_8b", **wrong)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.catalogue import Catalogue, Group, command_defaults, load_catalogue
+from trainscout.conf.counted_gpus import FORM, counts_gpus
 from trainscout.conf.named_files import with_named_files
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.cluster import Cluster
@@ -60,8 +61,9 @@ def catalogue(config_dir: str | Path | None = None) -> Catalogue:
 
 def question(
     model: str | Path | Mapping[str, Any] | Model,
-    cluster: str | Path | Mapping[str, Any] | Cluster,
+    cluster: str | Path | Mapping[str, Any] | Cluster | None = None,
     *,
+    gpus: str | None = None,
     training: str | Path | Mapping[str, Any] | Training | None = None,
     gpu: str | Path | Mapping[str, Any] | Gpu | None = None,
     framework: str | Path | Mapping[str, Any] | Framework | None = None,
@@ -76,6 +78,7 @@ def question(
     Args:
         model: its shape.
         cluster: nodes and what joins them.
+        gpus: ``"64xH100"``, in the servers that they usually come in, in place of a cluster.
         training: batch and tokens; a mapping has the fields that differ from the default's.
         gpu: None: the one that the cluster's declaration names.
         framework: what software runs; a mapping has the fields that differ from the default's.
@@ -96,7 +99,13 @@ def question(
     """
     named = catalogue(config_dir)
     default = command_defaults("simulate")[1]
-    machines = _machines(named, cluster, gpu)
+    if (cluster is None) == (gpus is None):
+        raise InputError(
+            "cluster", cluster, "is asked for, or gpus=", f"one of them, gpus as {FORM}"
+        )
+    if gpus is not None and not counts_gpus(gpus):
+        raise InputError("gpus", gpus, "is no number of GPUs", FORM)
+    machines = _machines(named, gpus if cluster is None else cluster, gpu)
     parts: dict[str, Any] = {
         "model": _value(Model, named.models, model),
         "cluster": machines[0],

@@ -25,7 +25,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import BooleanNode, DictConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from trainscout.commands.model_argument import with_models
+from trainscout.commands.arguments import as_settings
 from trainscout.commands.schemas import register_commands
 from trainscout.conf.input_errors import in_words
 from trainscout.simulators.predictor.io.command_line import INTERRUPTED, OK, explain
@@ -53,7 +53,7 @@ def run_command(
 
         return shell_completion(arguments)
     prepare_hydra()
-    arguments = with_models(arguments)
+    arguments = as_settings(config_name, arguments)
     codes: list[int] = []
 
     @wraps(command)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
+from datetime import date
 from typing import Any, TypeVar
 
 from trainscout.simulators.predictor.question.errors import InputError, nearest_name
@@ -49,9 +52,15 @@ def typed_value(cls: type[T], field: str, given: object) -> T:
             raise unknown_name(f"{field}.{name}", value, declared)
         if not _is_missing(value):
             values[name] = _converted(declared[name][0], f"{field}.{name}", value)
-    for name, (hint, required) in declared.items():
-        if name not in values and (required or name in given):
-            raise InputError(f"{field}.{name}", MISSING, "is missing", expected(hint))
+    missing = [
+        name
+        for name, (_, required) in declared.items()
+        if name not in values and (required or name in given)
+    ]
+    if missing:
+        first, *others = missing
+        problem = "is missing" + (f", and so are {', '.join(others)}" if others else "")
+        raise InputError(f"{field}.{first}", MISSING, problem, expected(declared[first][0]))
     return cls(**values)
 
 
@@ -134,6 +143,8 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
     if kind is str and isinstance(value, str) and visible(value) != value:
         # Names are shown on terminals, and these would be obeyed.
         raise InputError(field, value, "holds control characters", "text that can be shown")
+    if kind is float and isinstance(value, str):
+        value = _spoken(field, value)
     try:
         found = _PRIMITIVES[kind](value)
     except (KeyError, ValueError):
@@ -142,6 +153,18 @@ def _converted(hint: Any, field: str, value: Any) -> Any:
         raise InputError(field, value, "is out of range", f"at most {_MOST_WHOLE:,}")
     _require_finite(field, found)
     return found
+
+
+def _spoken(field: str, text: str) -> str | float:
+    """Counts of tokens as people write them, and days until a date."""
+    name = field.rpartition(".")[2]
+    if name == "tokens":
+        return spoken_number(text) or text
+    if name == "days" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        # A date that is none is refused as what is no number.
+        with contextlib.suppress(ValueError):
+            return (date.fromisoformat(text) - date.today()).days
+    return text
 
 
 def _require_finite(field: str, value: object) -> None:
@@ -167,6 +190,17 @@ def _number(value: object) -> float:
     if isinstance(value, str | float) or type(value) is int:
         return float(value)
     raise ValueError
+
+
+_SCALES = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
+
+def spoken_number(text: str) -> float | None:
+    """A number as people write counts of tokens, ``1T`` or ``300B``; None for other texts."""
+    digits, scale = text[:-1].strip(), text[-1:]
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", digits) or scale not in _SCALES:
+        return None
+    return float(digits) * _SCALES[scale]
 
 
 def _truth(value: object) -> bool:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from trainscout.simulators.predictor.question.redaction import redacted, shown
+
+_VALUES = re.compile(
+    r"[<>=\d(\['-]|(a finite|at most|a number|a whole number|true or false|text\b|a list|here |"
+    r"names and|the fields)|[\w./:-]+((, | or |, or )[\w./:-]+)*$"
+)
 
 
 class InputError(ValueError):
@@ -15,7 +21,8 @@ class InputError(ValueError):
         field: dotted name of the offending field, as the user writes it (``recipe.tp``).
         value: what was given.
         problem: what is wrong with it, in a few words.
-        allowed: the valid choices or the allowed range, as text or as a list of names.
+        allowed: the valid choices or the allowed range, as text or as a list of names; or, in
+            words, what to do instead.
         nearest: the valid name that was probably meant; by default looked for among the
             allowed names, closest in spelling to the value.
     """
@@ -48,7 +55,8 @@ class InputError(ValueError):
         if self.nearest is not None:
             text += f"; did you mean {self.nearest!r}?"
         if self.allowed:
-            text += f" (allowed: {self.allowed})"
+            # What is no value says what to do.
+            text += f" ({'allowed: ' if _VALUES.match(self.allowed) else ''}{self.allowed})"
         return shown(text)
 
 

@@ -11,6 +11,7 @@ from trainscout.simulators.predictor.question.framework import UNDECLARED, Frame
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.plausible import check_plausible
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
 
@@ -36,6 +37,7 @@ class Question:
         """
         for part in (self.model, self.gpu, self.cluster, self.training, self.framework):
             part.check()
+        check_plausible(self)
 
     @functools.cached_property
     def quantities(self) -> Mapping[str, int]:

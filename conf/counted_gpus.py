@@ -1,0 +1,68 @@
+"""A cluster said by its GPUs alone, ``64xH100``: what they usually come in."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.gpu import Gpu
+
+_COUNTED = re.compile(r"([0-9]{1,7}) ?x ?([a-z][a-z0-9_. -]*)", re.IGNORECASE)
+FORM = "a number and a GPU: 64xH100"
+
+
+def counts_gpus(text: str) -> bool:
+    """Whether a text has the form of ``64xH100``."""
+    return _COUNTED.fullmatch(text) is not None
+
+
+def counted_gpus(field: str, text: str, gpus: Mapping[str, Gpu]) -> tuple[Cluster, str]:
+    """The cluster of so many GPUs in their usual servers, and the name of the GPU.
+
+    Raises:
+        InputError: for another form, an unsupported GPU, or a number that fills no whole nodes.
+    """
+    found = _COUNTED.fullmatch(text)
+    if found is None or not int(found[1]):
+        raise InputError(field, text, "is no number of GPUs", FORM)
+    count, said = int(found[1]), re.sub(r"[ .-]+", "_", found[2].strip().lower())
+    matching = [said] if said in gpus else [name for name in gpus if name.startswith(f"{said}_")]
+    if len(matching) != 1:
+        problem = "names several GPUs" if matching else "names no supported GPU"
+        raise InputError(field, said if matching else text, problem, matching or gpus)
+    name = matching[0]
+    server = gpus[name].server
+    per_node = min(server.gpus_per_node, count)
+    if count % per_node:
+        problem = f"does not fill servers of {per_node} GPUs, in which {name} usually comes"
+        near = per_node * max(1, round(count / per_node))
+        raise InputError(field, text, problem, f"a multiple of {per_node}: {near}x{name}")
+    domain = server.nvlink_domain
+    if domain is not None:
+        domain = min(domain, count)
+    return Cluster(
+        name=f"{count}x{name}",
+        num_nodes=count // per_node,
+        gpus_per_node=per_node,
+        nics_per_node=per_node,
+        nic_gbps=server.nic_gbps,
+        fabric="infiniband",
+        source=f"assumed: the servers that {name} usually comes in, over InfiniBand",
+        nvlink_domain=domain,
+        nvswitch=server.nvswitch,
+        cpu=server.cpu,
+    ), name
+
+
+def counted_fields(field: str, text: str, gpus: Mapping[str, Gpu]) -> dict[str, object]:
+    """As ``counted_gpus``, as a file of the group ``cluster`` declares it."""
+    cluster, gpu = counted_gpus(field, text, gpus)
+    own = {
+        each.name: getattr(cluster, each.name)
+        for each in dataclasses.fields(cluster)
+        if each.default is dataclasses.MISSING or getattr(cluster, each.name) != each.default
+    }
+    return {"defaults": [{"override /gpu@_global_.gpu": gpu}, "_self_"], **own}

@@ -1,0 +1,42 @@
+"""A cluster said by its GPUs alone."""
+
+import pytest
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.conf.counted_gpus import counted_gpus
+from trainscout.simulators.predictor.question.errors import InputError
+
+NAMED = load_catalogue()
+
+
+def test_gpus_come_in_their_usual_servers():
+    cluster, gpu = counted_gpus("gpus", "64xH100", NAMED.gpus)
+    assert gpu == "h100"
+    assert (cluster.name, cluster.num_gpus, cluster.num_nodes) == ("64xh100", 64, 8)
+    assert cluster.nic_gbps == NAMED.gpus["h100"].server.nic_gbps
+    cluster.check()
+    assert counted_gpus("gpus", "4 x A100-80", NAMED.gpus)[0].num_nodes == 1
+    assert counted_gpus("gpus", "16xV100", NAMED.gpus)[1] == "v100_32"
+    assert counted_gpus("gpus", "144xGB200", NAMED.gpus)[0].nvlink_domain == 72
+
+
+def test_a_count_is_a_cluster_wherever_one_is_named():
+    cluster, gpu = NAMED.machines("64xH100")
+    assert (cluster.num_gpus, gpu.name) == (64, "h100")
+    assert NAMED.machines("64xH100", "h200")[1].name == "h200"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("64xMI250X", "names no supported GPU"),
+        ("64xA100", "names several GPUs"),
+        ("60xH100", "a multiple of 8: 64xh100"),
+        ("0xH100", "is no number of GPUs"),
+        ("H100", "a number and a GPU: 64xH100"),
+    ],
+)
+def test_what_cannot_be_says_what_can(text, said):
+    with pytest.raises(InputError, match=said) as refused:
+        counted_gpus("gpus", text, NAMED.gpus)
+    assert refused.value.field == "gpus"

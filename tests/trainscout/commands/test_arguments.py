@@ -1,0 +1,45 @@
+"""What people write is understood as the settings that it means."""
+
+import pytest
+
+from trainscout.commands.arguments import as_settings
+from trainscout.simulators.predictor.question.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("given", "settings"),
+    [
+        (["training.tokens=1T"], ["training.tokens=1000000000000.0"]),
+        (["training.tokens=1.5B,2T"], ["training.tokens=1500000000.0,2000000000000.0"]),
+        (["sweep.training.tokens=300B"], ["sweep.training.tokens=300000000000.0"]),
+        (["training.tokens=2e12"], ["training.tokens=2e12"]),
+        (["gpus=64xH100"], ["cluster=64xh100"]),
+        (["gpus=64xH100,8xB200"], ["cluster=64xh100,8xb200"]),
+        (["cluster=64xH100"], ["cluster=64xh100"]),
+        (["cluster=h100_64", "--cfg", "job"], ["cluster=h100_64", "--cfg", "job"]),
+    ],
+)
+def test_what_is_said_otherwise_becomes_settings(given, settings):
+    assert as_settings("config", given) == settings
+
+
+def test_a_study_is_of_so_many_gpus():
+    assert as_settings("plan", ["gpus=64xH100"]) == [
+        "sweep.clusters=[64xh100]",
+        "sweep.num_gpus=[64]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        (["--model", "llama3_8b"], "settings: model=llama3_8b"),
+        (["--global-batch-size=8"], "settings: global_batch_size=8"),
+        (["--model"], "settings: model=VALUE"),
+        (["gpus=8xH100", "cluster=h100_64"], "one of them"),
+    ],
+)
+def test_what_is_no_setting_says_which_is(given, setting):
+    with pytest.raises(InputError) as refused:
+        as_settings("config", given)
+    assert refused.value.allowed == setting

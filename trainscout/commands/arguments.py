@@ -1,0 +1,93 @@
+"""What people write on a command line, as the settings that Hydra knows."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hydra.core.config_store import ConfigStore
+
+from trainscout.commands.model_argument import with_models
+from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.conf.counted_gpus import FORM, counted_fields, counts_gpus
+from trainscout.simulators.predictor.io.values import spoken_number
+from trainscout.simulators.predictor.question.errors import InputError
+
+# Hydra's own, and those of its arguments that take a value.
+_OPTIONS = re.compile(
+    r"--(help|hydra-help|version|cfg|resolve|package|run|multirun|shell-completion|info"
+    r"|config-path|config-name|config-dir|experimental-rerun)(=.*)?"
+)
+_TOKENS = re.compile(r"(\+*(?:[\w.@]+\.)?tokens)=(.+)")
+
+
+def as_settings(config_name: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments with what is said otherwise put as settings: ``gpus=64xH100`` becomes a
+    cluster, a model's file a choice, and ``training.tokens=1T`` a number.
+
+    Raises:
+        InputError: for ``--name value``, and for what cannot be put so.
+    """
+    _refuse_options(arguments)
+    return with_models(
+        [word for each in arguments for word in _settings(config_name, each, arguments)]
+    )
+
+
+def _refuse_options(arguments: Sequence[str]) -> None:
+    for at, word in enumerate(arguments):
+        if word.startswith("--") and not _OPTIONS.fullmatch(word):
+            name, equals, value = word[2:].partition("=")
+            given = word
+            if not equals and at + 1 < len(arguments) and not arguments[at + 1].startswith("-"):
+                value = arguments[at + 1] if "=" not in arguments[at + 1] else ""
+                given = f"{word} {value}".strip()
+            setting = f"{name.replace('-', '_')}={value or 'VALUE'}"
+            raise InputError("command line", given, "is no option", f"settings: {setting}")
+
+
+def _settings(config_name: str, argument: str, arguments: Sequence[str]) -> Iterator[str]:
+    name, equals, value = argument.partition("=")
+    plain = value.strip("'\"")
+    tokens = _TOKENS.fullmatch(argument)
+    if (equals and name == "gpus") or (name == "cluster" and counts_gpus(plain)):
+        yield from _counted(config_name, name, plain, arguments)
+    elif tokens is not None:
+        yield f"{tokens[1]}={','.join(map(_number, tokens[2].split(',')))}"
+    else:
+        yield argument
+
+
+def _number(text: str) -> str:
+    found = spoken_number(text)
+    return text if found is None else f"{found!r}"
+
+
+def _counted(config_name: str, field: str, text: str, arguments: Sequence[str]) -> Iterator[str]:
+    if field == "gpus" and any(word.startswith("cluster=") for word in arguments):
+        raise InputError(field, text, "is given beside cluster=", "one of them")
+    gpus = _catalogue(arguments).gpus
+    names = []
+    for each in text.strip("[]").split(","):
+        fields = counted_fields(field, each.strip(), gpus)
+        names.append(str(fields["name"]))
+        ConfigStore.instance().store(names[-1], fields, group="cluster")
+    if config_name != "plan":
+        yield f"cluster={','.join(names)}"
+        return
+    counts = [int(name.partition("x")[0]) for name in names]
+    if len({name.partition("x")[2] for name in names}) > 1 and len(set(counts)) > 1:
+        raise InputError(field, text, "has sizes that differ from GPU to GPU", f"one of: {FORM}")
+    yield f"sweep.clusters=[{','.join(names)}]"
+    yield f"sweep.num_gpus=[{','.join(map(str, sorted(set(counts))))}]"
+
+
+def _catalogue(arguments: Sequence[str]) -> Catalogue:
+    """What ships, and what ``--config-dir`` has."""
+    folders = [word.partition("=")[2] for word in arguments if word.startswith("--config-dir=")]
+    folders += [
+        after for word, after in itertools.pairwise(arguments) if word in ("--config-dir", "-cd")
+    ]
+    return load_catalogue(*map(Path, folders))
