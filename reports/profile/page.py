@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trainscout.reports.profile.figures import Line, class_lines, introduction, sentence
 from trainscout.reports.profile.report import (
-    SHORT,
     collective_table,
+    operation_name,
     operation_table,
     rank_table,
 )
@@ -49,7 +49,7 @@ def profile_page(
         f"<section><h2>A step by operation</h2>{legend}{bars(_lines(first.operations))}</section>",
     ]
     for name, table in (
-        ("Operations", operation_table(first.operations, everything=True)),
+        ("Operations, ms", operation_table(first.operations, everything=True)),
         ("Communication", collective_table(first) if first.collectives else None),
         ("Ranks", rank_table(found) if len(found) > 1 else None),
     ):
@@ -102,4 +102,4 @@ def _lines(rows: Sequence[OperationRow]) -> list[Line]:
 
 
 def _name(row: OperationRow) -> str:
-    return f"{row.block}: {SHORT.get(row.name, row.name)}".replace("_", " ")
+    return ": ".join(operation_name(row)).replace("_", " ")

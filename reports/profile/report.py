@@ -14,7 +14,7 @@ from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND, OperationRow
 
 MOST_OPERATIONS = 12
-SHORT = {MEMORY_BOUND: "memory-bound"}
+_PASSES = {"forward": " fwd", "backward": " bwd"}
 
 
 def profile_report(
@@ -29,7 +29,7 @@ def profile_report(
         Text("A step by class: measured, predicted, and the measured shapes priced on their own"),
         class_table(class_lines(first, observed)),
         Text(),
-        Text("A step by operation"),
+        Text("A step by operation, ms"),
         operation_table(first.operations, everything=everything),
     ]
     if not everything and len(first.operations) > MOST_OPERATIONS:
@@ -66,16 +66,22 @@ def operation_table(rows: Sequence[OperationRow], *, everything: bool) -> Table:
     for row in rows:
         if id(row) in kept:
             table.add_row(
-                row.block,
-                SHORT.get(row.name, row.name),
+                *operation_name(row),
                 row.shape,
                 f"{row.measured_calls:g}",
                 f"{row.predicted_calls:g}",
-                _ms(row.measured_s),
-                _ms(row.predicted_s),
+                f"{row.measured_s * 1e3:.3f}",
+                f"{row.predicted_s * 1e3:.3f}",
                 _percent(row.predicted_s / row.measured_s - 1 if row.measured_s else None),
             )
     return table
+
+
+def operation_name(row: OperationRow) -> tuple[str, str]:
+    """Block and operation, the pass said once: names of products end with it."""
+    block = row.block.removesuffix(f"_{row.pass_}")
+    memory = f"memory-bound{_PASSES.get(row.pass_, '')}"
+    return block, memory if row.name == MEMORY_BOUND else row.name
 
 
 def collective_table(found: Comparison) -> Table:
@@ -110,7 +116,7 @@ _LEFT = ("class", "block", "operation", "shape", "kind", "group")
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="")
     for name in columns:
-        table.add_column(name, justify="left" if name in _LEFT else "right")
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
     return table
 
 

@@ -114,7 +114,7 @@ def _shape(op: DeviceOp) -> str:
     if isinstance(op, GroupedGemm):
         return f"{op.groups} groups of {op.m_per_group}x{op.n}x{op.k} {op.layout}"
     if isinstance(op, Attention):
-        return f"{op.batch}x{op.heads} heads, {op.seq_q}x{op.seq_k}, {op.head_dim} wide"
+        return f"{op.batch}x{op.heads} heads {op.seq_q}x{op.seq_k}x{op.head_dim}"
     if isinstance(op, Convolution):
         sizes = "x".join(map(str, op.in_size))
         return f"{op.batch}x{op.in_channels}x{sizes} to {op.out_channels}, {op.pass_}"
