@@ -136,10 +136,10 @@ def _front(result: SearchResult, trials: Sequence[Trial], up: Axis, across: Axis
 
 
 def _drawn(plot: FrontPlot, marks: _Marks, width: int) -> Iterable[Text]:
-    left, right = _span(plot, lambda spot: spot.across, plot.across)
-    low, high = _span(plot, lambda spot: spot.up, plot.up)
+    left, right = span(plot, lambda spot: spot.across, plot.across)
+    low, high = span(plot, lambda spot: spot.up, plot.up)
     inside = [s for s in plot.spots if left <= s.across <= right and low <= s.up <= high]
-    row_ticks = _ticks(low, high, 4)
+    row_ticks = ticks(low, high, 4)
     margin = max(len(text) for text in row_ticks.values()) + 2
     columns = max(10, width - margin)
     canvas = _Canvas(columns, _ROWS)
@@ -199,14 +199,14 @@ def _scale(
         said = f"{plot.limit:.1f} {plot.across.unit} usable"
         end = min(margin + columns, margin + column(plot.limit) + len(said) // 2)
         line.write(end - len(said), 0, said, _STYLES["limit"])
-    for value, text in _ticks(left, right, max(2, columns // 14)).items():
+    for value, text in ticks(left, right, max(2, columns // 14)).items():
         start = min(margin + column(value) - len(text) // 2, margin + columns - len(text))
         line.write(start, 0, text, "")
     (text_line,) = line.lines()
     return text_line
 
 
-def _span(plot: FrontPlot, place: Callable[[Spot], float], axis: Axis) -> tuple[float, float]:
+def span(plot: FrontPlot, place: Callable[[Spot], float], axis: Axis) -> tuple[float, float]:
     """From where to where an axis goes: what is near enough to what fits, and a little more."""
     values = [place(spot) for spot in plot.spots]
     fitting = [place(spot) for spot in plot.spots if spot.fits]
@@ -223,7 +223,7 @@ def _span(plot: FrontPlot, place: Callable[[Spot], float], axis: Axis) -> tuple[
     return low - room, high + room
 
 
-def _ticks(low: float, high: float, about: int) -> dict[float, str]:
+def ticks(low: float, high: float, about: int) -> dict[float, str]:
     """Round values of an axis, with their text."""
     raw = (high - low) / about
     power = 10.0 ** math.floor(math.log10(raw))

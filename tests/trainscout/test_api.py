@@ -217,6 +217,12 @@ def test_three_lines_to_the_best_recipe(small, found):
     assert len(found.top) == 3
 
 
+def test_a_notebook_shows_the_answer_with_its_picture(found):
+    shown = found._repr_html_()
+    assert shown.index("<pre") < shown.index("<svg")
+    assert found.picture.to_svg() in shown
+
+
 def test_a_search_is_a_frame(found):
     frame = found.to_frame()
     assert list(frame.index) == [1, 2, 3]
@@ -291,6 +297,14 @@ def test_seconds_by_part_with_their_mechanism(small, found):
     assert frame.mechanism.iloc[0]
     assert sum(change.step_s for change in why.changes) == pytest.approx(lead_s)
     assert why.one_knob[0].recipe != ts.Recipe(tp=8)
+    changes, knobs = why.to_frame("changes"), why.to_frame("one_knob")
+    assert changes.step_s.sum() == pytest.approx(lead_s)
+    assert knobs.step_s.iloc[0] == pytest.approx(
+        why.one_knob[0].prediction.step_time_s - ts.predict(small, tp=8).step_time_s
+    )
+    assert list(changes.columns) == list(knobs.columns)
+    with pytest.raises(ts.InputError, match="changes"):
+        why.to_frame("change")
 
 
 def test_one_recipe_alone(small):

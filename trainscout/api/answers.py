@@ -24,17 +24,22 @@ from trainscout.reports.comparison import Comparison
 from trainscout.reports.comparison.attribution import Change
 from trainscout.reports.comparison.one_knob import Neighbour
 from trainscout.reports.comparison.report import answer_line, comparison_report
+from trainscout.reports.comparison.wording import format_change
 from trainscout.reports.files import trial_columns, trial_row
 from trainscout.reports.for_programs import prediction_row
+from trainscout.reports.front_picture import Picture
+from trainscout.reports.front_plot import front_plot
 from trainscout.reports.terminal import as_html, as_text
 from trainscout.reports.terminal_tables import prediction_report, search_report, shown_trials
 from trainscout.reports.wording import (
     format_percent,
+    format_question,
     format_recipe,
     format_seconds,
 )
 from trainscout.simulators.predictor.answer import prediction as predictor
 from trainscout.simulators.predictor.memory.bands import FITS, NO, TIGHT
+from trainscout.simulators.predictor.question.errors import require_choice
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
@@ -172,6 +177,15 @@ class SearchResult(Shown):
         """Whether nothing in the space is better than ``best``, under the simulator."""
         return self.found.certificate is not None and self.found.certificate.proved
 
+    @functools.cached_property
+    def picture(self) -> Picture | None:
+        """Step time against memory (of several objectives, the first two against each other) of
+        everything that was simulated; ``.save(path)`` writes it as SVG. None when there is too
+        little to see."""
+        plot = front_plot(self.found, self._shown)
+        job = self.question.job(Recipe())
+        return None if plot is None else Picture(plot, format_question(job))
+
     def to_frame(self, *, trials: bool = False) -> DataFrame:
         """A row for each recipe in ``top``, or for each trial, whatever became of it.
 
@@ -204,6 +218,10 @@ class SearchResult(Shown):
         assumed = unchanged_fields(self.question)
         return search_report(self.found, self.question.job, self.top_k, None, assumed=assumed)
 
+    def _repr_html_(self) -> str:
+        picture = self.picture
+        return super()._repr_html_() + ("" if picture is None else picture.to_svg())
+
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
@@ -233,9 +251,43 @@ class Explanation(Shown):
         """What changing one knob of ``a`` would do, the shortest step first."""
         return self.comparison.neighbours
 
-    def to_frame(self) -> DataFrame:
-        """A row for each part of the step, the largest difference first: seconds of ``a``, and
-        with a ``b`` also its, the difference, and the mechanism in words (empty: too small)."""
+    def to_frame(self, table: str = "parts") -> DataFrame:
+        """One of the tables of the report, times in seconds, memory in bytes.
+
+        Args:
+            table: ``parts``: a row for each part of the step, the largest difference first:
+                seconds of ``a``, and with a ``b`` also its, the difference, and the mechanism in
+                words (empty: too small). ``changes``: what each change from ``a`` to ``b`` brings.
+                ``one_knob``: what changing one knob of ``a`` would do.
+
+        Raises:
+            InputError: for another table.
+        """
+        require_choice("table", table, ("parts", "changes", "one_knob"))
+        if table == "parts":
+            return self._parts()
+        import pandas
+
+        if table == "changes":
+            changes = [(each, each.step_s, each.memory_bytes) for each in self.changes]
+        else:
+            base = self.comparison.first.prediction
+            reserved = base.memory.peak_reserved_bytes
+            changes = [
+                (
+                    each,
+                    each.prediction.step_time_s - base.step_time_s,
+                    each.prediction.memory.peak_reserved_bytes - reserved,
+                )
+                for each in self.one_knob
+            ]
+        rows = [
+            (format_change(each.fields, each.before, each.after), step_s, memory_bytes)
+            for each, step_s, memory_bytes in changes
+        ]
+        return pandas.DataFrame(rows, columns=["change", "step_s", "memory_bytes"])
+
+    def _parts(self) -> DataFrame:
         import pandas
 
         first, difference = self.comparison.first, self.comparison.difference
