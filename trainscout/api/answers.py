@@ -268,6 +268,7 @@ class Explanation(Shown):
             return self._parts()
         import pandas
 
+        changes: list[tuple[Change | Neighbour, float, float]]
         if table == "changes":
             changes = [(each, each.step_s, each.memory_bytes) for each in self.changes]
         else:
