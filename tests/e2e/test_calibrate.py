@@ -181,6 +181,16 @@ def test_a_calibration_of_another_gpu_is_bad_input(calibrated, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_rows_on_other_gpus_are_validated_as_they_come(calibrated, tmp_path, capsys):
+    directory, _ = calibrated
+    write_runs(tmp_path / "runs.csv", [9.0], LAYOUTS[:1], gpu="h100")
+    asked = [str(tmp_path / "runs.csv"), "--json", str(tmp_path / "out.json")]
+    assert command("validate")([*asked, "--calibration", f"{directory}/calibration.yaml"]) == 0
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert "not calibrated: that is of a800_80" in row["assumptions"]
+    capsys.readouterr()
+
+
 GIVEN = "--tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} --sequence-parallel"
 SETTINGS = ("model=gpt13b", "cluster=a800_8", "global_batch_size=64", "recompute=selective")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -69,14 +70,19 @@ class ReplaySimulator:
         Raises:
             InputError: for a job on another GPU than the calibration's.
         """
-        if self._calibration is not None and self._calibration.runs:
-            prediction, shares = self.with_shares(job)
-            low, high = self._calibration.interval(job, shares, LEVEL)
-            interval_s = (prediction.step_time_s * low, prediction.step_time_s * high)
-        else:
+        if self._calibration is None or not self._calibration.runs:
             prediction = self.without_error_bar(job)
-            interval_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s)
-        return replace(prediction, interval_s=interval_s)
+            bar_s = error_bar(job, prediction.step_time_s, prediction.breakdown_s)
+            return replace(prediction, interval_s=bar_s)
+        prediction, shares = self.with_shares(job)
+        seconds = prediction.step_time_s
+        low, high = self._calibration.interval(job, shares, LEVEL)
+        bar_s = error_bar(job, seconds, prediction.breakdown_s)
+        # Own runs make nothing less sure than it is without them.
+        most = math.sqrt(bar_s[1] / bar_s[0])
+        if high / low > most**2:
+            low, high = 1 / most, most
+        return replace(prediction, interval_s=(seconds * low, seconds * high))
 
     def workload(self, job: Job) -> Workload:
         """What is replayed: from the built-in source unless a subclass has another."""

@@ -160,6 +160,18 @@ def test_prices_of_two_calibrations_are_kept_apart():
     assert simulate(job, compute_time=1.5) == first
 
 
+def test_runs_that_scatter_leave_a_bar_as_wide_as_without():
+    job = make_job(GPT175B, tp=8, batch=8)
+    plain = ReplaySimulator().simulate(job)
+    _, shares = ReplaySimulator().with_shares(job)
+    runs = tuple(
+        CalibrationRun("x", traits_of(job), shares, 1.0, each) for each in (0.5, 0.7, 1.4, 2.0) * 3
+    )
+    found = ReplaySimulator(Calibration((job.gpu.name,), runs=runs)).simulate(job)
+    widths = [each.interval_s[1] / each.interval_s[0] for each in (found, plain)]
+    assert widths[0] == pytest.approx(widths[1], rel=1e-3)
+
+
 def test_a_calibrated_prediction_has_the_narrower_bar_and_says_what_it_is():
     job = make_job(GPT175B, tp=8, batch=8)
     plain = ReplaySimulator().simulate(job)
