@@ -132,7 +132,7 @@ class Bounds:
     def pricer(self, job: Job) -> Pricer:
         groups = communicators(job)
         known = self._calibration
-        factors = AS_IT_COMES if known is None else known.factors_for(job)
+        factors = AS_IT_COMES if known is None else known.part_factors
         return Pricer(job.gpu, job.network, job.framework, groups, factors, self._measured)
 
     def once(self, what: str, key: tuple[Any, ...], make: Callable[[], T]) -> T:

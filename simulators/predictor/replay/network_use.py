@@ -61,7 +61,7 @@ def network_use(
     """
     congestion = Congestion(job, of)
     groups = workload.communicators
-    factors = AS_IT_COMES if calibration is None else calibration.factors_for(job)
+    factors = AS_IT_COMES if calibration is None else calibration.part_factors
     pricer = Pricer(job.gpu, job.network, job.framework, groups, factors, None, congestion)
     longest: dict[str, Collective | SendRecv] = {}
     for op in _communication(job, workload, pricer):

@@ -127,7 +127,7 @@ class ReplaySimulator:
             job.network,
             job.framework,
             workload.communicators,
-            AS_IT_COMES if known is None else known.factors_for(job),
+            AS_IT_COMES if known is None else known.part_factors,
             self._measured,
             congestion_of(job, self._network),
         )

@@ -56,12 +56,15 @@ def step_program(
         allowed = f"1..{job.num_micro_batches}, in multiples of {unit}"
         raise InputError("timeline.micro_batches", count, "cannot be scheduled", allowed)
     workload = workload or build_workload(job)
+    factors = AS_IT_COMES
+    if calibration is not None:
+        factors = calibration.part_factors.slowed(calibration.scale_of(job))
     pricer = Pricer(
         job.gpu,
         job.network,
         job.framework,
         workload.communicators,
-        AS_IT_COMES if calibration is None else calibration.factors_for(job),
+        factors,
         measured,
         congestion_of(job, network),
     )

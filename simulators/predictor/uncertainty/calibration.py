@@ -92,8 +92,9 @@ class Calibration:
     runs: tuple[CalibrationRun, ...] = ()
     made: str = ""
 
-    def factors_for(self, job: Job | None = None) -> Factors:
-        """What multiplies the times of the parts of a job's step, besides ``scale_of``."""
+    @functools.cached_property
+    def part_factors(self) -> Factors:
+        """What multiplies the times of the parts of a step, besides ``scale_of``."""
         if not self.runs:
             return self.factors
         longer = dict(zip(SHARES, np.exp(_posterior(self.runs).parts), strict=True))
@@ -111,13 +112,13 @@ class Calibration:
             return [1.0] * len(traits)
         return [_scale(self.runs, each) for each in traits]
 
-    def factors_on(self, gpu: Gpu, framework: Framework) -> Factors:
+    def factors_on(self, framework: Framework) -> Factors:
         """What multiplies times of work whose recipe is not known: that of the runs with this
         software, as they were in the middle."""
         like = [run for run in self.runs if run.traits.software == framework.software]
         scales = self.scales_of([run.traits for run in like or self.runs])
         middle = math.exp(float(np.median(np.log(scales)))) if scales else 1.0
-        return self.factors_for().slowed(middle)
+        return self.part_factors.slowed(middle)
 
     def interval(self, job: Job, shares: Sequence[float], level: float) -> tuple[float, float]:
         """Ends of the interval that holds ``level`` of measured over predicted step times."""
@@ -130,7 +131,7 @@ class Calibration:
     @property
     def words(self) -> str:
         """The calibration in one line, for whoever reads a prediction made with it."""
-        found = self.factors_for()
+        found = self.part_factors
         longer = [
             f"{name.removesuffix('_time')} x {getattr(found, name):.3g}"
             for name in FACTORS

@@ -75,7 +75,7 @@ def replay_ranks(
     factors = AS_IT_COMES
     if calibration is not None:
         calibration.check_gpu(gpu)
-        factors = calibration.factors_on(gpu, framework)
+        factors = calibration.factors_on(framework)
     job = collate(traces)
     cluster = used_part(cluster, job.world_size)
     windowed = windows(job.traces)

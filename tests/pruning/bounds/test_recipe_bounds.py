@@ -65,6 +65,31 @@ def test_bounds_follow_a_calibration(job, factors, longer):
     assert bounds_of(job, calibration=calibration).step_time_s[0] <= prediction.step_time_s
 
 
+def test_bounds_of_a_table_follow_what_recipes_differ_in():
+    job = make_job(GPT175B, nodes=12, batch=1536, tp=8, pp=12, sp=True)
+    recipes = [
+        replace(job.recipe, recompute=recompute, micro_batch=micro_batch)
+        for recompute in ("none", "full")
+        for micro_batch in (1, 2, 4)
+    ]
+    shares = (0.1, 0.1, 0.1, 0.0, 0.03)
+    runs = tuple(
+        CalibrationRun("x", traits_of(replace(job, recipe=recipe)), shares, 1.0, longer)
+        for recipe, longer in ((recipes[0], 1.2), (recipes[-1], 0.9))
+    )
+    calibration = Calibration((job.gpu.name,), runs=runs)
+    table = RecipeTable.of(recipes)
+    found = Bounds(lambda recipe: replace(job, recipe=recipe), calibration)(table).step_time_s
+    plain = Bounds(lambda recipe: replace(job, recipe=recipe))(table).step_time_s
+    simulator = ReplaySimulator(calibration)
+    predicted = [
+        simulator.without_error_bar(replace(job, recipe=recipe)).step_time_s for recipe in recipes
+    ]
+    assert (found <= predicted).all()
+    longer = found / plain
+    assert longer[0] > 1 > longer[-1]
+
+
 SLOW = tuple(
     MeasuredCollective(kind, nodes, 2**30, 60 / nodes, 200 / nodes, 10 / nodes)
     for kind in ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
