@@ -3,7 +3,7 @@
 Kernels of the job's own shapes (those that take most of its step first), memory bandwidth, the
 host's launches, how kernels fare beside communication, and under torchrun collectives. The file is
 written as rows come, and what is in it is not measured again. ``simulator.measured_kernels=``,
-``cluster.measured_collectives=`` and ``trainscout calibrate`` read it.
+``cluster.measured_collectives=``, ``kernels`` and ``interference fit`` read it.
 """
 
 from __future__ import annotations
@@ -285,8 +285,8 @@ def main(
         "Measure this machine for one job: kernels of its shapes, those that take most of the "
         "step first, memory bandwidth, what a launch costs the host, kernels beside "
         "communication (needs nvcc), and under torchrun collectives over one node up to all. "
-        "One file, for simulator.measured_kernels=, cluster.measured_collectives= and trainscout "
-        "calibrate. What is in it is not measured again, so a stopped run goes on.",
+        "One file, for simulator.measured_kernels= and cluster.measured_collectives=. What is in "
+        "it is not measured again, so a stopped run goes on.",
         "trainscout measure model=llama3_8b cluster=h100_64 recipe.tp=2 --output h100.json\n"
         "torchrun --nproc-per-node 8 --nnodes 4 ... -m trainscout measure model=llama3_8b \\\n"
         "    cluster=h100_64 --output h100.json\n"

@@ -1,4 +1,4 @@
-"""Measured kernels beside the prices of their shapes: factors, as calibration learns from."""
+"""Measured kernels beside the prices of their shapes: factors by class."""
 
 from __future__ import annotations
 

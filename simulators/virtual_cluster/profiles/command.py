@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         "--output",
         type=Path,
         metavar="DIR",
-        help="write measured_kernels/ and observed_factors.json, which calibration reads",
+        help="write measured_kernels/ and observed_factors.json",
     )
     given = parser.parse_args(arguments)
     recorded = read_kineto(given.profile)

@@ -1,4 +1,4 @@
-"""What is kept of a profile: tables of kernels, what calibration learns from, a page."""
+"""What is kept of a profile: tables of kernels, factors, a page."""
 
 from __future__ import annotations
 

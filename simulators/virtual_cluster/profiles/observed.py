@@ -1,7 +1,7 @@
 """What a profile says of its GPU: each kernel beside the price of its very shape, as factors.
 
 Unlike a comparison with a predicted step this needs no model: whatever PyTorch recorded with
-shapes has a price. The record is what calibration learns from.
+shapes has a price. The record is for calibration.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def table_text(name: str, rows: Sequence[Mapping[str, object]]) -> str:
 def observed_record(
     profiles: Sequence[MeasuredProfile], gpu: Gpu, comparisons: Sequence[Comparison] = ()
 ) -> dict[str, Any]:
-    """What calibration learns from, as plain values: docs/profiles.md has the fields."""
+    """What was observed, as plain values for calibration: docs/profiles.md has the fields."""
     operations = [each for profile in profiles for each in profile.operations]
     steps = sum(profile.steps for profile in profiles)
     classes = observed_classes(operations, steps, gpu)
