@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.conf.layer_lists import layer_kinds
+from trainscout.conf.vision_config import tower_fields
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.layers import (
     MOE,
@@ -22,6 +23,7 @@ from trainscout.simulators.predictor.question.layers import (
     format_layers,
     plain_layer,
 )
+from trainscout.simulators.predictor.question.tower import Tower
 
 FILE = "config.json"
 MOST_BYTES = 2**20
@@ -57,6 +59,8 @@ class Family:
     """The field that says an expert's width."""
     dense_width: str = "intermediate_size"
     """The field that says a dense MLP's width."""
+    defaults: tuple[tuple[str, int], ...] = ()
+    """What Transformers takes where sizes are left out, as in published files."""
     refused: tuple[str, ...] = ()
     """Fields that must be left out, null, 0 or false: what they say, a model cannot."""
 
@@ -77,7 +81,18 @@ FAMILIES: dict[str, Family] = {
         refused=("projectors_bias", "mamba_proj_bias"),
     ),
     "gemma2": _GEMMA,
-    "gemma3_text": Family(qkv_bias="attention_bias", qk_norm="head", post_norms=True, tied=True),
+    "gemma3_text": Family(
+        qkv_bias="attention_bias",
+        qk_norm="head",
+        post_norms=True,
+        tied=True,
+        defaults=(
+            ("vocab_size", 262208),
+            ("num_attention_heads", 8),
+            ("num_key_value_heads", 4),
+            ("head_dim", 256),
+        ),
+    ),
     "glm4_moe": Family(qkv_bias="attention_bias", qk_norm="head", qk_norm_field="use_qk_norm"),
     "glm_moe_dsa": _LATENT,
     "gpt2": Family(
@@ -133,8 +148,15 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe_text": Family(qkv_bias="attention_bias", qk_norm="head"),
     "smollm3": Family(qkv_bias="attention_bias", linear_bias="mlp_bias", tied=True),
 }
-# What both say of a model of text and images: its text model is read.
-_TEXT = "text_config"
+# Of text and images: the language model of one of these is in ``text_config``, its tower in
+# ``vision_config``.
+WITH_IMAGES = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+}
+_TEXT, _VISION = "text_config", "vision_config"
 _OLDER = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
@@ -206,6 +228,12 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
             declared model can express.
     """
     kind = given.get("model_type")
+    if kind is None and "_class_name" in given:
+        # What Diffusers writes (Flux, Wan): cross attention and its conditioning have no kind here.
+        problem = "is no language model: diffusion transformers are not predicted"
+        raise InputError(f"{FILE}: _class_name", given["_class_name"], problem)
+    if kind in WITH_IMAGES and isinstance(given.get(_TEXT), Mapping):
+        return _with_images(given, name, kind)
     if kind not in FAMILIES and isinstance(given.get(_TEXT), Mapping):
         raise InputError(
             f"{FILE}: vision_config" if "vision_config" in given else f"{FILE}: model_type",
@@ -215,7 +243,8 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         )
     if kind not in FAMILIES:
         raise InputError(f"{FILE}: model_type", kind, "is no model that is read", FAMILIES)
-    family, config = FAMILIES[kind], Config(given)
+    family = FAMILIES[kind]
+    config = Config(dict(family.defaults) | dict(given))
     for field in family.refused:
         if config.has(field):
             value = config.fields[field]
@@ -256,6 +285,18 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
         fields["num_query_groups"] = None if groups == heads else groups
         fields["head_dim"] = None if width * heads in (0, hidden) else width
     return fields | _declared_layers(layers, mixers, experts)
+
+
+def _with_images(given: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
+    """A model of text with the tower in front of it."""
+    own = {key: given[key] for key in ("tie_word_embeddings",) if key in given}
+    fields = model_fields({"model_type": WITH_IMAGES[kind]} | dict(given[_TEXT]) | own, name)
+    vision = given.get(_VISION)
+    if not isinstance(vision, Mapping):
+        raise InputError(f"{FILE}: {_VISION}", vision, "is missing", "the fields of its tower")
+    tower = Tower(**tower_fields(kind, Config(vision), given, fields["hidden_size"]))
+    source = f"{fields['source']}; one image of {tower.patches:,} patches a sequence assumed"
+    return fields | {"source": source, "towers": (tower,)}
 
 
 def _declared_layers(

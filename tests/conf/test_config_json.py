@@ -14,7 +14,7 @@ import trainscout as ts
 from tests.in_process import command
 from trainscout.commands.listing import parameters
 from trainscout.conf.catalogue import load_catalogue
-from trainscout.conf.config_json import FAMILIES, model_fields
+from trainscout.conf.config_json import FAMILIES, WITH_IMAGES, model_fields
 from trainscout.simulators.predictor.io.values import typed_value
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model
@@ -41,7 +41,7 @@ def test_parameters_are_those_that_transformers_builds(name: str) -> None:
 
 def test_most_of_what_is_read_was_counted() -> None:
     kinds = {row["config"]["model_type"] for row in RELEASED.values()}
-    assert kinds <= set(FAMILIES)
+    assert kinds <= {*FAMILIES, *WITH_IMAGES}
     assert len(kinds) >= 25
     assert len(RELEASED) >= 60
 
@@ -125,8 +125,14 @@ def test_what_cannot_be_said_is_refused_by_its_field(
     assert caught.value.field == f"config.json: {field}"
 
 
-def test_a_model_of_images_is_refused_with_what_would_do() -> None:
-    given = {"model_type": "gemma3", "text_config": {}, "vision_config": {}}
+def test_diffusion_transformers_are_refused_in_words() -> None:
+    given = {"_class_name": "WanTransformer3DModel", "num_layers": 40, "num_attention_heads": 40}
+    with pytest.raises(InputError, match="diffusion transformers are not predicted"):
+        model_fields(given, "wan")
+
+
+def test_other_models_of_images_are_refused_with_what_would_do() -> None:
+    given = {"model_type": "llava", "text_config": {}, "vision_config": {}}
     with pytest.raises(InputError, match="text_config in a file of its own"):
         model_fields(given, "gemma")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.simulators.jobs import HYBRID, LLAMA, MLA_MOE, MOE, SPARSE, TINY, make_job
+from tests.simulators.jobs import HYBRID, LLAMA, MLA_MOE, MOE, SEEING, SPARSE, TINY, make_job
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
@@ -16,7 +16,17 @@ from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
 _MTP = replace(MOE, name="tiny_mtp", num_mtp_layers=1)
-MODELS = (TINY, replace(TINY, tied_embeddings=False), LLAMA, MOE, MLA_MOE, _MTP, HYBRID, SPARSE)
+MODELS = (
+    TINY,
+    replace(TINY, tied_embeddings=False),
+    LLAMA,
+    MOE,
+    MLA_MOE,
+    _MTP,
+    HYBRID,
+    SPARSE,
+    SEEING,
+)
 _FRAMEWORKS = (
     {},
     {"attention": "unfused", "fusion": "eager", "fused_wgrad": False},

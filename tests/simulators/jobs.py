@@ -20,6 +20,7 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.model import Mla, Model, Moe
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.training import Training
 
 NODE = replace(CLUSTER, name="test", num_nodes=1)
@@ -97,6 +98,19 @@ SPARSE = replace(
         "kda": Mixer(delta=replace(DELTA, v_heads=8, gate="vector")),
     },
 )
+TOWER = Tower(
+    "vision",
+    num_layers=2,
+    hidden_size=64,
+    num_heads=8,
+    ffn_hidden_size=128,
+    patch_size=48,
+    patches=16,
+    positions=16,
+    merged=4,
+    projector=(256, 256),
+)
+SEEING = replace(LLAMA, name="tiny_seeing", towers=(TOWER,))
 MIXTRAL_8X7B = replace(
     LLAMA,
     name="mixtral_8x7b",

@@ -39,5 +39,7 @@ def _choice(value: str) -> str:
     fields: dict[str, Any] = read_config(file)
     choice = re.sub(r"\W+", "_", fields["name"]) or "model"
     kinds = {name: dataclasses.asdict(kind) for name, kind in fields.get("kinds", {}).items()}
-    ConfigStore.instance().store(choice, {**fields, "kinds": kinds}, group="model")
+    towers = [dataclasses.asdict(tower) for tower in fields.get("towers", ())]
+    plain_fields = {**fields, "kinds": kinds, "towers": towers}
+    ConfigStore.instance().store(choice, plain_fields, group="model")
     return choice

@@ -29,6 +29,7 @@ from trainscout.simulators.predictor.question.layers import (
     Mixer,
 )
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.tower import Tower
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.registry import check_simulator
 
@@ -40,6 +41,7 @@ _MIXERS = {
     "mamba2": Mamba2(heads=128, head_dim=64, state=128),
     "delta": DeltaNet(k_heads=16, v_heads=32, k_dim=128, v_dim=128),
 }
+_TOWER = Tower("vision", 27, 1152, 16, 4304, patch_size=588, patches=1024)
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,21 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
     """Groups inside a group: fields that are dataclasses, or go to one as they are."""
     if prefix == "model":
         model = load_catalogue().models["deepseek_v3"]
-        return [
-            Group(f"model.{name}", commands, getattr(model, name), lambda value: value.check())
-            for name in ("moe", "mla")
-        ] + [
-            Group(f"model.kinds.<name>.{name}", commands, value, partial(_check_mixer, name))
-            for name, value in _MIXERS.items()
-        ]
+        return (
+            [
+                Group(f"model.{name}", commands, getattr(model, name), lambda value: value.check())
+                for name in ("moe", "mla")
+            ]
+            + [
+                Group(f"model.kinds.<name>.{name}", commands, value, partial(_check_mixer, name))
+                for name, value in _MIXERS.items()
+            ]
+            + [
+                Group(
+                    "model.towers.<number>", commands, _TOWER, lambda tower: tower.check("tower")
+                )
+            ]
+        )
     if prefix == "network":
         packet = PacketSettings()
         return [

@@ -24,6 +24,7 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
+from trainscout.simulators.predictor.question.tower import Tower
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,17 @@ def step_flops(job: Job) -> StepFlops:
     elif recipe.recompute == "full":
         repeated = layers * _recomputed_share(job)
     tokens = job.tokens_per_step
+    forward += sum(map(tower_flops, model.towers)) / sequence
     return StepFlops(3 * forward * tokens, (3 * forward + repeated) * tokens)
+
+
+def tower_flops(tower: Tower) -> float:
+    """One sequence's images through a tower, forward; its attention sees whole images."""
+    hidden, patches = tower.hidden_size, tower.images * tower.patches
+    mlp = (3 if tower.gated_mlp else 2) * hidden * tower.ffn_hidden_size
+    layer = 2.0 * (4 * hidden**2 + mlp) + 4.0 * tower.patches * hidden
+    ends = 2.0 * tower.patch_size * hidden + 2.0 * tower.projector_weights / tower.merged
+    return patches * (tower.num_layers * layer + ends)
 
 
 def _recomputed_share(job: Job) -> float:

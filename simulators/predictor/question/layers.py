@@ -72,11 +72,14 @@ class AttentionMixer:
     """Its output is multiplied by a gate, which the query projection makes (Qwen3-Next)."""
     index: Index | None = None
     """Chooses the keys of each query, None where all are attended to."""
+    causal: bool = True
+    """Queries attend to tokens before them alone."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether queries attend to all tokens before them."""
-        return self.window is None and self.chunk is None and self.index is None
+        """Whether queries attend to all tokens before them, and to no others."""
+        limits = (self.window, self.chunk, self.index)
+        return self.causal and all(limit is None for limit in limits)
 
 
 WHOLE = AttentionMixer()
@@ -168,6 +171,9 @@ class Mixer:
         if attention and sum(getattr(attention, name) is not None for name in narrow) > 1:
             problem = "is given beside another limit of the same attention"
             raise InputError(f"{field}.attention", "...", problem, "one of window, chunk, index")
+        if attention and not attention.causal and (attention.window or attention.index):
+            problem = "is of causal attention alone"
+            raise InputError(f"{field}.attention.causal", False, problem, "true")
         if ssm is not None and ssm.heads % ssm.groups:
             problem = f"does not divide the {ssm.heads} heads"
             raise InputError(f"{field}.mamba2.groups", ssm.groups, problem)

@@ -26,6 +26,7 @@ from trainscout.simulators.predictor.question.layers import (
     parse_layers,
     plain_layer,
 )
+from trainscout.simulators.predictor.question.tower import Tower
 
 MOST_TOKENS = 10**9
 """Of one sequence."""
@@ -220,6 +221,8 @@ class Model:
     kinds: dict[str, Mixer] = dataclass_field(default_factory=dict, hash=False)
     """Mixers by the names that ``layers`` uses; ``attention`` is the model's own and ``none`` no
     mixer."""
+    towers: tuple[Tower, ...] = ()
+    """Encoders in front of it."""
 
     def check(self) -> None:
         """Refuse impossible shapes.
@@ -273,6 +276,8 @@ class Model:
                 raise InputError("model.moe.histogram", self.moe.histogram, problem, allowed)
         if self.mla is not None:
             self.mla.check()
+        for number, tower in enumerate(self.towers):
+            tower.check(f"model.towers.{number}")
 
     def _check_layers(self) -> None:
         moe = self.moe
@@ -397,6 +402,7 @@ class Model:
         for half in ("mixer", "mlp"):
             if any(getattr(layer, half) == NONE for layer in self.layer_kinds):
                 words.append(f"layers without {half}")
+        words += [f"the {tower.name} tower" for tower in self.towers]
         words += ["norms behind attention and MLP"] * self.post_norms
         return (*words, *["norms over all heads"] * self.qk_norm_whole)
 

@@ -116,6 +116,9 @@ def _tensor_parallel_divides_model(job: Job) -> Broken:
         return "tp", f"tp={tp} does not divide the hidden size {model.hidden_size}"
     if model.moe and model.moe.shared_ffn_hidden_size % tp:
         return "tp", f"tp={tp} does not divide the shared expert width"
+    for tower in model.towers:
+        if tower.num_heads % tp or tower.ffn_hidden_size % tp:
+            return "tp", f"tp={tp} does not divide heads or MLP of the {tower.name} tower"
     for name, mixer in model.kinds.items():
         for words, count in _cut_by_heads(mixer).items():
             if count % tp:

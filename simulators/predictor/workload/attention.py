@@ -272,7 +272,7 @@ def _limited(
     Chunks are shorter sequences. Within a window a query sees ``w - w (w - 1) / 2s`` keys on
     average over a sequence, and half a tile at its far edge that is masked.
     """
-    whole = _attention(shard, heads, kv_heads, (length, length), True, pass_)
+    whole = _attention(shard, heads, kv_heads, (length, length), attention.causal, pass_)
     if attention.chunk is not None and attention.chunk < length:
         number, rest = divmod(length, attention.chunk)
         pieces = [(number * shard.batch, attention.chunk), (shard.batch, rest)]

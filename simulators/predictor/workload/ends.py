@@ -10,11 +10,22 @@ from trainscout.simulators.predictor.workload.ir import Alloc, Block, Collective
 from trainscout.simulators.predictor.workload.linear import linear
 from trainscout.simulators.predictor.workload.part import Part, compose, norm
 from trainscout.simulators.predictor.workload.shard import Shard
+from trainscout.simulators.predictor.workload.tower import tower_parts
+
+
+@functools.lru_cache(maxsize=1024)
+def first_blocks(shard: Shard) -> tuple[Block, Block]:
+    """What comes before the first layer: towers, if there are any, and the embedding."""
+    return compose("embedding", [*tower_parts(shard), _embedding(shard)])
 
 
 @functools.lru_cache(maxsize=1024)
 def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
     """Vocabulary-parallel embedding lookup, positions, dropout."""
+    return compose("embedding", [_embedding(shard)])
+
+
+def _embedding(shard: Shard) -> Part:
     model, size = shard.model, shard.element_bytes
     full = shard.tokens * model.hidden_size
     forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
@@ -39,14 +50,13 @@ def embedding_blocks(shard: Shard) -> tuple[Block, Block]:
         saved.append(Alloc("embedding_mask", local))
     # A lookup's gradient is a dense tensor of the table's size, in every framework.
     rows = model.padded_vocab_size(shard.tp) // shard.tp
-    part = Part(
+    return Part(
         tuple(forward),
         tuple(backward),
         tuple(saved),
         forward_peak_bytes=2 * full * size,
         backward_peak_bytes=(2 * full + rows * model.hidden_size) * size,
     )
-    return compose("embedding", [part])
 
 
 @functools.lru_cache(maxsize=1024)

@@ -34,7 +34,7 @@ def layer_blocks(
         recompute: ``none``, ``selective`` or ``full``.
         modules: what ``selective`` recomputes, joined by ``+``.
     """
-    parts = _layer_parts(shard, layer)
+    parts = layer_parts(shard, layer)
     name = "moe_layer" if layer.mlp == MOE else "layer"
     if layer.mixer != ATTENTION:
         name = f"{layer.mixer}_{name}"
@@ -48,7 +48,8 @@ def layer_blocks(
     return compose(name, parts)
 
 
-def _layer_parts(shard: Shard, layer: Layer) -> list[Part]:
+def layer_parts(shard: Shard, layer: Layer) -> list[Part]:
+    """The parts of one layer, mixer first."""
     model, parts = shard.model, []
     mixer = model.mixer(layer)
     if mixer is not None:

@@ -11,7 +11,11 @@ from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.communicators import communicators
-from trainscout.simulators.predictor.workload.ends import embedding_blocks, head_blocks
+from trainscout.simulators.predictor.workload.ends import (
+    embedding_blocks,
+    first_blocks,
+    head_blocks,
+)
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
 from trainscout.simulators.predictor.workload.mtp import (
@@ -28,6 +32,7 @@ from trainscout.simulators.predictor.workload.parameters import (
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
 from trainscout.simulators.predictor.workload.step_end import finish_block, optimizer_block
+from trainscout.simulators.predictor.workload.tower import tower_parameters
 
 
 def build_workload(job: Job) -> Workload:
@@ -136,7 +141,8 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     """One model chunk: its layers, those of a kind together, between the ends it holds."""
     runs: list[Run] = []
     if shape.first:
-        runs.append(Run(*embedding_blocks(shard), 1, embedding_parameters(shard)))
+        held = embedding_parameters(shard) + LocalParameters(tower_parameters(shard))
+        runs.append(Run(*first_blocks(shard), 1, held))
     left = mode.offloaded
     for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
         blocks = layer_blocks(shard, layer, recompute, mode.modules)

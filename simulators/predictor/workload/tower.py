@@ -1,0 +1,109 @@
+"""Encoders in front of the embedding: patches, layers, the projection to the language model.
+
+A tower keeps its activations, whatever the layers behind it do, and has no sequence or context
+parallelism: each rank encodes the images of its whole sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trainscout.simulators.predictor.question.layers import DENSE, AttentionMixer, Layer, Mixer
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
+from trainscout.simulators.predictor.workload.layer import layer_parts
+from trainscout.simulators.predictor.workload.linear import linear
+from trainscout.simulators.predictor.workload.parameters import layer_parameters
+from trainscout.simulators.predictor.workload.part import Part
+from trainscout.simulators.predictor.workload.shard import Shard
+
+_LAYER = Layer("tower", DENSE)
+_MIXER = Mixer(attention=AttentionMixer(causal=False))
+
+
+def tower_parts(shard: Shard) -> list[Part]:
+    """Every tower of the shard's model, one after another."""
+    return [part for tower in shard.model.towers for part in _parts(_shard(shard, tower), tower)]
+
+
+def tower_parameters(shard: Shard) -> int:
+    """Their parameters on a rank: layers are sharded, patches and projectors are not."""
+    return sum(_parameters(_shard(shard, tower), tower) for tower in shard.model.towers)
+
+
+def _shard(shard: Shard, tower: Tower) -> Shard:
+    """As if the tower were the model, and images the sequences."""
+    model = Model(
+        name=tower.name,
+        num_layers=tower.num_layers,
+        hidden_size=tower.hidden_size,
+        num_heads=tower.num_heads,
+        ffn_hidden_size=tower.ffn_hidden_size,
+        vocab_size=1,
+        sequence_length=tower.patches,
+        source="",
+        gated_mlp=tower.gated_mlp,
+        normalization=tower.normalization,
+        position="none" if tower.positions else "rope",
+        linear_bias=tower.linear_bias,
+        qkv_bias=tower.linear_bias,
+        dropout=False,
+        layers=f"{tower.num_layers}*tower/dense",
+        kinds={"tower": _MIXER},
+    )
+    return replace(
+        shard,
+        model=model,
+        batch=shard.batch * tower.images,
+        sequence=tower.patches,
+        cp=1,
+        sp=False,
+        tp_comm_overlap=False,
+        keeps_gathered=False,
+        repeats_kv=False,
+    )
+
+
+def _parts(shard: Shard, tower: Tower) -> list[Part]:
+    hidden, size = tower.hidden_size, shard.element_bytes
+    forward, backward = linear(shard, "patches", shard.tokens, tower.patch_size, hidden)
+    pixels = shard.tokens * tower.patch_size * size
+    patches = Part(
+        tuple(forward),
+        # Images have no gradient.
+        tuple(op for op in backward if getattr(op, "name", "") != "patches_dgrad"),
+        (Alloc("pixels", pixels),),
+        forward_peak_bytes=shard.tokens * hidden * size,
+        backward_peak_bytes=shard.tokens * hidden * size,
+    )
+    return [patches, *layer_parts(shard, _LAYER) * tower.num_layers, _projector(shard, tower)]
+
+
+def _projector(shard: Shard, tower: Tower) -> Part:
+    tokens, size = shard.tokens // tower.merged, shard.element_bytes
+    forward: list[Op] = []
+    backward: list[Op] = []
+    saved = []
+    for one, other in zip(tower.projector, tower.projector[1:], strict=False):
+        made, gradients = linear(shard, "projector", tokens, one, other)
+        moved = tokens * other * size
+        forward += [*made, Streaming("projector_activation", "elementwise", 2 * moved)]
+        undone = Streaming("projector_activation_bwd", "elementwise", 3 * moved)
+        backward = [undone, *gradients, *backward]
+        saved.append(Alloc("projector_input", tokens * one * size * tower.projectors))
+    widest = max(tower.projector, default=0) * tokens * size
+    return Part(
+        tuple(forward * tower.projectors),
+        tuple(backward * tower.projectors),
+        tuple(saved),
+        forward_peak_bytes=widest,
+        backward_peak_bytes=2 * widest,
+    )
+
+
+def _parameters(shard: Shard, tower: Tower) -> int:
+    hidden = tower.hidden_size
+    ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden
+    layers = tower.num_layers * layer_parameters(shard, _LAYER).total
+    return ends + layers + tower.projector_weights
