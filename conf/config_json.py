@@ -229,7 +229,7 @@ def model_fields(given: Mapping[str, Any], name: str) -> dict[str, Any]:
     """
     kind = given.get("model_type")
     if kind is None and "_class_name" in given:
-        # What Diffusers writes (Flux, Wan): cross attention and its conditioning have no kind here.
+        # Diffusers writes these (Flux, Wan): cross attention and conditioning have no kind here.
         problem = "is no language model: diffusion transformers are not predicted"
         raise InputError(f"{FILE}: _class_name", given["_class_name"], problem)
     if kind in WITH_IMAGES and isinstance(given.get(_TEXT), Mapping):
