@@ -143,6 +143,8 @@ def main(arguments: Sequence[str]) -> int:
         ranks = ranks_of(given.rank, given.world_size)
     options = [_options(given, rank) for rank in ranks]
     _check(given, options)
+    note = "times that the script prints are this machine's, no predictions (trainscout live)"
+    print(f"run: {note}", file=sys.stderr)
     with ThreadPoolExecutor(max_workers=given.jobs) as pool:
         codes = list(pool.map(_run, options))
     failed = next((code for code in codes if code), 0)

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceMemory
 from trainscout.simulators.virtual_cluster.traces.events import Argument, TensorSpec
 
-_DTYPES = {
+DTYPES = {
     value: name
     for name, value in sorted(vars(torch).items(), reverse=True)
     if isinstance(value, torch.dtype) and str(value) == f"torch.{name}"
@@ -22,7 +22,7 @@ _PLAIN = (int, float, str, bool, type(None))
 def spec_of(tensor: torch.Tensor, storage: int | None) -> TensorSpec:
     """Type, shape and storage number of a tensor; strides only when it is not contiguous."""
     strides = None if tensor.is_contiguous() else tuple(tensor.stride())
-    return TensorSpec(_DTYPES[tensor.dtype], tuple(tensor.shape), storage, strides)
+    return TensorSpec(DTYPES[tensor.dtype], tuple(tensor.shape), storage, strides)
 
 
 def as_argument(value: Any, memory: DeviceMemory) -> Argument:

@@ -72,9 +72,10 @@ trainscout live --world-size 96 --ranks 0,24,48,72 --network flow -- \\
     add("--framework", metavar="NAME", help="whose host times --host declared takes")
     add(
         "--host",
-        default="cpu",
-        help="what the host takes: cpu, its CPU time and the driver's for each launch (default); "
-        "declared, the framework's times, the same in every run",
+        default="declared",
+        help="what the host takes: declared, the framework's times, the same in every run "
+        "(default); cpu, this machine's CPU time, the emulator's share included, and the "
+        "driver's for each launch",
     )
     add(
         "--network",

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 NAMESPACE = "emulated"
-# Bytes an element of torch's types takes; sub-byte types do not occur.
+# Bytes an element of torch's types takes; those of less than a byte take one, or hold two.
 DTYPE_BYTES = {
     "bool": 1,
     "uint8": 1,
@@ -69,6 +69,18 @@ DTYPE_BYTES = {
     "bfloat16": 2,
     "float32": 4,
     "float64": 8,
+    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "float4_e2m1fn_x2"), 1),
+    **{f"{kind}{bits}": 1 for kind in ("int", "uint") for bits in range(1, 8)},
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "complex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+    **dict.fromkeys(("qint8", "quint8", "quint4x2", "quint2x4"), 1),
+    "qint32": 4,
+    **dict.fromkeys(("bits1x8", "bits2x4", "bits4x2", "bits8"), 1),
+    "bits16": 2,
 }
 # Multi-tensor kernels take so many tensors a launch, by the number of lists they walk together,
 # and so many chunks of so many elements (Apex, csrc/multi_tensor_apply.cuh; fused optimizers of

@@ -71,6 +71,11 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
 
     capability = str(state.gpu.compute_capability).replace(".", "")
     return {
+        "_scatter": _scatter,
+        "_gather": _gather,
+        "_broadcast_coalesced": lambda tensors, devices, _: [
+            [tensor.to(f"cuda:{device}") for tensor in tensors] for device in devices
+        ],
         "_show_config": lambda: _CONFIG,
         "_nccl_version": lambda: _NCCL_VERSION,
         "_nccl_version_suffix": lambda: b"",
@@ -113,6 +118,22 @@ def runtime_functions(state: RankState) -> dict[str, Callable[..., Any]]:
         "_cuda_get_cudnn_benchmark_limit": lambda: 10,
         "_cuda_set_cudnn_benchmark_limit": nothing,
     }
+
+
+def _scatter(
+    tensor: Any, devices: list[int], sizes: Any = None, dim: int = 0, streams: Any = None
+) -> tuple[Any, ...]:
+    """A tensor's parts, each on its device: what DataParallel calls, with one device above all."""
+    parts = tensor.split(sizes, dim) if sizes else tensor.chunk(len(devices), dim)
+    pairs = zip(parts, devices, strict=False)
+    return tuple([part.to(f"cuda:{device}", non_blocking=True) for part, device in pairs])
+
+
+def _gather(tensors: Any, dim: int, device: int | None) -> Any:
+    import torch
+
+    place = "cpu" if device == -1 else f"cuda:{device or 0}"
+    return torch.cat([tensor.to(place) for tensor in tensors], dim)
 
 
 def memory_stats(state: RankState) -> dict[str, Any]:

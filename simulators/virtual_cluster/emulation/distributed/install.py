@@ -44,7 +44,7 @@ def install_distributed(state: RankState) -> None:
         "monitored_barrier": lambda *args, **kwargs: None,
         "_set_pg_timeout": lambda timeout, group=None: None,
         "_verify_params_across_processes": lambda group, params, logger=None: None,
-        **object_functions(),
+        **object_functions(state),
     }
     for module in (dist, distributed_c10d, dist.utils, dist.device_mesh):
         for name, value in replacements.items():

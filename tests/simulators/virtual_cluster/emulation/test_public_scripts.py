@@ -20,6 +20,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     Violation,
 )
 from trainscout.simulators.virtual_cluster.traces.lowering import lower
+from trainscout.simulators.virtual_cluster.traces.vocabulary import DTYPE_BYTES
 
 pytest.importorskip("torch")
 
@@ -32,6 +33,8 @@ def test_habits_of_public_scripts(tmp_path: Path) -> None:
     # The spawned process is the traced one; of labels 0..7 modulo 7 two are 0.
     assert "rank 11 loss 1.000 of 6 1.0 tensor(1., device='cuda:3')" in run.output
     assert "not ended" not in run.output
+    # Objects that only another rank knows are listed.
+    assert "broadcast_object_list = [None]" in run.output
     assert not [event for event in run.trace.events if isinstance(event, Violation)]
     # A closure holds the passes of its step.
     phases = [
@@ -55,6 +58,12 @@ def test_a_rank_that_waits_says_where(capfd: pytest.CaptureFixture[str]) -> None
     end()
     assert "rank 5 has waited for 0 s: " in (line := capfd.readouterr().err)
     assert "test_public_scripts.py" in line
+
+
+def test_traces_are_read_whatever_types_tensors_have() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.tensor_specs import DTYPES
+
+    assert {name: dtype.itemsize for dtype, name in DTYPES.items()} == DTYPE_BYTES
 
 
 GAP = """

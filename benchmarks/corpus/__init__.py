@@ -1,0 +1,1 @@
+"""Public training scripts, unmodified, on virtual GPUs: which of them run."""

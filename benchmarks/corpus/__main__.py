@@ -1,0 +1,154 @@
+"""Run the corpus: public training scripts, unmodified, each as rank 0 of a small job.
+
+    python -m benchmarks.corpus --sources DIR [--only TEXT] [--page docs/corpus.md]
+
+Repositories are brought by hand into DIR, packages installed (``pip install --no-deps``). A script
+passes when ``trainscout run --steps 2`` exits 0: it trained two steps and left a trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.corpus.assets import write_assets
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).with_name("scripts.yaml")
+LIMIT_S = 240
+# No hub, no tracker; and what Megatron-LM asks of its environment.
+ENVIRONMENT = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "WANDB_MODE": "disabled",
+}
+VERDICTS = {
+    0: "passes",
+    1: "the script fails",
+    3: "gap",
+    4: "broken invariant",
+    124: f"not done in {LIMIT_S} s",
+}
+
+
+_HEAD = """\
+# Public scripts
+
+**{passed} of {run}** public training scripts that were tried, of {number} listed, run unmodified on
+virtual GPUs (two optimizer steps as rank 0, exit code 0). Sources are packages or repositories at a commit; the commands, and
+what makes the tiny models and data, stand in `benchmarks/corpus`. This page is written by
+`python -m benchmarks.corpus --sources DIR --page docs/corpus.md`.
+
+| script | source | | why not |
+|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one script ended: exit code, seconds, and the line that says why it failed."""
+
+    name: str
+    source: str
+    code: int
+    wall_s: float
+    reason: str
+
+
+def run_script(entry: dict[str, Any], sources: Path, assets: Path) -> Outcome:
+    """One entry of ``scripts.yaml``."""
+    repository, _, commit = entry["source"].partition("@")
+    source = sources / f"{repository.rpartition('/')[2]}-{commit}"
+    with tempfile.TemporaryDirectory() as out:
+        words = entry["command"]
+        text = " ".join(words) if isinstance(words, list) else words
+        script = shlex.split(text.format(src=source, assets=assets, out=out))
+        # ``below``: the script reads ../data.
+        folder = assets / "below" if entry.get("below") else assets
+        folder = source if entry.get("inside") else folder
+        folder.mkdir(exist_ok=True)
+        options = ["--world-size", str(entry.get("world_size", 8)), "--gpu", "h100"]
+        command = [sys.executable, "-m", "trainscout", "run", *options, "--steps", "2"]
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        began_s = time.perf_counter()
+        try:
+            done = subprocess.run(
+                [*command, "--output", f"{out}/traces", "--", *script],
+                cwd=folder,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_S,
+                check=False,
+            )
+            code, output = done.returncode, done.stdout.decode(errors="replace")
+        except subprocess.TimeoutExpired as late:
+            code, output = 124, (late.stdout or b"").decode(errors="replace")
+        wall_s = time.perf_counter() - began_s
+    return Outcome(entry["name"], entry["source"], code, wall_s, _reason(code, output))
+
+
+def _reason(code: int, output: str) -> str:
+    if not code:
+        return ""
+    lines = [line.strip() for line in output.splitlines()]
+    for start in ("gap of the emulator", "broken invariant"):
+        found = [line for line in lines if line.startswith(start)]
+        if found:
+            return found[-1]
+    errors = [line for line in lines if "Error" in line.partition(":")[0] and ": " in line]
+    return errors[-1] if errors else "".join(lines[-1:])
+
+
+def page(entries: list[dict[str, Any]], outcomes: list[Outcome]) -> str:
+    """The table as a page of the documentation; scripts without an outcome stand as not run."""
+    ended = {each.name: each for each in outcomes}
+    rows = []
+    for entry in entries:
+        found = ended.get(entry["name"])
+        verdict, reason = "not run", ""
+        if found is not None:
+            verdict = VERDICTS.get(found.code, f"exit {found.code}")
+            reason = found.reason.replace("|", "/")[:110]
+        rows.append(f"| {entry['name']} | {entry['source']} | {verdict} | {reason} |\n")
+    passed = sum(not each.code for each in outcomes)
+    return _HEAD.format(passed=passed, run=len(outcomes), number=len(entries)) + "".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sources", type=Path, required=True, help="REPOSITORY-COMMIT folders")
+    parser.add_argument("--only", default="", help="scripts whose name or source has this text")
+    parser.add_argument("--page", type=Path, help="write the table here")
+    given = parser.parse_args()
+    entries = [
+        entry
+        for entry in yaml.safe_load(SCRIPTS.read_text(encoding="utf-8"))["scripts"]
+        if given.only in entry["name"] or given.only in entry["source"]
+    ]
+    outcomes = []
+    with tempfile.TemporaryDirectory() as folder:
+        assets = Path(folder)
+        write_assets(assets)
+        for entry in entries:
+            outcome = run_script(entry, given.sources.absolute(), assets)
+            outcomes.append(outcome)
+            verdict = VERDICTS.get(outcome.code, outcome.code)
+            print(
+                f"{outcome.name}: {verdict}, {outcome.wall_s:.0f} s {outcome.reason}", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""What the scripts of the corpus read: tiny models, tokenizers and data, all made here.
+
+    python -m benchmarks.corpus.assets FOLDER
+
+Names are those that scripts ask a hub for: a folder of that name in the working directory is taken
+instead. All values are random; nobody looks at the loss.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import random
+import string
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
+    install_framework_patches,
+)
+
+VOCABULARY = 512
+SAMPLES = 256
+
+
+def write_assets(folder: Path) -> None:
+    """All of it; a second or two and a few MB."""
+    generator = random.Random(0)
+    _text(folder, generator)
+    _chats(folder, generator)
+    _images(folder)
+    _tokens(folder / "tokens")
+    _mnist(folder / "data" / "MNIST" / "raw")
+    _models(folder)
+
+
+def _words(generator: random.Random, number: int) -> str:
+    lengths = (generator.randint(2, 7) for _ in range(number))
+    return " ".join("".join(generator.choices(string.ascii_lowercase, k=k)) for k in lengths)
+
+
+def _rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _text(folder: Path, generator: random.Random) -> None:
+    lines = [_words(generator, generator.randint(8, 60)) for _ in range(SAMPLES * 4)]
+    for name in ("train", "valid", "test"):
+        path = folder / "text" / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines))
+    _rows(folder / "c4" / "data.jsonl", ({"text": line * 4} for line in lines))
+    # Pairs of sentences and whether they say the same.
+    pairs = [
+        {"sentence1": line[:40], "sentence2": line[40:], "label": at % 2, "idx": at}
+        for at, line in enumerate(lines)
+    ]
+    for name in ("train", "validation", "test"):
+        _rows(folder / "glue" / f"{name}.jsonl", iter(pairs))
+    files = "".join(
+        f"  - split: {name}\n    path: {name}.jsonl\n" for name in ("train", "validation", "test")
+    )
+    config = f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n"
+    (folder / "glue" / "README.md").write_text(config)
+    alpaca = [
+        {"instruction": line[:30], "input": "", "output": line[30:90]} for line in lines[:SAMPLES]
+    ]
+    (folder / "alpaca.json").write_text(json.dumps(alpaca))
+
+
+def _chats(folder: Path, generator: random.Random) -> None:
+    def turn(role: str, words: int) -> dict[str, str]:
+        return {"role": role, "content": _words(generator, words)}
+
+    def answer() -> list[dict[str, str]]:
+        return [turn("assistant", generator.randint(3, 20))]
+
+    for name in ("train", "test"):
+        asked = [[turn("user", generator.randint(3, 12))] for _ in range(SAMPLES)]
+        chats = ({"messages": [*question, *answer()]} for question in asked)
+        _rows(folder / "chats" / f"{name}.jsonl", chats)
+        pairs = ({"prompt": q, "chosen": answer(), "rejected": answer()} for q in asked)
+        _rows(folder / "preferences" / f"{name}.jsonl", pairs)
+        _rows(folder / "prompts" / f"{name}.jsonl", ({"prompt": q} for q in asked))
+
+
+def _images(folder: Path) -> None:
+    from PIL import Image
+
+    noise = np.random.default_rng(0)
+    pets = folder / "pets"
+    pets.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "val"):
+        for kind in ("cat", "dog"):
+            place = folder / "images" / split / kind
+            place.mkdir(parents=True, exist_ok=True)
+            for at in range(SAMPLES // 8):
+                pixels = noise.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(place / f"{kind}{at}.jpg")
+                if split == "train":
+                    # Named by kind, in one folder.
+                    Image.fromarray(pixels).save(pets / f"{kind}_{at}.jpg")
+
+
+def _tokens(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(0)
+    for name in ("train", "val"):
+        noise.integers(0, VOCABULARY, 200_000).astype(np.uint16).tofile(folder / f"{name}.bin")
+    with (folder / "meta.pkl").open("wb") as file:
+        pickle.dump({"vocab_size": VOCABULARY}, file)
+
+
+def _mnist(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(0)
+    for name in ("train", "t10k"):
+        pixels = noise.integers(0, 256, (SAMPLES, 28, 28), dtype=np.uint8)
+        labels = noise.integers(0, 10, SAMPLES, dtype=np.uint8)
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
+            head = [0x0800 + values.ndim, *values.shape]
+            data = b"".join(int(number).to_bytes(4, "big") for number in head)
+            (folder / f"{name}-{kind}-ubyte").write_bytes(data + values.tobytes())
+
+
+def _models(folder: Path) -> None:
+    # Where torchvision is there, built for CUDA, transformers could not be imported.
+    install_framework_patches()
+    import transformers
+
+    tokenizer = _tokenizer(folder)
+    sizes: dict[str, Any] = {"vocab_size": len(tokenizer), "hidden_size": 64}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    made = {
+        "tiny-llama": transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(**sizes, num_key_value_heads=2, max_position_embeddings=512)
+        ),
+        "tiny-qwen3-moe": transformers.Qwen3MoeForCausalLM(
+            transformers.Qwen3MoeConfig(
+                **sizes,
+                num_key_value_heads=2,
+                head_dim=16,
+                num_experts=4,
+                num_experts_per_tok=2,
+                moe_intermediate_size=64,
+                max_position_embeddings=512,
+            )
+        ),
+        "gpt2": transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                vocab_size=len(tokenizer), n_embd=64, n_layer=2, n_head=4, n_positions=512
+            )
+        ),
+        "tiny-reward": transformers.LlamaForSequenceClassification(
+            transformers.LlamaConfig(
+                **sizes, num_key_value_heads=2, num_labels=1, pad_token_id=tokenizer.pad_token_id
+            )
+        ),
+        "bert-base-cased": transformers.BertForSequenceClassification(
+            transformers.BertConfig(**sizes, max_position_embeddings=512)
+        ),
+        "tiny-vit": transformers.ViTForImageClassification(
+            transformers.ViTConfig(
+                image_size=64,
+                patch_size=16,
+                **{k: v for k, v in sizes.items() if k != "vocab_size"},
+            )
+        ),
+    }
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    if importlib.util.find_spec("diffusers") is not None:
+        from diffusers import AutoencoderKL
+
+        channels: dict[str, Any] = {"block_out_channels": (8,) * 4, "norm_num_groups": 8}
+        encoder = AutoencoderKL(
+            **channels,
+            down_block_types=("DownEncoderBlock2D",) * 4,
+            up_block_types=("UpDecoderBlock2D",) * 4,
+        )
+        encoder.save_pretrained(folder / "stabilityai" / "sd-vae-ft-ema")
+
+
+def _tokenizer(folder: Path) -> Any:
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE(unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    special = ["<unk>", "<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    made.train_from_iterator((folder / "text" / "train.txt").read_text().splitlines(), trainer)
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        model_max_length=512,
+    )
+    wrapped.chat_template = (
+        "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    wrapped.save_pretrained(folder / "tokenizer")
+    return wrapped
+
+
+if __name__ == "__main__":
+    write_assets(Path(sys.argv[1]))
