@@ -45,10 +45,10 @@ VERDICTS = {
 _HEAD = """\
 # Public scripts
 
-**{passed} of {run}** public training scripts that were tried, of {number} listed, run unmodified on
-virtual GPUs (two optimizer steps as rank 0, exit code 0). Sources are packages or repositories at a commit; the commands, and
-what makes the tiny models and data, stand in `benchmarks/corpus`. This page is written by
-`python -m benchmarks.corpus --sources DIR --page docs/corpus.md`.
+**{passed} of {run}** public training scripts that were tried, of {number} listed, run unmodified
+on virtual GPUs (two optimizer steps as rank 0, exit code 0). Sources are packages or repositories
+at a commit; the commands, and what makes the tiny models and data, stand in `benchmarks/corpus`.
+This page is written by `python -m benchmarks.corpus --sources DIR --page docs/corpus.md`.
 
 | script | source | | why not |
 |---|---|---|---|
@@ -96,7 +96,10 @@ def run_script(entry: dict[str, Any], sources: Path, assets: Path) -> Outcome:
         except subprocess.TimeoutExpired as late:
             code, output = 124, (late.stdout or b"").decode(errors="replace")
         wall_s = time.perf_counter() - began_s
-    return Outcome(entry["name"], entry["source"], code, wall_s, _reason(code, output))
+    reason = _reason(code, output)
+    for place in (f"{source}/", f"{assets}/", f"{sys.prefix}/lib/"):
+        reason = reason.replace(place, "")
+    return Outcome(entry["name"], entry["source"], code, wall_s, reason)
 
 
 def _reason(code: int, output: str) -> str:
@@ -145,9 +148,11 @@ def main() -> None:
             outcome = run_script(entry, given.sources.absolute(), assets)
             outcomes.append(outcome)
             verdict = VERDICTS.get(outcome.code, outcome.code)
-            print(
-                f"{outcome.name}: {verdict}, {outcome.wall_s:.0f} s {outcome.reason}", flush=True
-            )
+            took = f"{outcome.wall_s:.0f} s"
+            print(f"{outcome.name}: {verdict}, {took} {outcome.reason}", flush=True)
+            # Whoever ends this early has the rows so far.
+            if given.page is not None:
+                given.page.write_text(page(entries, outcomes), encoding="utf-8")
 
 
 if __name__ == "__main__":
