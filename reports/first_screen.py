@@ -80,7 +80,7 @@ def first_screen(
     if directory is not None:
         if not first_launch(job).impossible:
             notes.append(("Start", f"bash {shlex.quote(str(near(directory / LAUNCH)))}"))
-        notes.append(("Look", f"{near(directory / PAGE)}; verbosity=verbose shows more here"))
+        notes.append(("Look", f"{near(directory / PAGE)}; here: verbosity=verbose"))
     between = [_table(options, job, best)] if options else []
     question = Text(format_question(job, assumed), "bold")
     return Constrain(Group(question, answer, *between, _labelled(*notes)), _MOST_COLUMNS)

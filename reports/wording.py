@@ -66,7 +66,7 @@ def format_question(job: Job, assumed: Collection[str] = ()) -> str:
         assumed: fields of the training that nobody gave: their defaults are marked.
     """
     cluster, training = job.cluster, job.training
-    names = {"global_batch_size": "batch", "sequence_length": "sequence length"}
+    names = {"global_batch_size": "batch", "sequence_length": "length"}
     defaults = " and ".join(words for field, words in names.items() if field in assumed)
     return (
         f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "

@@ -135,7 +135,7 @@ def problems(setting: str, ended: Ended, left: list[str]) -> list[str]:
     said = ended.err.strip()
     if ended.code == 2 and not re.match(rf"error: ({re.escape(name)}|[\w.]+)\b.*=", said, re.S):
         found.append(f"no field: {said[:200]!r}")
-    if ended.code == 2 and "allowed: " not in said and "did you mean" not in said:
+    if ended.code == 2 and not said.rstrip().endswith(")") and "did you mean" not in said:
         found.append(f"not what is allowed: {said[:200]!r}")
     if left:
         found.append(f"left {left}")

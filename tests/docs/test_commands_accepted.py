@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from tests.docs.blocks import PROGRAMS, ROOT, SHELL, blocks, commands_of, pages
 from trainscout.cli import COMMANDS, main, nested
+from trainscout.commands.arguments import as_settings
 from trainscout.commands.capacity_plan import build_capacity
 from trainscout.commands.entry_point import run_directory
 from trainscout.commands.explanation_plan import build_explanation
@@ -98,6 +99,10 @@ def jobs(arguments: list[str]) -> list[list[str]]:
     ]
 
 
+def composed(config_name: str, arguments: list[str]):
+    return compose(config_name, as_settings(config_name, arguments))
+
+
 @pytest.mark.parametrize("arguments", of("optimize"), ids=" ".join)
 def test_a_search_could_start(arguments):
     for executor, entry in EXECUTORS.items():
@@ -107,12 +112,12 @@ def test_a_search_could_start(arguments):
     if "verify=traced" in arguments and not find_spec("megatron"):
         pytest.skip("needs megatron-core")
     for overrides in jobs(arguments):
-        check_plan(build_plan(compose("config", overrides)), None)
+        check_plan(build_plan(composed("config", overrides)), None)
 
 
 @pytest.mark.parametrize("arguments", of("simulate"), ids=" ".join)
 def test_a_recipe_could_be_launched(arguments):
-    config = compose("simulate", arguments)
+    config = composed("simulate", arguments)
     check_job(build_question(config).job(build_recipe(config.recipe)))
 
 
@@ -120,7 +125,7 @@ def test_a_recipe_could_be_launched(arguments):
 def test_a_study_could_start(arguments):
     if any(argument.startswith("schedule=") for argument in arguments):
         pytest.importorskip("apscheduler")
-    assert build_capacity(compose("plan", arguments)).cells
+    assert build_capacity(composed("plan", arguments)).cells
 
 
 @pytest.mark.parametrize("arguments", of("explain"), ids=" ".join)
@@ -130,7 +135,7 @@ def test_a_comparison_could_start(arguments, tmp_path, monkeypatch):
     for name, script in scripts():
         Path(name).write_text(script, encoding="utf-8")
     Path("llama3_8b.toml").write_text(TORCHTITAN, encoding="utf-8")
-    assert build_explanation(compose("explain", arguments)).first
+    assert build_explanation(composed("explain", arguments)).first
 
 
 def scripts() -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ def test_the_answer_is_shown_and_kept(searched):
     begin = [line.split("  ")[0] for line in lines]
     for shown in ("Run", "Step", "Cost", "Memory", "Otherwise", "Sure", "Start", "Look"):
         assert shown in begin
-    assert "(sequence length assumed)" in lines[0]
+    assert "(length assumed)" in lines[0]
     start = next(line for line in lines if line.startswith("Start"))
     assert start.split()[-1] == str((directory / "launch.sh").relative_to(directory.parents[2]))
     # The file has all there is to say.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from trainscout.simulators.predictor.question.redaction import redacted, shown
 
 _VALUES = re.compile(
-    r"[<>=\d(\['-]|(a finite|at most|a number|a whole number|true or false|text\b|a list|here |"
+    r"[<>=\d(\[']|-\d|(a finite|at most|a number|a whole number|true or false|text\b|a list|here |"
     r"names and|the fields)|[\w./:-]+((, | or |, or )[\w./:-]+)*$"
 )
 
