@@ -87,6 +87,7 @@ PARTS = (
 PART_INDEX = {name: index for index, name in enumerate(PARTS)}
 EVIDENCE = tuple(Evidence)
 KERNELS = (Gemm, GroupedGemm, Attention, Convolution, Streaming)
+COMMUNICATIONS = (Collective, SendRecv)
 DeviceOp = Kernel | Collective | SendRecv
 
 
@@ -265,13 +266,16 @@ class Pricer:
 
     def operations(self, block: Block) -> list[PricedOp]:
         """Every device operation of a block with its own time, in launch order."""
-        self.price_ahead([block])
-        kernels = self._known.kernels
-        return [
-            self._communication(op) if isinstance(op, Collective | SendRecv) else kernels[op]
-            for op in block.ops
-            if not isinstance(op, Alloc | Free | HostSync)
-        ]
+        known = self._known.kernels
+        priced = []
+        for op in block.ops:
+            if isinstance(op, KERNELS):
+                if op not in known:
+                    self.price_ahead([block])
+                priced.append(known[op])
+            elif isinstance(op, COMMUNICATIONS):
+                priced.append(self._communication(op))
+        return priced
 
     def price_ahead(self, blocks: Iterable[Block]) -> None:
         """Price the kernels of many blocks at once, which costs little more than those of one."""

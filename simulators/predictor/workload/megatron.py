@@ -113,9 +113,9 @@ class ChunkMode:
     """What a chunk's content depends on besides its shard and layers.
 
     ``modules`` of every layer are recomputed when ``recompute`` is ``selective``.
-    ``single_stage``: the head can share the embedding's weight. ``copies_gathered``: gathered
-    parameters are copied out of the gathered buffer before they are used. The activations of the
-    first ``offloaded`` layers leave the GPU.
+    ``single_stage``: the head, or a module for further tokens, shares the embedding's weight.
+    ``copies_gathered``: gathered parameters are copied out of the gathered buffer before they are
+    used. The activations of the first ``offloaded`` layers leave the GPU.
     """
 
     recompute: str
@@ -130,7 +130,7 @@ class ChunkMode:
         return cls(
             recipe.recompute,
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
-            recipe.pp == 1,
+            recipe.pp == 1 and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
             job.framework.offloaded_layers if recipe.pp == 1 else 0,
         )
