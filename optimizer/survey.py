@@ -63,10 +63,13 @@ class RowOf(Mapping[Indices, int]):
         self._weights = [1] * len(sizes)
         for knob in range(len(sizes) - 2, -1, -1):
             self._weights[knob] = self._weights[knob + 1] * sizes[knob + 1]
-        ranks = points.astype(np.int64) @ np.array(self._weights, dtype=np.int64)
-        order = np.argsort(ranks, kind="stable")
-        self._ranks, self._rows = ranks[order], rows[order]
-        self._points = Points(points[order])
+        # Knob by knob: all points as 64-bit numbers would be the most of a large survey's memory.
+        ranks = np.zeros(len(points), dtype=np.int64)
+        for knob, weight in enumerate(self._weights):
+            ranks += points[:, knob] * np.int64(weight)
+        self._order = np.argsort(ranks, kind="stable")
+        self._ranks, self._rows = ranks[self._order], rows[self._order]
+        self._points = Points(points)
 
     def __getitem__(self, point: Indices) -> int:
         rank = sum(weight * index for weight, index in zip(self._weights, point, strict=True))
@@ -76,7 +79,7 @@ class RowOf(Mapping[Indices, int]):
         return int(self._rows[place])
 
     def __iter__(self) -> Iterator[Indices]:
-        return iter(self._points)
+        return (self._points[place] for place in self._order.tolist())
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -192,10 +195,14 @@ def survey(space: Space) -> Survey:
     recipes = builder.table()
     points = np.concatenate(kept)
     rows, first = _rows_by_first(recipes)
+    if len(first) == len(points):
+        own_points = points
+    else:
+        recipes, own_points = recipes.take(first), points[first]
     return Survey(
         space=space,
-        recipes=recipes.take(first),
-        points=Points(points[first]),
+        recipes=recipes,
+        points=Points(own_points),
         row_of=RowOf(space, points, rows),
         rejected=rejected,
         rejected_points=Points(np.concatenate(refused)),

@@ -174,7 +174,7 @@ class TableBuilder:
         self._known: dict[str, dict[tuple[type, Any], int]] = {
             name: {} for name in RECIPE_DEFAULTS
         }
-        self._codes: dict[str, list[NDArray[np.int16]]] = {name: [] for name in RECIPE_DEFAULTS}
+        self._codes: dict[str, list[Codes]] = {name: [] for name in RECIPE_DEFAULTS}
         self.size = 0
 
     def add(self, table: RecipeTable) -> None:
@@ -188,15 +188,19 @@ class TableBuilder:
             for code in np.flatnonzero(used):
                 value = found.values[code]
                 numbers[code] = known.setdefault((type(value), value), len(known))
-            self._codes[name].append(numbers[found.codes])
+            # A few million recipes of some thirty fields: a byte each where that is enough.
+            small = np.int8 if len(known) <= np.iinfo(np.int8).max else np.int16
+            self._codes[name].append(numbers.astype(small)[found.codes])
         self.size += len(table)
 
     def table(self) -> RecipeTable:
-        columns = {
-            name: Column(tuple(value for _, value in self._known[name]), np.concatenate(codes))
-            for name, codes in self._codes.items()
-            if codes
-        }
+        """The recipes so far, which leave the builder."""
+        columns = {}
+        for name, default in RECIPE_DEFAULTS.items():
+            values = tuple(value for _, value in self._known[name])
+            codes = self._codes.pop(name)
+            if values not in ((), (default,)):
+                columns[name] = Column(values, np.concatenate(codes))
         return RecipeTable(columns, self.size)
 
 
@@ -208,9 +212,10 @@ def recipe_keys(table: RecipeTable, numbering: RecipeTable) -> NDArray[np.uint64
         numbering: the table whose columns say how values are numbered.
     """
     keys = np.zeros(len(table), dtype=np.uint64)
-    for name, found in table.columns.items():
-        given = numbering.columns.get(name)
-        known = (RECIPE_DEFAULTS[name],) if given is None else given.values
+    for name, known in ((name, given.values) for name, given in numbering.columns.items()):
+        found = table.columns.get(name)
+        if found is None:
+            found = Column((RECIPE_DEFAULTS[name],), np.zeros(len(table), dtype=np.int8))
         number = {(type(value), value): index for index, value in enumerate(known)}
         # A value that the other table has not is given a number of its own.
         codes = [number.get((type(value), value), len(known)) for value in found.values]
