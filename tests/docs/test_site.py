@@ -88,3 +88,14 @@ def test_search_finds_the_recipes_fields(site):
     index = (site / "search" / "search_index.json").read_text("utf-8")
     assert "recipe.recompute_taper" in index
     assert "faq.html#mfu-differs-from-what-i-log" in index
+
+
+def test_rows_of_long_tables_are_found_by_words(site, open_page):
+    page = open_page(site / "choices.html").page
+    rows = page.locator("table:has-text('parameters, B') tbody tr")
+    count = rows.count()
+    page.locator("input.table-filter").first.fill("LLAMA3 126")
+    assert rows.locator("visible=true").count() == 1
+    assert "llama3_405b" in rows.locator("visible=true").inner_text()
+    page.locator("input.table-filter").first.fill("")
+    assert rows.locator("visible=true").count() == count > 20

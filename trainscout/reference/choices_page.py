@@ -1,8 +1,8 @@
-"""The page ``docs/choices.md``: every choice of every group of ``conf/``, with its source."""
+"""The page ``docs/choices.md``: every choice of every group of ``conf/``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -11,13 +11,13 @@ from hydra import compose
 from trainscout.commands.listing import NOT_CHOSEN, parameters
 from trainscout.conf.build import build_value
 from trainscout.conf.catalogue import Catalogue, load_catalogue
+from trainscout.evidence import runs_by, runs_of_model, runs_on
 from trainscout.optimizer.space import with_choices
 from trainscout.reference.markdown import markdown_table
 from trainscout.reference.settings import as_written
 from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, opening_comment, read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.model import Model
 
 _INTRODUCTION = """\
@@ -26,7 +26,9 @@ _INTRODUCTION = """\
 Every choice of every group, generated from the files in `conf/` by
 `python -m trainscout.reference`. Choose with `group=choice`, change a field with
 `group.field=value` ([Settings](reference.md)); declarations of
-[your own](howto/own-declarations.md) are files like these.
+[your own](howto/own-declarations.md) are files like these. A name links to its file, where each
+figure has its source; *runs* are published training runs that error bars rest on, of a model's
+shape, of a cluster's GPU and fabric, of a framework. `trainscout list` has it on a terminal.
 """
 
 _GENERIC = {
@@ -71,7 +73,7 @@ def _titles(specific: Iterable[str]) -> dict[str, str]:
 def _models(catalogue: Catalogue) -> str:
     rows = [
         (
-            f"`{name}`",
+            _named("model", name),
             f"{parameters(model) / 1e9:,.1f}",
             str(model.num_layers),
             f"{model.hidden_size:,}",
@@ -80,6 +82,7 @@ def _models(catalogue: Catalogue) -> str:
             _experts(model),
             f"{model.vocab_size:,}",
             f"{model.sequence_length:,}",
+            _runs(runs_of_model(model)),
         )
         for name, model in catalogue.models.items()
     ]
@@ -93,9 +96,9 @@ def _models(catalogue: Catalogue) -> str:
         "experts",
         "vocabulary",
         "tokens a sequence",
+        "runs",
     )
-    sources = {name: model.source for name, model in catalogue.models.items()}
-    return _titled("Models", "model", markdown_table(heads, rows) + _sources("models", sources))
+    return _titled("Models", "model", markdown_table(heads, rows))
 
 
 def _experts(model: Model) -> str:
@@ -109,7 +112,7 @@ def _experts(model: Model) -> str:
 def _gpus(catalogue: Catalogue) -> str:
     rows = [
         (
-            f"`{name}`",
+            _named("gpu", name),
             gpu.architecture.name,
             _tera(gpu.peak_flops.get("bf16", gpu.peak_flops["fp16"])),
             _tera(gpu.peak_flops["fp8"]) if "fp8" in gpu.peak_flops else "",
@@ -130,14 +133,13 @@ def _gpus(catalogue: Catalogue) -> str:
         "NVLink, GB/s each way",
         "$ an hour, assumed",
     )
-    sources = (_gpu_sources(name, gpu) for name, gpu in catalogue.gpus.items())
-    return _titled("GPUs", "gpu", markdown_table(heads, rows)) + "".join(sources)
+    return _titled("GPUs", "gpu", markdown_table(heads, rows))
 
 
 def _architectures(catalogue: Catalogue) -> str:
     rows = [
         (
-            f"`{name}`",
+            _named("architecture", name),
             opening_comment(catalogue.architectures.file(name)),
             architecture.vendor,
             architecture.library,
@@ -151,27 +153,8 @@ def _architectures(catalogue: Catalogue) -> str:
         for name, architecture in catalogue.architectures.items()
     ]
     heads = ("architecture", "what it is", "vendor", "collectives", "links", "GPUs of it")
-    sources = (
-        _sources(name, architecture.sources)
-        for name, architecture in catalogue.architectures.items()
-    )
     table = markdown_table(heads, rows)
-    return _titled("Architectures", "gpu.architecture", table) + "".join(sources)
-
-
-def _gpu_sources(name: str, gpu: Gpu) -> str:
-    """Where each figure was published; fields with one source share a line."""
-    by_source: dict[str, list[str]] = {}
-    for field, source in gpu.sources.items():
-        by_source.setdefault(source, []).append(field)
-    return _sources(name, {"`, `".join(named): source for source, named in by_source.items()})
-
-
-def _sources(of: str, sources: Mapping[str, str]) -> str:
-    """A list that opens on a click, on the site as on a code host."""
-    lines = (f"- `{name}`: {' '.join(source.split())}" for name, source in sources.items())
-    summary = f"<summary>Sources of {of}</summary>"
-    return f'\n<details markdown="1">{summary}\n\n' + "\n".join(lines) + "\n\n</details>\n"
+    return _titled("Architectures", "gpu.architecture", table)
 
 
 def _tera(rate: float) -> str:
@@ -179,22 +162,22 @@ def _tera(rate: float) -> str:
 
 
 def _clusters() -> str:
-    rows, sources = [], {}
+    rows, catalogue = [], load_catalogue()
     for name in _names("cluster"):
         config = compose("config", [f"cluster={name}"])
         cluster = build_value(Cluster, "cluster", config.cluster)
         rows.append(
             (
-                f"`{name}`",
+                _named("cluster", name),
                 f"{cluster.num_gpus:,} = {cluster.num_nodes:,} x {cluster.gpus_per_node}",
                 f"`{config.gpu.name}`",
                 f"{cluster.nics_per_node} x {cluster.nic_gbps:g}" if cluster.nics_per_node else "",
                 cluster.fabric,
                 str(cluster.domain),
                 cluster.nccl_version,
+                _runs(runs_on(catalogue.gpus[config.gpu.name], cluster)),
             )
         )
-        sources[name] = cluster.source
     heads = (
         "cluster",
         "GPUs = nodes x each",
@@ -203,22 +186,22 @@ def _clusters() -> str:
         "fabric",
         "GPUs joined by NVLink",
         "NCCL",
+        "runs",
     )
-    table = markdown_table(heads, rows) + _sources("clusters", sources)
-    return _titled("Clusters", "cluster", table)
+    return _titled("Clusters", "cluster", markdown_table(heads, rows))
 
 
 def _frameworks(catalogue: Catalogue) -> str:
     rows = [
         (
-            f"`{name}`",
+            _named("framework", name),
             opening_comment(catalogue.frameworks.file(name)),
             _differences(framework),
-            framework.source,
+            _runs(runs_by("framework")[name,]),
         )
         for name, framework in catalogue.frameworks.items()
     ]
-    heads = ("framework", "what it is", "settings other than the defaults", "source")
+    heads = ("framework", "what it is", "settings other than the defaults", "runs")
     return _titled("Frameworks", "framework", markdown_table(heads, rows))
 
 
@@ -248,7 +231,7 @@ def _files(group: str, title: str) -> str:
                 knob: with_choices(knob, entry) for knob, entry in content["knobs"].items()
             }
         sets = "<br>".join(f"`{key}: {value}`" for key, value in _flat(content).items())
-        rows.append((f"`{name}`", " ".join(part for part in about if part), sets))
+        rows.append((_named(group, name), " ".join(part for part in about if part), sets))
     return _titled(title, group, markdown_table((group, "what it is", "what it sets"), rows))
 
 
@@ -261,6 +244,15 @@ def _flat(content: dict[str, Any]) -> dict[str, str]:
         if not inside:
             flat[key] = as_written(value)
     return flat
+
+
+def _named(group: str, name: str) -> str:
+    """A choice, with its file one click away: sources of figures stand there."""
+    return f"[`{name}`](../conf/{group}/{name}.yaml)"
+
+
+def _runs(count: int) -> str:
+    return f"{count:,}" if count else ""
 
 
 def _titled(title: str, group: str, body: str) -> str:

@@ -42,6 +42,17 @@ def test_runs_are_those_that_error_bars_rest_on(kind, name, column, capsys):
     assert f"{count} runs" in json.loads(capsys.readouterr().out)[name]
 
 
+def test_runs_of_a_model_are_of_its_shape_and_no_other_s(capsys):
+    assert run(["models", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    runs = {name: text.rpartition("; ")[2] for name, text in told.items()}
+    assert runs["deepseek_v3"] != "no run"
+    # Of V3's shape, and what was run had no indexer.
+    assert runs["deepseek_v3_2"] == "no run"
+    # Layers, width and heads are the same; vocabulary and MLP are not.
+    assert len({runs[name] for name in ("gpt70b", "llama2_70b", "llama3_70b", "qwen2_5_72b")}) == 4
+
+
 def test_what_nobody_measured_is_said(capsys):
     assert run(["gpus", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["mi300x"].endswith("; estimated, no run")

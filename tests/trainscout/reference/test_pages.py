@@ -33,9 +33,9 @@ def rows(page: str) -> dict[str, list[str]]:
     """Cells of the tables' rows that begin with a name in backticks."""
     found = {}
     for line in page.splitlines():
-        if line.startswith("| `"):
+        if line.startswith(("| `", "| [`")):
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-            found[cells[0].strip("`")] = cells[1:]
+            found[cells[0].split("`")[1]] = cells[1:]
     return found
 
 
@@ -70,6 +70,7 @@ def test_every_file_of_conf_is_a_choice(pages):
     for path in DECLARATIONS.glob("*/*.yaml"):
         if path.parent.name not in NOT_CHOSEN:
             assert path.stem in listed, path
+            assert f"](../conf/{path.parent.name}/{path.name})" in pages["choices.md"]
     for name in NOT_CHOSEN:
         assert any((DECLARATIONS / name).glob("*.yaml"))
 
