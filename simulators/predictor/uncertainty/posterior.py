@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import KNOBS
 
 Vector = NDArray[np.float64]
 
@@ -84,7 +85,8 @@ def traits_of(job: Job) -> Traits:
         experts=model.moe is not None,
         shape=f"{model.num_layers} x {model.hidden_size}",
         recompute=recipe.recompute,
-        zero_stage=recipe.zero_stage,
+        # Recipes that mean the same are alike in everything.
+        zero_stage=int(KNOBS["zero_stage"].canonical_value(job)),
         num_gpus=job.world_size,
         sequence_length=job.sequence_length,
         hidden_size=model.hidden_size,

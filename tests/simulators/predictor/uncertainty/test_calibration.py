@@ -1,9 +1,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
 
+from tests.pruning.questions import jobs
 from tests.samples import ARCHITECTURES, GPU
 from tests.simulators.jobs import GPT175B, make_job
+from trainscout.pruning.equivalence import canonical
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.replay.boundary import boundary_seconds
 from trainscout.simulators.predictor.replay.prices import Pricer
@@ -158,6 +161,11 @@ def test_prices_of_two_calibrations_are_kept_apart():
     first = simulate(job, compute_time=1.5)
     simulate(job, compute_time=2.0)
     assert simulate(job, compute_time=1.5) == first
+
+
+@given(jobs())
+def test_recipes_that_mean_the_same_have_the_same_traits(job):
+    assert traits_of(job) == traits_of(replace(job, recipe=canonical(job)))
 
 
 def test_runs_that_scatter_leave_a_bar_as_wide_as_without():
