@@ -1,0 +1,74 @@
+"""What calibrating is worth, on publications that are made up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.simulators.jobs import make_job
+from trainscout.simulators.laboratory.calibration import evidence
+from trainscout.simulators.laboratory.calibration.evidence import Published, tried
+from trainscout.simulators.laboratory.calibration.evidence_command import page
+from trainscout.simulators.laboratory.calibration.sweeps import regrets
+from trainscout.simulators.predictor.uncertainty.posterior import (
+    SHARES,
+    Columns,
+    published_prior,
+    traits_of,
+)
+
+RUNS = 16
+
+
+@pytest.fixture(scope="module")
+def published():
+    """Sixteen layouts each: one publication is 15 % slower, one scatters around predictions."""
+    rng = np.random.default_rng(0)
+    traits = [
+        replace(traits_of(make_job()), tp=2 ** (n % 4), micro_batch=2 ** (n // 4))
+        for n in range(RUNS)
+    ]
+    errors = np.concatenate(
+        [0.15 + 0.01 * rng.standard_normal(RUNS), 0.05 * rng.standard_normal(RUNS)]
+    )
+    sources = np.repeat(["slower", "scatters"], RUNS)
+    predicted = np.log(1 + 0.02 * np.tile(np.arange(RUNS), 2))
+    columns = Columns.of(traits * 2, [(0.0,) * len(SHARES)] * 2 * RUNS)
+    measured = predicted + errors
+    return Published(columns, errors, sources, sources, measured, np.full(2 * RUNS, 0.4))
+
+
+def of(published, source, known, monkeypatch):
+    monkeypatch.setattr(evidence, "DRAWS", 10)
+    return tried(published, source, published.groups()[source], known, published_prior())
+
+
+def test_a_slower_machine_is_corrected_and_its_bar_narrows(published, monkeypatch):
+    found = of(published, "slower", 5, monkeypatch)
+    assert found.before.median == pytest.approx(0.14, abs=0.01)
+    assert found.after.median < 0.03
+    assert found.applied == 1
+    assert found.coverage > 0.75
+    assert found.width < found.width_before / 2
+    assert found.after.ranked == pytest.approx(found.before.ranked, abs=0.1)
+
+
+def test_scatter_is_mostly_left_alone(published, monkeypatch):
+    found = of(published, "scatters", 5, monkeypatch)
+    assert found.applied < 0.6
+    assert found.after.p90 < 1.15 * found.before.p90
+
+
+def test_one_run_speaks_for_nothing_and_too_few_are_not_tried(published, monkeypatch):
+    alone = of(published, "slower", 1, monkeypatch)
+    assert alone.applied == 0
+    assert alone.after == alone.before
+    assert of(published, "slower", RUNS - 2, monkeypatch) is None
+
+
+def test_the_page_has_every_publication_and_sweep(published, monkeypatch):
+    found = [of(published, name, 3, monkeypatch) for name in ("scatters", "slower")]
+    every = [replace(each, known=known) for known in evidence.KNOWN for each in found]
+    text = page(every, regrets(published, published_prior()))
+    for words in ("| slower | 16 |", "| scatters | 16 |", "## 5 runs known", "| mean |  |"):
+        assert words in text
