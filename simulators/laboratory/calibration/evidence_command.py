@@ -47,7 +47,8 @@ _HEAD = """\
 
 Written by `trainscout calibrate evidence`, from every publication with {least} runs or more.
 Of each, random runs are known and the rest are predicted, {draws} times; what a prediction starts
-from was learned without the publication. Where the known runs, each left out, are not predicted
+from was learned without the publication (of several forms it could have, the one that did best
+was chosen with all of them in view). Where the known runs, each left out, are not predicted
 better by the others, nothing is used ([concepts](concepts.md#how-sure)); one run alone never is.
 """
 
@@ -190,7 +191,8 @@ def _suggestions(chosen: Sequence[Regret]) -> str:
         "\n## Which runs to measure\n\nHow much slower than the best measured layout of a sweep "
         f"(of {LEAST_LAYOUTS} layouts or more) the chosen one is with no run measured, and "
         "after three: those that\n`trainscout calibrate suggest` names, random ones (mean of 20 "
-        "draws), and the three predicted best.\n\n" + table(header, rows) + "\n"
+        "draws), and the three predicted best. The prior is that of all publications, these among "
+        "them; two sweeps make most of the means.\n\n" + table(header, rows) + "\n"
     )
 
 
