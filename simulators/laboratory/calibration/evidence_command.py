@@ -192,7 +192,7 @@ def _suggestions(chosen: Sequence[Regret]) -> str:
         f"(of {LEAST_LAYOUTS} layouts or more) the chosen one is with no run measured, and "
         "after three: those that\n`trainscout calibrate suggest` names, random ones (mean of 20 "
         "draws), and the three predicted best. The prior is that of all publications, these among "
-        "them; two sweeps make most of the means.\n\n" + table(header, rows) + "\n"
+        "them.\n\n" + table(header, rows) + "\n"
     )
 
 
