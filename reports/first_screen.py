@@ -25,6 +25,7 @@ from trainscout.reports.launch import first_launch
 from trainscout.reports.search_page.page import PAGE
 from trainscout.reports.trials import predicted
 from trainscout.reports.wording import (
+    STOP_WORDS,
     format_layout,
     format_long_time,
     format_percent,
@@ -40,6 +41,7 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.uncertainty import LEVEL, Chosen, chosen
 
+_CUT_SHORT = ("interrupted", "timeout")
 _TIGHT, _MOST_COLUMNS = 2, 100
 _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
 
@@ -74,6 +76,8 @@ def first_screen(
     if impossible:
         notes.append(("Cannot", impossible))
     notes.append(("Sure", _format_sure(result, options)))
+    if result.stopped in _CUT_SHORT or result.resumed_trials:
+        notes.append(("Ended", _format_end(result)))
     unheard_of = None if expected is None else format_measure_first(expected)
     if unheard_of is not None:
         notes.append(("Caution", f"measure first: {unheard_of}"))
@@ -221,6 +225,13 @@ def _format_sure(result: SearchResult, options: Sequence[_Option]) -> str:
             "before a long run"
         )
     return words
+
+
+def _format_end(result: SearchResult) -> str:
+    resumed = f", {result.resumed_trials:,} of them resumed" if result.resumed_trials else ""
+    words = f"{len(result.trials):,} points proposed{resumed}; ended because "
+    words += STOP_WORDS[result.stopped]
+    return f"{words}: resume=true goes on" if result.stopped in _CUT_SHORT else words
 
 
 def near(path: Path) -> Path:

@@ -85,6 +85,7 @@ def test_a_killed_search_goes_on_where_it_was(killed):
     directory = run_directory(cwd)
     assert not (directory / "top_recipes.json").exists()
     arguments = [*ENDLESS, f"search.n_trials={reported + 16}", "resume=true"]
+    arguments.append("verbosity=verbose")
     done = run("optimize.py", *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     assert run_directory(cwd) == directory

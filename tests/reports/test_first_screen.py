@@ -140,3 +140,11 @@ def test_one_figure_of_memory_a_recipe(verbosity, monkeypatch):
     text = as_text(search_report(result, job_of, 10, None, verbosity=verbosity))
     assert "73.0" in text
     assert "72.0" not in text
+
+
+def test_a_search_that_was_cut_short_says_so(monkeypatch):
+    lines = screen(monkeypatch=monkeypatch, stopped="interrupted", resumed_trials=2)
+    said = " ".join(" ".join(lines).split())
+    assert "Ended 5 points proposed, 2 of them resumed; ended because it was interrupted" in said
+    assert "interrupted: resume=true goes on" in said
+    assert not [each for each in screen(monkeypatch=monkeypatch) if each.startswith("Ended")]
