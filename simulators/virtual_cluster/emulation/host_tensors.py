@@ -171,6 +171,15 @@ def _patch_modules(state: RankState) -> None:
         fakes = isinstance(tensor, FakeTensor), isinstance(other, FakeTensor)
         return all(fakes) or (not any(fakes) and bool(compatible(tensor, other)))
 
+    fake_new = FakeTensor.__new__
+
+    def fake(cls: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+        # A parameter of a model is made anew by its type: a parameter again.
+        if isinstance(first, torch.Tensor):
+            return torch.nn.Parameter(first, *args, **kwargs)
+        return fake_new(cls, first, *args, **kwargs)
+
+    FakeTensor.__new__ = staticmethod(fake)
     swap = torch.utils.swap_tensors
 
     def swap_tensors(first: Any, second: Any) -> None:
