@@ -86,7 +86,7 @@ class Reach:
         """The smallest loss of the first objective that fits."""
         return min(self._fits)[0] if self._fits else None
 
-    def open(self, rows: Rows) -> Mask:
+    def is_open(self, rows: Rows) -> Mask:
         """Which of the rows could be among what is proved."""
         found = np.zeros(len(rows), dtype=np.bool_)
         for goal in self._goals():

@@ -103,7 +103,7 @@ class ExactSampler:
         """How many recipes could yet be among the best: as many simulations at most."""
         if self._reach is None:
             return len(self._survey) - len(self._told)
-        return len(self._pending) + int(np.count_nonzero(self._reach.open(self._left())))
+        return len(self._pending) + int(np.count_nonzero(self._reach.is_open(self._left())))
 
     def _left(self) -> NDArray[np.int64]:
         """Rows that may fit and are neither simulated nor asked for."""

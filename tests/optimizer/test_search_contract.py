@@ -129,9 +129,9 @@ class TestEverySampler:
 
 @pytest.mark.parametrize("sampler", [p for p in ALL if p.values[0] not in ("random", "grid")])
 def test_a_learning_sampler_finds_the_top_of_the_space(sampler, exhaustive):
-    """Within 1 % of the true optimum from a fifth of the space; GP needs half of that."""
+    """Within 1 % of the true optimum from a fifth of the space; GP needs two thirds of that."""
     result = converged("gp")[1] if sampler == "gp" else search(sampler, n_trials=192)
-    assert len(result.trials) <= 96 or sampler != "gp"
+    assert len(result.trials) <= 128 or sampler != "gp"
     assert result.best[0].values[0] <= exhaustive.best[0].values[0] * 1.01
 
 

@@ -16,7 +16,7 @@ from trainscout.completion import SCRIPTS, candidates
     ("line", "words"),
     [
         ("trainscout sim", ["simulate"]),
-        ("trainscout kernels ", ["fit", "measure", "validate"]),
+        ("trainscout kernels ", ["add", "export", "fit", "list", "measure", "validate"]),
         ("trainscout kernels fit --s", ["--serve", "--source"]),
         ("trainscout list m", ["models"]),
         ("trainscout moe num_l", ["num_layers=", "num_links="]),
