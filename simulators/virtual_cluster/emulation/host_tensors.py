@@ -174,9 +174,10 @@ def _patch_modules(state: RankState) -> None:
     fake_new = FakeTensor.__new__
 
     def fake(cls: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
-        # A parameter of a model is made anew by its type: a parameter again.
+        # A parameter of a model is made anew by its type: a parameter again. Loaders hand on what
+        # stands in the old one's ``__dict__``, which here is the emulation's.
         if isinstance(first, torch.Tensor):
-            return torch.nn.Parameter(first, *args, **kwargs)
+            return torch.nn.Parameter(first, kwargs.get("requires_grad", True))
         return fake_new(cls, first, *args, **kwargs)
 
     FakeTensor.__new__ = staticmethod(fake)

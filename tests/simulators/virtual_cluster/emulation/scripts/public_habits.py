@@ -43,7 +43,8 @@ def train(local_rank, node):
     assert "CUDA" in torch.__config__.show()
     device = torch.device("cuda", local_rank)
     model = torch.nn.Linear(16, 4).to(device)
-    again = type(model.weight)(torch.ones(4, 16), requires_grad=False)
+    old = model.weight.__dict__
+    again = type(model.weight)(torch.ones(4, 16), requires_grad=False, **old)
     assert isinstance(again, torch.nn.Parameter)
     optimizer = torch.optim.AdamW(model.parameters())
     stream = torch.cuda.Stream()
