@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
         "Make a table of measured collectives out of the output of nccl-tests: all_reduce_perf, "
         "all_gather_perf, reduce_scatter_perf and alltoall_perf, over any number of whole nodes.",
         "trainscout collectives read nccl-*.txt --output ours.csv\n"
-        "  trainscout collectives read all_reduce.txt --nodes 4 --output ours.csv\n"
+        "trainscout collectives read all_reduce.txt --nodes 4 --output ours.csv\n"
         "trainscout optimize model=llama3_8b cluster=h100_64 \\\n"
         "    cluster.measured_collectives=ours.csv",
     )
