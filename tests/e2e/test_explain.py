@@ -66,7 +66,7 @@ def test_the_best_of_an_earlier_search(tmp_path):
     done = run("explain.py", *SHAPE, *FIRST, "against=.", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "best of ." in done.stdout
-    assert "it was about another model, cluster or training" in done.stdout
+    assert "it was about another model, cluster or training" in " ".join(done.stdout.split())
 
 
 def test_quiet_is_one_sentence(tmp_path):

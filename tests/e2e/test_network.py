@@ -77,7 +77,7 @@ def test_a_search_assumes_the_network_it_was_told(tmp_path):
     done = run(
         "optimize.py", "model=llama3_8b", "cluster=h100_64", "training.global_batch_size=256",
         *FLOW, "topology.oversubscription=2", "search=random", "search.n_trials=12",
-        "space=moye", "executor=serial", "tracking=none",
+        "space=moye", "executor=serial", "tracking=none", "verbosity=verbose",
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -147,6 +147,7 @@ def export(arguments: Sequence[str]) -> int:
     parser = command_parser(
         "kernels export",
         "Write the tables of a database as CSV files, one a class, of one GPU or of all.",
+        "trainscout kernels export ours.json --output tables\n"
         "trainscout kernels export ours.json --output tables --gpu h100",
     )
     parser.add_argument("database", type=Path, metavar="FILE")
