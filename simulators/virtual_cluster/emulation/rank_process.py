@@ -12,7 +12,7 @@ import traceback
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.simulators.predictor.io.command_line import (
@@ -32,6 +32,9 @@ from trainscout.simulators.virtual_cluster.emulation.waits import watch
 from trainscout.simulators.virtual_cluster.traces.events import Header
 from trainscout.simulators.virtual_cluster.traces.files import TraceWriter, read_trace
 from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
+
+if TYPE_CHECKING:
+    from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 RANK_PROCESS = "trainscout.simulators.virtual_cluster.emulation.rank_process"
 _PACKAGES = ("torch", "megatron-core", "transformers", "torchtitan", "deepspeed", "accelerate")
@@ -111,9 +114,12 @@ def start(options: RankOptions, sink: Any) -> VirtualRank:
     return virtual
 
 
-def run_script(script: tuple[str, ...]) -> int:
+def run_script(script: tuple[str, ...], state: RankState) -> int:
     """Run a script or a module as ``__main__``: 0, 1 when it fails, 3 where it does what the
-    emulator does not."""
+    emulator does not. Processes that it forks are hosts without a device."""
+    from trainscout.simulators.virtual_cluster.emulation.forks import install_forks
+
+    install_forks(state)
     try:
         if script[0] == "-m":
             sys.argv = list(script[1:])
@@ -172,7 +178,7 @@ def main(arguments: list[str]) -> int:
     recorder = virtual.state.recorder
     recorder.most_steps = options.steps
     watch(options.rank)
-    code = run_script(options.script)
+    code = run_script(options.script, virtual.state)
     if recorder.has_enough:
         # Whatever the script made of being ended.
         code = OK

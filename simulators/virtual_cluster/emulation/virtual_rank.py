@@ -108,7 +108,6 @@ def emulate(
         DatalessMode,
         prepare_fake_tensors,
     )
-    from trainscout.simulators.virtual_cluster.emulation.forks import install_forks
     from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
         install_framework_patches,
     )
@@ -168,7 +167,6 @@ def emulate(
     install_checkpoints(state)
     install_threads(state)
     install_spawn(state)
-    install_forks(state)
     install_framework_patches(triton_patches(state))
     registration = register_kernels(state)
     mode = DeviceMode(state)

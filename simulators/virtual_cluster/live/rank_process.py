@@ -178,7 +178,7 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
     keep_time(_RankTime(sink, recorder, options.cost.gap_factor))
-    code = run_script(options.script)
+    code = run_script(options.script, virtual.state)
     sys.stdout.flush()
     sys.stderr.flush()
     virtual.close()

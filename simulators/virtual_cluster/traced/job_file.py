@@ -38,4 +38,6 @@ def read_model(given: dict[str, Any]) -> Model:
     """A model that ``dataclasses.asdict`` took apart; raises TypeError for other fields."""
     moe, mla = given["moe"], given["mla"]
     experts = None if moe is None else Moe(**{**moe, "measured": tuple(moe["measured"])})
-    return Model(**{**given, "moe": experts, "mla": None if mla is None else Mla(**mla)})
+    # Only plain layers are traced (``check_traceable``): there are no kinds or towers to restore.
+    parts = {"moe": experts, "mla": None if mla is None else Mla(**mla), "towers": ()}
+    return Model(**{**given, **parts})
