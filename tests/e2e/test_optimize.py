@@ -313,7 +313,7 @@ def test_help_shows_how(tmp_path):
 
 
 def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
-    arguments = [*SMALL, "tracking=none", "verbosity=verbose"]
+    arguments = [*SMALL, "space=moye", "tracking=none", "verbosity=verbose"]
     done = run("optimize.py", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
@@ -325,8 +325,7 @@ def test_an_exact_search_shows_and_keeps_its_proof(tmp_path):
     best = json.loads((directory / "top_recipes.json").read_text())[0]["prediction"]
     assert proof["best"] == proof["bound"] == best["cost_of_run_usd"]
     (tmp_path / "grid").mkdir()
-    arguments = [*SMALL, "search=grid", "search.pruning=[]", "tracking=none"]
-    arguments.append("verbosity=verbose")
+    arguments += ["search=grid", "search.pruning=[]"]
     grid = run("optimize.py", *arguments, cwd=tmp_path / "grid")
     assert grid.returncode == 0
     best, of_grid = (

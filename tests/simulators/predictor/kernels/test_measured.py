@@ -1,5 +1,6 @@
 """A user's own table: exact hits are measured, neighbours are corrected, strangers are not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.kernels import EVIDENCE_ORDER, price_kernels
 from trainscout.simulators.predictor.kernels.measured import MeasuredTable, load_measured
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm, Streaming
+from trainscout.simulators.predictor.workload.ir import Gemm, GroupedGemm, Streaming
 
 from .gpus import GPUS, attention, gemm
 
@@ -92,7 +93,7 @@ def test_every_class(tmp_path: Path) -> None:
     assert not prices.evidence.any()
     old = price_kernels(
         H100,
-        [Attention(*(getattr(attention_op, n) for n in attention_op.__slots__[:-1]), "flash2")],
+        [replace(attention_op, kernel="flash2")],
         load_measured(tmp_path),
     )
     assert old.evidence.any()
