@@ -171,8 +171,7 @@ def test_calls_that_are_lost_or_of_strangers_are_found() -> None:
 def test_violations_are_findings() -> None:
     (finding,) = check_trace(trace(*step(0), Violation("wrong stream", "read too early", 0)))
     assert str(finding) == (
-        "wrong stream: rank 0, train.py:7 in main: read too early; "
-        "on a GPU this may be a race"
+        "wrong stream: rank 0, train.py:7 in main: read too early; on a GPU this may be a race"
     )
 
 
