@@ -96,8 +96,8 @@ def main(arguments: list[str]) -> int:
     """Set one rank up; the script's exit code."""
     options = RankOptions.from_json(arguments[0])
     sink = _UntilForward(options)
-    start(options, sink)
-    code = run_script(options.script)
+    virtual = start(options, sink)
+    code = run_script(options.script, virtual.state)
     if code == 0:
         # A script without a forward pass has shown all of its communicators.
         sink.close()
