@@ -160,7 +160,7 @@ def _table(options: Sequence[_Option], job: Job, best: Trial) -> Table:
         behind = prediction.step_time_s / predicted(best).step_time_s - 1
         room = prediction.memory.headroom_bytes / 2**30
         step = format_seconds(prediction.step_time_s)
-        table.add_row(cell, step, f"{behind * 100:+.1f} %", f"{room:.1f} GiB", option.note)
+        table.add_row(cell, step, f"{behind * 100:+.1f} %", f"{round(room, 1) + 0.0:.1f} GiB", option.note)
     return table
 
 
@@ -172,7 +172,7 @@ def format_step(prediction: Prediction, expected: Chosen | None) -> str:
     if interval_s is None:
         return words
     bar = f"{round(LEVEL * 5)} in 5 such runs: {' to '.join(map(format_seconds, interval_s))}"
-    if expected is None:
+    if expected is None or format_seconds(expected.step_time_s) == step:
         return f"{words} ({bar})"
     return f"{words}; chosen of many, expect {format_seconds(expected.step_time_s)} ({bar})"
 
