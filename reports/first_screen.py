@@ -158,9 +158,9 @@ def _table(options: Sequence[_Option], job: Job, best: Trial) -> Table:
         if other:
             cell.append(f" {' '.join(other)}", "dim")
         behind = prediction.step_time_s / predicted(best).step_time_s - 1
-        room = prediction.memory.headroom_bytes / 2**30
+        room = round(prediction.memory.headroom_bytes / 2**30, 1) + 0.0  # never -0.0
         step = format_seconds(prediction.step_time_s)
-        table.add_row(cell, step, f"{behind * 100:+.1f} %", f"{round(room, 1) + 0.0:.1f} GiB", option.note)
+        table.add_row(cell, step, f"{behind * 100:+.1f} %", f"{room:.1f} GiB", option.note)
     return table
 
 

@@ -77,7 +77,7 @@ def _model(name: str, catalogue: Catalogue) -> str:
     model = catalogue.models[name]
     experts = f"{model.moe.top_k} of {model.moe.num_experts} experts, " if model.moe else ""
     return (
-        f"{parameters(model) / 1e9:,.1f} B parameters, {model.num_layers} layers of "
+        f"{parameters(model) / 1e9:,.1f} B, {model.num_layers} layers of "
         f"{model.hidden_size:,}, {experts}{model.sequence_length:,} tokens; "
         f"{_runs(runs_of_model(model))}"
     )

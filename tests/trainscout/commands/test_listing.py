@@ -23,9 +23,7 @@ def test_every_declaration_has_a_line_that_says_what_it_is(kind, capsys):
 
 def test_figures_are_those_of_the_declaration(capsys):
     assert run(["models", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["llama3_8b"].startswith(
-        "8.0 B parameters, 32 layers"
-    )
+    assert json.loads(capsys.readouterr().out)["llama3_8b"].startswith("8.0 B, 32 layers")
     assert run(["cluster", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["h800_96"].startswith("96 h800 in nodes of 8, 8 x 400 Gb/s infiniband a node; ")
