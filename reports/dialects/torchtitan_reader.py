@@ -66,6 +66,8 @@ class TorchTitanReader:
     software = "torchtitan"
     # It checks the degrees itself, of which one is what is left over of the GPUs.
     degrees = 1
+    # Its settings name a model, and describe none.
+    whole = False
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.environment = environment

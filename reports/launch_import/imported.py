@@ -14,7 +14,7 @@ class ImportedLaunch:
     """A job as launch arguments describe it.
 
     ``framework`` names the software whose arguments they are, ``origin`` the file (or
-    ``arguments``).
+    ``arguments``). ``names_model``: the model is what they say, not what was declared beside.
     """
 
     framework: str
@@ -22,3 +22,4 @@ class ImportedLaunch:
     question: Question
     recipe: Recipe
     reading: Reading
+    names_model: bool

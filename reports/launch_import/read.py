@@ -89,7 +89,8 @@ def _read(
     question, recipe = _question(reader, origin, base, said, model_named, framework_named, count)
     for what in script.not_followed:
         reader.options.note(f"not followed: {what}")
-    return ImportedLaunch(reader.title, origin, question, recipe, reader.reading())
+    names_model = reader.model_name is not None or reader.whole
+    return ImportedLaunch(reader.title, origin, question, recipe, reader.reading(), names_model)
 
 
 def _reader(command: Command, script: Script, given: str) -> Reader:

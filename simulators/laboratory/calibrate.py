@@ -294,7 +294,7 @@ def _parser() -> argparse.ArgumentParser:
         f"Learn from measured runs how your machines differ from predictions.\n\n{further}.",
         "trainscout calibrate ours.csv --output calibration.yaml\n"
         "trainscout calibrate --from-log train.log --given launch.sh \\\n"
-        "    --set model=llama3_8b --set cluster=h100_64",
+        "    --set cluster=h100_64",
         "0 written; 1 what runs say of runs left out does not hold (nothing is written), or an "
         "internal failure; 2 wrong input",
     )

@@ -288,3 +288,16 @@ def test_the_runs_are_not_written_over(tmp_path, capsys, predicted_s):
     assert main([str(path), "--output", str(path)]) == 2
     assert "is the same file as" in capsys.readouterr().err
     assert path.read_text() == before
+
+
+def test_a_launch_script_that_describes_its_model_needs_no_other(tmp_path):
+    from trainscout.simulators.laboratory.calibration.questions import job_of_settings
+    from trainscout.simulators.predictor.question.errors import InputError
+
+    shape = "--hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
+    launch = f"torchrun pretrain_gpt.py {shape} --global-batch-size 64 --micro-batch-size 1"
+    job = job_of_settings({"cluster": "h100_64"}, f"{launch} --num-layers 24")
+    assert (job.model.num_layers, job.model.hidden_size) == (24, 4096)
+    # One that leaves it open does.
+    with pytest.raises(InputError, match="model=None: is missing"):
+        job_of_settings({"cluster": "h100_64"}, launch.replace(shape, ""))

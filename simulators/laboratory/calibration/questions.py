@@ -53,7 +53,7 @@ def question_of(settings: Mapping[str, str]) -> tuple[Question, dict[str, Any]]:
     catalogue, default = load_catalogue(), command_defaults("simulate")[1]
     for name in ("model", "cluster"):
         if name not in settings:
-            raise InputError(name, None, "is missing", "the name of a declaration, or its file")
+            raise _missing(name)
     cluster, gpu = catalogue.machines(settings["cluster"], settings.get("gpu"))
     framework = settings.get("framework", default["framework"])
     training = settings.get("training", default["training"])
@@ -85,7 +85,8 @@ def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Jo
     Raises:
         InputError: for either, or a recipe that cannot be launched.
     """
-    asked, fields = question_of(settings)
+    default = {} if given is None else {"model": command_defaults("simulate")[1]["model"]}
+    asked, fields = question_of({**default, **settings})
     recipe = {}
     if given is not None:
         catalogue = load_catalogue()
@@ -94,6 +95,8 @@ def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Jo
         found = read_launch(
             given, asked, said, catalogue.models.__getitem__, catalogue.frameworks.__getitem__
         )
+        if "model" not in settings and not found.names_model:
+            raise _missing("model")
         asked, recipe = found.question, dataclasses.asdict(found.recipe)
         asked.check()
     job = asked.job(typed_value(Recipe, "recipe", {**recipe, **fields}))
@@ -102,6 +105,10 @@ def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Jo
         value = getattr(job.recipe, broken.field, None)
         raise InputError(f"recipe.{broken.field}", value, broken.reason)
     return job
+
+
+def _missing(name: str) -> InputError:
+    return InputError(name, None, "is missing", "the name of a declaration, or its file")
 
 
 def _part_of(name: str, value: str) -> tuple[str, str]:

@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         "Say whether runs are as they are expected, and what has moved where they are not: for a "
         "scheduled job.",
         "trainscout calibrate watch --from-log train.log --given launch.sh \\\n"
-        "    --set model=llama3_8b --set cluster=h100_64 --calibration calibration.yaml",
+        "    --set cluster=h100_64 --calibration calibration.yaml",
         "0 all runs are inside their error bars; 1 one is not, or an internal failure; 2 wrong "
         "input",
     )
