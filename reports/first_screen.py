@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
@@ -42,7 +42,8 @@ from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.uncertainty import LEVEL, Chosen, chosen
 
 _CUT_SHORT = ("interrupted", "timeout")
-_TIGHT, _MOST_COLUMNS = 2, 100
+# One line of thirty is for where the search is tracked.
+_TIGHT, _MOST_COLUMNS, _MOST_LINES = 2, 100, 29
 _DEGREE = re.compile(r"(tp|pp|dp|cp|ep|etp)\d+")
 
 
@@ -85,9 +86,20 @@ def first_screen(
         if not first_launch(job).impossible:
             notes.append(("Start", f"bash {shlex.quote(str(near(directory / LAUNCH)))}"))
         notes.append(("Look", f"{near(directory / PAGE)}; here: verbosity=verbose"))
-    between = [_table(options, job, best)] if options else []
     question = Text(format_question(job, assumed), "bold")
-    return Constrain(Group(question, answer, *between, _labelled(*notes)), _MOST_COLUMNS)
+    while True:
+        between = [_table(options, job, best)] if options else []
+        screen = Group(question, answer, *between, _labelled(*notes))
+        # The slowest of the layouts for which nothing speaks but that they are others.
+        plain = [each for each in options if each.note in ("", "tie")]
+        if not plain or _count_lines(screen) <= _MOST_LINES:
+            return Constrain(screen, _MOST_COLUMNS)
+        options.remove(plain[-1])
+
+
+def _count_lines(screen: RenderableType) -> int:
+    console = Console(width=_MOST_COLUMNS, color_system=None)
+    return len(console.render_lines(screen))
 
 
 def _labelled(*rows: tuple[str, str | Text]) -> Table:

@@ -80,6 +80,22 @@ def test_the_answer_comes_first_and_all_fits_on_a_screen(monkeypatch):
     assert "outputs/here/report.html" in line(lines, "Look")
 
 
+def test_what_nothing_speaks_for_makes_room(monkeypatch):
+    many = tuple(
+        found(
+            2.1 + pp / 100, 3.0, 10 + pp, tp=4, pp=pp, overlap_grad_reduce=True, recompute="full"
+        )
+        for pp in range(1, 20)
+    )
+    choices = Choices((BEST, *many, ROOMY), ROOMY, SIMPLE)
+    lines = screen(monkeypatch=monkeypatch, choices=choices)
+    assert 25 <= len(lines) <= 29
+    assert line(lines, "if you fear out-of-memory")
+    assert line(lines, "simplest")
+    assert line(lines, "TP 4 x PP 1 ")
+    assert not any("TP 4 x PP 19 " in each for each in lines)
+
+
 def test_other_layouts_say_what_speaks_for_them(monkeypatch):
     lines = screen(monkeypatch=monkeypatch)
     start = lines.index(line(lines, "Otherwise"))
