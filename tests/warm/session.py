@@ -23,7 +23,7 @@ def environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("HYDRA_", "MLFLOW_"))
+        if not name.startswith(("HYDRA_", "MLFLOW_")) and name not in ("COLUMNS", "LINES")
     }
 
 
