@@ -34,13 +34,13 @@ from trainscout.simulators.virtual_cluster.profiles.predicted import (
 )
 from trainscout.simulators.virtual_cluster.profiles.rows import (
     SHAPED,
-    ClassRow,
     CollectiveRow,
     OperationRow,
     class_rows,
     collective_rows,
     operation_rows,
 )
+from trainscout.simulators.virtual_cluster.traces.comparison import ClassComparison
 
 # A profile of which less than this share of products and attention is in the prediction is of
 # something else.
@@ -70,7 +70,7 @@ class Comparison:
     by_turn: float
     by_place: float
     operations: tuple[OperationRow, ...]
-    classes: tuple[ClassRow, ...]
+    classes: tuple[ClassComparison, ...]
     collectives: tuple[CollectiveRow, ...]
     prediction: Prediction
     matched: tuple[MeasuredOperation, ...]

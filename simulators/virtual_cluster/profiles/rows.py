@@ -18,6 +18,7 @@ from trainscout.simulators.virtual_cluster.profiles.predicted import (
     class_of,
     shape_text,
 )
+from trainscout.simulators.virtual_cluster.traces.comparison import ClassComparison
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import CLASSES, COMMUNICATION
 
 SHAPED = ("gemm", "attention", "convolution")
@@ -41,21 +42,6 @@ class OperationRow:
     predicted_calls: float
     measured_s: float
     predicted_s: float
-
-
-@dataclass(frozen=True)
-class ClassRow:
-    """Device time of a class, seconds a step: measured, and of what was profiled as predicted.
-    Classes that are bound by memory are one: what a framework fuses moves between them."""
-
-    kernel_class: str
-    measured_s: float
-    predicted_s: float
-
-    @property
-    def error(self) -> float | None:
-        """Predicted over measured, less 1; None where nothing was measured."""
-        return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
 
 @dataclass(frozen=True)
@@ -160,18 +146,19 @@ def _places(
 
 def class_rows(
     measured: Sequence[MeasuredOperation], predicted: Sequence[PredictedOperation], steps: int
-) -> tuple[ClassRow, ...]:
+) -> tuple[ClassComparison, ...]:
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for each in measured:
         sums[group_of(each.kernel_class)][0] += each.seconds / steps
     for other in predicted:
         sums[group_of(class_of(other.op))][1] += other.seconds
     names = dict.fromkeys(group_of(name) for name in CLASSES)
-    return tuple(ClassRow(name, *sums[name]) for name in names if name in sums)
+    return tuple(ClassComparison(name, *sums[name]) for name in names if name in sums)
 
 
 def group_of(kernel_class: str) -> str:
-    """The class that a table shows: those bound by memory as one."""
+    """The class that a table shows: those bound by memory as one, since what a framework fuses
+    moves between them."""
     return MEMORY_BOUND if kernel_class in BY_PLACE else kernel_class
 
 
