@@ -98,7 +98,8 @@ def _format_step(prediction: Prediction) -> str:
 
 
 def _format_use(prediction: Prediction) -> str:
-    return f"{format_percent(prediction.mfu)} / {format_percent(prediction.hfu)}"
+    use = f"{format_percent(prediction.mfu)} / {format_percent(prediction.hfu)}"
+    return f"{use}; MFU {format_percent(prediction.mfu_causal)} with attention counted causal"
 
 
 def _format_throughput(prediction: Prediction) -> str:

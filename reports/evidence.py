@@ -59,6 +59,7 @@ class Evidence:
         return {
             "step_time_s": time,
             "mfu": time,
+            "mfu_causal": time,
             "hfu": time,
             "tokens_per_s": time,
             "tokens_per_s_per_gpu": time,

@@ -96,6 +96,7 @@ def prediction(step_time_s: float = 2.0, headroom_gib: float = 10.0, **parts: fl
     return Prediction(
         step_time_s=step_time_s,
         mfu=0.5,
+        mfu_causal=0.49,
         hfu=0.6,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / 16,

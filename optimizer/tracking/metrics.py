@@ -32,6 +32,7 @@ def prediction_metrics(prediction: Prediction) -> dict[str, float]:
         for name in (
             "step_time_s",
             "mfu",
+            "mfu_causal",
             "hfu",
             "tokens_per_s",
             "tokens_per_s_per_gpu",

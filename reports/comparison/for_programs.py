@@ -81,6 +81,7 @@ def _changes(attribution: Attribution | None) -> dict[str, Any] | None:
 _FIGURES = (
     "step_time_s",
     "mfu",
+    "mfu_causal",
     "hfu",
     "tokens_per_s_per_gpu",
     "cost_per_billion_tokens_usd",

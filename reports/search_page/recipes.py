@@ -56,6 +56,7 @@ def figures(prediction: Prediction, job: Job) -> dict[str, Any]:
         "low_s": low_s,
         "high_s": high_s,
         "mfu": prediction.mfu,
+        "mfu_causal": prediction.mfu_causal,
         "hfu": prediction.hfu,
         "tokens_per_s": prediction.tokens_per_s,
         "tokens_per_s_per_gpu": prediction.tokens_per_s_per_gpu,

@@ -101,6 +101,7 @@ class FakeSimulator:
         return Prediction(
             step_time_s=step_time_s,
             mfu=0.004 / step_time_s,
+            mfu_causal=0.003 / step_time_s,
             hfu=0.005 / step_time_s,
             tokens_per_s=tokens_per_s,
             tokens_per_s_per_gpu=tokens_per_s / job.world_size,

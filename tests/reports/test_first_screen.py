@@ -24,6 +24,13 @@ def found(step_s, headroom_gib=3.0, number=0, status="ok", **fields):
     return trial(number, Recipe(zero_stage=1, **fields), status, prediction=step, values=(step_s,))
 
 
+def test_the_causal_count_stands_beside_an_mfu_that_it_changes(monkeypatch):
+    long = replace(BEST, prediction=replace(BEST.prediction, mfu=1.2, mfu_causal=0.7))
+    words = screen(monkeypatch=monkeypatch, best=(long, OTHER))
+    assert "MFU 120.0 % (70.0 % with attention counted causal)" in words
+    assert "causal" not in screen(monkeypatch=monkeypatch)
+
+
 BEST = found(2.0, tp=2, pp=2, sp=True, tp_comm_overlap=True)
 OTHER = found(2.02, 4.3, 1, tp=4, sp=True)
 ROOMY = found(2.066, 23.8, 2, tp=4, pp=2, recompute="full")

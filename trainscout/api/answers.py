@@ -71,8 +71,8 @@ class Prediction(Shown, predictor.Prediction):
     """One training step of one recipe, with the job that was asked about.
 
     Figures are those of the simulator's prediction, units in their names: ``step_time_s``,
-    ``interval_s`` (the error bar), ``mfu`` and ``hfu`` (fractions of the GPU's dense peak),
-    ``tokens_per_s``, ``cost_of_run_usd``, ``fits``, ``memory.peak_reserved_bytes``,
+    ``interval_s`` (the error bar), ``mfu``, ``mfu_causal`` and ``hfu`` (fractions of the GPU's
+    dense peak), ``tokens_per_s``, ``cost_of_run_usd``, ``fits``, ``memory.peak_reserved_bytes``,
     ``breakdown_s`` (part of the step to seconds, summing to the step), and more.
 
     Example:

@@ -129,8 +129,7 @@ def convention_flops(
     if "unclear" in text or "only" in text:
         return None
     if counts_half or "causal attention at half" in text or "causal-halved" in text:
-        model = 3 * (sum(layers) + head - attention / 2) * tokens
-        return "model FLOPs, attention at half", model
+        return "model FLOPs, attention at half", step_flops(job).causal
     if not text or "model flops" in text or "mfu" in text or "tflops" in text:
         return "model FLOPs, full attention", step_flops(job).model
     return None

@@ -2,7 +2,8 @@
 
 Conventions (Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022, appendix B): matrix
 multiplications only, attention counted over the full square although causal kernels skip
-half of it, active experts only, output layer at the unpadded vocabulary. A backward pass is
+half of it (``StepFlops.causal`` leaves that half out, as Megatron-LM does since the end of 2024),
+active experts only, output layer at the unpadded vocabulary. A backward pass is
 twice the forward. A multi-token-prediction module counts as a layer, an output layer and its
 projection of two hidden states to one.
 """
@@ -29,9 +30,11 @@ from trainscout.simulators.predictor.question.tower import Tower
 
 @dataclass(frozen=True)
 class StepFlops:
-    """FLOPs of one step over all GPUs: of the model, and with what recomputation repeats."""
+    """FLOPs of one step over all GPUs: of the model, the same with the half that causal attention
+    needs, and of the model with what recomputation repeats."""
 
     model: float
+    causal: float
     hardware: float
 
 
@@ -53,9 +56,21 @@ def step_flops(job: Job) -> StepFlops:
         repeated += model.num_mtp_layers * _recomputed_flops(model, sequence, last, modules)
     elif recipe.recompute == "full":
         repeated = layers * _recomputed_share(job)
+    skipped = sum(count * _skipped_flops(model, sequence, layer) for count, layer in kinds)
+    skipped += model.num_mtp_layers * _skipped_flops(model, sequence, last)
     tokens = job.tokens_per_step
     forward += sum(map(tower_flops, model.towers)) / sequence
-    return StepFlops(3 * forward * tokens, (3 * forward + repeated) * tokens)
+    return StepFlops(
+        3 * forward * tokens, 3 * (forward - skipped) * tokens, (3 * forward + repeated) * tokens
+    )
+
+
+def _skipped_flops(model: Model, sequence: int, layer: Layer) -> float:
+    """What the full square counts of one token of a layer, forward, and causal attention skips."""
+    mixer = model.mixer(layer)
+    if mixer is None or mixer.attention is None or not mixer.attention.causal:
+        return 0.0
+    return attention_core_flops(model, sequence, mixer.attention) / 2
 
 
 def tower_flops(tower: Tower) -> float:

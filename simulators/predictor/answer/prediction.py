@@ -58,8 +58,9 @@ class Memory:
 class Prediction:
     """One step of one job.
 
-    ``mfu`` counts model FLOPs only, ``hfu`` also what recomputation repeats (docs/concepts.md);
-    both are fractions of the GPU's dense peak at the job's precision. ``breakdown_s`` maps the
+    ``mfu`` counts model FLOPs with attention over the full square, ``mfu_causal`` with the half
+    that causal attention needs, ``hfu`` also what recomputation repeats (docs/concepts.md); all
+    are fractions of the GPU's dense peak at the job's precision. ``breakdown_s`` maps the
     name of each part of the critical path to seconds and sums to ``step_time_s``.
     ``evidence_share`` maps measured/fitted/estimated to the share of kernel and communication
     time so priced; ``estimated_operations`` lists what was only estimated. ``fits`` says that
@@ -70,6 +71,7 @@ class Prediction:
 
     step_time_s: float
     mfu: float
+    mfu_causal: float
     hfu: float
     tokens_per_s: float
     tokens_per_s_per_gpu: float

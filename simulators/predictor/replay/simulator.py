@@ -158,6 +158,7 @@ def _predict(
     return Prediction(
         step_time_s=seconds,
         mfu=flops.model / peak,
+        mfu_causal=flops.causal / peak,
         hfu=flops.hardware / peak,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / job.world_size,

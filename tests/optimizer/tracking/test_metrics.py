@@ -24,7 +24,7 @@ def test_figures_of_a_prediction_have_their_units():
     assert metrics["evidence/fitted_share"] == 0.75
 
 
-UNITS = ("_s", "_usd", "_gib", "_share", "_per_s", "_per_gpu", "mfu", "hfu", "_points")
+UNITS = ("_s", "_usd", "_gib", "_share", "_per_s", "_per_gpu", "mfu", "causal", "hfu", "_points")
 
 
 def test_every_name_ends_in_its_unit_or_counts_trials():

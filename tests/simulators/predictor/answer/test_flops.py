@@ -35,6 +35,11 @@ def test_model_flops_ignore_recomputation(recompute: str) -> None:
     assert step_flops(job).model == pytest.approx(korthikanti(job), rel=1e-12)
 
 
+def test_the_causal_count_leaves_half_of_attention_out() -> None:
+    job = gpt_job(recompute="full")
+    assert step_flops(job).causal == pytest.approx(korthikanti(job, attention=1 / 12), rel=1e-12)
+
+
 def test_hardware_flops_without_recomputation_are_the_model_flops() -> None:
     flops = step_flops(gpt_job())
     assert flops.hardware == flops.model

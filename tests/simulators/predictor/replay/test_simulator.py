@@ -266,7 +266,8 @@ def test_a_prediction_is_consistent_with_itself(model: Model, arguments: dict[st
     flops, peak = step_flops(job), job.gpu.peak(job.precision) * gpus
     assert prediction.mfu == pytest.approx(flops.model / seconds / peak)
     assert prediction.hfu == pytest.approx(flops.hardware / seconds / peak)
-    assert 0 < prediction.mfu <= prediction.hfu < 1
+    assert prediction.mfu_causal == pytest.approx(flops.causal / seconds / peak)
+    assert 0 < prediction.mfu_causal < prediction.mfu <= prediction.hfu < 1
     tokens = job.training.global_batch_size * job.sequence_length
     assert prediction.tokens_per_s == pytest.approx(tokens / seconds)
     assert prediction.tokens_per_s_per_gpu * gpus == pytest.approx(prediction.tokens_per_s)
