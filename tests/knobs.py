@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from trainscout.simulators.predictor.question.knob import Knob
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    RECOMPUTE_MODULES,
+)
 from trainscout.simulators.predictor.question.layout import BALANCED
-from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODULES
 
 
 def values_of(knob: Knob) -> list[Any]:

@@ -7,7 +7,9 @@ import yaml
 import trainscout as ts
 from tests.docs.blocks import FILE, blocks
 from tests.e2e.commands import run
-from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    RECOMPUTE_MODES,
+)
 
 MODEL = """
 name: ours

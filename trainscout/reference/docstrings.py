@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import itertools
 import re
@@ -12,7 +13,15 @@ _CODE = re.compile(r"``([^`]+)``")
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """What stands under each field of ``cls``; fields without a docstring are left out."""
+    """What stands under each field of ``cls`` or of a dataclass that it inherits from; fields
+    without a docstring are left out."""
+    docs: dict[str, str] = {}
+    for each in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        docs |= _own_field_docs(each)
+    return docs
+
+
+def _own_field_docs(cls: type) -> dict[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     docs = {}

@@ -13,9 +13,14 @@ from trainscout.simulators.laboratory.published.presets import moe_preset
 from trainscout.simulators.laboratory.published.rows import Row, given
 from trainscout.simulators.laboratory.published.words import Said
 from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    RECOMPUTE_MODES,
+)
 from trainscout.simulators.predictor.question.layout import BALANCED
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import RECOMPUTE_MODES, Recipe
+from trainscout.simulators.predictor.question.recipe import (
+    Recipe,
+)
 
 _PRECISIONS = (
     ("nvfp4", None),

@@ -13,6 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    DEFAULT_RECOMPUTE_MODULES,
+)
 from trainscout.simulators.predictor.question.layers import (
     DENSE,
     MOE,
@@ -24,7 +27,6 @@ from trainscout.simulators.predictor.question.layers import (
     Mamba2,
 )
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.question.tower import Tower
 
 

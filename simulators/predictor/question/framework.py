@@ -214,9 +214,16 @@ def declared_framework(framework: Framework) -> Framework:
     return framework.declared if isinstance(framework, ChosenFramework) else framework
 
 
+def named_framework(framework: Framework, name: str | None) -> Framework:
+    """Which of the declared framework and its alternatives a recipe names, before it sets anything
+    of it. An unknown name, which ``question.validity`` refuses, is the declared one."""
+    declared = declared_framework(framework)
+    return next((each for each in declared.alternatives if each.name == name), declared)
+
+
 def chosen_framework(declared: Framework, recipe: Recipe) -> Framework:
     """The framework that a recipe names among a declared one and its alternatives, as the recipe
-    sets it. An unknown name, which ``question.validity`` refuses, is the declared one."""
+    sets it."""
     name = None if recipe.framework == declared.name else recipe.framework
     asked = (name, recipe.cuda_graphs, recipe.grad_dtype, recipe.optimizer_states is not None)
     return declared if asked == (None, None, None, False) else _chosen(declared, *asked)
@@ -230,7 +237,7 @@ def _chosen(
     grad_dtype: str | None,
     remainders: bool,
 ) -> Framework:
-    found = next((each for each in declared.alternatives if each.name == name), declared)
+    found = named_framework(declared, name)
     facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(Framework)}
     if cuda_graphs is not None:
         facts["cuda_graphs"] = cuda_graphs

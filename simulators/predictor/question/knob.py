@@ -1,6 +1,6 @@
 """What a knob is: all that the project has to know of one field of ``Recipe``, as data.
 
-A knob is declared once, where its field is (``question.recipe``). Validity, canonical forms, the
+A knob is declared once, where its field is (``question.knobs``). Validity, canonical forms, the
 columns of a search, the words of a recipe, and the dialects of frameworks are derived from it.
 """
 

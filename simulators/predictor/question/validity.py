@@ -16,10 +16,12 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import declared_framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    RECOMPUTE_MODULES,
+)
 from trainscout.simulators.predictor.question.layers import Mixer
 from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
-    RECOMPUTE_MODULES,
     knobs_entering,
 )
 from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE

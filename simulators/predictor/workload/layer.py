@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    DEFAULT_RECOMPUTE_MODULES,
+)
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer
-from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.mlp import mlp_part

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    DEFAULT_RECOMPUTE_MODULES,
+)
 from trainscout.simulators.predictor.question.layers import Layer
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ends import (
     embedding_blocks,

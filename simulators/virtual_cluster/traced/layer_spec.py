@@ -13,9 +13,11 @@ from typing import Any
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.knobs.recomputation import (
+    DEFAULT_RECOMPUTE_MODULES,
+)
 from trainscout.simulators.predictor.question.layers import MOE
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import DEFAULT_RECOMPUTE_MODULES
 from trainscout.simulators.virtual_cluster.traced.job_file import read_model
 
 EMBEDDING, LAYER, MOE_LAYER, HEAD = "embedding", "layer", "moe_layer", "head"

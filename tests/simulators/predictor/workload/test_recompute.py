@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulators.jobs import GPT175B, LLAMA, MLA_MOE, MODELS, MOE, make_job
-from trainscout.simulators.predictor.question.layers import DENSE_LAYER, plain_layer
-from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.recipe import (
+from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
     RECOMPUTE_MODULES,
 )
+from trainscout.simulators.predictor.question.layers import DENSE_LAYER, plain_layer
+from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.workload.ir import Alloc, Attention, Block, Free, Gemm
 from trainscout.simulators.predictor.workload.layer import layer_blocks

@@ -1,0 +1,1 @@
+"""Knobs by family: dataclasses that ``question.recipe`` puts together."""

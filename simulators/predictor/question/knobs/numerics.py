@@ -1,0 +1,75 @@
+"""Knobs of the types in which a job computes, reduces and keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.framework import named_framework
+from trainscout.simulators.predictor.question.knob import (
+    BOUNDARY,
+    LAYER_BLOCKS,
+    STEP_END,
+    TORCHTITAN,
+    Canonical,
+    Flag,
+    knob,
+)
+from trainscout.simulators.predictor.question.training import PRECISIONS
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """In which types a job computes, reduces and keeps."""
+
+    precision: str | None = knob(
+        None,
+        "{}",
+        (LAYER_BLOCKS, BOUNDARY, STEP_END),
+        choices=PRECISIONS,
+        left_out="training's",
+        canonical=Canonical(
+            "it is the training's when left out",
+            (),
+            lambda job: job.recipe.precision == job.training.precision,
+        ),
+        search=("bf16", "fp8"),
+    )
+    """Of linear layers; None means the training's."""
+    grad_dtype: str | None = knob(
+        None,
+        "grads={}",
+        (LAYER_BLOCKS, STEP_END),
+        choices=("bf16", "fp32"),
+        left_out="framework's",
+        topic="numerics",
+        canonical=Canonical(
+            "it is the framework's when left out, and fp32 in fp32 training",
+            ("framework", "precision"),
+            lambda job: (
+                job.precision in ("fp32", "tf32")
+                or (job.recipe.grad_dtype == "fp32")
+                == named_framework(job.framework, job.recipe.framework).reduces_fp32
+            ),
+        ),
+        search=(None, "bf16"),
+        numerics={"bf16": "16bit"},
+        flags={
+            TORCHTITAN: Flag(
+                "--training.mixed-precision-reduce", {"fp32": "float32", "bf16": "bfloat16"}
+            ),
+        },
+    )
+    """The type in which gradients are kept and reduced; None means the framework's own choice."""
+    optimizer_states: str | None = knob(
+        None,
+        "states={}",
+        (STEP_END,),
+        choices=("remainders", "bf16"),
+        left_out="training's",
+        topic="numerics",
+        search=(None, "remainders", "bf16"),
+        numerics={"bf16": "16bit"},
+    )
+    """What a precision-aware optimizer keeps: of the fp32 master weights only what the 16-bit
+    weights lack, which loses nothing (``remainders``), and its moments in 16 bits besides
+    (``bf16``); None: what the training and the framework say."""

@@ -1,0 +1,109 @@
+"""Knobs of the order of a pipeline's passes, and of how layers lie on its stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.knob import (
+    LAYOUT,
+    MEGATRON_BRIDGE,
+    MEGATRON_LM,
+    PASSES,
+    TORCHTITAN,
+    Canonical,
+    Flag,
+    knob,
+)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The order of a pipeline's passes, and how layers lie on its stages."""
+
+    schedule: str = knob(
+        "1f1b",
+        "{}",
+        (PASSES,),
+        choices=("1f1b", "gpipe"),
+        detail_of=("pp",),
+        canonical=Canonical(
+            "one stage or one micro-batch has one order",
+            ("tp", "pp", "cp", "micro_batch"),
+            lambda job: job.recipe.pp == 1 or job.num_micro_batches == 1,
+        ),
+        flags={
+            TORCHTITAN: Flag(
+                "--parallelism.pipeline-parallel-schedule", {"1f1b": "1F1B", "gpipe": "GPipe"}
+            ),
+        },
+    )
+    """The order of a pipeline's passes: each backward pass as early as it can run (``1f1b``), or
+    all forward passes first (``gpipe``)."""
+    first_stage_layers: int | None = knob(
+        None,
+        "first_stage_layers={}",
+        (LAYOUT,),
+        left_out="even",
+        topic="split",
+        one_thing=True,
+        detail_of=("pp",),
+        flags={
+            MEGATRON_LM: Flag("--decoder-first-pipeline-num-layers"),
+            MEGATRON_BRIDGE: Flag("model.num_layers_in_first_pipeline_stage"),
+        },
+    )
+    """Layers of the first stage, where the split is uneven."""
+    last_stage_layers: int | None = knob(
+        None,
+        "last_stage_layers={}",
+        (LAYOUT,),
+        left_out="even",
+        topic="split",
+        one_thing=True,
+        detail_of=("pp",),
+        flags={
+            MEGATRON_LM: Flag("--decoder-last-pipeline-num-layers"),
+            MEGATRON_BRIDGE: Flag("model.num_layers_in_last_pipeline_stage"),
+        },
+    )
+    """Layers of the last stage, where the split is uneven."""
+    embedding_as_layer: bool = knob(
+        False,
+        "as_layer=embedding",
+        (LAYOUT,),
+        topic="split",
+        one_thing=True,
+        detail_of=("pp",),
+        flags={
+            MEGATRON_LM: Flag("--account-for-embedding-in-pipeline-split"),
+            MEGATRON_BRIDGE: Flag("model.account_for_embedding_in_pipeline_split"),
+        },
+    )
+    """The embedding takes the place of a layer in the split (Megatron's
+    ``account-for-embedding-in-pipeline-split``)."""
+    loss_as_layer: bool = knob(
+        False,
+        "as_layer=loss",
+        (LAYOUT,),
+        topic="split",
+        one_thing=True,
+        detail_of=("pp",),
+        flags={
+            MEGATRON_LM: Flag("--account-for-loss-in-pipeline-split"),
+            MEGATRON_BRIDGE: Flag("model.account_for_loss_in_pipeline_split"),
+        },
+    )
+    """The output layer and the loss take the place of a layer in the split (Megatron's
+    ``account-for-loss-in-pipeline-split``)."""
+    pipeline_layout: str | None = knob(
+        None,
+        "layout={}",
+        (LAYOUT,),
+        left_out="counted",
+        topic="split",
+        one_thing=True,
+        detail_of=("pp",),
+        search=(None, "balanced"),
+    )
+    """``balanced`` deals out layers that do not divide, one more to the earliest chunks; else what
+    each chunk holds, as Megatron's ``pipeline-model-parallel-layout``: ``Et*3|(t*4|)*14tL``."""

@@ -1,0 +1,104 @@
+"""Knobs of what is computed again in the backward pass instead of kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainscout.simulators.predictor.question.knob import (
+    LAYER_BLOCKS,
+    LAYOUT,
+    PASSES,
+    Canonical,
+    knob,
+)
+
+if TYPE_CHECKING:
+    from trainscout.simulators.predictor.question.job import Job
+
+RECOMPUTE_MODES = ("none", "selective", "full")
+# Megatron-Core's names, then what other frameworks' policies need (workload/recompute.py).
+RECOMPUTE_MODULES = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+    "qkv",
+    "attn_out",
+    "operations",
+)
+DEFAULT_RECOMPUTE_MODULES = "core_attn"
+_SPLIT = (
+    *("framework", "pp", "vpp", "first_stage_layers", "last_stage_layers"),
+    *("embedding_as_layer", "loss_as_layer", "pipeline_layout"),
+)
+
+
+def _modules_in_order(job: Job) -> str | None:
+    ordered = "+".join(sorted(set(str(job.recipe.recompute_modules).split("+"))))
+    return None if ordered == DEFAULT_RECOMPUTE_MODULES else ordered
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """What is computed again in the backward pass instead of kept."""
+
+    recompute: str = knob(
+        "none",
+        "recompute={}",
+        (LAYER_BLOCKS,),
+        choices=RECOMPUTE_MODES,
+        topic="recompute",
+        one_thing=True,
+    )
+    """``none`` keeps activations, ``selective`` repeats parts of layers in the backward pass,
+    ``full`` whole layers."""
+    recompute_layers: int | None = knob(
+        None,
+        "({})",
+        (PASSES,),
+        left_out="all",
+        topic="recompute",
+        one_thing=True,
+        detail_of=("recompute",),
+        canonical=Canonical(
+            "it is every layer when left out",
+            _SPLIT,
+            lambda job: job.recipe.recompute_layers == job.largest_chunk,
+        ),
+        search=(None, 1),
+    )
+    """How many layers of each pipeline chunk ``full`` repeats (Megatron's ``block`` method); None
+    means every layer."""
+    recompute_taper: int = knob(
+        0,
+        "taper{}",
+        (LAYOUT,),
+        least=0,
+        topic="recompute",
+        one_thing=True,
+        detail_of=("pp", "recompute"),
+        search=(0, 1, 2),
+    )
+    """Each stage recomputes so many layers per chunk fewer than the one before, as it has fewer
+    micro-batches in flight."""
+    recompute_modules: str | None = knob(
+        None,
+        "({})",
+        (LAYER_BLOCKS,),
+        left_out=DEFAULT_RECOMPUTE_MODULES,
+        topic="recompute",
+        one_thing=True,
+        detail_of=("recompute",),
+        canonical=Canonical(
+            "they are a set, and the attention core when left out",
+            (),
+            lambda job: job.recipe.recompute_modules is not None,
+            _modules_in_order,
+        ),
+        search=(None, "mlp", "layernorm", "core_attn+mlp"),
+    )
+    """What ``selective`` recomputes, joined by ``+``; None means the attention core."""

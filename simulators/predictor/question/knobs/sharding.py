@@ -1,0 +1,125 @@
+"""Knobs of what ranks that hold the same shard, and of which communication runs beside kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.knob import (
+    BOUNDARY,
+    DEEPSPEED,
+    LAYER_BLOCKS,
+    MEGATRON_BRIDGE,
+    MEGATRON_LM,
+    STEP_END,
+    TORCHTITAN,
+    Canonical,
+    Flag,
+    knob,
+)
+
+_REPLICAS = ("tp", "pp", "cp", "ep", "etp")
+_UNSHARED = "there are no replicas to shard over or to reduce among"
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What replicas shard, and which communication runs beside kernels."""
+
+    sp: bool = knob(
+        False,
+        "sp",
+        (LAYER_BLOCKS, BOUNDARY, STEP_END),
+        topic="sequence",
+        detail_of=("tp",),
+        flags={
+            MEGATRON_LM: Flag("--sequence-parallel"),
+            MEGATRON_BRIDGE: Flag("model.sequence_parallel"),
+        },
+    )
+    """Norms and dropout are sharded along the sequence over the tensor-parallel GPUs."""
+    zero_stage: int = knob(
+        1,
+        "zero{}",
+        (STEP_END,),
+        choices=(0, 1, 2, 3),
+        always=True,
+        topic="sharding",
+        canonical=Canonical(
+            _UNSHARED,
+            _REPLICAS,
+            lambda job: job.recipe.zero_stage < 3 and not job.is_replicated,
+        ),
+        flags={
+            DEEPSPEED: Flag("zero_optimization.stage"),
+        },
+    )
+    """What data parallelism shards: 1 is Megatron's distributed optimizer, 2 shards gradients too,
+    3 is FSDP."""
+    dp_shard: int | None = knob(
+        None,
+        "shard{}",
+        (STEP_END,),
+        left_out="all",
+        topic="sharding",
+        detail_of=("zero_stage",),
+        canonical=Canonical(
+            "it is every replica when left out",
+            (*_REPLICAS, "zero_stage"),
+            lambda job: job.recipe.dp_shard == job.dp,
+        ),
+        search=(None, 8, 16, 32, 64, 128),
+    )
+    """Data-parallel replicas that shards are spread over (with the context-parallel ranks); groups
+    of so many hold the same, and sum what they reduced (HSDP). None means all."""
+    overlap_grad_reduce: bool = knob(
+        False,
+        "overlap=grad",
+        (STEP_END,),
+        topic="sharding",
+        canonical=Canonical(
+            "what is sharded travels beside the backward pass; " + _UNSHARED,
+            (*_REPLICAS, "zero_stage"),
+            lambda job: job.recipe.zero_stage >= 2 or not job.is_replicated,
+        ),
+    )
+    """Gradients are reduced beside the backward pass, as they always are where they are
+    sharded."""
+    overlap_param_gather: bool = knob(
+        False,
+        "overlap=param",
+        (STEP_END,),
+        topic="sharding",
+        detail_of=("zero_stage", "overlap_grad_reduce"),
+        canonical=Canonical(
+            "what is sharded is gathered beside the passes; " + _UNSHARED,
+            (*_REPLICAS, "zero_stage"),
+            lambda job: job.recipe.zero_stage == 3 or not job.is_replicated,
+        ),
+    )
+    """Updated parameters are gathered beside the next forward pass, as they always are where they
+    are sharded."""
+    tp_comm_overlap: bool = knob(
+        False,
+        "overlap=tp",
+        (LAYER_BLOCKS,),
+        topic="sequence",
+        detail_of=("tp", "sp"),
+        flags={
+            MEGATRON_LM: Flag("--tp-comm-overlap"),
+            MEGATRON_BRIDGE: Flag("comm_overlap.tp_comm_overlap"),
+            TORCHTITAN: Flag("--compile.enable-async-tensor-parallel"),
+        },
+    )
+    """Tensor-parallel communication is cut up and runs beside its GEMMs."""
+    overlap_moe_expert_parallel_comm: bool = knob(
+        False,
+        "overlap=ep",
+        (LAYER_BLOCKS,),
+        topic="experts",
+        detail_of=("ep",),
+        flags={
+            MEGATRON_LM: Flag("--overlap-moe-expert-parallel-comm"),
+            MEGATRON_BRIDGE: Flag("comm_overlap.overlap_moe_expert_parallel_comm"),
+        },
+    )
+    """One micro-batch's exchange of tokens runs beside another's kernels."""
