@@ -15,7 +15,7 @@ _MOST_ROWS = 96
 _MOST_COLUMNS = 128
 _SVG = "http://www.w3.org/2000/svg"
 # Kinds of links, drawn below each other.
-_DRAWN = ("nic", "leaf", "spine")
+_DRAWN = ("nic", "leaf", "spine", "pod")
 
 
 def heat_map(use: NetworkUse) -> str:
@@ -55,7 +55,10 @@ def _draw(
     top: int,
 ) -> tuple[int, int]:
     """Draw one kind's links in one direction; returns right and bottom edge (0: nothing drawn)."""
-    across = {"nic": network.nics_per_node, "leaf": network.spines, "spine": network.cores}[kind]
+    ports = network.nics_per_node * network.planes
+    across = {"nic": ports, "leaf": network.spines, "spine": network.cores, "pod": network.cables}[
+        kind
+    ]
     assert use.busy is not None
     first = network.up(kind) if direction == "up" else network.down(kind)
     busy = use.busy[first : first + network.count[kind]]
@@ -67,7 +70,8 @@ def _draw(
     _text(root, left, top + 8, f"{kind} links {direction}")
     top += _TITLE
     for line, row in enumerate(rows.tolist()):
-        name = network.link_name(first + row * across).split("-")[0]
+        name = network.link_name(first + row * across)
+        name = name.rsplit("-", 1)[0] if kind == "pod" else name.split("-")[0]
         _text(root, left, top + line * _CELL + 8, name, small=True)
         for place, column in enumerate(columns.tolist()):
             link = first + row * across + column

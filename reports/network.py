@@ -21,6 +21,7 @@ _ENDS = {
     "nic": "NIC to leaf",
     "leaf": "leaf to spine",
     "spine": "spine to core",
+    "pod": "pod to pod",
 }
 
 

@@ -22,6 +22,8 @@ WHITEBOX = "whitebox"
 NETWORKS = (WHITEBOX, "flow", "packet", "hybrid")
 # Those that usually leave a node.
 BETWEEN_NODES = ("dp", "expert_dp", "ep", "cp", "pp")
+# As many as NCCL opens.
+MOST_QUEUE_PAIRS = 128
 COMMUNICATORS = (*BETWEEN_NODES, "tp", "etp", "etp_ep")
 
 
@@ -37,6 +39,9 @@ class NetworkChoice:
     most_bytes_per_gpu: float = 64e6
     """No GPU sends more in one play: congestion is a matter of shares, and longer messages would
     only take longer to play."""
+    queue_pairs: int = 1
+    """Connections between two GPUs that share what one channel sends, each hashed to a path of its
+    own (NCCL_IB_QPS_PER_CONNECTION)."""
     packet: dict[str, Any] = field(default_factory=dict)
     """Overrides fields of ``PacketSettings``."""
     hybrid: dict[str, Any] = field(default_factory=dict)
@@ -50,6 +55,9 @@ class NetworkChoice:
         """
         require_choice("network.engine", self.engine, NETWORKS)
         require_positive("network.most_bytes_per_gpu", self.most_bytes_per_gpu)
+        if not 1 <= self.queue_pairs <= MOST_QUEUE_PAIRS:
+            field, allowed = "network.queue_pairs", f"1..{MOST_QUEUE_PAIRS}"
+            raise InputError(field, self.queue_pairs, "is out of range", allowed)
         for name in self.communicators:
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))
@@ -73,7 +81,8 @@ class CongestedNetwork:
     def settings(self) -> EngineSettings:
         from trainscout.simulators.predictor.network.collectives import EngineSettings
 
-        return EngineSettings(self.choice.engine, self.choice.packet, self.choice.hybrid)
+        choice = self.choice
+        return EngineSettings(choice.engine, choice.packet, choice.hybrid, choice.queue_pairs)
 
     @property
     def words(self) -> str:
@@ -81,6 +90,12 @@ class CongestedNetwork:
         choice, fabric = self.choice, self.fabric
         words = f"{' '.join(choice.communicators)} congest as the {choice.engine} engine plays"
         words += f" them over {fabric.name} ({fabric.tiers} tiers"
+        if fabric.planes > 1:
+            words += f", {fabric.planes} planes"
+        if fabric.routing != "ecmp":
+            words += f", {fabric.routing} routing"
+        if choice.queue_pairs > 1:
+            words += f", {choice.queue_pairs} queue pairs a connection"
         if fabric.oversubscription not in (None, 1):
             words += f", {fabric.oversubscription:g}:1 oversubscribed"
         if fabric.pod_oversubscription != 1:

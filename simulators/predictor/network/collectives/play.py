@@ -8,7 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trainscout.simulators.predictor.network.collectives.transfers import Floats, Ints, Transfers
+from trainscout.simulators.predictor.network.collectives.transfers import (
+    Floats,
+    Ints,
+    Transfers,
+    split,
+)
 from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -27,6 +32,8 @@ class EngineSettings:
     name: str = "flow"
     packet: dict[str, Any] = field(default_factory=dict)
     hybrid: dict[str, Any] = field(default_factory=dict)
+    queue_pairs: int = 1
+    """Of every connection, each hashed to a path of its own."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,9 @@ def play(
     engine = make_engine(network, settings)
     numbers: list[Ints] = []
     link_bytes = np.zeros(network.num_links)
-    for what, size in communications:
+    parts = network.planes * settings.queue_pairs
+    for whole, size in communications:
+        what = split(whole, parts)
         routes = find_routes(network, what.source, what.destination, what.label)
         sizes = np.maximum(what.share * size, 1.0)
         np.add.at(link_bytes, *_crossings(routes, sizes))

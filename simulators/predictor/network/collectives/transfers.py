@@ -49,6 +49,24 @@ def transfers(
     )
 
 
+def split(what: Transfers, parts: int) -> Transfers:
+    """Every transfer as ``parts`` equal ones with labels of their own, which wait for all parts of
+    what it waits for: several queue pairs a connection, or ports a NIC."""
+    if parts == 1:
+        return what
+    part = np.arange(parts)
+    waits = what.after[:, None, None, :] * parts + np.stack(
+        np.broadcast_arrays(part[:, None], part[None, :]), axis=-1
+    )
+    return Transfers(
+        np.repeat(what.source, parts),
+        np.repeat(what.destination, parts),
+        np.repeat(what.share / parts, parts),
+        (what.label[:, None] * parts + part).ravel(),
+        waits.reshape(-1, 2),
+    )
+
+
 def together(several: Sequence[Transfers]) -> Transfers:
     """Communications that run at the same time, as one."""
     first = np.cumsum([0, *(len(each) for each in several)])

@@ -1,7 +1,8 @@
 """What the links are, what they carry, and which of them a flow crosses."""
 
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
-from trainscout.simulators.predictor.network.topology.network import Network, build_network
+from trainscout.simulators.predictor.network.topology.network import Network
 from trainscout.simulators.predictor.network.topology.routing import Routes, find_routes
+from trainscout.simulators.predictor.network.topology.wiring import build_network
 
 __all__ = ["Network", "Routes", "SwitchFabric", "build_network", "find_routes"]

@@ -11,6 +11,10 @@ from trainscout.simulators.predictor.question.errors import (
 )
 
 RAILS = ("none", "optimised", "only")
+ROUTING = ("ecmp", "adaptive", "valiant")
+PODS_JOINED = ("cores", "directly")
+# Ports of one NIC: what is sold has one to four, and eight planes are the most proposed.
+MOST_PLANES = 8
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class SwitchFabric:
     """Where it was described."""
     tiers: int
     """1 is leaf switches that nothing joins, 2 leaf and spine, 3 leaf, spine and core (a fat tree:
-    the spines of one pod join its leaves, cores join pods)."""
+    the spines of one pod join its leaves, cores or cables join pods)."""
     nics_per_leaf: int
     """A leaf's ports towards nodes."""
     hop_latency_s: float
@@ -41,13 +45,26 @@ class SwitchFabric:
     """What enters a leaf over what leaves it upwards (None: the cluster's)."""
     pod_oversubscription: float = 1.0
     """What enters a pod's spines over what leaves them upwards."""
+    pods_joined: str = "cores"
+    """``cores`` above all pods, or ``directly``: a spine's uplinks are cables to the spines of the
+    other pods, as many to each (dragonfly+, Shpiner et al. 2017)."""
+    planes: int = 1
+    """Ports of a NIC, each with an equal part of its rate, and each into a fabric of its own
+    (plane); a transfer is spread over them evenly."""
+    routing: str = "ecmp"
+    """``ecmp`` hashes a connection to one shortest path. ``adaptive`` spreads it over all of them
+    as well as can be: the cables from a switch to the tier above are one link of their joint rate.
+    ``valiant`` hashes it to a path by way of a third pod, where pods are joined directly."""
+    switch_ports: int | None = None
+    """Ports of the largest switch (None: not looked at): a leaf, spine or core that would need
+    more is refused."""
     uplink_gbps: float | None = None
     """There are as many uplinks as make this rate in Gb/s (None: the NIC's) the nearest; their
     rate is then set so that the ratio is exact, whatever it is."""
     link_health: dict[str, float] = field(default_factory=dict)
-    """Maps a link (``leaf0-spine3``, ``spine3-core1``, ``node5-nic2``, ``gpu7-nvlink``,
-    ``gpu7-pcie``) to the share of its rate that is left, in both directions; 0 means failed: no
-    flow is routed over it."""
+    """Maps a link (``leaf0-spine3``, ``spine3-core1``, ``pod0-pod2-cable1``, ``node5-nic2``,
+    ``node5-nic2-port1``, ``gpu7-nvlink``, ``gpu7-pcie``) to the share of its rate that is left, in
+    both directions; 0 means failed: no flow is routed over it."""
     ecmp_seed: int = 0
     """Seeds the hash that spreads flows."""
 
@@ -60,7 +77,20 @@ class SwitchFabric:
         if self.tiers not in (1, 2, 3):
             raise InputError("topology.tiers", self.tiers, "is out of range", "1, 2 or 3")
         require_choice("topology.rails", self.rails, RAILS)
+        require_choice("topology.routing", self.routing, ROUTING)
+        require_choice("topology.pods_joined", self.pods_joined, PODS_JOINED)
         require_positive("topology.nics_per_leaf", self.nics_per_leaf)
+        if not 1 <= self.planes <= MOST_PLANES:
+            raise InputError(
+                "topology.planes", self.planes, "is out of range", f"1..{MOST_PLANES}"
+            )
+        if self.switch_ports is not None:
+            require_positive("topology.switch_ports", self.switch_ports)
+        if self.pods_joined == "directly" and self.tiers != 3:
+            raise InputError("topology.pods_joined", "directly", "needs pods", "topology.tiers=3")
+        if self.routing == "valiant" and self.pods_joined != "directly":
+            problem = "needs pods that are joined directly"
+            raise InputError("topology.routing", "valiant", problem, ("ecmp", "adaptive"))
         require_positive("topology.hop_latency_s", self.hop_latency_s, allow_zero=True)
         require_positive("topology.ecmp_seed", self.ecmp_seed, allow_zero=True)
         if self.uplink_gbps is not None:

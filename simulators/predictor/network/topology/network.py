@@ -9,6 +9,10 @@ order of ``KINDS``, each first up, then down:
 - ``nic``: a NIC's cable to its leaf.
 - ``leaf``: the cable from a leaf to one spine of its pod.
 - ``spine``: the cable from a spine to one core of its group.
+- ``pod``: a cable between spines of two pods that are joined directly; up is from the pod of the
+  lower number.
+
+Where routing is adaptive, the cables from one leaf (from one pod, between two pods) are one link.
 """
 
 from __future__ import annotations
@@ -17,23 +21,22 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
-from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.question.errors import InputError, require_positive
-from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.errors import InputError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-KINDS = ("nvlink", "pcie", "nic", "leaf", "spine")
+KINDS = ("nvlink", "pcie", "nic", "leaf", "spine", "pod")
 _NAMES = {
     "nvlink": re.compile(r"gpu(\d+)-nvlink"),
     "pcie": re.compile(r"gpu(\d+)-pcie"),
-    "nic": re.compile(r"node(\d+)-nic(\d+)"),
+    "nic": re.compile(r"node(\d+)-nic(\d+)(?:-port(\d+))?"),
     "leaf": re.compile(r"leaf(\d+)-spine(\d+)"),
     "spine": re.compile(r"spine(\d+)-core(\d+)"),
+    "pod": re.compile(r"pod(\d+)-pod(\d+)-cable(\d+)"),
 }
 
 
@@ -41,11 +44,13 @@ _NAMES = {
 class Network:
     """A cluster wired up; build it with ``build_network``.
 
-    GPUs, NICs, leaves, spines and cores are numbered through the whole cluster. ``spines`` and
-    ``cores`` count one pod's spines (a leaf's uplinks) and one group's cores (a spine's uplinks:
-    the k-th spines of all pods share group k). ``rate_bytes_per_s``, ``alive``: shape (links,).
-    ``pcie_limits``: whether PCIe can ever be what slows traffic to other nodes; where it cannot,
-    routes leave it out.
+    GPUs, NICs, leaves, spines and cores are numbered through the whole cluster, leaves and what is
+    above them plane by plane. ``leaves`` and ``pods`` count one plane's. ``spines`` and ``cores``
+    count one pod's spines (a leaf's uplinks) and one group's cores (a spine's uplinks: the k-th
+    spines of all pods share group k; where pods are joined directly, a spine's cables).
+    ``cables``: between any two pods that are joined directly. ``rate_bytes_per_s``, ``alive``:
+    shape (links,). ``pcie_limits``: whether PCIe can ever be what slows traffic to other nodes;
+    where it cannot, routes leave it out.
     """
 
     fabric: SwitchFabric
@@ -57,6 +62,7 @@ class Network:
     leaves_per_pod: int
     spines: int
     cores: int
+    cables: int
     pcie_limits: bool
     first: dict[str, int]
     count: dict[str, int]
@@ -75,13 +81,46 @@ class Network:
         return delays
 
     @property
+    def planes(self) -> int:
+        return self.fabric.planes
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the cables between two tiers are one link a switch."""
+        return self.fabric.routing == "adaptive"
+
+    @property
     def pods(self) -> int:
         return -(-self.leaves // self.leaves_per_pod)
+
+    def pod(self, leaf: ArrayLike) -> Ints:
+        """The pod of each leaf, shape (n,)."""
+        plane, own = np.divmod(np.asarray(leaf), max(1, self.leaves))
+        pod: Ints = plane * self.pods + own // self.leaves_per_pod
+        return pod
+
+    def cable(self, pod: ArrayLike, other: ArrayLike, nth: ArrayLike) -> Ints:
+        """The link from a pod to another of its plane over the ``nth`` of their cables, (n,)."""
+        plane, one = np.divmod(np.asarray(pod), self.pods)
+        two = np.asarray(other) % self.pods
+        low, high = np.minimum(one, two), np.maximum(one, two)
+        pair = low * (2 * self.pods - low - 1) // 2 + high - low - 1
+        at = (plane * (self.pods * (self.pods - 1) // 2) + pair) * self.cables + nth
+        link: Ints = np.where(one < two, self.up("pod"), self.down("pod")) + at
+        return link
+
+    def cable_spine(self, pod: ArrayLike, other: ArrayLike, nth: ArrayLike) -> Ints:
+        """The place in ``pod`` of the spine that its ``nth`` cable to ``other`` is plugged in."""
+        step = (np.asarray(other) - np.asarray(pod) - 1) % self.pods
+        spine: Ints = (step + np.asarray(nth) * (self.pods - 1)) // self.cores
+        return spine
 
     @property
     def max_hops(self) -> int:
         """Most links that any route crosses."""
         switches = 2 * self.fabric.tiers
+        if self.fabric.routing == "valiant":
+            switches += 2
         return switches + (2 if self.forwards else 0) + (2 if self.pcie_limits else 0)
 
     @property
@@ -112,13 +151,34 @@ class Network:
         if kind in ("nvlink", "pcie"):
             return f"gpu{at}-{kind}{side}"
         if kind == "nic":
-            node, nic = divmod(at, self.nics_per_node)
-            return f"node{node}-nic{nic}{side}"
+            nic, port = divmod(at, self.planes)
+            node, nic = divmod(nic, self.nics_per_node)
+            plug = f"-port{port}" if self.planes > 1 else ""
+            return f"node{node}-nic{nic}{plug}{side}"
         if kind == "leaf":
             leaf, spine = divmod(at, self.spines)
-            return f"leaf{leaf}-spine{leaf // self.leaves_per_pod * self.spines + spine}{side}"
+            end = f"spine{int(self.pod(leaf)) * self.spines + spine}"
+            return f"leaf{leaf}-{'uplinks' if self.pooled else end}{side}"
+        if kind == "pod":
+            return f"{self._cable_name(at)}{side}"
         spine, core = divmod(at, self.cores)
-        return f"spine{spine}-core{spine % self.spines * self.cores + core}{side}"
+        if self.pooled:
+            return f"pod{spine}-uplinks{side}"
+        return f"spine{spine}-core{self._group(spine) * self.cores + core}{side}"
+
+    def _group(self, spine: int) -> int:
+        """The group of cores above a spine."""
+        plane = spine // (self.spines * self.pods)
+        return plane * self.spines + spine % self.spines
+
+    def _cable_name(self, at: int) -> str:
+        pairs = self.pods * (self.pods - 1) // 2
+        pair, nth = divmod(at, self.cables)
+        plane, pair = divmod(pair, pairs)
+        one, other = (int(pods[pair]) for pods in np.triu_indices(self.pods, 1))
+        first = plane * self.pods
+        end = "cables" if self.pooled else f"cable{nth}"
+        return f"pod{first + one}-pod{first + other}-{end}"
 
     def links_named(self, name: str) -> tuple[int, int]:
         """The upward and the downward link of a cable.
@@ -130,7 +190,7 @@ class Network:
         for kind, pattern in _NAMES.items():
             match = pattern.fullmatch(name)
             if match:
-                at = self._place(kind, [int(number) for number in match.groups()])
+                at = self._place(kind, [int(number or 0) for number in match.groups()])
                 if at is None:
                     raise InputError(field, name, "is not in this cluster")
                 return self.up(kind) + at, self.down(kind) + at
@@ -138,115 +198,31 @@ class Network:
             field,
             name,
             "is not the name of a link",
-            "gpuG-nvlink, gpuG-pcie, nodeN-nicK, leafL-spineS, spineS-coreC",
+            "gpuG-nvlink, gpuG-pcie, nodeN-nicK, leafL-spineS, spineS-coreC, podP-podQ-cableK",
         )
 
     def _place(self, kind: str, numbers: list[int]) -> int | None:
         if kind in ("nvlink", "pcie"):
             at = numbers[0]
         elif kind == "nic":
-            at = numbers[0] * self.nics_per_node + numbers[1]
-            if numbers[1] >= self.nics_per_node:
+            node, nic, port = numbers
+            at = (node * self.nics_per_node + nic) * self.planes + port
+            if nic >= self.nics_per_node or port >= self.planes:
                 return None
+        elif kind == "pod":
+            one, other, nth = numbers
+            same_plane = self.cables and one // self.pods == other // self.pods
+            if not same_plane or not one < other or nth >= self.cables:
+                return None
+            at = int(self.cable(one, other, nth)) - self.up("pod")
         else:
             across = self.spines if kind == "leaf" else self.cores
             if not across:
                 return None
             group, port = divmod(numbers[1], across)
             # A leaf reaches the spines of its pod, a spine the cores of its group.
-            own = numbers[0] // self.leaves_per_pod if kind == "leaf" else numbers[0] % self.spines
+            own = self.pod(numbers[0]) if kind == "leaf" else self._group(numbers[0])
             if group != own:
                 return None
             at = numbers[0] * across + port
         return at if at < self.count[kind] else None
-
-
-def build_network(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Network:
-    """Wire ``cluster`` as ``fabric`` says.
-
-    Raises:
-        InputError: when the declaration does not fit the cluster.
-    """
-    fabric.check()
-    cluster.check()
-    gpus, nics_per_node = cluster.num_gpus, cluster.nics_per_node
-    nics = cluster.num_nodes * nics_per_node
-    nic_rate = cluster.nic_gbps * 1e9 / 8
-    has_nvlink = gpu.nvlink_links > 0 and gpu.nvlink_bytes_per_s > 0
-    domain = cluster.domain if has_nvlink else 1
-
-    groups = -(-cluster.num_nodes // fabric.nics_per_leaf)
-    leaves = -(-nics // fabric.nics_per_leaf) if fabric.rails == "none" else nics_per_node * groups
-    leaves_per_pod = leaves
-    if fabric.rails == "only":
-        leaves_per_pod = groups
-    elif fabric.tiers == 3 and fabric.leaves_per_pod is not None:
-        leaves_per_pod = fabric.leaves_per_pod
-    if fabric.rails == "only" and domain < cluster.gpus_per_node:
-        raise InputError(
-            "topology.rails", "only", "needs NVLink between all GPUs of a node", "none, optimised"
-        )
-
-    # Gb/s in and out of one switch decide how many uplinks it has.
-    ratio = fabric.oversubscription or cluster.oversubscription
-    uplink = nic_rate if fabric.uplink_gbps is None else fabric.uplink_gbps * 1e9 / 8
-    spines = cores = 0
-    leaf_rate = spine_rate = 0.0
-    if leaves and fabric.tiers >= 2:
-        spines, leaf_rate = _uplinks(fabric.nics_per_leaf * nic_rate, ratio, uplink)
-    if leaves and fabric.tiers == 3:
-        entering = leaves_per_pod * leaf_rate
-        cores, spine_rate = _uplinks(entering, fabric.pod_oversubscription, uplink)
-
-    pods = -(-leaves // leaves_per_pod) if leaves else 0
-    nvlinks = gpus if has_nvlink else 0
-    count = {
-        "nvlink": nvlinks,
-        "pcie": gpus,
-        "nic": nics,
-        "leaf": leaves * spines,
-        "spine": pods * spines * cores,
-    }
-    rates = (gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s, nic_rate, leaf_rate, spine_rate)
-    first: dict[str, int] = {}
-    total = 0
-    for kind in KINDS:
-        first[kind] = total
-        total += 2 * count[kind]
-    rate_bytes_per_s = np.repeat(rates, [2 * count[kind] for kind in KINDS])
-
-    nics_of_a_gpu = max(1, nics_per_node // cluster.gpus_per_node)
-    network = Network(
-        fabric=fabric,
-        gpus=gpus,
-        gpus_per_node=cluster.gpus_per_node,
-        nics_per_node=nics_per_node,
-        domain=domain,
-        leaves=leaves,
-        leaves_per_pod=max(1, leaves_per_pod),
-        spines=spines,
-        cores=cores,
-        # With all of a node behind NVLink only traffic to other nodes is on PCIe.
-        pcie_limits=domain < cluster.gpus_per_node
-        or nics_of_a_gpu * nic_rate > gpu.pcie_bytes_per_s,
-        first=first,
-        count=count,
-        rate_bytes_per_s=rate_bytes_per_s,
-        alive=np.ones(total, dtype=np.bool_),
-    )
-    for name, share in fabric.link_health.items():
-        links = list(network.links_named(name))
-        if share == 0 and name.startswith("gpu"):
-            raise InputError(
-                f"topology.link_health.{name}", 0, "cannot fail: no way around", "0 < share <= 1"
-            )
-        network.rate_bytes_per_s[links] *= share
-        network.alive[links] = share > 0
-    return network
-
-
-def _uplinks(entering: float, ratio: float, wanted: float) -> tuple[int, float]:
-    """Uplinks of a switch and the rate of each, for an exact ratio of in to out."""
-    require_positive("cluster.nic_gbps", entering)
-    links = max(1, round(entering / (ratio * wanted)))
-    return links, entering / (ratio * links)

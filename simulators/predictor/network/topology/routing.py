@@ -15,11 +15,12 @@ from trainscout.simulators.predictor.question.errors import InputError
 NO_LINK = -1
 
 # Stages of a path at which a flow is hashed anew.
-_NIC, _SPINE, _CORE = range(3)
-# Columns of a route before it is packed.
+_NIC, _SPINE, _CORE, _CABLE, _SECOND_CABLE, _THIRD_POD, _THIRD_LEAF = range(7)
+# Columns of a route before it is packed. Between leaf up and leaf down: up to a core and down, or
+# a cable to another pod, and by way of a third pod a leaf of that and another cable.
 _NVLINK_UP, _NVLINK_DOWN, _PCIE_UP, _NIC_UP, _LEAF_UP = range(5)
-_SPINE_UP, _SPINE_DOWN, _LEAF_DOWN, _NIC_DOWN, _PCIE_DOWN = range(5, 10)
-_COLUMNS = 10
+_ACROSS, _LEAF_DOWN, _NIC_DOWN, _PCIE_DOWN = 5, 9, 10, 11
+_COLUMNS = 12
 # Rows x uplinks looked at together when failed links have to be avoided.
 _AT_ONCE = 1 << 22
 
@@ -45,7 +46,7 @@ def find_routes(
         network: what to route over.
         source, destination: GPU numbers, shape (n,).
         label: tells flows between the same two GPUs apart (channel, queue pair), shape (n,) or
-            one for all; flows of equal label share one path.
+            one for all; flows of equal label share one path, and labels go round the planes.
 
     Raises:
         InputError: for GPUs that do not exist, a flow from a GPU to itself, or two GPUs that
@@ -77,7 +78,9 @@ def find_routes(
     columns[by_pcie, _PCIE_DOWN] = network.down("pcie") + destinations[by_pcie]
     away = np.flatnonzero(~by_nvlink & ~by_pcie)
     if len(away):
-        columns[away] = _between_nodes(network, sources[away], destinations[away], flows[away])
+        columns[away] = _between_nodes(
+            network, sources[away], destinations[away], labels[away], flows[away]
+        )
 
     # Pack each row to the left, keeping the order of travel.
     order = np.argsort(columns == NO_LINK, axis=1, kind="stable")
@@ -86,7 +89,9 @@ def find_routes(
     return Routes(np.ascontiguousarray(links), hops * network.fabric.hop_latency_s)
 
 
-def _between_nodes(network: Network, source: Ints, destination: Ints, flows: Hashes) -> Ints:
+def _between_nodes(
+    network: Network, source: Ints, destination: Ints, label: Ints, flows: Hashes
+) -> Ints:
     columns = np.full((len(source), _COLUMNS), NO_LINK, dtype=np.int64)
     if not network.nics_per_node:
         raise InputError("cluster.nics_per_node", 0, "leaves nodes unconnected", ">= 1")
@@ -103,13 +108,15 @@ def _between_nodes(network: Network, source: Ints, destination: Ints, flows: Has
         sender = np.where(joined, relay, source)
     # One draw for both sides: GPUs with several NICs pair NICs of one rail, as channels do.
     leaving, arriving = _nic(network, sender, flows), _nic(network, destination, flows)
-    columns[:, _NIC_UP] = network.up("nic") + leaving
-    columns[:, _NIC_DOWN] = network.down("nic") + arriving
+    plane = _plane(network, leaving, arriving, label)
+    columns[:, _NIC_UP] = network.up("nic") + leaving * network.planes + plane
+    columns[:, _NIC_DOWN] = network.down("nic") + arriving * network.planes + plane
     if network.pcie_limits:
         columns[:, _PCIE_UP] = network.up("pcie") + sender
         columns[:, _PCIE_DOWN] = network.down("pcie") + destination
 
-    leaf, other_leaf = _leaf(network, leaving), _leaf(network, arriving)
+    first_leaf = plane * network.leaves
+    leaf, other_leaf = (first_leaf + _leaf(network, each) for each in (leaving, arriving))
     climb = np.flatnonzero(leaf != other_leaf)
     if len(climb):
         columns[climb, _LEAF_UP : _LEAF_DOWN + 1] = _over_spines(
@@ -131,10 +138,10 @@ def _nic(network: Network, gpu: Ints, flows: Hashes) -> Ints:
     lowest = _first_nic(network, local)
     own = np.maximum(1, _first_nic(network, local + 1) - lowest)
     chosen = node * nics + lowest + choice(flows, _NIC, own)
-    up = network.up("nic")
-    dead = np.flatnonzero(~network.alive[up + chosen])
+    any_port = np.logical_or.reduce(_alive(network, "nic", network.planes), axis=1)
+    dead = np.flatnonzero(~any_port[chosen])
     if len(dead):
-        working = network.alive[up : up + network.count["nic"]].reshape(-1, nics)[node[dead]]
+        working = any_port.reshape(-1, nics)[node[dead]]
         nth = _pick(working, flows[dead], _NIC)
         if nth is None:
             raise InputError("topology.link_health", "nic", "cuts a node off: all its NICs failed")
@@ -142,8 +149,21 @@ def _nic(network: Network, gpu: Ints, flows: Hashes) -> Ints:
     return chosen
 
 
+def _plane(network: Network, leaving: Ints, arriving: Ints, label: Ints) -> Ints:
+    """The plane of each flow: its label's, or the next in which both NICs' ports work."""
+    ports = _alive(network, "nic", network.planes)
+    plane = label % network.planes
+    for _ in range(network.planes - 1):
+        cut = ~(ports[leaving, plane] & ports[arriving, plane])
+        plane = np.where(cut, (plane + 1) % network.planes, plane)
+    if not (ports[leaving, plane] & ports[arriving, plane]).all():
+        raise InputError("topology.link_health", "nic", "leaves two NICs no plane in common")
+    chosen: Ints = plane
+    return chosen
+
+
 def _leaf(network: Network, nic: Ints) -> Ints:
-    """The leaf that a NIC is plugged into."""
+    """The leaf of its plane that a NIC is plugged into."""
     leaf: Ints
     if network.fabric.rails == "none":
         leaf = nic // network.fabric.nics_per_leaf
@@ -158,8 +178,8 @@ def _leaf(network: Network, nic: Ints) -> Ints:
 
 
 def _over_spines(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
-    """Links from leaf to leaf, shape (n, 4): leaf up, spine up, spine down, leaf down."""
-    pod, other_pod = leaf // network.leaves_per_pod, other_leaf // network.leaves_per_pod
+    """Links from leaf to leaf, shape (n, 6): leaf up, up to four across pods, leaf down."""
+    pod, other_pod = network.pod(leaf), network.pod(other_leaf)
     far = pod != other_pod
     if network.spines == 0 or (far.any() and network.cores == 0):
         raise InputError(
@@ -168,23 +188,77 @@ def _over_spines(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) 
             "leaves two leaf switches unconnected",
             "more tiers, a larger nics_per_leaf, or a job placed inside rails",
         )
-    columns = np.full((len(leaf), 4), NO_LINK, dtype=np.int64)
-    spine = _spine(network, leaf, other_leaf, flows)
-    columns[:, 0] = network.up("leaf") + leaf * network.spines + spine
-    columns[:, 3] = network.down("leaf") + other_leaf * network.spines + spine
-    if far.any():
-        near_spine = pod[far] * network.spines + spine[far]
-        far_spine = other_pod[far] * network.spines + spine[far]
-        core = _core(network, near_spine, far_spine, flows[far])
-        columns[far, 1] = network.up("spine") + near_spine * network.cores + core
-        columns[far, 2] = network.down("spine") + far_spine * network.cores + core
+    columns = np.full((len(leaf), 6), NO_LINK, dtype=np.int64)
+    inside = np.flatnonzero(~far) if network.cables else np.arange(len(leaf))
+    spine = _spine(network, leaf[inside], other_leaf[inside], flows[inside])
+    columns[inside, 0] = network.up("leaf") + leaf[inside] * network.spines + spine
+    columns[inside, 5] = network.down("leaf") + other_leaf[inside] * network.spines + spine
+    if not far.any():
+        return columns
+    if network.cables:
+        columns[far] = _over_cables(network, leaf[far], other_leaf[far], flows[far])
+        return columns
+    near_spine = pod[far] * network.spines + spine[far]
+    far_spine = other_pod[far] * network.spines + spine[far]
+    core = _core(network, near_spine, far_spine, flows[far])
+    columns[far, 1] = network.up("spine") + near_spine * network.cores + core
+    columns[far, 2] = network.down("spine") + far_spine * network.cores + core
     return columns
+
+
+def _over_cables(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
+    """Links between leaves of pods that are joined directly, as ``_over_spines``."""
+    columns = np.full((len(leaf), 6), NO_LINK, dtype=np.int64)
+    direct = np.ones(len(leaf), dtype=np.bool_)
+    if network.fabric.routing == "valiant":
+        # A pod drawn from all of the plane's; who draws an own one goes directly.
+        plane, pod = np.divmod(network.pod(leaf), network.pods)
+        third = choice(flows, _THIRD_POD, network.pods)
+        direct = (third == pod) | (third == network.pod(other_leaf) % network.pods)
+        last = np.minimum((third + 1) * network.leaves_per_pod, network.leaves)
+        first = third * network.leaves_per_pod
+        turn = plane * network.leaves + first + choice(flows, _THIRD_LEAF, last - first)
+        by = ~direct
+        there = _leg(network, leaf[by], turn[by], flows[by], _CABLE)
+        on = _leg(network, turn[by], other_leaf[by], flows[by], _SECOND_CABLE)
+        columns[by] = np.concatenate([there, on], axis=1)
+        # What leaves by the spine that it came to has no need of the leaf.
+        up, down = network.up("leaf"), network.down("leaf")
+        same = columns[:, 2] - down == columns[:, 3] - up
+        columns[np.flatnonzero(by & same)[:, None], [2, 3]] = NO_LINK
+    columns[np.flatnonzero(direct)[:, None], [0, 1, 5]] = _leg(
+        network, leaf[direct], other_leaf[direct], flows[direct], _CABLE
+    )
+    return columns
+
+
+def _leg(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes, stage: int) -> Ints:
+    """Leaf up, cable, leaf down from a leaf to one of another pod, shape (n, 3)."""
+    pod, other_pod = network.pod(leaf), network.pod(other_leaf)
+    nth = np.arange(network.cables)
+    ways = np.stack(
+        [
+            network.up("leaf")
+            + leaf[:, None] * network.spines
+            + network.cable_spine(pod[:, None], other_pod[:, None], nth),
+            network.cable(pod[:, None], other_pod[:, None], nth),
+            network.down("leaf")
+            + other_leaf[:, None] * network.spines
+            + network.cable_spine(other_pod[:, None], pod[:, None], nth),
+        ],
+        axis=2,
+    )
+    chosen = _pick(np.logical_and.reduce(network.alive[ways], axis=2), flows, stage)
+    if chosen is None:
+        raise InputError("topology.link_health", "pod", "cuts two pods apart")
+    legs: Ints = ways[np.arange(len(leaf)), chosen]
+    return legs
 
 
 def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Ints:
     """The place in the pod of the spine each flow climbs to, among those that lead there."""
     alive_up = _alive(network, "leaf", network.spines)
-    cores_alive = _alive(network, "spine", network.cores) if network.cores else None
+    cores_alive = _alive(network, "spine", network.cores) if network.count["spine"] else None
     if alive_up.all() and (cores_alive is None or cores_alive.all()):
         return choice(flows, _SPINE, network.spines)
     chosen = np.empty(len(leaf), dtype=np.int64)
@@ -194,8 +268,8 @@ def _spine(network: Network, leaf: Ints, other_leaf: Ints, flows: Hashes) -> Int
         working = alive_up[leaf[part]] & alive_up[other_leaf[part]]
         if cores_alive is not None:
             by_pod = cores_alive.reshape(-1, network.spines, network.cores)
-            pod = leaf[part] // network.leaves_per_pod
-            other_pod = other_leaf[part] // network.leaves_per_pod
+            pod = network.pod(leaf[part])
+            other_pod = network.pod(other_leaf[part])
             leads_on = (by_pod[pod] & by_pod[other_pod]).any(axis=2)
             working &= leads_on | (pod == other_pod)[:, None]
         nth = _pick(working, flows[part], _SPINE)
