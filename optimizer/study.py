@@ -119,6 +119,7 @@ def run_search(
         wall_s=time.monotonic() - started_s,
         space_size=surveyed.distinct_points,
         resumed_trials=0 if stored is None else stored.restored,
+        unstored=None if stored is None else stored.unstored,
         notes=notes,
         certificate=None if search.proof is None else search.proof.certificate(),
         tight=tuple(ledger.tight()),

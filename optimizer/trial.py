@@ -61,7 +61,8 @@ class SearchResult:
     that may) the ones worth most (``optimizer.tight``), of one objective.
     ``space_size`` counts the distinct points of the space. ``stopped`` is why it ended:
     ``n_trials``, ``converged``, ``space_exhausted``, ``proved``, ``interrupted`` or ``timeout``.
-    ``certificate`` is the proof of an exact search; ``choices`` what else there is to choose from.
+    ``unstored`` is why the store lacks some of the trials; ``certificate`` is the proof of an
+    exact search; ``choices`` what else there is to choose from.
     """
 
     trials: tuple[Trial, ...]
@@ -72,6 +73,7 @@ class SearchResult:
     wall_s: float
     space_size: int
     resumed_trials: int = 0
+    unstored: OSError | None = None
     notes: tuple[str, ...] = field(default=())
     certificate: Certificate | None = None
     tight: tuple[Trial, ...] = ()

@@ -41,8 +41,8 @@ from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import why_invalid
 from trainscout.simulators.predictor.uncertainty import LEVEL, Chosen, chosen
 
-_NOTED_MFU = 0.02
-"""By how much MFU by the causal count must be lower for it to stand beside the other."""
+_NOTED_MFU = 0.9
+"""As a share of the MFU, the causal count of it that is low enough to stand beside it."""
 _CUT_SHORT = ("interrupted", "timeout")
 # One line of thirty is for where the search is tracked.
 _TIGHT, _MOST_COLUMNS, _MOST_LINES = 2, 100, 29
@@ -183,8 +183,8 @@ def format_step(prediction: Prediction, expected: Chosen | None) -> str:
     step, mfu = format_seconds(prediction.step_time_s), format_percent(prediction.mfu)
     interval_s = prediction.interval_s if expected is None else expected.interval_s
     words = f"{step}, MFU {mfu}"
-    if prediction.mfu - prediction.mfu_causal >= _NOTED_MFU:
-        words += f" ({format_percent(prediction.mfu_causal)} with attention counted causal)"
+    if prediction.mfu_causal <= _NOTED_MFU * prediction.mfu:
+        words += f", counting causal attention {format_percent(prediction.mfu_causal)}"
     if interval_s is None:
         return words
     bar = f"{round(LEVEL * 5)} in 5 such runs: {' to '.join(map(format_seconds, interval_s))}"

@@ -17,6 +17,7 @@ import time
 BUDGETS = {
     "jobs": (100, 10_000),
     "mutations": (40, 1_000),
+    "searches": (5, 50),
     "kills": (5, 100),
     "stores": (20, 500),
     "files": (300, 20_000),
@@ -35,9 +36,11 @@ def main() -> int:
     for kind in given.kinds or BUDGETS:
         count = given.count or BUDGETS[kind][given.full]
         started_s = time.monotonic()
-        wrong = importlib.import_module(f"benchmarks.attack.{kind}").attack(given.seed, count)
+        tried, wrong = importlib.import_module(f"benchmarks.attack.{kind}").attack(
+            given.seed, count
+        )
         took_s = time.monotonic() - started_s
-        print(f"{kind}: {count:,} tried, {len(wrong)} wrong, {took_s:.0f} s", flush=True)
+        print(f"{kind}: {tried:,} tried, {len(wrong)} wrong, {took_s:.0f} s", flush=True)
         print(*wrong, sep="\n", end="\n" if wrong else "")
         failed |= bool(wrong)
     return failed

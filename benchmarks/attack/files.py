@@ -79,7 +79,7 @@ _PIECES: tuple[bytes, ...] = (
 )  # fmt: skip
 
 
-def attack(seed: int, count: int) -> list[str]:
+def attack(seed: int, count: int) -> tuple[int, list[str]]:
     """What readers raised but a refusal, of ``count`` fuzzed files, a line each."""
     chosen = random.Random(seed)
     wrong = []
@@ -92,7 +92,7 @@ def attack(seed: int, count: int) -> list[str]:
             problem = _raised(read, file)
             if problem is not None:
                 wrong.append(f"file {number} of seed {seed}, {name}: {problem}")
-    return wrong
+    return count, wrong
 
 
 def mutated(content: bytes, chosen: random.Random) -> bytes:

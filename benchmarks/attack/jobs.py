@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 _DRAWN = [name for name, knob in KNOBS.items() if knob.choices or knob.kind is not str]
 
 
-def attack(seed: int, count: int) -> list[str]:
+def attack(seed: int, count: int) -> tuple[int, list[str]]:
     """What was wrong with the predictions of ``count`` random jobs, a line each."""
     simulator = ReplaySimulator()
     wrong = []
@@ -34,7 +34,7 @@ def attack(seed: int, count: int) -> list[str]:
         except Exception as error:  # whatever a prediction raises is what is looked for
             found = [f"{type(error).__name__}: {error}"]
         wrong += [f"job {number} of seed {seed}: {each}: {job.recipe}" for each in found]
-    return wrong
+    return count, wrong
 
 
 def jobs(chosen: random.Random) -> Iterator[Job]:

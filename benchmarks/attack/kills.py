@@ -22,7 +22,7 @@ from trainscout.optimizer.study import run_search
 _TRIALS = 64
 
 
-def attack(seed: int, count: int) -> list[str]:
+def attack(seed: int, count: int) -> tuple[int, list[str]]:
     """What was lost or doubled by ``count`` kills, a line each."""
     chosen = random.Random(seed)
     wrong: list[str] = []
@@ -39,7 +39,7 @@ def attack(seed: int, count: int) -> list[str]:
                 wrong += [f"kill {kills} of seed {seed}: lost {recipe}" for recipe in lost]
                 wrong += [f"kill {kills} of seed {seed}: doubled {each}" for each in doubled]
                 kept = set(now)
-    return wrong
+    return count, wrong
 
 
 def search(store: Path) -> int:

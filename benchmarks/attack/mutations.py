@@ -7,10 +7,11 @@ import importlib
 import random
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.attack.forked import Ended, files_below, run_command
+from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS
 
 _JOB = ("model=gpt13b", "cluster=a800_8", "training.global_batch_size=64")
 COMMANDS = {
@@ -76,6 +77,19 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "sweep.num_gpus": ("[-1]", "[many]", "[0]", "5"),
     },
 }  # fmt: skip
+# Files that declare nothing, and what spoils one that does.
+_NO_DECLARATION = (
+    b"", b"a: [", b"a: 1\na: 2\n", b"\ta: 1\n", b"5\n", b"- a\n", b"a: \0\n", b"\xff\xfea\0",
+    b"a: !!python/object:os.system {}\n", b"a: &a [*a]\n", b"[" * 5000, b"null\n", b"a: ${a}\n",
+)  # fmt: skip
+_EDITS: tuple[Callable[[bytes], bytes], ...] = (
+    lambda right: right + b"nothing_of_ours: 1\n",
+    lambda right: re.sub(rb": \d+", b": -1", right, count=1),
+    lambda right: re.sub(rb": \d+", b": many", right, count=1),
+    lambda right: re.sub(rb": \d+", b": [1]", right, count=1),
+    lambda right: right.replace(b": ", b":\t\t: ", 1),
+    lambda right: right + right,
+)
 _UNKNOWN = (
     "modle=gpt13b",
     "+nothing=1",
@@ -87,32 +101,43 @@ _UNKNOWN = (
 )
 
 
-def attack(seed: int, count: int) -> list[str]:
+def attack(seed: int, count: int) -> tuple[int, list[str]]:
     """What was wrong with the answers to ``count`` wrong inputs, a line each."""
     for command in COMMANDS:  # once, not in every fork
         importlib.import_module(f"trainscout.commands.{command}")
     given = list(mutations())
     random.Random(seed).shuffle(given)
+    given = given[:count]
     wrong = []
-    for command, setting in given[:count]:
+    for command, setting, content in given:
         with tempfile.TemporaryDirectory() as folder:
             directory = Path(folder)
             (directory / "file").write_text("")
+            (directory / "own.yaml").write_bytes(content)
             ended = run_command([command, *COMMANDS[command], setting], directory)
-            left = [name for name in files_below(directory) if name != "file"]
-        wrong += [f"{command} {setting}: {each}" for each in problems(setting, ended, left)]
-    return wrong
+            left = [name for name in files_below(directory) if name not in ("file", "own.yaml")]
+        found = problems(setting, ended, left)
+        wrong += [f"{command} {setting} {content[:60]!r}: {each}" for each in found]
+    return len(given), wrong
 
 
-def mutations() -> Iterator[tuple[str, str]]:
-    """Commands and a setting that each must refuse."""
+def mutations() -> Iterator[tuple[str, str, bytes]]:
+    """Commands, a setting that each must refuse, and what is in the file that it may name."""
     for command, settings in SETTINGS.items():
         for name, values in settings.items():
             for value in values:
                 if (name, value) not in _RIGHT:
-                    yield command, f"{name}={value}"
+                    yield command, f"{name}={value}", b""
         for setting in _UNKNOWN:
-            yield command, setting
+            yield command, setting, b""
+    for command, setting, shipped in (
+        ("simulate", "model", "model/mixtral_8x7b.yaml"),
+        ("optimize", "cluster", "cluster/h800_96.yaml"),
+        ("plan", "sweep", "sweep/llama3_8b.yaml"),
+    ):
+        right = (DECLARATIONS / shipped).read_bytes()
+        for content in (*_NO_DECLARATION, *(edit(right) for edit in _EDITS)):
+            yield command, f"{setting}=own.yaml", content
 
 
 # Values of the lists above that some settings do have.

@@ -16,7 +16,7 @@ from trainscout.optimizer.trial import SearchResult
 from trainscout.simulators.predictor.question.errors import InputError
 
 
-def attack(seed: int, count: int) -> list[str]:
+def attack(seed: int, count: int) -> tuple[int, list[str]]:
     """What was wrong with ``count`` searches on damaged stores, a line each."""
     chosen = random.Random(seed)
     wrong = []
@@ -37,7 +37,7 @@ def attack(seed: int, count: int) -> list[str]:
             if problem is not None:
                 wrong.append(f"store {number} of seed {seed}: {problem}")
             store.unlink()
-    return wrong
+    return count, wrong
 
 
 def _searched(store: Path | None) -> SearchResult:

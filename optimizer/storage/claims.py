@@ -8,6 +8,7 @@ dead one held is taken over.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import StorageInternalError
 
 # A process beats this often; one on another machine that has not for the lease is dead.
 BEAT_S = 10.0
@@ -131,7 +133,9 @@ class Claims:
         beats = 0
         while not self._ended.wait(BEAT_S):
             beats += 1
-            self._study.set_user_attr(f"beat:{self.owner}", beats)
+            # A store that cannot be written is told of by whoever writes a result.
+            with contextlib.suppress(OSError, StorageInternalError):
+                self._study.set_user_attr(f"beat:{self.owner}", beats)
 
     def _is_dead(self, owner: str) -> bool:
         if _is_of_this_machine(owner):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
+
+from optuna.exceptions import StorageInternalError
 
 from trainscout.optimizer.executors import Executor, Outcome
 from trainscout.optimizer.space import Indices
@@ -21,7 +25,8 @@ class StoredExecutor(Executor):
 
     ``restored`` and ``shared`` count the outcomes that were in the store at the start, and
     those that other processes supplied since. ``check`` has the last word on an outcome before
-    it is stored.
+    it is stored. Where the store can no longer be written (a full disk), the search goes on
+    without it, and ``unstored`` says why.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class StoredExecutor(Executor):
         super().__init__()
         self.restored = 0
         self.shared = 0
+        self.unstored: OSError | None = None
         self._executor = executor
         self._store = store
         self._point_of = point_of
@@ -53,7 +59,8 @@ class StoredExecutor(Executor):
         traceback: TracebackType | None,
     ) -> None:
         self._executor.__exit__(kind, error, traceback)
-        self._claims.__exit__()
+        with self._writing():
+            self._claims.__exit__()
         self.notes += self._executor.notes
         if damaged := damaged_records(self._store.storage):
             records = "record is" if damaged == 1 else "records are"
@@ -67,22 +74,42 @@ class StoredExecutor(Executor):
     def run(self, recipes: Sequence[Recipe]) -> Iterator[tuple[int, Outcome]]:
         keys = [fingerprint(dataclasses.asdict(recipe)) for recipe in recipes]
         pending = list(range(len(recipes)))
-        while pending:
+        while pending and self.unstored is None:
             self._store.refresh()
             found = {p: outcome for p in pending if (outcome := self._found(recipes[p], keys[p]))}
             yield from found.items()
             pending = [position for position in pending if position not in found]
-            mine = [pending[i] for i in self._claims.take([keys[p] for p in pending])]
+            mine = pending
+            with self._writing():
+                mine = [pending[i] for i in self._claims.take([keys[p] for p in pending])]
             # Whoever held these before may have stored them just before leaving.
             self._store.refresh()
             mine = [position for position in mine if recipes[position] not in self._store.known]
             for index, simulated in self._executor.run([recipes[p] for p in mine]):
                 recipe, outcome = recipes[mine[index]], self._check(simulated)
-                self._store.add(self._point_of(recipe), recipe, outcome, self._claims.owner)
+                if self.unstored is None:
+                    with self._writing():
+                        point = self._point_of(recipe)
+                        self._store.add(point, recipe, outcome, self._claims.owner)
                 yield mine[index], outcome
             pending = [position for position in pending if position not in mine]
             if pending and not mine:
-                self._claims.wait([keys[p] for p in pending])
+                with self._writing():
+                    self._claims.wait([keys[p] for p in pending])
+        for index, simulated in self._executor.run([recipes[p] for p in pending]):
+            yield pending[index], self._check(simulated)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Remember why the store cannot be written, and go on."""
+        try:
+            yield
+        except (OSError, StorageInternalError) as error:
+            place = self._store.location
+            cause = error.__cause__ or error
+            number = error.errno if isinstance(error, OSError) else errno.EIO
+            words = error.strerror if isinstance(error, OSError) else str(cause)
+            self.unstored = OSError(number, words, place)
 
     def _found(self, recipe: Recipe, key: str) -> Outcome | None:
         """What the store has, or the failure of a process that is still there."""

@@ -104,13 +104,9 @@ class TrialStore:
         """Append a simulated recipe; it is on disk when this returns.
 
         Raises:
-            InputError: when the store has become unwritable.
+            OSError, optuna.exceptions.StorageInternalError: when the store has become unwritable.
         """
-        try:
-            self._study.add_trial(self._trial(indices, recipe, outcome, owner))
-        except (OSError, optuna.exceptions.StorageInternalError) as error:
-            problem = f"cannot be written: {error}"
-            raise InputError(FIELD, self.location, problem) from error
+        self._study.add_trial(self._trial(indices, recipe, outcome, owner))
         if outcome.prediction is not None:
             self.known.setdefault(recipe, outcome)
 

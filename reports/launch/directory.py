@@ -14,6 +14,7 @@ from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import title_lines
 from trainscout.reports.launch.slurm import NAME as SLURM
 from trainscout.reports.launch.slurm import slurm_script
+from trainscout.simulators.predictor.io.command_line import NO_ROOM
 from trainscout.simulators.predictor.io.output import write_whole
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
 from trainscout.simulators.predictor.question.job import Job
@@ -114,6 +115,7 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
 
     Raises:
         InputError: when the directory cannot be written.
+        OSError: when there is no room for its files.
     """
     texts = launch_texts(job, found)
     try:
@@ -124,6 +126,8 @@ def write_launches(directory: Path, job: Job, found: Sequence[Launch]) -> list[P
             for name in set(_FILES[launch.framework]).difference(texts):
                 (directory / name).unlink(missing_ok=True)
     except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         problem = f"cannot be written: {error.strerror}"
         raise InputError("launch.directory", str(directory), problem) from error
     return [directory / name for name in texts]

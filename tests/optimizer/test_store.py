@@ -1,5 +1,8 @@
 import dataclasses
+import errno
+import itertools
 import json
+import os
 import re
 
 import pytest
@@ -8,6 +11,7 @@ from tests.optimizer.fake_simulator import FAKE, SPACE, FakeSimulator, declared
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.prediction_record import prediction_from_dict
+from trainscout.optimizer.storage.trials import TrialStore
 from trainscout.optimizer.study import run_search
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
@@ -199,6 +203,27 @@ def test_damaged_records_cost_their_recipes(tmp_path, damage):
     resumed = search(str(path), resume=True)
     assert story(resumed) == story(whole)
     assert any("not what was written to" in note for note in resumed.notes)
+
+
+@pytest.mark.parametrize("room", [0, 7, 20])
+def test_a_disk_that_fills_costs_no_answer(tmp_path, monkeypatch, room):
+    append, written = TrialStore.add, itertools.count()
+
+    def add(self, *trial):
+        if next(written) >= room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, *trial)
+
+    monkeypatch.setattr(TrialStore, "add", add)
+    storage = str(tmp_path / "search.journal")
+    full = search(storage)
+    assert story(full) == story(search(None))
+    assert (full.unstored.errno, full.unstored.filename) == (errno.ENOSPC, storage)
+    monkeypatch.undo()
+    again = search(storage, resume=True)
+    assert again.resumed_trials == room
+    assert again.unstored is None
+    assert story(again) == story(full)
 
 
 def test_an_unwritable_place_is_refused_before_searching(tmp_path):

@@ -92,7 +92,7 @@ def optimize(config: DictConfig) -> int:
     if output.format == "table":
         # Before anything is written: a full disk must not cost the answer.
         show(report(output.verbosity))
-    failures: list[OSError] = []
+    failures = [] if result.unstored is None else [result.unstored]
     files: list[Path] = []
     with _kept(failures):
         text = as_text(report("verbose"))

@@ -141,7 +141,8 @@ def _ended(main: Callable[[list[str]], int | None], arguments: Sequence[str]) ->
         return explain(error, debug=not DEBUG.isdisjoint(arguments))
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+"""What the system answers where the machine, and not a setting, is in the way of writing."""
 
 
 def unwritten(error: OSError) -> int:
@@ -158,7 +159,7 @@ def explain(error: Exception, *, debug: bool) -> int:
     if isinstance(error, InputError):
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         return unwritten(error)
     print(
         f"internal failure: {shown(f'{type(error).__name__}: {error}')}\n"
