@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.kernels.observed import ObservedClass
-from trainscout.simulators.predictor.replay.prices import HOST
+from trainscout.simulators.predictor.replay.priced import HOST
 from trainscout.simulators.virtual_cluster.profiles.comparison import Comparison
 from trainscout.simulators.virtual_cluster.profiles.rows import MEMORY_BOUND, group_of
 from trainscout.simulators.virtual_cluster.traces.kernel_classes import COMMUNICATION

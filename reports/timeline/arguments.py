@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
-from trainscout.simulators.predictor.replay.prices import KERNELS, PricedOp
+from trainscout.simulators.predictor.replay.priced import KERNELS, PricedOp
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Collective,

@@ -19,7 +19,7 @@ import numpy as np
 
 from trainscout.simulators.predictor.kernels.moved_bytes import moved_bytes
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.prices import KERNELS, PricedOp
+from trainscout.simulators.predictor.replay.priced import KERNELS, PricedOp
 from trainscout.simulators.predictor.replay.timeline import HOST, NONE, PIPELINE, Timeline
 from trainscout.simulators.predictor.workload.ir import Collective, SendRecv
 from trainscout.simulators.predictor.workload.ranks import group_of, place_of

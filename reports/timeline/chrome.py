@@ -21,7 +21,7 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.link_use import link_use
 from trainscout.simulators.predictor.replay.memory_timeline import MEMORY_KINDS, MemoryTimeline
-from trainscout.simulators.predictor.replay.prices import launches_of
+from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.replay.timeline import (
     COMMUNICATION,
     COMPUTE,

@@ -46,7 +46,7 @@ num_nodes: 8
 gpus_per_node: 8
 nics_per_node: 8             # of the compute fabric: without those of storage and management
 nic_gbps: 400                # one NIC's rate, in Gb/s
-fabric: infiniband           # or roce, efa, slingshot, tcpx, ethernet; none within one node
+fabric: infiniband           # roce, efa, slingshot, tcpx, omni_path, ethernet; none on one node
 # nvlink_domain: 72          # GPUs that NVLink joins, where it is not the node
 # nvswitch: false            # NVLink without switches between the GPUs
 # oversubscription: 2        # what leaves a node has this part of the NICs' rate

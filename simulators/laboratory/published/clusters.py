@@ -21,9 +21,9 @@ _FABRICS = (
     (r"slingshot", "slingshot"),
     (r"tcpx|\ba3[ -]?(mega|high)\b|gpu-recipes", "tcpx"),
 )
-# Fabrics of which nobody published measurements.
+# Fabrics that go by another name, or of which nobody published measurements.
 _PRICED_AS = {
-    "omni-path": ("infiniband", "Omni-Path is priced as InfiniBand of the same rate"),
+    "omni-path": ("omni_path", ""),
     "ethernet": ("roce", "Ethernet is priced as RoCE of the same rate"),
 }
 

@@ -2,115 +2,20 @@
 
 A phrase's fact is what the readers of a row ask for (``said.get("attention")``); one without a
 fact is about the measurement or repeats a column, and changes no prediction. Words that no phrase
-covers are listed with the prediction as *unread*.
+covers are listed with the prediction as *unread*. Of labels, ``label_phrases`` has the rest.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Phrase:
-    """``fact=value`` where ``pattern`` matches; without a value, what its first group matched.
-
-    ``~`` in a pattern is any one separator or none. Earlier phrases take their words away from
-    later ones, so what negates or narrows another stands above it.
-    """
-
-    fact: str
-    value: str | None
-    pattern: str
-
-    @property
-    def compiled(self) -> re.Pattern[str]:
-        return re.compile(self.pattern.replace("~", r"[\s_\-]?"))
-
-
-def _phrases(fact: str, *pairs: tuple[str | None, str]) -> tuple[Phrase, ...]:
-    return tuple(Phrase(fact, value, pattern) for value, pattern in pairs)
-
+from trainscout.simulators.laboratory.published.label_phrases import VERSIONS
+from trainscout.simulators.laboratory.published.phrase import phrases
 
 _NO = r"\b(?:no|without|w/o|not using|non)[\s\-]"
 _OFF = r"[\s:=]+(?:off|false|disabled|no|0)\b"
 _FLASH = r"flash~att(?:entio)?n(?:tion)?"
 
-PROJECTS = _phrases(
-    "project",
-    ("megatron_deepspeed", r"megatron[\s\-]deepspeed|deepspeed[\s\-]megatron"),
-    ("gpt_neox", r"gpt~neox"),
-    ("automodel", r"(?:nemo[\s/]*)?automodel"),
-    ("bridge", r"megatron~bridge(?: \((?=nemo))?"),
-    ("torchtitan", r"torch~titan"),
-    ("nanotron", r"nanotron|brrr"),
-    ("internevo", r"intern(?:lm|evo)(?:~train)?"),
-    ("colossalai", r"colossal~ai"),
-    ("foundry", r"llm~foundry(?: / composer)?|mosaicml|composer"),
-    ("xla", r"max~text(?: jax)?|pax~?ml(?: jax)?|\bjax\b|levanter|easylm|alpa\b|\bt5x\b"),
-    ("fms", r"fms[\s\-]fsdp|foundation[\s\-]model[\s\-]stack"),
-    ("torchtune", r"torch~tune"),
-    ("huggingface", r"hugging~face|\btransformers\b|\baccelerate\b|\baxolotl\b|llama~factory"),
-    ("lightning", r"lit~gpt|(?:pytorch[\s\-])?lightning|llama[\s\-](?:recipes|cookbook)"),
-    ("mlperf", r"(?:nemo )?\(?mlperf\)?"),
-    ("nemo", r"nemo[\s\-]framework[\s\-]launcher|nemo(?:[\s\-]framework)?(?:[\s\-]megatron)?"),
-    ("megascale", r"mega~scale"),
-    ("meta", r"meta(?:'s)? internal(?: 4d parallel)?"),
-    (
-        "megatron",
-        r"(?:nemo/)?megatron[\s\-](?:core|lm)(?: main)?|\bm~?core\b|megatron|ptd-p"
-        r"|moe parallel folding|pai~megatron|\bprimus\b",
-    ),
-    ("deepspeed", r"deep~speed"),
-    ("fsdp2", r"fsdp\s?2|fully_shard|simple~fsdp|\bolmo(?:-core)?\b"),
-    ("fsdp1", r"fsdp\s?1?\b|fully sharded data parallel"),
-    ("ddp", r"\bddp\b"),
-    ("pytorch", r"\bpy~?torch\b"),
-)
-"""Software by its published name; the first that a label says decides."""
-
-VERSIONS = (
-    *_phrases("mlperf_round", (None, r"mlperf v?(\d\.\d)"), (None, r"\bv([345]\.\d)\b")),
-    *_phrases(
-        "core",
-        (None, r"(?:core|mcore)[\s_\-]*[rv]?\(?0\.(\d{1,2})(?:\.\d+)?(?:rc\d+)?"),
-        (None, r"\bcore_[rv]0\.(\d{1,2})(?:\.\d+)?"),
-    ),
-    *_phrases("torch", (None, r"\b(?:py)?torch[\s=]*v?([12]\.\d{1,2})(?:\.\d+)?")),
-    *_phrases("engine", (None, r"\b(?:te|transformer engine)[\s=]*v?([0-2]\.\d{1,2})(?:\.\d+)?")),
-    *_phrases("deepspeed_release", (None, r"(?<=deepspeed )v?(0\.\d{1,2})(?:\.\d+)?")),
-    *_phrases("nemo_release", (None, r"(?<=nemo )v?([12]\.\d{1,2})(?:\.\d+)?\b")),
-    *_phrases("megatron_release", (None, r"(?<=megatron-lm )\(?v([23])\.[\dx]")),
-    *_phrases("container", (None, r"\b(2[2-9]\.(?:0?[1-9]|1[0-2]))(?:\.\w+)?(?:/2\d\.\d\d)?\b")),
-    *_phrases(
-        "month",
-        (
-            None,
-            r"\b((?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.? 20[12]\d)\b",
-        ),
-        (None, r"\b(20[12]\d-(?:0[1-9]|1[0-2]))\b"),
-    ),
-    *_phrases("year", (None, r"\b(20[12]\d)(?:/\d\d)?\b")),
-)
-"""When a row's software is from."""
-
-LABEL = (
-    *VERSIONS,
-    *PROJECTS,
-    *_phrases("test", ("ci", r"\bci\b")),
-    *_phrases("development", ("", r"\bdev\b")),
-    *_phrases(
-        "", (None, r"\bfolding\b|\bmcore 5d\b|transformer engine|\brelease\b|\bmain\b|\brel\b")
-    ),
-    *_phrases(
-        "", (None, r"\bv?2\.x\b|\bcommit\b|\bno model parallelism\b|\b[tpsfed]+dp(?:\+\w*dp)*")
-    ),
-    *_phrases("", (None, r"\bep\b|\btp\+ep\+dp\b|\brocm\b|zero-?[0-3](?:-like)?")),
-)
-"""What only framework labels say."""
-
 _SOFTWARE = (
-    *_phrases(
+    *phrases(
         "attention",
         ("unfused", _NO + r"(?:flash|fused)~(?:attention|attn)\w*"),
         ("unfused", _FLASH + _OFF),
@@ -127,7 +32,7 @@ _SOFTWARE = (
         ("flash1", r"triton " + _FLASH + r"|memory[\s\-]efficient attention"),
         ("fused", _FLASH + r"(?: kernel)?|fused attention"),
     ),
-    *_phrases(
+    *phrases(
         "norm",
         ("plain", _NO + r"(?:fused[\s\-]|custom )?(?:rms|layer)?~norm(?: kernel)?"),
         ("plain", r"(?:eager|plain|pytorch) (?:rms|layer)~norm"),
@@ -135,30 +40,30 @@ _SOFTWARE = (
         ("fused", r"(?:rms|layer)~norm kernel|fused[\s\-]norms?\b"),
         ("fused", r"\bte\b(?![\s=v]*\d)|transformer engine(?![\s=v]*\d)"),
     ),
-    *_phrases(
+    *phrases(
         "compile",
         ("mid-2024", r"(?:eager/compile state of )?mid-2024"),
         ("no", _NO + r"(?:torch\.?)?~?compil\w+|compile" + _OFF),
         ("no", r"\beager(?: mode| pytorch)?\b"),
         ("yes", r"torch\.?~?compiled?\b|\bcompiled?\b|\binductor\b"),
     ),
-    *_phrases(
+    *phrases(
         "wgrad_fusion",
         ("no", r"no[\s_\-]+gradient[\s_\-]accumulation[\s_\-]fusion|" + _NO + r"wgrad fusion"),
         ("no", r"gradient~accumulation~fusion" + _OFF),
         ("yes", r"gradient~accumulation~fusion"),
     ),
-    *_phrases(
+    *phrases(
         "gradients",
         ("fp32", r"(?:bf16 optimizer with )?fp32 grad(?:ient)?s?(?: accumulation| reduc\w+)?"),
         ("fp32", r"(?:grad(?:ient)?s?|reduc\w+|all-?reduce) in fp32|mp mode default"),
         ("16", r"(?:fp|bf)16 grad(?:ient)?s?(?: accumulation| reduc\w+)?|mp mode pure"),
         ("16", r"(?:grad(?:ient)?s?|reduc\w+|all-?reduce) in (?:(?:fp|bf)16|16[\s\-]bits?)"),
     ),
-    *_phrases("loss", ("fused", r"cross~entropy~(?:loss~)?fusion(?: te)?")),
-    *_phrases("loss", ("fused", r"fused (?:ce|cross[\s\-]entropy)(?: loss)?|liger(?: kernels?)?")),
-    *_phrases("deterministic", ("", r"deterministic(?: mode| kernels?| algorithms?)?")),
-    *_phrases(
+    *phrases("loss", ("fused", r"cross~entropy~(?:loss~)?fusion(?: te)?")),
+    *phrases("loss", ("fused", r"fused (?:ce|cross[\s\-]entropy)(?: loss)?|liger(?: kernels?)?")),
+    *phrases("deterministic", ("", r"deterministic(?: mode| kernels?| algorithms?)?")),
+    *phrases(
         "graphs",
         ("no", _NO + r"cuda~graphs?|cuda~graphs?" + _OFF + r"|cuda~graphs?[:=\s]+none"),
         (
@@ -174,24 +79,24 @@ _SOFTWARE = (
         ("router", r"cuda~graphs? (?:transformer_engine )?moe_router[\w+]*"),
         ("said", r"cuda~graphs?"),
     ),
-    *_phrases(
+    *phrases(
         "overlap",
         ("none", r"all comm\w*/compute overlap disabled(?: on purpose)?"),
         ("none", r"(?<![a-z] )\bno (?:comm\w*[\s/\-]comp\w* )?overlap\b"),
     ),
-    *_phrases(
+    *phrases(
         "tp_overlap",
         ("no", _NO + r"(?:vanilla )?tp(?:[\s_\-]comm)?[\s_\-]overlap|vanilla tp"),
         ("no", r"tp(?:[\s_\-]comm)?[\s_\-]overlap" + _OFF),
         ("yes", r"tp(?:[\s_\-]comm)?[\s_\-]overlap(?: on)?|user~buffers?|async~tp"),
     ),
-    *_phrases(
+    *phrases(
         "p2p_overlap",
         ("no", _NO + r"p2p overlap"),
         ("no", r"(?:p2p overlap|overlap[\s_\-]p2p(?:[\s_\-]comm\w*)?)" + _OFF),
         ("yes", r"(?:overlapped p2p|p2p overlap|overlap[\s_\-]p2p(?:[\s_\-]comm\w*)?)(?: on)?"),
     ),
-    *_phrases(
+    *phrases(
         "dp_overlap",
         ("no", _NO + r"(?:dp|grad(?:ient)?(?: bucketing)?)[\s/_\-](?:reduc\w+ )?overlap"),
         ("no", r"(?:dp|grad(?:ient)?)[\s_\-](?:reduc\w+ )?overlap" + _OFF),
@@ -200,22 +105,19 @@ _SOFTWARE = (
         ("yes", r"overlap~grad~reduce(?:\W+overlap~param~gather)?"),
         ("yes", r"(?:dp|grad(?:ient)?)[\s_\-](?:reduc\w+ )?overlap(?: on)?(?!~param)"),
     ),
-    *_phrases(
+    *phrases(
         "launches",
         ("free", r"cuda~launch~blocking[\s:=]+0"),
         ("blocking", r"cuda~launch~blocking(?:[\s:=]+1)?"),
-        # Where large jobs hang without: every script of BigScience's for these nodes exports it
-        # (bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md).
-        ("blocking", r"jean zay a100 nodes"),
     ),
-    *_phrases("segments", ("", r"expandable~segments(?:[\s:=]+true)?")),
-    *_phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
-    *_phrases("", (None, r"\badamw?\b(?! 8)")),
-    *_phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
+    *phrases("segments", ("", r"expandable~segments(?:[\s:=]+true)?")),
+    *phrases("router_fusion", ("", r"(?:moe~)?router~fusion(?: on)?")),
+    *phrases("", (None, r"\badamw?\b(?! 8)")),
+    *phrases("optimizer", (None, r"\b(lamb|adafactor|muon|lion|sgd|shampoo|8-bit adam\w*)\b")),
 )
 
 _LAYOUT = (
-    *_phrases(
+    *phrases(
         "schedule",
         (
             "zero bubble",
@@ -231,7 +133,7 @@ _LAYOUT = (
         ("interleaved", r"interleaved(?: schedule| pipeline)?|interleaving"),
         ("plain", r"(?:pipeline schedule )?\b1f1b\b(?! all-to-all)(?: schedule)?"),
     ),
-    *_phrases(
+    *phrases(
         "stages",
         ("unsaid", r"vpp(?: and \w+(?: setting)?)? not published|chunk count not given"),
         (None, r"\bvpp[\s=]+(\d+)\b"),
@@ -240,7 +142,7 @@ _LAYOUT = (
             r"(?:with )?\b(\d+) (?:(?:model )?chunks|virtual stages)\b(?: per \w+)?",
         ),
     ),
-    *_phrases(
+    *phrases(
         "context",
         (
             "a2a",
@@ -251,7 +153,7 @@ _LAYOUT = (
         ("hierarchical", r"a2a\+p2p|hierarchical cp"),
         ("p2p", r"(?:ring/p2p|p2p|ring) cp|ring[\s\-]attention|cp p2p"),
     ),
-    *_phrases(
+    *phrases(
         "modules",
         ("none", r"recompute[\s_]modules[\s=:]+none"),
         (None, r"recompute[\s_]modules[\s=:]+([a-z_]+(?:\+[a-z_]+)*)"),
@@ -267,7 +169,7 @@ _LAYOUT = (
             r" sac| ac)?(?: activation checkpointing)?",
         ),
     ),
-    *_phrases(
+    *phrases(
         "recompute",
         ("half", r"(?:checkpoint )?every other layer"),
         ("none", _NO + r"(?:activation )?(?:re~?comput\w+|checkpointing|remat|ac\b)"),
@@ -288,37 +190,37 @@ _LAYOUT = (
         ),
         ("selective", r"selective ac for >7b"),
     ),
-    *_phrases(
+    *phrases(
         "recompute_layers", (None, r"(?:partial: )?block recompute of only (\d+) layers per stage")
     ),
-    *_phrases("recompute_of", (None, r"full recompute of (\d+) of \d+ layers")),
-    *_phrases("shard_group", (None, r"within (?:groups|nodes?) of (\d+)(?: gpus)?")),
-    *_phrases("shard_group", (None, r"(?:fsdp )?shard(?:ing)? (?:group|size)(?: of)? (\d+)")),
-    *_phrases(
+    *phrases("recompute_of", (None, r"full recompute of (\d+) of \d+ layers")),
+    *phrases("shard_group", (None, r"within (?:groups|nodes?) of (\d+)(?: gpus)?")),
+    *phrases("shard_group", (None, r"(?:fsdp )?shard(?:ing)? (?:group|size)(?: of)? (\d+)")),
+    *phrases(
         "sharding",
         ("0", r"(?:zero[\s\-]?0|no zero)\b"),
         (None, r"\bzero[\s\-]?([1-3])\b"),
         ("3", r"\bfsdp over all gpus\b"),
         ("1", r"distributed[\s_\-]optimizer"),
     ),
-    *_phrases("offloaded_layers", (None, r"(?:cpu )?activation offload\w* of (\d+) layers")),
-    *_phrases(
+    *phrases("offloaded_layers", (None, r"(?:cpu )?activation offload\w* of (\d+) layers")),
+    *phrases(
         "offload",
         ("optimizer", r"zero[\s\-]?(?:offload|infinity)|cpu[\s\-]?adam|nvme offload"),
         ("optimizer", r"(?:optimizer|cpu) (?:state )?offload\w*|offload\w* (?:the )?optimizer"),
         ("activations", r"(?:cpu )?activation offload\w*"),
     ),
-    *_phrases(
+    *phrases(
         "ends",
         ("layers", r"(?:\w+ )*counted as pipeline layers"),
         ("layers", r"first/last stage one layer short\w*"),
     ),
-    *_phrases("chosen", ("best", r"best configuration(?: found)?(?: per cell)?")),
-    *_phrases("tensor_grid", ("", r"\b(?:2|2\.5|3)d tensor parallel\w*")),
+    *phrases("chosen", ("best", r"best configuration(?: found)?(?: per cell)?")),
+    *phrases("tensor_grid", ("", r"\b(?:2|2\.5|3)d tensor parallel\w*")),
 )
 
 _EXPERTS = (
-    *_phrases(
+    *phrases(
         "dispatcher",
         ("deepep", r"(?:dispatcher )?(?:flex dispatcher )?(?:deep|hybrid)~ep(?: dispatcher)?"),
         ("allgather", r"all~?gather dispatcher|dispatcher all~?gather"),
@@ -327,20 +229,20 @@ _EXPERTS = (
             r"(?:dropless )?all~to~all dispatcher|dispatcher all~to~all|alltoall dispatcher",
         ),
     ),
-    *_phrases(
+    *phrases(
         "experts_overlap",
         ("no", r"ep all-to-all beside compute: no|" + _NO + r"ep overlap"),
         ("yes", r"moe all-to-all overlapped(?: with compute)?|1f1b all-to-all overlap"),
         ("yes", r"ep all-to-all beside compute(?:: yes)?|ep[\s\-](?:comm )?overlap"),
     ),
-    *_phrases(
+    *phrases(
         "capacity",
         (None, r"(?:token[\s\-]drop\w* with )?capacity[\s\-]factor[\s=]+(\d+(?:\.\d+)?)"),
     ),
-    *_phrases("capacity", (None, r"\bcf[\s=]?(\d+(?:\.\d+)?)\b")),
-    *_phrases("tokens", ("dropped", r"token[\s\-]drop\w*|capacity factor based")),
-    *_phrases("tokens", ("kept", r"dropless(?: all-to-all)?")),
-    *_phrases(
+    *phrases("capacity", (None, r"\bcf[\s=]?(\d+(?:\.\d+)?)\b")),
+    *phrases("tokens", ("dropped", r"token[\s\-]drop\w*|capacity factor based")),
+    *phrases("tokens", ("kept", r"dropless(?: all-to-all)?")),
+    *phrases(
         "router",
         ("real", r"(?:experts )?real (?:aux-loss )?router|natural router|real routing"),
         ("real", r"not force[\s\-]balanced|imbalance included|unbalanced (?:routing|experts)"),
@@ -350,14 +252,14 @@ _EXPERTS = (
         ),
         ("forced", r"experts are balanced|padded so experts are balanced"),
     ),
-    *_phrases("grouped_gemm", ("no", _NO + r"grouped~gemm")),
-    *_phrases("shared_experts", (None, r"(\d+ shared experts? of \d+)")),
-    *_phrases("shared_width", (None, r"shared expert(?:s? of| ffn)? (\d+)")),
-    *_phrases("latent", (None, r"q_lora (\d+,? kv_lora \d+)")),
-    *_phrases("latent_kv", (None, r"mla \(kv (\d+)")),
-    *_phrases("latent_q", ("no", r"no q[\s_]lora")),
-    *_phrases("latent_attention", ("", r"\bmla\b(?: model)?")),
-    *_phrases(
+    *phrases("grouped_gemm", ("no", _NO + r"grouped~gemm")),
+    *phrases("shared_experts", (None, r"(\d+ shared experts? of \d+)")),
+    *phrases("shared_width", (None, r"shared expert(?:s? of| ffn)? (\d+)")),
+    *phrases("latent", (None, r"q_lora (\d+,? kv_lora \d+)")),
+    *phrases("latent_kv", (None, r"mla \(kv (\d+)")),
+    *phrases("latent_q", ("no", r"no q[\s_]lora")),
+    *phrases("latent_attention", ("", r"\bmla\b(?: model)?")),
+    *phrases(
         "mtp",
         ("off", r"mtp layer disabled|" + _NO + r"mtp|(?:250 )?without mtp"),
         ("counted", r"mtp layer probably counted(?: \(260 gflop per token)?"),
@@ -367,23 +269,23 @@ _EXPERTS = (
 )
 
 _MODEL = (
-    *_phrases("adapters", ("", r"\b(?:q?lora|peft)\b")),
-    *_phrases("tuning", (None, r"\b(sft|fine[\s\-]?tun\w+|packed sequences?)\b")),
-    *_phrases("reinforcement", (None, r"\b(grpo|ppo|rlhf|dpo)\b")),
-    *_phrases(
+    *phrases("adapters", ("", r"\b(?:q?lora|peft)\b")),
+    *phrases("tuning", (None, r"\b(sft|fine[\s\-]?tun\w+|packed sequences?)\b")),
+    *phrases("reinforcement", (None, r"\b(grpo|ppo|rlhf|dpo)\b")),
+    *phrases(
         "not_causal", (None, r"(non-causal|video diffusion transformer|diffusion|encoder-decoder)")
     ),
-    *_phrases("parallel_block", ("", r"parallel transformer block")),
-    *_phrases("sliding", ("", r"sliding[\s\-]window attention")),
-    *_phrases("scales", ("rows", r"(?:quantization )?row~wise")),
-    *_phrases(
+    *phrases("parallel_block", ("", r"parallel transformer block")),
+    *phrases("sliding", ("", r"sliding[\s\-]window attention")),
+    *phrases("scales", ("rows", r"(?:quantization )?row~wise")),
+    *phrases(
         "scales",
         ("tensors", r"fp8[\-_]cs(?![a-z])|(?:float8 )?tensor~wise(?: linears)?|current scaling"),
     ),
 )
 
 _MACHINES = (
-    *_phrases(
+    *phrases(
         "nics",
         (None, r"\b(\d+ (?:nics?|hcas?) ?(?:x|of|at) ?\d+) ?g(?:b/s|bps|bit/s|b)?(?: each)?"),
         (
@@ -391,7 +293,7 @@ _MACHINES = (
             r"\b(\d+ ?x ?(?:ndr|hdr|edr)? ?\d+ ?g?)(?:b/s|bps|bit/s)?\b(?: nics?)?(?: per node)?",
         ),
     ),
-    *_phrases(
+    *phrases(
         "fabric",
         ("tcpx", r"\b(?:gpudirect-)?tcpxo?\b|\ba3[ -]?(?:mega|high)\b|gpu-recipes"),
         ("roce", r"\broce(?:v2)?\b"),
@@ -401,7 +303,7 @@ _MACHINES = (
         ("ethernet", r"\b(?:\d+ ?gb?e|ethernet)\b|\btcp/ip\b|\bsockets?\b"),
         ("infiniband", r"infiniband|\bhdr(?:200|100)?\b|\bndr(?:400|200)?\b|\bedr\b"),
     ),
-    *_phrases(
+    *phrases(
         "flops",
         (
             "half",
@@ -409,11 +311,11 @@ _MACHINES = (
         ),
         ("full", r"(?:mfu )?(?:counts )?(?:full|non-causal) attention|\bnon-causal flops"),
     ),
-    *_phrases("power", ("", r"(?:reduced|lowered) power(?: cap| limit)?|power[\s\-]?capped")),
-    *_phrases("memory_of", ("device", r"nvidia-smi|hipmemgetinfo")),
+    *phrases("power", ("", r"(?:reduced|lowered) power(?: cap| limit)?|power[\s\-]?capped")),
+    *phrases("memory_of", ("device", r"nvidia-smi|hipmemgetinfo")),
 )
 
-_MEASUREMENT = _phrases(
+_MEASUREMENT = phrases(
     "",
     (None, r"measured iteration time from the \w+ validation set|(?:use_checkpoint=true)"),
     (None, r"seconds per step from the \w+ recipe readme(?: \([^)]*\))?"),
@@ -468,7 +370,7 @@ _MEASUREMENT = _phrases(
         r"config(?:uration)? from the yaml[\w\s]*|yaml"
         r" (?:has|uses) [\w\s]*|aggregate tokens/s \d+ given",
     ),
-    (None, r"single 8xb200 node|dgx[\s\-][ah]100(?: eos)?|selene"),
+    (None, r"single 8xb200 node|dgx[\s\-][ah]100(?: eos)?|selene|jean zay a100 nodes"),
 )
 
 NOTES = (
@@ -483,23 +385,21 @@ NOTES = (
 """What notes say, and labels after what only they do."""
 
 SHARDING = (
-    *_phrases("shard_group", (None, r"(?:within |in )?(?:groups?|nodes?) of (\d+)(?: gpus)?")),
-    *_phrases("shard_group", (None, r"(?<=fsdp)(\d{2,})\b")),
-    *_phrases("stage", (None, r"zero~(?:stage)?[\s_=:]*([0-3])"), (None, r"^([0-3])(?:\.0)?\b")),
-    *_phrases("stage", (None, r"stage[\s_\-=:]*([0-3])")),
-    *_phrases("stage", ("3h", r"hsdp|hybrid[\s_\-]shard\w*"), ("2", r"(?:fsdp )?shard_grad_op")),
-    *_phrases("stage", ("3", r"fsdp[12]?(?: full_shard)?|full_shard")),
-    *_phrases("stage", ("1", r"^(?:true|yes|on)$|(?:megatron )?dist\w*[\s_\-]?opt(?:imizer)?")),
-    *_phrases("stage", ("1", r"optimizer[\s\-]states? shard\w+|hybrid zero")),
-    *_phrases("stage", ("0", r"^(?:false|none|no|off)$|\bddp\b")),
+    *phrases("shard_group", (None, r"(?:within |in )?(?:groups?|nodes?) of (\d+)(?: gpus)?")),
+    *phrases("shard_group", (None, r"(?<=fsdp)(\d{2,})\b")),
+    *phrases("stage", (None, r"zero~(?:stage)?[\s_=:]*([0-3])"), (None, r"^([0-3])(?:\.0)?\b")),
+    *phrases("stage", (None, r"stage[\s_\-=:]*([0-3])")),
+    *phrases("stage", ("3h", r"hsdp|hybrid[\s_\-]shard\w*"), ("2", r"(?:fsdp )?shard_grad_op")),
+    *phrases("stage", ("3", r"fsdp[12]?(?: full_shard)?|full_shard")),
+    *phrases("stage", ("1", r"^(?:true|yes|on)$|(?:megatron )?dist\w*[\s_\-]?opt(?:imizer)?")),
+    *phrases("stage", ("1", r"optimizer[\s\-]states? shard\w+|hybrid zero")),
+    *phrases("stage", ("0", r"^(?:false|none|no|off)$|\bddp\b")),
 )
 """What the column of the optimizer's sharding says."""
 
 RECOMPUTE = (
-    *_phrases(
-        "modules", (None, r"(?:selective)?[\s:(]*\b([a-z]+_[a-z_]+(?:\+[a-z_]+)*|mlp)\b\)?")
-    ),
-    *_phrases(
+    *phrases("modules", (None, r"(?:selective)?[\s:(]*\b([a-z]+_[a-z_]+(?:\+[a-z_]+)*|mlp)\b\)?")),
+    *phrases(
         "mode",
         ("none", r"^(?:none|no|off|false|0|without)\b[\w\s]*"),
         ("half", r"every other layer"),

@@ -7,13 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trainscout.simulators.laboratory.published.phrases import (
-    LABEL,
-    NOTES,
-    RECOMPUTE,
-    SHARDING,
-    Phrase,
-)
+from trainscout.simulators.laboratory.published.label_phrases import LABEL
+from trainscout.simulators.laboratory.published.phrase import Phrase
+from trainscout.simulators.laboratory.published.phrases import NOTES, RECOMPUTE, SHARDING
 from trainscout.simulators.laboratory.published.rows import Row
 
 _PARTS = re.compile(r"[;,()/\[\]]|\.\s|\s-\s|\s\+\s")

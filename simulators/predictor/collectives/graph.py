@@ -133,7 +133,9 @@ def wiring_of(communicator: Communicator, gpu: Gpu, cluster: Cluster) -> Wiring:
     share = min(1.0, node_nics / wanted) if wanted else 0.0
     generations = round(math.log2(gpu.pcie_bytes_per_s / (16 * GIGA)))
     pcie_gbs = tables.PCIE_GEN3_X16_GBS * 2.0**generations
-    through_host = transport(cluster.fabric).through_host_share
+    plugin = transport(cluster.fabric)
+    share *= plugin.nic_rate_share
+    through_host = plugin.through_host_share
     if through_host and nic_gbs and cluster.cpu != "arm":
         share *= min(1.0, through_host * pcie_gbs / nic_gbs)
     links = _links_to_members(ranks_per_node, gpu, cluster)

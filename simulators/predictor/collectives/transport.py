@@ -1,8 +1,8 @@
 """What a transport lets NCCL do and what its measurements say, from ``conf/transport``.
 
-One YAML file per transport: InfiniBand, RoCE, EFA, Slingshot, TCPX and Ethernet between nodes,
-NVLink and PCIe inside one. The ``declared`` part is documented behaviour of its NCCL plugin and
-of the machines that carry it; the ``fitted`` part is written by
+One YAML file per transport: InfiniBand, RoCE, EFA, Slingshot, TCPX, Omni-Path and Ethernet
+between nodes, NVLink and PCIe inside one. The ``declared`` part is documented behaviour of its
+NCCL plugin and of the machines that carry it; the ``fitted`` part is written by
 ``trainscout collectives fit`` with command, provenance and residuals. They are read as
 data: nothing here imports ``conf``.
 """
@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.io.yaml_files import DECLARATIONS, read_yam
 DIRECTORY = DECLARATIONS / "transport"
 
 PROTOCOLS = ("ll", "ll128", "simple")
-FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet")
+FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "omni_path", "ethernet")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Transport:
     the plugin's buffers at a cost that grows with it; a longer one costs the handshake,
     ``message_us``, unless its bytes take longer. ``through_host_share`` is the part of a PCIe x16
     slot's NCCL rate that a NIC gets where no switch joins it to its GPU and the bytes cross the
-    host's root complex (0: a switch, or a host that does it at full rate).
+    host's root complex (0: a switch, or a host that does it at full rate). ``nic_rate_share`` is
+    the part of a NIC's own rate that its driver carries for NCCL.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Transport:
     eager_bytes: float
     message_us: float
     through_host_share: float
+    nic_rate_share: float
 
     def protocols_for(self, architecture: str) -> tuple[str, ...]:
         return self.protocols.get(architecture, self.protocols["default"])
@@ -80,6 +82,7 @@ def transport(fabric: str) -> Transport:
         eager_bytes=float(declared["eager_bytes"]),
         message_us=float(declared["message_us"]),
         through_host_share=float(declared.get("through_host_share", 0.0)),
+        nic_rate_share=float(declared.get("nic_rate_share", 1.0)),
     )
 
 

@@ -12,7 +12,7 @@ from trainscout.simulators.predictor.question.errors import (
 )
 
 NCCL_ALGOS = ("ring", "tree", "nvls", "nvls_tree")
-FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "ethernet", "none")
+FABRICS = ("infiniband", "roce", "efa", "slingshot", "tcpx", "omni_path", "ethernet", "none")
 MEASURED_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 

@@ -17,13 +17,8 @@ from trainscout.simulators.predictor.replay.boundary import boundary_transfers
 from trainscout.simulators.predictor.replay.engine import NO_STREAM, Floats, Ints, Tasks
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds, make_tasks
 from trainscout.simulators.predictor.replay.passes import PassPrice, PassPricer, Segment
-from trainscout.simulators.predictor.replay.prices import (
-    HOST,
-    OPTIMIZER,
-    PART_INDEX,
-    PARTS,
-    Pricer,
-)
+from trainscout.simulators.predictor.replay.priced import HOST, OPTIMIZER, PART_INDEX, PARTS
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.data_parallel import (
     Transfer,
     bucket_parameters,

@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
-from trainscout.simulators.predictor.replay.prices import (
-    HOST,
-    PART_INDEX,
-    PARTS,
-    PricedBlock,
-    Pricer,
-)
+from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PARTS, PricedBlock
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 from trainscout.simulators.predictor.workload.program import Chunk

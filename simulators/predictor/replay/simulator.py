@@ -20,7 +20,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Assembler, Sharing
 from trainscout.simulators.predictor.replay.assumptions import assumptions_of
 from trainscout.simulators.predictor.replay.congestion import congestion_of
-from trainscout.simulators.predictor.replay.prices import (
+from trainscout.simulators.predictor.replay.priced import (
     BUBBLE,
     COMPUTE,
     EVIDENCE,
@@ -29,8 +29,8 @@ from trainscout.simulators.predictor.replay.prices import (
     PART_INDEX,
     PARTS,
     STRAGGLERS,
-    Pricer,
 )
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.replay.steady import Step, replay_step
 from trainscout.simulators.predictor.uncertainty import LEVEL, error_bar
 from trainscout.simulators.predictor.uncertainty.calibration import AS_IT_COMES, Calibration

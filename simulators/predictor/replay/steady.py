@@ -17,7 +17,7 @@ import numpy as np
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.replay.assemble import Program
 from trainscout.simulators.predictor.replay.engine import NO_TASK, Floats, Times, run
-from trainscout.simulators.predictor.replay.prices import (
+from trainscout.simulators.predictor.replay.priced import (
     BUBBLE,
     OVERLAP_SLOWDOWN,
     PART_INDEX,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.replay.engine import Floats
-from trainscout.simulators.predictor.replay.prices import BUBBLE, PART_INDEX, PARTS
+from trainscout.simulators.predictor.replay.priced import BUBBLE, PART_INDEX, PARTS
 from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
 from trainscout.simulators.virtual_cluster.execution.breakdown import breakdown

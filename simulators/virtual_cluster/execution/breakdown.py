@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.replay.engine import Floats, Ints, Tasks, Times
-from trainscout.simulators.predictor.replay.prices import (
+from trainscout.simulators.predictor.replay.priced import (
     BUBBLE,
     OVERLAP_SLOWDOWN,
     PART_INDEX,

@@ -13,14 +13,8 @@ from trainscout.simulators.predictor.interference import KERNEL_CLASSES
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Floats, Ints
 from trainscout.simulators.predictor.replay.graph import NEUTRAL_KIND, Kinds
-from trainscout.simulators.predictor.replay.prices import (
-    EVIDENCE,
-    KERNELS,
-    PricedOp,
-    Pricer,
-    kernel_seconds,
-    launches_of,
-)
+from trainscout.simulators.predictor.replay.priced import EVIDENCE, KERNELS, PricedOp, launches_of
+from trainscout.simulators.predictor.replay.prices import Pricer, kernel_seconds
 from trainscout.simulators.predictor.workload.ir import (
     Attention,
     Block,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.predictor.replay.prices import COMPUTE, HOST, OPTIMIZER, PART_INDEX
+from trainscout.simulators.predictor.replay.priced import COMPUTE, HOST, OPTIMIZER, PART_INDEX
 from trainscout.simulators.virtual_cluster.execution.contents import Contents
 from trainscout.simulators.virtual_cluster.execution.program import DEVICE, MARK, Program
 from trainscout.simulators.virtual_cluster.execution.program import HOST as HOST_ROLE

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from trainscout.simulators.predictor.question.cluster import Cluster
-from trainscout.simulators.predictor.replay.prices import PART_INDEX
+from trainscout.simulators.predictor.replay.priced import PART_INDEX
 from trainscout.simulators.predictor.workload import ir
 from trainscout.simulators.virtual_cluster.execution.contents import Contents
 from trainscout.simulators.virtual_cluster.execution.program import WIRE, Program

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trainscout.simulators.predictor.replay.prices import PARTS
+from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
 from trainscout.simulators.virtual_cluster.traces.perfetto import Counter
 

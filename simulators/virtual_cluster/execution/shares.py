@@ -10,7 +10,7 @@ import numpy as np
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.engine import Ints
-from trainscout.simulators.predictor.replay.prices import EVIDENCE
+from trainscout.simulators.predictor.replay.priced import EVIDENCE
 from trainscout.simulators.virtual_cluster.execution.breakdown import Played
 from trainscout.simulators.virtual_cluster.execution.contents import Contents, Priced
 from trainscout.simulators.virtual_cluster.execution.issue import Issued

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from trainscout.simulators.predictor.kernels.observed import profiled_class
-from trainscout.simulators.predictor.replay.prices import DeviceOp
+from trainscout.simulators.predictor.replay.priced import DeviceOp
 from trainscout.simulators.predictor.replay.step_program import StepProgram
 from trainscout.simulators.predictor.workload.ir import (
     Attention,

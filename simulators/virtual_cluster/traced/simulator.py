@@ -11,7 +11,7 @@ from trainscout.simulators.predictor.network.choice import CongestedNetwork
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.replay.prices import HOST
+from trainscout.simulators.predictor.replay.priced import HOST
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.uncertainty.calibration import Calibration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from trainscout.simulators.predictor.replay.prices import launches_of
+from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.virtual_cluster.traces.events import (
     Alloc,
     Begin,

@@ -7,7 +7,7 @@ import pytest
 from trainscout.reports.timeline.arguments import arguments
 from trainscout.simulators.predictor.answer.prediction import Evidence
 from trainscout.simulators.predictor.collectives import CollectivePrice
-from trainscout.simulators.predictor.replay.prices import PricedOp
+from trainscout.simulators.predictor.replay.priced import PricedOp
 from trainscout.simulators.predictor.workload.ir import Collective, Gemm, SendRecv, Streaming
 
 

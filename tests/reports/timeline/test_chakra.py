@@ -13,7 +13,7 @@ import pytest
 from tests.reports.timeline.jobs import RECIPES, job_of, played
 from trainscout.reports.timeline.chakra import write_recipe_chakra
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.replay.prices import KERNELS
+from trainscout.simulators.predictor.replay.priced import KERNELS
 from trainscout.simulators.predictor.replay.timeline import (
     COMMUNICATION,
     COMPUTE,

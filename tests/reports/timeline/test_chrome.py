@@ -18,7 +18,7 @@ from tests.reports.timeline.jobs import RECIPES, job_of, played
 from trainscout.reports.timeline import chrome
 from trainscout.reports.timeline.chrome import LINK_COUNTERS, MEMORY_COUNTER, write_chrome
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.replay.prices import launches_of
+from trainscout.simulators.predictor.replay.priced import launches_of
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.timeline import (
     COMPUTE,

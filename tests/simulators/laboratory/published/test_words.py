@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulators.laboratory.published.runs import RUN, declarations, replayable
-from trainscout.simulators.laboratory.published import phrases
+from trainscout.simulators.laboratory.published import label_phrases, phrases
 from trainscout.simulators.laboratory.published.jobs import job_of
 from trainscout.simulators.laboratory.published.outcome import NotReplayable
 from trainscout.simulators.laboratory.published.words import said_by
@@ -60,6 +60,7 @@ def test_groups_of_shards_are_an_assumption():
 
 def test_a_fabric_in_the_notes_is_used():
     assert replayable(notes="nodes joined by EFA").job.cluster.fabric == "efa"
+    assert replayable(notes="4 Omni-Path 100G links").job.cluster.fabric == "omni_path"
     priced = replayable(notes="Ethernet")
     assert priced.job.cluster.fabric == "roce"
     assert any("Ethernet is priced as RoCE" in text for text in priced.assumptions)
@@ -68,11 +69,11 @@ def test_a_fabric_in_the_notes_is_used():
 
 
 def test_every_fact_is_asked_for_by_a_reader():
-    facts = {phrase.fact for phrase in (*phrases.LABEL, *phrases.NOTES, *phrases.SHARDING)}
+    facts = {phrase.fact for phrase in (*label_phrases.LABEL, *phrases.NOTES, *phrases.SHARDING)}
     asked = {
         node.value
         for file in FOLDER.glob("*.py")
-        if file.name != "phrases.py"
+        if not file.name.endswith("phrases.py")
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }

@@ -135,6 +135,17 @@ def test_pairs_send_over_pcie_between_islands() -> None:
     assert 32 * MIB / bridged.seconds > m.A40.pcie_bytes_per_s > 32 * MIB / pcie.seconds
 
 
+def test_omni_path_carries_what_its_driver_does_of_an_adapter() -> None:
+    # all_reduce_bench of bigscience-workshop/bigscience: one adapter of 100 Gb/s carried rings
+    # over four nodes of eight A100 at a bus rate of 40.5 Gb/s.
+    one_nic = cluster(4, 8, 1, 100, "2.10.3", fabric="omni_path")
+    size = 4 * 10**9
+    found = price_collective("all_reduce", size, group(32, 4), m.A100, one_nic)
+    bus_gbps = 2 * 31 / 32 * size * 8 / found.seconds / 1e9
+    assert bus_gbps == pytest.approx(40.5, rel=0.05)
+    assert found.evidence is Evidence.ESTIMATED
+
+
 def test_evidence_follows_the_measurements() -> None:
     def evidence(gpu: Gpu, machine: Cluster, members: Communicator) -> Evidence:
         return price_collective("all_reduce", GIB, members, gpu, machine).evidence

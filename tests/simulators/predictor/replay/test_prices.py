@@ -18,7 +18,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay import prices
 from trainscout.simulators.predictor.replay.host_lag import SYNC_LAUNCHES
 from trainscout.simulators.predictor.replay.passes import PassPricer, sum_blocks
-from trainscout.simulators.predictor.replay.prices import COMMUNICATION, PARTS, PricedBlock, Pricer
+from trainscout.simulators.predictor.replay.priced import COMMUNICATION, PARTS, PricedBlock
+from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,

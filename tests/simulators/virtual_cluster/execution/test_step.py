@@ -22,7 +22,7 @@ from tests.simulators.virtual_cluster.execution.scripts import (
 )
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
-from trainscout.simulators.predictor.replay.prices import PARTS
+from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.virtual_cluster.execution import TracedStep, replay_ranks
 
 BIG, SMALL = 4096, 2048

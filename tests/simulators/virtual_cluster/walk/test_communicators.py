@@ -6,7 +6,7 @@ import pytest
 
 from tests.samples import CLUSTER
 from tests.simulators.jobs import GPT175B, make_job
-from trainscout.simulators.predictor.replay.prices import PARTS
+from trainscout.simulators.predictor.replay.priced import PARTS
 from trainscout.simulators.predictor.workload.communicators import communicators
 from trainscout.simulators.predictor.workload.ir import Communicator
 from trainscout.simulators.virtual_cluster.walk.communicators import (

@@ -1,0 +1,156 @@
+"""What a price says: the parts of a step, operations and blocks with their seconds."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainscout.simulators.predictor.answer.prediction import Evidence
+from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.workload.ir import (
+    Attention,
+    Collective,
+    Convolution,
+    Gemm,
+    GroupedGemm,
+    Kernel,
+    SendRecv,
+    Streaming,
+)
+
+COMPUTE = "compute"
+OVERLAP_SLOWDOWN = "overlap_slowdown"
+STRAGGLERS = "stragglers"
+HOST = "host"
+BUBBLE = "bubble"
+OPTIMIZER = "optimizer"
+# The part of the step that a communicator's time is shown under.
+COMMUNICATION = {
+    "tp": "tp_communication",
+    "tp_cp": "tp_communication",
+    "stage": "dp_communication",
+    "etp": "tp_communication",
+    "cp": "cp_communication",
+    "ep": "ep_communication",
+    "etp_ep": "ep_communication",
+    "dp": "dp_communication",
+    "expert_dp": "dp_communication",
+    **{
+        f"{name}_{group}": "dp_communication"
+        for name in ("dp", "expert_dp")
+        for group in ("shard", "copies")
+    },
+    "model": "dp_communication",
+    "embedding": "dp_communication",
+    "pp": "pp_communication",
+}
+PARTS = (
+    COMPUTE,
+    "tp_communication",
+    "cp_communication",
+    "ep_communication",
+    "pp_communication",
+    "dp_communication",
+    OVERLAP_SLOWDOWN,
+    STRAGGLERS,
+    BUBBLE,
+    OPTIMIZER,
+    HOST,
+)
+PART_INDEX = {name: index for index, name in enumerate(PARTS)}
+EVIDENCE = tuple(Evidence)
+KERNELS = (Gemm, GroupedGemm, Attention, Convolution, Streaming)
+COMMUNICATIONS = (Collective, SendRecv)
+DeviceOp = Kernel | Collective | SendRecv
+
+
+@dataclass(frozen=True)
+class PricedBlock:
+    """One block's time on one GPU.
+
+    ``part_s`` has one entry per name in ``PARTS`` and sums to ``seconds``, the device time of
+    the block run alone, with waits for the host that it contains. ``host_s`` is what the host
+    needs to launch it. ``kernel_s``, shape (2, kernel classes), are the seconds of its kernels
+    by class, and how many of those are limited by memory bandwidth.
+    ``channels`` and ``wire_bytes_per_s`` describe its communication (time-weighted means, see
+    ``CollectivePrice``).
+    ``evidence_s`` are the seconds priced as measured, fitted, estimated.
+    """
+
+    seconds: float
+    part_s: np.ndarray
+    host_s: float
+    kernel_s: np.ndarray
+    channels: float
+    wire_bytes_per_s: float
+    evidence_s: np.ndarray
+    estimated: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def compute_share(self) -> float:
+        """Share of ``seconds`` that are kernels."""
+        return min(1.0, float(self.kernel_s[0].sum()) / self.seconds) if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class PricedOp:
+    """One operation's own time: ``seconds`` alone on the device, on the slowest rank."""
+
+    op: DeviceOp
+    seconds: float
+    evidence: Evidence
+    memory_bound: float = 0.0
+    communication: CollectivePrice | None = None
+
+    @functools.cached_property
+    def launches(self) -> int:
+        return launches_of(self.op)
+
+    @functools.cached_property
+    def overlaps(self) -> int:
+        """How many operations behind it run beside it."""
+        return self.op.overlaps if isinstance(self.op, Collective | SendRecv) else 0
+
+    @functools.cached_property
+    def part(self) -> int:
+        """The place in ``PARTS`` of its time alone."""
+        if isinstance(self.op, Collective | SendRecv):
+            return PART_INDEX[COMMUNICATION[self.op.communicator]]
+        return PART_INDEX[COMPUTE]
+
+    @functools.cached_property
+    def grade(self) -> int:
+        """The place of its evidence in ``EVIDENCE``."""
+        return EVIDENCE.index(self.evidence)
+
+    @functools.cached_property
+    def kernel_class(self) -> int:
+        """The place in ``KERNEL_CLASSES`` of a kernel."""
+        return KERNEL_CLASSES.index(_class_of(self.op))
+
+
+# Transformer Engine launches an expert's product from C++, dealt out over streams, in a fraction
+# of what a module of the framework takes the host: some 5 us against 40.
+PRODUCTS_PER_LAUNCH = 8
+
+
+def launches_of(op: DeviceOp) -> int:
+    """Launches the host makes for one operation."""
+    if isinstance(op, GroupedGemm) and not op.one_kernel:
+        return 1 + op.groups // PRODUCTS_PER_LAUNCH
+    return op.launches if isinstance(op, Streaming) else 1
+
+
+def _class_of(op: DeviceOp) -> str:
+    """The class whose slowdown beside communication a kernel shares."""
+    if isinstance(op, Gemm | Convolution):
+        return "gemm"
+    if isinstance(op, GroupedGemm):
+        return "grouped_gemm"
+    if isinstance(op, Attention):
+        return "attention"
+    assert isinstance(op, Streaming)
+    return "norm" if op.kind.startswith("norm") else "streaming"
