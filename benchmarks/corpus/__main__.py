@@ -78,6 +78,9 @@ def run_script(entry: dict[str, Any], sources: Path, assets: Path) -> Outcome:
         folder = assets / "below" if entry.get("below") else assets
         folder = source if entry.get("inside") else folder
         folder.mkdir(exist_ok=True)
+        for place, made in entry.get("links", {}).items():
+            (source / place).unlink(missing_ok=True)
+            (source / place).symlink_to(assets / made)
         options = ["--world-size", str(entry.get("world_size", 8)), "--gpu", "h100"]
         command = [sys.executable, "-m", "trainscout", "run", *options, "--steps", "2"]
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -86,7 +89,14 @@ def run_script(entry: dict[str, Any], sources: Path, assets: Path) -> Outcome:
             done = subprocess.run(
                 [*command, "--output", f"{out}/traces", "--", *script],
                 cwd=folder,
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths},
+                env={
+                    **os.environ,
+                    **ENVIRONMENT,
+                    **entry.get("environment", {}),
+                    "PYTHONPATH": paths,
+                    # What scripts build is for this Python.
+                    "PATH": os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", "")]),
+                },
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 timeout=LIMIT_S,

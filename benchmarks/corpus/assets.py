@@ -24,6 +24,22 @@ from trainscout.simulators.virtual_cluster.emulation.framework_patches import (
     install_framework_patches,
 )
 
+# What ``evaluate.load("glue", "mrpc")`` would bring.
+_METRIC = """\
+import datasets
+import evaluate
+
+
+class Glue(evaluate.Metric):
+    def _info(self):
+        numbers = datasets.Value("int64")
+        features = datasets.Features({"predictions": numbers, "references": numbers})
+        return evaluate.MetricInfo(description="", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        same = sum(a == b for a, b in zip(predictions, references))
+        return {"accuracy": same / len(predictions)}
+"""
 VOCABULARY = 512
 SAMPLES = 256
 
@@ -62,12 +78,14 @@ def _text(folder: Path, generator: random.Random) -> None:
         for at, line in enumerate(lines)
     ]
     for name in ("train", "validation", "test"):
-        _rows(folder / "glue" / f"{name}.jsonl", iter(pairs))
+        _rows(folder / "nyu-mll" / "glue" / f"{name}.jsonl", iter(pairs))
     files = "".join(
         f"  - split: {name}\n    path: {name}.jsonl\n" for name in ("train", "validation", "test")
     )
     config = f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n"
-    (folder / "glue" / "README.md").write_text(config)
+    (folder / "nyu-mll" / "glue" / "README.md").write_text(config)
+    (folder / "glue").mkdir(exist_ok=True)
+    (folder / "glue" / "glue.py").write_text(_METRIC)
     alpaca = [
         {"instruction": line[:30], "input": "", "output": line[30:90]} for line in lines[:SAMPLES]
     ]
@@ -120,9 +138,10 @@ def _tokens(folder: Path) -> None:
 def _mnist(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(0)
-    for name in ("train", "t10k"):
-        pixels = noise.integers(0, 256, (SAMPLES, 28, 28), dtype=np.uint8)
-        labels = noise.integers(0, 10, SAMPLES, dtype=np.uint8)
+    # Scripts split the training set by the number it is known to have.
+    for name, samples in (("train", 60_000), ("t10k", SAMPLES)):
+        pixels = noise.integers(0, 256, (samples, 28, 28), dtype=np.uint8)
+        labels = noise.integers(0, 10, samples, dtype=np.uint8)
         for kind, values in (("images-idx3", pixels), ("labels-idx1", labels)):
             head = [0x0800 + values.ndim, *values.shape]
             data = b"".join(int(number).to_bytes(4, "big") for number in head)

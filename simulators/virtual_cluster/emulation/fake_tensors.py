@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import _meta_registrations
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -50,6 +51,24 @@ def prepare_fake_tensors() -> None:
     FakeTensor.real_tensor = None
     FakeTensor.pytype = None
     FakeTensor.dispatch_keys = None
+    _patch_grouped_products()
+
+
+def _patch_grouped_products() -> None:
+    """CUDA takes types other than bfloat16 too, a product a group; torch's shapes do not."""
+    shapes = _meta_registrations._meta_grouped_mm_common
+
+    def grouped(left: Any, right: Any, scale_a: Any, scale_b: Any, **named: Any) -> Any:
+        if scale_a is not None or left.dtype is torch.bfloat16 or left.dtype is not right.dtype:
+            return shapes(left, right, scale_a=scale_a, scale_b=scale_b, **named)
+        rows, columns = left.shape[-2], right.shape[-1]
+        shape: tuple[int, ...] = (rows, columns)
+        if left.dim() == right.dim():
+            groups = left.shape[0] if left.dim() == 3 else named["offs"].shape[0]
+            shape = (groups, rows, columns)
+        return left.new_empty(shape, dtype=named.get("out_dtype") or left.dtype)
+
+    _meta_registrations._meta_grouped_mm_common = grouped
 
 
 def wrap(mode: DatalessMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:

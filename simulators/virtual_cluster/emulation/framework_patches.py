@@ -22,6 +22,11 @@ def _deepspeed_zero(module: ModuleType) -> None:
     module.assert_lst_len_same_as_other_ranks = _agree  # type: ignore[attr-defined]
 
 
+def _uneven_chunks(module: ModuleType) -> None:
+    # Whether all ranks' chunks together cover a tensor, of which this rank knows its own.
+    module.validate_uneven_dtensor = _agree  # type: ignore[attr-defined]
+
+
 def _agree(*args: Any, **kwargs: Any) -> None:
     return None
 
@@ -56,6 +61,8 @@ def _torchvision(module: ModuleType) -> None:
 
 
 PATCHES: dict[str, Patch] = {
+    "megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor": _uneven_chunks,
+    "megatron_fsdp.uneven_dtensor": _uneven_chunks,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "torchvision.extension": _torchvision,
     "transformers.masking_utils": _transformers_packing,

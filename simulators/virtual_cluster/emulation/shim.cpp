@@ -236,6 +236,8 @@ struct CUDAHooks final : CUDAHooksInterface {
   DeviceIndex maybeExchangeDevice(DeviceIndex index) const override {
     return index < 0 ? ::current_device : exchangeDevice(index);
   }
+  // All host memory is as good as pinned; DistributedDataParallel insists on it.
+  bool isPinnedPtr(const void*) const override { return true; }
   Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::DeviceType::CPU); }
   const Generator& getDefaultGenerator(DeviceIndex index) const override {
     static auto* generators = new std::vector<Generator>(kMostDevices);

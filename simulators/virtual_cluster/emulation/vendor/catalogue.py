@@ -75,12 +75,76 @@ _FLASH = (
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
 )
+_FLASH_PRIVATE = (
+    "_flash_attn_backward",
+    "_flash_attn_forward",
+    "_flash_attn_varlen_backward",
+    "_flash_attn_varlen_forward",
+)
+_FLASH_NORMS = {"flash_layers": ("RMSNorm", "layer_norm_fn", "rms_norm_fn")}
 _FLASH_ATTN: Mapping[str, Names] = {
     "flash_attn": {"flash_attention": _FLASH},
-    "flash_attn.flash_attn_interface": {"flash_attention": _FLASH},
+    "flash_attn.flash_attn_interface": {
+        "flash_attention": _FLASH,
+        "flash_private": _FLASH_PRIVATE,
+    },
     "flash_attn.bert_padding": {
         "flash_attention": ("index_first_axis", "pad_input", "unpad_input")
     },
+    "flash_attn.layers": {},
+    "flash_attn.layers.rotary": {
+        "flash_layers": (
+            "RotaryEmbedding",
+            "apply_rotary_emb",
+            "apply_rotary_emb_func",
+            "apply_rotary_emb_kv_",
+            "apply_rotary_emb_qkv_",
+        )
+    },
+    "flash_attn.losses": {},
+    "flash_attn.losses.cross_entropy": {"flash_layers": ("CrossEntropyLoss",)},
+    "flash_attn.modules": {},
+    "flash_attn.modules.mha": {"flash_attention": _FLASH},
+    "flash_attn.ops": {},
+    "flash_attn.ops.rms_norm": {"flash_layers": ("RMSNorm", "rms_norm")},
+    "flash_attn.ops.triton": {},
+    "flash_attn.ops.triton.cross_entropy": {"flash_layers": ("cross_entropy_loss",)},
+    "flash_attn.ops.triton.layer_norm": _FLASH_NORMS,
+    "flash_attn.ops.triton.rotary": {"flash_layers": ("apply_rotary=apply_rotary_emb",)},
+}
+
+_SCANS = ("mamba_inner_fn", "selective_scan_fn")
+_STATE_SPACE: Mapping[str, Names] = {
+    "causal_conv1d": {"state_space": ("causal_conv1d_fn", "causal_conv1d_update")},
+    "causal_conv1d.causal_conv1d_interface": {
+        "state_space": ("causal_conv1d_fn", "causal_conv1d_update")
+    },
+    "causal_conv1d.causal_conv1d_varlen": {"state_space": ("causal_conv1d_varlen_states",)},
+    "mamba_ssm": {"state_space": _SCANS},
+    "mamba_ssm.ops": {},
+    "mamba_ssm.ops.selective_scan_interface": {"state_space": _SCANS},
+    "mamba_ssm.ops.triton": {},
+    "mamba_ssm.ops.triton.layer_norm": _FLASH_NORMS,
+    "mamba_ssm.ops.triton.layernorm_gated": {"state_space": ("RMSNorm", "rmsnorm_fn")},
+    "mamba_ssm.ops.triton.selective_state_update": {"state_space": ("selective_state_update",)},
+    "mamba_ssm.ops.triton.ssd_combined": {
+        "state_space": ("mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined")
+    },
+}
+
+_ATTENTION_BIASES = ("AttentionBias", "LowerTriangularMask")
+_XFORMERS: Mapping[str, Names] = {
+    "xformers": {},
+    "xformers.ops": {
+        "memory_efficient": (
+            *_ATTENTION_BIASES,
+            "AttentionOpBase",
+            "SwiGLU",
+            "memory_efficient_attention",
+        )
+    },
+    "xformers.ops.fmha": {"memory_efficient": ("memory_efficient_attention",)},
+    "xformers.ops.fmha.attn_bias": {"memory_efficient": _ATTENTION_BIASES},
 }
 
 _GROUPED_GEMM: Mapping[str, Names] = {
@@ -229,4 +293,11 @@ _TRANSFORMER_ENGINE: Mapping[str, Names] = {
     "transformer_engine_torch": {"multi_tensor": _MULTI_TENSOR},
 }
 
-MODULES: Mapping[str, Names] = {**_APEX, **_FLASH_ATTN, **_GROUPED_GEMM, **_TRANSFORMER_ENGINE}
+MODULES: Mapping[str, Names] = {
+    **_APEX,
+    **_FLASH_ATTN,
+    **_GROUPED_GEMM,
+    **_STATE_SPACE,
+    **_TRANSFORMER_ENGINE,
+    **_XFORMERS,
+}

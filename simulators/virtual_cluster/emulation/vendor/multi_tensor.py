@@ -29,17 +29,22 @@ class MultiTensorApply:
 multi_tensor_applier = MultiTensorApply(2048 * 32)
 
 
+def _local(lists: Lists) -> list[list[Tensor]]:
+    """This rank's parts, where tensors are distributed: what a kernel is given addresses of."""
+    return [[getattr(each, "_local_tensor", each) for each in tensors] for tensors in lists]
+
+
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: Tensor, lists: Lists, per_tensor: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The 2-norm over all tensors, and of each."""
-    norm, each = kernel("multi_tensor_l2norm")(list(lists[0]), bool(per_tensor))
+    norm, each = kernel("multi_tensor_l2norm")(_local(lists)[0], bool(per_tensor))
     return norm, each
 
 
 def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, lists: Lists, scale: float) -> None:
     """``outputs = scale * inputs``."""
-    inputs, outputs = lists
+    inputs, outputs = _local(lists)
     kernel("multi_tensor_scale")(list(inputs), list(outputs), float(scale))
 
 
@@ -47,7 +52,7 @@ def multi_tensor_adam(
     chunk_size: int, noop_flag: Tensor, lists: Lists, *hyperparameters: Any
 ) -> None:
     """One step of Adam on ``[grads, params, exp_avgs, exp_avg_sqs]`` and, if there, masters."""
-    grads, params, exp_avgs, exp_avg_sqs, *masters = lists
+    grads, params, exp_avgs, exp_avg_sqs, *masters = _local(lists)
     kernel("multi_tensor_adam")(
         list(grads),
         list(params),
@@ -61,7 +66,7 @@ def multi_tensor_sgd(
     chunk_size: int, noop_flag: Tensor, lists: Lists, *hyperparameters: Any
 ) -> None:
     """One step of SGD on ``[grads, params, momenta]`` and, if there, 16-bit copies."""
-    grads, params, momenta, *copies = lists
+    grads, params, momenta, *copies = _local(lists)
     kernel("multi_tensor_sgd")(
         list(grads), list(params), list(momenta), list(copies[0]) if copies else []
     )

@@ -47,11 +47,14 @@ PACKAGES: Mapping[str, Package] = {
             "scaled_softmax_cuda",
         ),
     ),
+    "causal_conv1d": Package("causal-conv1d", "1.5.2", ("causal_conv1d",)),
     "flash_attn": Package("flash-attn", "2.8.3", ("flash_attn",)),
     "grouped_gemm": Package("nv-grouped-gemm", "1.1.4", ("grouped_gemm",)),
+    "mamba_ssm": Package("mamba-ssm", "2.2.6", ("mamba_ssm",)),
     "transformer_engine": Package(
         "transformer-engine", "2.9.0", ("transformer_engine", "transformer_engine_torch")
     ),
+    "xformers": Package("xformers", "0.0.32", ("xformers",)),
 }
 _IMPLEMENTATIONS = "trainscout.simulators.virtual_cluster.emulation.vendor."
 # Megatron-core's router names this whether or not Transformer Engine gave it one; where it is

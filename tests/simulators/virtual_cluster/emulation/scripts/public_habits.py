@@ -46,6 +46,15 @@ def train(local_rank, node):
     old = model.weight.__dict__
     again = type(model.weight)(torch.ones(4, 16), requires_grad=False, **old)
     assert isinstance(again, torch.nn.Parameter)
+    unused = torch.nn.parallel.DistributedDataParallel(
+        torch.nn.Linear(4, 4).to(device), device_ids=[local_rank], find_unused_parameters=True
+    )
+    unused(torch.ones(2, 4, device=device)).sum().backward()
+    ends = torch.tensor([2, 3], dtype=torch.int32, device=device)
+    experts = torch.ones(2, 4, 8, device=device)
+    products = torch.nn.functional.grouped_mm(torch.ones(3, 4, device=device), experts, offs=ends)
+    assert products.shape == (3, 8)
+    assert products.dtype is torch.float32
     optimizer = torch.optim.AdamW(model.parameters())
     stream = torch.cuda.Stream()
     mean = torch.tensor([0.5]).to(device)

@@ -25,10 +25,17 @@ WIDTH, TOKENS = 256, 128
 def cases() -> dict[str, Callable[[], Any]]:
     """Name -> makes a module or function that takes ``[tokens, 1, width]``."""
     import apex
+    import causal_conv1d
     import flash_attn
     import grouped_gemm
     import torch
     import transformer_engine.pytorch as te
+    import xformers.ops
+    from flash_attn.flash_attn_interface import _flash_attn_backward, _flash_attn_forward
+    from flash_attn.layers.rotary import RotaryEmbedding
+    from flash_attn.losses.cross_entropy import CrossEntropyLoss
+    from flash_attn.ops.triton.layer_norm import layer_norm_fn
+    from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
     from transformer_engine.pytorch.attention.rope import apply_fused_qkv_rotary_pos_emb
 
     bf16 = {"device": "cuda", "dtype": torch.bfloat16}
@@ -55,6 +62,36 @@ def cases() -> dict[str, Callable[[], Any]]:
         return flash_attn.flash_attn_varlen_func(
             heads, heads, heads, offsets, offsets, 64, 64, causal=True
         )
+
+    def scan(inputs: Any) -> Any:
+        x = inputs.view(2, TOKENS // 2, 4, WIDTH // 4)
+        states = torch.empty(2, TOKENS // 2, 2, 16, requires_grad=True, **bf16)
+        rates = torch.empty(2, TOKENS // 2, 4, requires_grad=True, **bf16)
+        decay = torch.empty(4, requires_grad=True, device="cuda")
+        scanned = mamba_chunk_scan_combined(x, rates, decay, states, states, 32)
+        weight = torch.empty(WIDTH, 4, requires_grad=True, **bf16)
+        channels = scanned.flatten(2).transpose(1, 2)
+        return causal_conv1d.causal_conv1d_fn(channels, weight, activation="silu")
+
+    def positions(inputs: Any) -> Any:
+        rotary = RotaryEmbedding(WIDTH // 4, device="cuda")
+        packed = inputs.view(1, TOKENS, 1, 4, WIDTH // 4).expand(-1, -1, 3, -1, -1)
+        query, key, value = rotary(packed.clone()).unbind(2)
+        seen = xformers.ops.memory_efficient_attention(query, key, value)
+        joined, _ = layer_norm_fn(
+            seen.flatten(2), torch.ones(WIDTH, **bf16), residual=value.flatten(2), prenorm=True
+        )
+        labels = torch.zeros(TOKENS, dtype=torch.int64, device="cuda")
+        return CrossEntropyLoss()(joined.view(TOKENS, WIDTH), labels)
+
+    def private(inputs: Any) -> Any:
+        heads = inputs.detach().view(2, TOKENS // 2, 4, WIDTH // 4)
+        scale = (WIDTH // 4) ** -0.5
+        rest = (0.0, scale, True, -1, -1, 0.0, None, False)
+        out, sums, _, _ = _flash_attn_forward(heads, heads, heads, *rest)
+        grads = [torch.empty_like(heads) for _ in range(3)]
+        _flash_attn_backward(out, heads, heads, heads, out, sums, *grads, *rest)
+        return inputs * 2
 
     def attention(inputs: Any) -> Any:
         heads = inputs.view(TOKENS // 2, 2, 4, WIDTH // 4)
@@ -95,6 +132,9 @@ def cases() -> dict[str, Callable[[], Any]]:
         "flash": lambda: Called(flash),
         "packed": lambda: Called(packed),
         "attention": lambda: Called(attention),
+        "scan": lambda: Called(scan),
+        "positions": lambda: Called(positions),
+        "private": lambda: Called(private),
         "grouped": lambda: Called(grouped),
         "loss": lambda: Called(loss),
         "rope": lambda: Called(rope),

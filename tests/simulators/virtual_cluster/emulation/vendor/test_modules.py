@@ -83,6 +83,50 @@ def test_kernels_of_each_pass(
     assert names(layer.backward.kernels()) == backward
 
 
+def opaque(ops: list[Op]) -> list[str]:
+    """Kernels without a model of their own, and the products inside of them."""
+    return [
+        str(op.inputs[2]) if op.name.startswith("triton.launch") else "product"
+        for op in ops
+        if op.name.startswith(("triton.launch", "aten.bmm"))
+    ]
+
+
+def test_scans_are_products_and_launches(modules: Modules) -> None:
+    layer = modules["scan"]
+    four = ["product"] * 4
+    scanned = ["mamba_chunk_scan", "causal_conv1d"]
+    assert opaque(layer.forward.of(Op)) == [*four, *scanned]
+    # One product again, and two for each of the four.
+    expected = ["causal_conv1d_backward", *["product"] * 9, "mamba_chunk_scan_backward"]
+    assert opaque(layer.backward.of(Op)) == expected
+    # States of 2 sequences x 2 chunks x 4 heads: width x tokens by tokens x states.
+    first = next(op for op in layer.forward.of(Op) if op.name.startswith("aten.bmm"))
+    assert [each.shape for each in first.inputs if isinstance(each, TensorSpec)] == [
+        (16, 64, 32),
+        (16, 32, 16),
+    ]
+
+
+def test_what_models_import_beside_attention(modules: Modules) -> None:
+    layer = modules["positions"]
+    assert names(layer.forward.kernels()) == ["attention_fwd"]
+    assert opaque(layer.forward.of(Op)) == ["rotary", "layer_norm", "cross_entropy"]
+    # Gradients of the packed projection come together: one rotation back.
+    assert sorted(opaque(layer.backward.of(Op))) == [
+        "cross_entropy_backward",
+        "layer_norm_backward",
+        "rotary",
+    ]
+
+
+def test_functions_below_autograd(modules: Modules) -> None:
+    layer = modules["private"]
+    forward, backward = layer.forward.kernels()
+    assert arguments(forward)["mask"] == "causal"
+    assert kernel_name(backward) == "attention_bwd"
+
+
 def test_checkpoint_runs_twice_and_keeps_nothing(modules: Modules) -> None:
     plain, twice = modules["mlp"], modules["checkpoint"]
     assert names(twice.forward.kernels()) == names(plain.forward.kernels())

@@ -1,0 +1,215 @@
+"""What of flash-attn models import beside attention: rotary positions, norms, the loss."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import (
+    OpaqueKernel,
+    elementwise,
+    launch,
+    opaque,
+)
+
+
+class _InPlace(torch.autograd.Function):
+    """A rotation of a tensor in its own memory, and back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        launch("rotary", [x], [cos, sin])
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(cos, sin)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        cos, sin = ctx.saved_tensors
+        out = torch.empty_like(grad)
+        launch("rotary", [out], [grad, cos, sin])
+        return out, None, None
+
+
+def apply_rotary_emb(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: Any = 0,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+) -> Tensor:
+    """Rotates the first columns of each head."""
+    if not inplace:
+        return elementwise("rotary", x, cos, sin)
+    out: Tensor = _InPlace.apply(x, cos, sin)
+    return out
+
+
+apply_rotary_emb_func = apply_rotary_emb
+
+
+def apply_rotary_emb_qkv_(
+    qkv: Tensor, cos: Tensor, sin: Tensor, cos_k: Any = None, sin_k: Any = None, **named: Any
+) -> Tensor:
+    """Queries and keys of a packed projection, in place."""
+    out: Tensor = _InPlace.apply(qkv, cos, sin)
+    return out
+
+
+def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor, **named: Any) -> Tensor:
+    """Keys of a packed projection, in place."""
+    out: Tensor = _InPlace.apply(kv, cos, sin)
+    return out
+
+
+class RotaryEmbedding(torch.nn.Module):
+    """Positions' cosines and sines, kept as long as the longest sequence so far."""
+
+    def __init__(
+        self,
+        dim: int,
+        base: float = 10000.0,
+        interleaved: bool = False,
+        scale_base: float | None = None,
+        pos_idx_in_fp32: bool = True,
+        device: Any = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.base = dim, float(base)
+        self.interleaved, self.scale_base = interleaved, scale_base
+        self.pos_idx_in_fp32 = pos_idx_in_fp32
+        self.register_buffer("inv_freq", self._compute_inv_freq(device), persistent=False)
+        self.register_buffer("scale", None, persistent=False)
+        self._seq_len_cached = 0
+        self._cos_cached: Any = None
+        self._sin_cached: Any = None
+
+    def _compute_inv_freq(self, device: Any = None) -> Tensor:
+        steps = torch.arange(0, self.dim, 2, device=device, dtype=torch.float32)
+        return 1.0 / (self.base ** (steps / self.dim))
+
+    def _update_cos_sin_cache(self, seqlen: int, device: Any = None, dtype: Any = None) -> None:
+        known = self._cos_cached
+        if known is None or seqlen > self._seq_len_cached or known.dtype != dtype:
+            self._seq_len_cached = seqlen
+            positions = torch.arange(seqlen, device=device, dtype=torch.float32)
+            angles = torch.outer(positions, self.inv_freq.to(device))
+            self._cos_cached, self._sin_cached = angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def forward(
+        self,
+        qkv: Tensor,
+        kv: Tensor | None = None,
+        seqlen_offset: Any = 0,
+        cu_seqlens: Tensor | None = None,
+        max_seqlen: int | None = None,
+        num_heads_q: int | None = None,
+    ) -> Any:
+        """Packed queries, keys and values, or queries and the other two packed."""
+        longest = max_seqlen if max_seqlen is not None else qkv.shape[1]
+        offset = seqlen_offset if isinstance(seqlen_offset, int) else 0
+        self._update_cos_sin_cache(longest + offset, qkv.device, qkv.dtype)
+        cos, sin = self._cos_cached, self._sin_cached
+        if kv is None:
+            return apply_rotary_emb_qkv_(qkv, cos, sin)
+        return apply_rotary_emb(qkv, cos, sin, inplace=True), apply_rotary_emb_kv_(kv, cos, sin)
+
+
+def layer_norm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *further: Any,
+    prenorm: bool = False,
+    dropout_p: float = 0.0,
+    residual_in_fp32: bool = False,
+    return_dropout_mask: bool = False,
+    **named: Any,
+) -> Any:
+    """A norm of ``x`` plus ``residual``; with ``prenorm``, the sum too."""
+    total = x if residual is None else x + residual
+    if residual_in_fp32 and prenorm:
+        total = total.float()
+    dtype = x.dtype
+    out = opaque(OpaqueKernel("layer_norm", tuple(x.shape), dtype), total, weight, bias)
+    return (out, total) if prenorm else out
+
+
+def rms_norm_fn(x: Tensor, weight: Tensor, bias: Tensor | None = None, *a: Any, **b: Any) -> Any:
+    """As ``layer_norm_fn``, without a mean."""
+    return layer_norm_fn(x, weight, bias, *a, **b)
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """``flash_attn.ops.rms_norm.rms_norm``."""
+    return elementwise("layer_norm", x, weight)
+
+
+class RMSNorm(torch.nn.Module):
+    """A norm over the last dimension."""
+
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-5, device: Any = None, dtype: Any = None, **_: Any
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+        self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, prenorm: bool = False) -> Any:
+        """Of ``x`` plus ``residual``."""
+        return layer_norm_fn(x, self.weight, None, residual, prenorm=prenorm)
+
+
+def cross_entropy_loss(
+    logits: Tensor,
+    labels: Tensor,
+    precomputed_lse: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    logit_scale: float = 1.0,
+    lse_square_scale: float = 0.0,
+    ignore_index: int = -100,
+    inplace_backward: bool = False,
+    process_group: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """Each row's loss, and its part that is a penalty of large sums; over ranks' vocabularies."""
+    form = OpaqueKernel("cross_entropy", (math.prod(logits.shape[:-1]),), torch.float32)
+    losses = opaque(form, logits, labels)
+    if process_group is not None and torch.distributed.get_world_size(process_group) > 1:
+        sums = torch.empty_like(losses)
+        torch.distributed.all_reduce(sums, group=process_group)
+        torch.distributed.all_reduce(losses.detach(), group=process_group)
+    return losses, torch.zeros_like(losses)
+
+
+class CrossEntropyLoss(torch.nn.Module):
+    """``flash_attn.losses.cross_entropy.CrossEntropyLoss``."""
+
+    def __init__(
+        self,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        *options: Any,
+        process_group: Any = None,
+        return_z_loss: bool = False,
+        **named: Any,
+    ) -> None:
+        super().__init__()
+        self.ignore_index, self.reduction = ignore_index, reduction
+        self.process_group, self.return_z_loss = process_group, return_z_loss
+
+    def forward(self, input: Tensor, target: Tensor, precomputed_lse: Any = None) -> Any:
+        """Over ``input`` (rows, vocabulary)."""
+        losses, penalty = cross_entropy_loss(input, target, process_group=self.process_group)
+        if self.reduction == "mean":
+            losses, penalty = losses.mean(), penalty.mean()
+        elif self.reduction == "sum":
+            losses, penalty = losses.sum(), penalty.sum()
+        return (losses, penalty) if self.return_z_loss else losses

@@ -1,0 +1,76 @@
+"""``xformers.ops``: attention of whole batches, through FlashAttention-2's kernels as there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.fused_attention import (
+    AttentionForm,
+    FusedAttention,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import elementwise
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal
+
+
+class AttentionBias:
+    """What attention leaves out."""
+
+
+class LowerTriangularMask(AttentionBias):
+    """Tokens that come later."""
+
+
+class AttentionOpBase:
+    """Named in signatures."""
+
+
+def memory_efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Any = None,
+    p: float = 0.0,
+    scale: float | None = None,
+    *,
+    op: Any = None,
+    output_dtype: Any = None,
+) -> Tensor:
+    """Of ``[batch, tokens, heads, width]``, or with one head and no dimension for it."""
+    if attn_bias is not None and not isinstance(attn_bias, (LowerTriangularMask, Tensor)):
+        named = type(attn_bias).__name__
+        allowed = "None, a tensor or LowerTriangularMask"
+        raise refusal(f"xformers.ops.memory_efficient_attention.{named}", "this bias", allowed)
+    flat = query.dim() == 3
+    if flat:
+        query, key, value = (each.unsqueeze(2) for each in (query, key, value))
+    b, tokens, keys = query.shape[0], query.shape[1], key.shape[1]
+    mask = "causal" if isinstance(attn_bias, LowerTriangularMask) else "none"
+    scale = scale if scale is not None else 1.0 / math.sqrt(query.shape[-1])
+    form = AttentionForm("bshd", mask, (-1, -1), p, scale, b, tokens, keys, "flash2")
+    out: Tensor = FusedAttention.apply(query, key, value, form)
+    return out.squeeze(2) if flat else out
+
+
+class SwiGLU(torch.nn.Module):
+    """Both projections as one product, the gate, and the way back."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        bias: bool = True,
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        self.w12 = torch.nn.Linear(in_features, 2 * hidden_features, bias=bias)
+        self.w3 = torch.nn.Linear(hidden_features, out_features or in_features, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the last dimension."""
+        gate, up = self.w12(x).chunk(2, dim=-1)
+        return self.w3(elementwise("swiglu", gate, up))

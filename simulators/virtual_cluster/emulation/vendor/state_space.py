@@ -1,0 +1,220 @@
+"""``mamba_ssm`` and ``causal_conv1d``: scans of state-space models, as chunks and their products.
+
+Shapes as in ``mamba_ssm.ops.triton.ssd_combined`` 2.2: b sequences of l tokens, h heads of width
+p, g groups of n states, chunks of c tokens (Dao and Gu 2024, section 6).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainscout.simulators.virtual_cluster.emulation.vendor.opaque import (
+    OpaqueKernel,
+    Product,
+    elementwise,
+    opaque,
+)
+from trainscout.simulators.virtual_cluster.emulation.vendor.refuse import refusal, refused
+
+_INFERENCE = "a step of inference"
+causal_conv1d_update = refused("causal_conv1d.causal_conv1d_update", _INFERENCE)
+causal_conv1d_varlen_states = refused("causal_conv1d_varlen_states", _INFERENCE)
+selective_state_update = refused("mamba_ssm.selective_state_update", _INFERENCE)
+
+
+def causal_conv1d_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    return_final_states: bool = False,
+    final_states_out: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """A short convolution over each channel of ``x`` (b, channels, l), and its activation."""
+    if return_final_states:
+        raise refusal("causal_conv1d_fn.return_final_states", _INFERENCE, "False")
+    return elementwise("causal_conv1d", x, weight, bias, seq_idx, initial_states)
+
+
+def _scan(form: dict[str, int], dtype: torch.dtype, *tensors: Tensor | None) -> Tensor:
+    """The chunked scan: states of chunks, products inside of them, and both put together."""
+    b, tokens, h, p, g, n = (form[name] for name in "blhpgn")
+    c = min(form["c"], tokens)
+    chunks = b * -(-tokens // c)
+    states = Product(chunks * h, p, n, c)
+    products = (
+        states,
+        Product(chunks * g, c, c, n),
+        Product(chunks * h, c, p, c),
+        Product(chunks * h, c, p, n),
+    )
+    return opaque(
+        OpaqueKernel("mamba_chunk_scan", (b, tokens, h, p), dtype, products, (states,), True),
+        *tensors,
+    )
+
+
+def mamba_chunk_scan_combined(
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,  # noqa: N803 - the package's names
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    chunk_size: int,
+    D: Tensor | None = None,  # noqa: N803
+    z: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    return_varlen_states: bool = False,
+) -> Any:
+    """``x`` (b, l, h, p); ``B`` and ``C`` (b, l, g, n); final states (b, h, p, n) if wanted."""
+    if return_varlen_states:
+        raise refusal("mamba_chunk_scan_combined.return_varlen_states", _INFERENCE, "False")
+    b, tokens, h, p = x.shape
+    g, n = B.shape[-2:]
+    sizes = {"b": b, "l": tokens, "h": h, "p": p, "g": g, "n": n, "c": chunk_size}
+    out = _scan(sizes, x.dtype, x, dt, A, B, C, D, z, dt_bias, initial_states)
+    if not return_final_states:
+        return out
+    return out, torch.empty((b, h, p, n), dtype=torch.float32, device=x.device)
+
+
+def mamba_split_conv1d_scan_combined(
+    zxbcdt: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    dt_bias: Tensor,
+    A: Tensor,  # noqa: N803
+    D: Tensor,  # noqa: N803
+    chunk_size: int,
+    initial_states: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    activation: str = "silu",
+    rmsnorm_weight: Tensor | None = None,
+    rmsnorm_eps: float = 1e-6,
+    outproj_weight: Tensor | None = None,
+    outproj_bias: Tensor | None = None,
+    headdim: int | None = None,
+    ngroups: int = 1,
+    norm_before_gate: bool = True,
+) -> Tensor:
+    """Gate, convolution, scan, norm and projection of ``zxbcdt`` (b, l, 2 h p + 2 g n + h)."""
+    if return_final_states:
+        raise refusal("mamba_split_conv1d_scan_combined.return_final_states", _INFERENCE, "False")
+    h = D.shape[0]
+    p = D.shape[1] if D.dim() == 2 else headdim
+    assert p is not None
+    b, tokens, width = zxbcdt.shape
+    n = (width - 2 * h * p - h) // ngroups // 2
+    z, xbc, dt = torch.split(zxbcdt, [h * p, h * p + 2 * ngroups * n, h], dim=-1)
+    xbc = elementwise("causal_conv1d", xbc, conv1d_weight, conv1d_bias, seq_idx)
+    sizes = {"b": b, "l": tokens, "h": h, "p": p, "g": ngroups, "n": n, "c": chunk_size}
+    gate = z if rmsnorm_weight is None else None
+    out = _scan(sizes, zxbcdt.dtype, xbc, dt, A, D, gate, dt_bias, initial_states)
+    out = out.reshape(b, tokens, h * p)
+    if rmsnorm_weight is not None:
+        out = elementwise("gated_rms_norm", out, z, rmsnorm_weight)
+    if outproj_weight is not None:
+        out = torch.nn.functional.linear(out, outproj_weight, outproj_bias)
+    return out
+
+
+def selective_scan_fn(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    D: Tensor | None = None,  # noqa: N803
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+) -> Any:
+    """Mamba's first scan of ``u`` (b, channels, l): no products, bound by memory."""
+    out = elementwise("selective_scan", u, delta, A, B, C, D, z, delta_bias)
+    if not return_last_state:
+        return out
+    shape = (u.shape[0], u.shape[1], A.shape[-1])
+    return out, torch.empty(shape, dtype=torch.float32, device=u.device)
+
+
+def mamba_inner_fn(
+    xz: Tensor,
+    conv1d_weight: Tensor,
+    conv1d_bias: Tensor | None,
+    x_proj_weight: Tensor,
+    delta_proj_weight: Tensor,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    A: Tensor,  # noqa: N803
+    B: Tensor | None = None,  # noqa: N803
+    C: Tensor | None = None,  # noqa: N803
+    D: Tensor | None = None,  # noqa: N803
+    delta_bias: Tensor | None = None,
+    *further: Any,
+    **named: Any,
+) -> Tensor:
+    """Mamba's whole mixer on ``xz`` (b, 2 channels, l)."""
+    x, z = xz.chunk(2, dim=1)
+    weight = conv1d_weight.reshape(conv1d_weight.shape[0], -1)
+    x = causal_conv1d_fn(x, weight, conv1d_bias, activation="silu")
+    states, rank = A.shape[-1], delta_proj_weight.shape[1]
+    given = torch.nn.functional.linear(x.transpose(1, 2), x_proj_weight)
+    delta, made_b, made_c = torch.split(given, [rank, states, states], dim=-1)
+    delta = torch.nn.functional.linear(delta, delta_proj_weight).transpose(1, 2)
+    b, c = (own if own is not None else made for own, made in ((B, made_b), (C, made_c)))
+    y = selective_scan_fn(x, delta, A, b, c, D, z, delta_bias)
+    return torch.nn.functional.linear(y.transpose(1, 2), out_proj_weight, out_proj_bias)
+
+
+def rmsnorm_fn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    z: Tensor | None = None,
+    *further: Any,
+    **named: Any,
+) -> Tensor:
+    """A norm, gated by ``z`` if there is one."""
+    return elementwise("gated_rms_norm", x, weight, bias, z)
+
+
+class RMSNorm(torch.nn.Module):
+    """``mamba_ssm.ops.triton.layernorm_gated.RMSNorm``."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-5,
+        group_size: int | None = None,
+        norm_before_gate: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.eps, self.group_size = eps, group_size
+        self.norm_before_gate = norm_before_gate
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Ones."""
+        torch.nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Over the last dimension, in groups."""
+        return rmsnorm_fn(x, self.weight, self.bias, z)
