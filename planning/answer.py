@@ -14,7 +14,6 @@ from trainscout.planning.cells import OBJECTIVE, Cell, SearchSettings
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
-from trainscout.simulators.registry import calibrated
 
 WhyNothing = Callable[[SearchResult, Callable[[Recipe], Job]], str]
 """The words for why a search found nothing; importable, since worker processes call it."""
@@ -107,7 +106,7 @@ def answer_cell(cell: Cell, settings: SearchSettings, why_nothing: WhyNothing) -
             settings.space,
             OBJECTIVE,
             settings.options,
-            simulator=calibrated(settings.simulator, declared.cluster),
+            simulator=settings.simulator_of(cell),
             executor=ExecutorOptions("serial"),
             seed=settings.seed,
         )

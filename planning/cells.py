@@ -17,6 +17,7 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.study import identity
 from trainscout.planning.study import Study, WhatIf
+from trainscout.simulators.predictor.network.topology import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -32,30 +33,42 @@ OBJECTIVE = Objective(("step_time",))
 
 @dataclass(frozen=True)
 class Declarations:
-    """The models, and the clusters with their GPUs, by the names that a study calls them."""
+    """The models, and the clusters with their GPUs, by the names that a study calls them;
+    ``topologies`` are the switches to play communication over, none where it is not played."""
 
     models: Mapping[str, Model]
     clusters: Mapping[str, tuple[Cluster, Gpu]]
     framework: Framework
+    topologies: tuple[SwitchFabric, ...] = ()
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How every cell is searched; ``space`` is a space file's content."""
+    """How every cell is searched; ``space`` is a space file's content, ``simulator`` has any
+    switches, as every cell has its own."""
 
     space: Mapping[str, Any]
     options: SearchOptions
     simulator: SimulatorSpec
     seed: int
 
+    def simulator_of(self, cell: Cell) -> SimulatorSpec:
+        """The simulator of one cell: on its switches, as its cluster is calibrated."""
+        spec = self.simulator
+        if spec.network is not None and cell.topology is not None:
+            spec = replace(spec, network=replace(spec.network, fabric=cell.topology))
+        return calibrated(spec, cell.declared.cluster)
+
 
 @dataclass(frozen=True)
 class Cell:
-    """One question of a study; ``model`` and ``cluster`` are the names it is declared by."""
+    """One question of a study; ``model`` and ``cluster`` are the names it is declared by,
+    ``topology`` its switches where communication is played."""
 
     model: str
     cluster: str
     declared: Question
+    topology: SwitchFabric | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -63,11 +76,13 @@ class Cell:
 
     @property
     def fabric(self) -> str:
-        """NICs of a node, their rate, and how oversubscribed the fabric is."""
+        """NICs of a node, their rate, how oversubscribed the fabric is, and its switches."""
         cluster = self.declared.cluster
         words = f"{cluster.nics_per_node} x {cluster.nic_gbps:g} Gb/s"
         if cluster.oversubscription != 1:
             words += f", {cluster.oversubscription:g}:1"
+        if self.topology is not None:
+            words += f", {self.topology.name}"
         return words
 
     @property
@@ -89,7 +104,8 @@ def study_cells(study: Study, declarations: Declarations) -> tuple[Cell, ...]:
         cell
         for model, name in itertools.product(study.models, study.clusters)
         for fabric in _fabrics(study)
-        for cell in _sizes(study, declarations, model, name, fabric)
+        for topology in declarations.topologies or (None,)
+        for cell in _sizes(study, declarations, model, name, fabric, topology)
     )
 
 
@@ -101,11 +117,16 @@ def _fabrics(study: Study) -> Iterator[dict[str, Any]]:
 
 
 def _sizes(
-    study: Study, declarations: Declarations, model: str, name: str, fabric: dict[str, Any]
+    study: Study,
+    declarations: Declarations,
+    model: str,
+    name: str,
+    fabric: dict[str, Any],
+    topology: SwitchFabric | None,
 ) -> Iterator[Cell]:
     gpus_per_node = declarations.clusters[name][0].gpus_per_node
     for num_gpus in study.num_gpus or [nodes * gpus_per_node for nodes in study.num_nodes]:
-        yield make_cell(study, declarations, model, name, num_gpus, fabric)
+        yield make_cell(study, declarations, model, name, num_gpus, fabric, topology)
 
 
 def make_cell(
@@ -115,6 +136,7 @@ def make_cell(
     name: str,
     num_gpus: int,
     fabric: Mapping[str, Any],
+    topology: SwitchFabric | None = None,
 ) -> Cell:
     """One cell; ``fabric`` has fields of ``Cluster`` to replace.
 
@@ -139,7 +161,7 @@ def make_cell(
         declarations.framework,
     )
     declared.check()
-    return Cell(model, name, declared)
+    return Cell(model, name, declared, topology)
 
 
 def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: WhatIf) -> Cell:
@@ -160,7 +182,7 @@ def what_if_cell(study: Study, declarations: Declarations, cell: Cell, what_if: 
     name = what_if.cluster or cell.cluster
     rate = fabric.get("nic_gbps", declarations.clusters[name][0].nic_gbps)
     fabric["nic_gbps"] = rate * what_if.network
-    return make_cell(study, declarations, cell.model, name, round(size), fabric)
+    return make_cell(study, declarations, cell.model, name, round(size), fabric, cell.topology)
 
 
 def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
@@ -174,7 +196,7 @@ def question(cell: Cell, settings: SearchSettings) -> dict[str, Any]:
         training=_any_length(declared.training),
     )
     options = settings.options
-    simulator = calibrated(settings.simulator, declared.cluster)
+    simulator = settings.simulator_of(cell)
     asked = identity(priceless, settings.space, OBJECTIVE, options, simulator, settings.seed)
     limits = {name: getattr(options, name) for name in _LIMITS}
     code = [product_digest(), *_own_code(settings.simulator)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from trainscout.planning.answer import Answer
 from trainscout.planning.cells import Cell, Declarations, study_cells, what_if_cell
+from trainscout.planning.fabric_cost import FabricCost, fabric_costs
 from trainscout.planning.goodput import Reliability, goodput
 from trainscout.planning.points import (
     Point,
@@ -73,7 +74,7 @@ class ModelOutcome:
 
     ``chosen`` is the preferred cell of those that meet every target, or, where none does
     (``meets_all`` false), of all that fit; ``effects`` and ``break_evens`` are about it, and
-    ``scenarios`` says which it is at other prices.
+    ``scenarios`` says which it is at other prices. ``fabrics``: clusters asked with several.
     """
 
     model: str
@@ -86,6 +87,7 @@ class ModelOutcome:
     effects: tuple[Effect, ...]
     break_evens: tuple[BreakEven, ...]
     scenarios: tuple[ScenarioAnswer, ...]
+    fabrics: tuple[FabricCost, ...]
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,7 @@ def _finished(
             _scenario(name, prices, draft.points, study)
             for name, prices in study.price_scenarios.items()
         ),
+        tuple(fabric_costs(draft.points, study.fabric_prices)),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.simulators.predictor.question.errors import (
     InputError,
     require_choice,
@@ -84,6 +85,10 @@ class Study:
     """Empty leaves the clusters' own."""
     nics_per_node: tuple[int, ...] = ()
     """Empty leaves the clusters' own."""
+    topologies: tuple[str, ...] = ()
+    """Names of declarations, each played in turn; empty takes the group ``topology``."""
+    fabric_prices: FabricPrices = field(default_factory=FabricPrices)
+    """What a cluster's network costs, where it is asked with several fabrics."""
     prices_usd_per_hour: dict[str, float] = field(default_factory=dict)
     """By the GPU's name, in place of declared ones."""
     # Prices by GPU; a dictionary of dictionaries of floats would refuse whole numbers.
@@ -114,7 +119,7 @@ class Study:
             given = [*self.num_gpus, *self.num_nodes]
             problem = "gives no size" if not given else "gives sizes twice"
             raise InputError("sweep.num_gpus", given, problem, "num_gpus or num_nodes, not both")
-        for name in ("models", "clusters", *_AXES):
+        for name in ("models", "clusters", "topologies", *_AXES):
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 raise InputError(
@@ -136,6 +141,7 @@ class Study:
             target.check(f"sweep.targets.{name}")
         for name, what_if in self.what_ifs.items():
             what_if.check(f"sweep.what_ifs.{name}")
+        self.fabric_prices.check("sweep.fabric_prices")
         require_choice("sweep.prefer", self.prefer, PREFERENCES)
 
     def price_lists(self) -> Iterator[tuple[str, Mapping[str, float]]]:

@@ -13,7 +13,7 @@ _CELL, _GAP, _TITLE, _LABEL = 9, 26, 18, 64
 # A picture of more rows can no longer be read; the busiest ones are kept.
 _MOST_ROWS = 96
 _MOST_COLUMNS = 128
-_SVG = "http://www.w3.org/2000/svg"
+SVG = "http://www.w3.org/2000/svg"
 # Kinds of links, drawn below each other.
 _DRAWN = ("nic", "leaf", "spine", "pod")
 
@@ -21,7 +21,7 @@ _DRAWN = ("nic", "leaf", "spine", "pod")
 def heat_map(use: NetworkUse) -> str:
     """An SVG picture: for each communicator the NICs, and the links of each tier, in both
     directions; a cell's colour is how busy it is, its tooltip the link's name."""
-    root = Xml.Element("svg", xmlns=_SVG)
+    root = Xml.Element("svg", xmlns=SVG)
     root.set("font-family", "sans-serif")
     root.set("font-size", "11")
     root.set("style", "background: #ffffff")
@@ -30,7 +30,7 @@ def heat_map(use: NetworkUse) -> str:
         if each.busy is None:
             continue
         title = f"{each.communicator}: {each.operation}, {each.factor:.2f} times as long as alone"
-        _text(root, 8, top, title, bold=True)
+        write_text(root, 8, top, title, bold=True)
         top += _TITLE
         for kind in _DRAWN:
             left, deepest = 8, 0
@@ -67,16 +67,16 @@ def _draw(
     table = busy.reshape(-1, across)
     rows = np.sort(np.argsort(-table.max(axis=1), kind="stable")[:_MOST_ROWS])
     columns = np.sort(np.argsort(-table.max(axis=0), kind="stable")[:_MOST_COLUMNS])
-    _text(root, left, top + 8, f"{kind} links {direction}")
+    write_text(root, left, top + 8, f"{kind} links {direction}")
     top += _TITLE
     for line, row in enumerate(rows.tolist()):
         name = network.link_name(first + row * across)
         name = name.rsplit("-", 1)[0] if kind == "pod" else name.split("-")[0]
-        _text(root, left, top + line * _CELL + 8, name, small=True)
+        write_text(root, left, top + line * _CELL + 8, name, small=True)
         for place, column in enumerate(columns.tolist()):
             link = first + row * across + column
             share = float(table[row, column])
-            cell = Xml.SubElement(root, "rect", fill=_colour(share, bool(network.alive[link])))
+            cell = Xml.SubElement(root, "rect", fill=colour(share, bool(network.alive[link])))
             cell.set("x", str(left + _LABEL + place * _CELL))
             cell.set("y", str(top + line * _CELL))
             cell.set("width", str(_CELL - 1))
@@ -86,7 +86,7 @@ def _draw(
     return left + _LABEL + len(columns) * _CELL, top + len(rows) * _CELL
 
 
-def _colour(share: float, alive: bool) -> str:
+def colour(share: float, alive: bool) -> str:
     """White for idle over yellow to dark red for busy all the time; black for failed."""
     if not alive:
         return "#000000"
@@ -97,7 +97,7 @@ def _colour(share: float, alive: bool) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def _text(
+def write_text(
     root: Xml.Element, x: int, y: int, words: str, *, bold: bool = False, small: bool = False
 ) -> None:
     text = Xml.SubElement(root, "text", x=str(x), y=str(y))

@@ -20,7 +20,13 @@ from trainscout.simulators.predictor.io.command_line import OK, command_parser
 from trainscout.simulators.predictor.io.output import show_text
 from trainscout.simulators.predictor.question.errors import require_choice
 
-SETTINGS = {"optimize": "config", "simulate": "simulate", "explain": "explain", "plan": "plan"}
+SETTINGS = {
+    "optimize": "config",
+    "simulate": "simulate",
+    "explain": "explain",
+    "plan": "plan",
+    "network show": "network_show",
+}
 """Commands of Hydra's kind, and their file in ``conf/``."""
 HYDRA_FLAGS = ("--cfg", "--config-dir", "--help", "--hydra-help", "--multirun", "--version")
 QUERY = "query"

@@ -325,7 +325,9 @@ def _place(cluster: str, fabric: str, with_fabric: bool) -> str:
 def _fabric(cell: Record) -> str:
     words = f"{cell['nics_per_node']} x {cell['nic_gbps']:g} Gb/s"
     over = cell["oversubscription"]
-    return words if over == 1 else f"{words}, {over:g}:1"
+    words += f", {over:g}:1" if over != 1 else ""
+    switches = cell.get("topology")
+    return words if switches is None else f"{words}, {switches}"
 
 
 def _effects(record: Record, model: Record, answer: Record | None) -> str:

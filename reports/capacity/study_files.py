@@ -13,6 +13,7 @@ from typing import Any
 
 from trainscout.planning.cells import Cell
 from trainscout.planning.changes import Change
+from trainscout.planning.fabric_cost import FabricCost
 from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
 from trainscout.planning.points import Point, TargetAnswer
 from trainscout.reports.capacity.terminal_tables import format_answer
@@ -100,6 +101,19 @@ def _model_record(model: ModelOutcome) -> dict[str, Any]:
             for even in model.break_evens
         ],
         "price_scenarios": [_scenario_record(scenario) for scenario in model.scenarios],
+        "fabrics": [_fabric_record(cost) for cost in model.fabrics],
+    }
+
+
+def _fabric_record(cost: FabricCost) -> dict[str, Any]:
+    return {
+        "cell": cost.point.cell.key,
+        **asdict(cost.parts),
+        "usd": cost.usd,
+        "slower": cost.slower,
+        "saved_usd": cost.saved_usd,
+        "usd_per_percent": cost.usd_per_percent,
+        "recipe_changed": cost.recipe_changed,
     }
 
 
@@ -150,6 +164,7 @@ def _cell_record(
         "nics_per_node": cluster.nics_per_node,
         "nic_gbps": cluster.nic_gbps,
         "oversubscription": cluster.oversubscription,
+        "topology": None if cell.topology is None else cell.topology.name,
         "global_batch_size": training.global_batch_size,
         "price_usd_per_hour": cell.declared.gpu.price_usd_per_hour,
         "stopped": answer.stopped,
@@ -200,6 +215,8 @@ def search_command(cell: Cell, groups: Mapping[str, str], prices: Mapping[str, f
     if gpu:
         chosen["gpu"] = gpu
     settings: dict[str, Any] = {**chosen, **groups, "objective": "step_time"}
+    if cell.topology is not None:
+        settings["topology"] = cell.topology.name
     for field in ("num_nodes", "nics_per_node", "nic_gbps", "oversubscription"):
         settings[f"cluster.{field}"] = getattr(declared.cluster, field)
     for field, value in asdict(declared.training).items():
@@ -221,6 +238,7 @@ _CSV_COLUMNS = (
     "nics_per_node",
     "nic_gbps",
     "oversubscription",
+    "topology",
     "global_batch_size",
     "price_usd_per_hour",
     "status",

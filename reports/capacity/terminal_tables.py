@@ -12,6 +12,7 @@ from rich.text import Text
 
 from trainscout.planning.cells import Cell
 from trainscout.planning.changes import Change
+from trainscout.planning.fabric_cost import FabricCost
 from trainscout.planning.goodput import Reliability
 from trainscout.planning.outcome import CellResult, ModelOutcome, ScenarioAnswer, StudyOutcome
 from trainscout.planning.points import Point, TargetAnswer
@@ -24,6 +25,7 @@ from trainscout.reports.wording import (
     format_part,
     format_percent,
     format_recipe,
+    format_seconds,
     format_tokens,
     format_usd,
 )
@@ -85,6 +87,8 @@ def _model_parts(model: ModelOutcome, outcome: StudyOutcome) -> list[RenderableT
             parts += [Text(), _break_even_table(model.break_evens, model.chosen)]
         if model.scenarios:
             parts += [Text(), _scenarios_table(model.scenarios, outcome.study.prefer)]
+    if model.fabrics:
+        parts += [Text(), _fabrics_table(model.fabrics)]
     return parts
 
 
@@ -285,6 +289,26 @@ def _scenarios_table(scenarios: Iterable[ScenarioAnswer], prefer: str) -> Render
                 "all met" if scenario.meets_all else "not all met",
             )
     return _titled(f"At other prices, the {prefer}", table)
+
+
+def _fabrics_table(costs: Iterable[FabricCost]) -> RenderableType:
+    """What every fabric costs, and what one that is cheaper than the fastest saves."""
+    right = ["GPUs", "switches", "cables", "bought for", "step", "slower", "saved per %"]
+    table = _table(["cluster"], right)
+    table.add_column("recipe")
+    for cost in costs:
+        table.add_row(
+            _format_cluster(cost.point.cell, with_fabric=True),
+            f"{cost.point.num_gpus:,}",
+            f"{cost.parts.switches:,}",
+            f"{cost.parts.cables:,}",
+            format_usd(cost.usd),
+            format_seconds(cost.point.best.step_time_s),
+            format_percent(cost.slower),
+            "-" if cost.usd_per_percent is None else format_usd(cost.usd_per_percent),
+            "another is best" if cost.recipe_changed else "",
+        )
+    return _titled("Fabrics at assumed prices of their parts, fastest first", table)
 
 
 def _without_point(results: Sequence[CellResult], *, whole: bool) -> RenderableType:

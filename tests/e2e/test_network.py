@@ -3,7 +3,8 @@
 import json
 from xml.etree import ElementTree
 
-from tests.e2e.commands import run
+from tests.e2e.commands import environment, run
+from tests.warm.session import run_python
 
 LLAMA = [
     *("model=llama3_8b", "cluster=h100_64", "training.global_batch_size=256"),
@@ -82,3 +83,39 @@ def test_a_search_assumes_the_network_it_was_told(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "as the flow engine plays them over leaf_spine" in " ".join(done.stdout.split())
+
+
+def test_a_fabric_is_drawn_and_priced(tmp_path):
+    done = run_python(
+        "-m", "trainscout", "network", "show", "topology=dragonfly_plus", "model=llama3_8b",
+        "cluster=h100_64", "topology.nics_per_leaf=8", "topology.leaves_per_pod=2",
+        "recipe.tp=8", "file=drawn.svg", "format=json", "fabric_prices.nic_usd_per_gbps=0",
+        cwd=tmp_path, environment=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    # 8 leaves of 8 NICs and 8 spines each; 4 pods of 8 spines with 2 ports: 16 over 3 others.
+    parts = answer["parts"]
+    assert (parts["leaves"], parts["spines"], parts["cores"]) == (8, 32, 0)
+    assert parts["cables"] == 64 + 8 * 8 + 6 * 5
+    assert answer["usd"] > 0
+    root = ElementTree.parse(tmp_path / "drawn.svg").getroot()
+    assert sum(1 for _ in root.iter(f"{SVG}path")) == parts["cables"]
+
+
+def test_a_fabric_that_cannot_be_is_refused_and_nothing_drawn(tmp_path):
+    for wrong, field in (
+        ("topology.oversubscription=-1", "topology.oversubscription"),
+        ("cluster.num_nodes=10000000", "cluster.num_nodes"),
+        ("network.packet.congestion=magic", "packet.congestion"),
+        ("+topology.link_health.leaf0-spine999=0", "topology.link_health.leaf0-spine999"),
+        ("topology.switch_ports=16", "topology.nics_per_leaf"),
+    ):
+        network = "network=packet" if "packet" in wrong else "network=flow"
+        done = run_python(
+            "-m", "trainscout", "network", "show", "cluster=h100_64", network, wrong,
+            cwd=tmp_path, environment=environment(),
+        )  # fmt: skip
+        assert done.returncode == 2, done.stdout
+        assert field in done.stderr
+        assert not list(tmp_path.iterdir())

@@ -277,7 +277,7 @@ def plan(
         spec,
         seed,
     )
-    declarations = named_declarations(study, framework, named)
+    declarations = named_declarations(study, framework, named, spec)
     cells = study_cells(study, declarations)
     check_prices(study, cells)
     check_cells(cells, reliability, settings)

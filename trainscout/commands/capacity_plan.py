@@ -13,7 +13,7 @@ from trainscout.commands.output_choice import OutputChoice, output_choice
 from trainscout.commands.schemas import refuse_unknown
 from trainscout.commands.simulator_choice import build_simulator
 from trainscout.conf.build import build_value, hydra_catalogue
-from trainscout.conf.catalogue import Catalogue
+from trainscout.conf.catalogue import Catalogue, command_defaults
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.study import prepare_search
 from trainscout.optimizer.tracking import TrackingSettings
@@ -21,10 +21,12 @@ from trainscout.planning.cells import OBJECTIVE, Cell, Declarations, SearchSetti
 from trainscout.planning.goodput import Reliability, goodput
 from trainscout.planning.schedule import check_schedule
 from trainscout.planning.study import Study
+from trainscout.simulators.predictor.network.topology import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError, require_positive
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.registry import SimulatorSpec
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,12 @@ def build_capacity(config: DictConfig) -> CapacityPlan:
     tracking = build_value(TrackingSettings, "tracking", config.tracking)
     tracking.check()
     framework = build_value(Framework, "framework", config.framework)
-    declarations = named_declarations(study, framework, hydra_catalogue())
+    simulator = build_simulator(config)
+    declarations = named_declarations(study, framework, hydra_catalogue(), simulator)
     plan = CapacityPlan(
         study=study,
         declarations=declarations,
-        settings=SearchSettings(space, options, build_simulator(config), config.seed),
+        settings=SearchSettings(space, options, simulator, config.seed),
         reliability=reliability,
         tracking=tracking,
         cells=study_cells(study, declarations),
@@ -125,7 +128,7 @@ def _check_search(cell: Cell, settings: SearchSettings) -> None:
         settings.space,
         OBJECTIVE,
         settings.options,
-        simulator=settings.simulator,
+        simulator=settings.simulator_of(cell),
         executor=ExecutorOptions("serial"),
         seed=settings.seed,
     )
@@ -149,8 +152,11 @@ def _check_settings(plan: CapacityPlan) -> None:
             raise InputError("webhook", plan.webhook, "is no address", "https://...")
 
 
-def named_declarations(study: Study, framework: Framework, catalogue: Catalogue) -> Declarations:
-    """What the study names: models, and clusters with their GPUs.
+def named_declarations(
+    study: Study, framework: Framework, catalogue: Catalogue, simulator: SimulatorSpec
+) -> Declarations:
+    """What the study names: models, clusters with their GPUs, and switches, of which the
+    simulator's are what there is without a name.
 
     Raises:
         InputError: for an unknown name, or a declaration that cannot be used.
@@ -162,4 +168,22 @@ def named_declarations(study: Study, framework: Framework, catalogue: Catalogue)
     for name in names:
         gpu, _, cluster = name.rpartition("@")
         clusters[name] = catalogue.machines(cluster, gpu or None)
-    return Declarations(models, clusters, framework)
+    return Declarations(models, clusters, framework, _topologies(study, catalogue, simulator))
+
+
+def _topologies(
+    study: Study, catalogue: Catalogue, simulator: SimulatorSpec
+) -> tuple[SwitchFabric, ...]:
+    if simulator.network is None:
+        if study.topologies:
+            problem = "are not looked at with network=whitebox"
+            given = list(study.topologies)
+            raise InputError("sweep.topologies", given, problem, "network=flow, packet or hybrid")
+        return ()
+    own = simulator.network.fabric
+    if not study.topologies:
+        return (own,)
+    if own != catalogue.topologies[command_defaults("plan")[1]["topology"]]:
+        problem = "is not looked at: the study names its switches"
+        raise InputError("topology", own.name, problem, "no topology, or no sweep.topologies")
+    return tuple(catalogue.topologies[name] for name in study.topologies)

@@ -1,5 +1,5 @@
 """What each command may be told, typed: the top level of ``config.yaml``, ``simulate.yaml``,
-``explain.yaml`` and ``plan.yaml``."""
+``network_show.yaml``, ``explain.yaml`` and ``plan.yaml``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from omegaconf import BooleanNode, DictConfig, FloatNode, IntegerNode, OmegaConf
 from trainscout.conf.schema import structured
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.tracking import TrackingSettings
+from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.planning.goodput import Reliability
 from trainscout.simulators.predictor.network.choice import NetworkChoice
 from trainscout.simulators.predictor.network.topology import SwitchFabric
@@ -114,6 +115,13 @@ _SIMULATION = {
     "timeline": TimelineChoice,
     "launch": LaunchChoice,
 }
+_NETWORK = {
+    **_QUESTION,
+    "recipe": Recipe,
+    "network": NetworkChoice,
+    "topology": SwitchFabric,
+    "fabric_prices": FabricPrices,
+}
 _EXPLANATION = {
     **_QUESTION,
     "profile": ProfileChoice,
@@ -137,6 +145,7 @@ COMMANDS: dict[str, tuple[str, dict[str, type]]] = {
     "simulate": ("simulation_schema", _SIMULATION),
     "explain": ("explanation_schema", _EXPLANATION),
     "plan": ("capacity_schema", _CAPACITY),
+    "network show": ("network_schema", _NETWORK),
 }
 """Each command's schema, and the dataclasses of its groups: what the reference page lists."""
 
@@ -145,6 +154,7 @@ PLAIN_SETTINGS = {
     "change_threshold": "Days or dollars that moved by more than this share count as a change.",
     "debug": "Show tracebacks.",
     "fail_on_change": "Exit code 3 when something changed since the study's last run.",
+    "file": "Where the picture is written.",
     "format": "`table`: a report for people; `json`, `csv`: data for programs, alone on stdout.",
     "given": "Your launch script, configuration file or arguments; `null`: `a` says the recipe.",
     "join": "Work on a search that other processes also work on; needs `search.storage`.",
@@ -175,6 +185,11 @@ def register_commands() -> None:
         **{group: structured(cls) for group, cls in _SIMULATION.items()},
         **_output(),
     }
+    fabric: dict[str, Any] = {
+        **{group: structured(cls) for group, cls in _NETWORK.items()},
+        "file": StringNode("fabric.svg", is_optional=False),
+        **_output(),
+    }
     explanation: dict[str, Any] = {
         **{group: structured(cls) for group, cls in _EXPLANATION.items()},
         # Open: what a recipe leaves unsaid comes from the launch arguments, or from the other one.
@@ -203,6 +218,7 @@ def register_commands() -> None:
     store = ConfigStore.instance()
     store.store(name="search_schema", node=OmegaConf.create(search))
     store.store(name="simulation_schema", node=OmegaConf.create(simulation))
+    store.store(name="network_schema", node=OmegaConf.create(fabric))
     store.store(name="explanation_schema", node=OmegaConf.create(explanation))
     store.store(name="capacity_schema", node=OmegaConf.create(capacity))
 

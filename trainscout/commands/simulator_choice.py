@@ -33,12 +33,12 @@ def build_simulator(config: Mapping[str, Any]) -> SimulatorSpec:
     measured = None
     if choice.measured_kernels is not None:
         measured = _measured(Path(choice.measured_kernels))
-    spec = SimulatorSpec(choice.name, calibration, measured, _network(config))
+    spec = SimulatorSpec(choice.name, calibration, measured, build_congested(config))
     # A study has a cluster for each of its cells.
     return calibrated(spec, build_cluster(config)) if "cluster" in config else spec
 
 
-def _network(config: Mapping[str, Any]) -> CongestedNetwork | None:
+def build_congested(config: Mapping[str, Any]) -> CongestedNetwork | None:
     """What congests; None: nothing, as the white-box model has it."""
     choice = build_value(NetworkChoice, "network", config["network"])
     choice.check()

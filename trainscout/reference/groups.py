@@ -11,9 +11,11 @@ from typing import Any
 from hydra import compose
 
 from trainscout.commands.schemas import COMMANDS
+from trainscout.completion import SETTINGS
 from trainscout.conf.build import build_question, build_value
 from trainscout.conf.catalogue import load_catalogue
 from trainscout.optimizer.objective import Objective
+from trainscout.planning.fabric_prices import FabricPrices
 from trainscout.planning.study import Study, Target, WhatIf
 from trainscout.reference.settings import Check
 from trainscout.reports.launch import check_framework
@@ -70,6 +72,7 @@ def all_groups() -> list[Group]:
     study = build_value(Study, "sweep", compose("plan").sweep)
     groups += [
         Group("sweep", plan, study, Study.check),
+        Group("sweep.fabric_prices", plan, FabricPrices(), _check_prices),
         Group("sweep.targets.<name>", plan, Target(), lambda target: target.check("target")),
         Group("sweep.what_ifs.<name>", plan, WhatIf(), lambda what_if: what_if.check("what_if")),
     ]
@@ -87,8 +90,7 @@ def _classes() -> dict[str, type]:
 
 
 def _default(prefix: str, cls: type, commands: Sequence[str]) -> Any:
-    config = "config" if commands[0] == "optimize" else commands[0]
-    return build_value(cls, prefix, compose(config)[prefix])
+    return build_value(cls, prefix, compose(SETTINGS[commands[0]])[prefix])
 
 
 def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
@@ -122,6 +124,7 @@ def _inside(prefix: str, commands: tuple[str, ...]) -> list[Group]:
 
 def _check(prefix: str, job_of: Callable[[Recipe], Job]) -> Check:
     checks: dict[str, Check] = {
+        "fabric_prices": _check_prices,
         "recipe": lambda recipe: _check_recipe(job_of(recipe)),
         "launch": lambda choice: check_framework(choice.framework),
         "objective": lambda choice: Objective(choice.names),
@@ -129,6 +132,10 @@ def _check(prefix: str, job_of: Callable[[Recipe], Job]) -> Check:
         "verify": lambda choice: require_choice("verify.name", choice.name, VERIFICATIONS),
     }
     return checks.get(prefix, lambda value: getattr(value, "check", _unchecked)())
+
+
+def _check_prices(prices: FabricPrices) -> None:
+    prices.check("fabric_prices")
 
 
 def _unchecked(*value: object) -> None:

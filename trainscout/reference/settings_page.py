@@ -34,6 +34,8 @@ _TITLES = {
     "network.packet.dcqcn": "congestion control",
     "network.hybrid": "when packets may be skipped",
     "topology": "the switches",
+    "fabric_prices": "what parts of a network cost",
+    "sweep.fabric_prices": "what parts of a network cost",
     "executor": "who simulates",
     "tracking": "where searches are kept",
     "verify": "looking at the best again",

@@ -2,7 +2,16 @@
 
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.network.topology.network import Network
+from trainscout.simulators.predictor.network.topology.parts import Parts, parts
 from trainscout.simulators.predictor.network.topology.routing import Routes, find_routes
 from trainscout.simulators.predictor.network.topology.wiring import build_network
 
-__all__ = ["Network", "Routes", "SwitchFabric", "build_network", "find_routes"]
+__all__ = [
+    "Network",
+    "Parts",
+    "Routes",
+    "SwitchFabric",
+    "build_network",
+    "find_routes",
+    "parts",
+]

@@ -116,7 +116,7 @@ def _between_nodes(
         columns[:, _PCIE_DOWN] = network.down("pcie") + destination
 
     first_leaf = plane * network.leaves
-    leaf, other_leaf = (first_leaf + _leaf(network, each) for each in (leaving, arriving))
+    leaf, other_leaf = (first_leaf + leaf_of(network, each) for each in (leaving, arriving))
     climb = np.flatnonzero(leaf != other_leaf)
     if len(climb):
         columns[climb, _LEAF_UP : _LEAF_DOWN + 1] = _over_spines(
@@ -162,7 +162,7 @@ def _plane(network: Network, leaving: Ints, arriving: Ints, label: Ints) -> Ints
     return chosen
 
 
-def _leaf(network: Network, nic: Ints) -> Ints:
+def leaf_of(network: Network, nic: Ints) -> Ints:
     """The leaf of its plane that a NIC is plugged into."""
     leaf: Ints
     if network.fabric.rails == "none":

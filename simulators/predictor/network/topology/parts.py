@@ -1,0 +1,64 @@
+"""What a fabric is built of: switches, ports and cables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
+from trainscout.simulators.predictor.network.topology.wiring import build_network
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.gpu import Gpu
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Counts of a whole cluster; rates are sums over all of a kind, in Gb/s and one direction.
+
+    ``port_gbps`` are switch ports with a cable in them; ``cable_gbps`` all cables, those to NICs
+    included.
+    """
+
+    nics: int
+    leaves: int
+    spines: int
+    cores: int
+    ports: int
+    cables: int
+    nic_gbps: float
+    port_gbps: float
+    cable_gbps: float
+
+    @property
+    def switches(self) -> int:
+        return self.leaves + self.spines + self.cores
+
+
+def parts(cluster: Cluster, gpu: Gpu, fabric: SwitchFabric) -> Parts:
+    """What ``fabric`` takes on ``cluster``, whole.
+
+    Raises:
+        InputError: when the declaration does not fit the cluster.
+    """
+    # Routing and wear change no part.
+    single = replace(fabric, link_health={}, routing="ecmp")
+    network = build_network(cluster, gpu, single)
+    counts = {kind: network.count[kind] for kind in ("nic", "leaf", "spine", "pod")}
+    rates = network.rate_bytes_per_s * 8 / 1e9
+    gbps = {
+        kind: float(rates[network.up(kind) : network.up(kind) + count].sum())
+        for kind, count in counts.items()
+    }
+    # A NIC's cable ends in one switch, any other in two.
+    between = ("leaf", "spine", "pod")
+    spines = network.pods * network.spines
+    return Parts(
+        nics=counts["nic"] // network.planes,
+        leaves=network.leaves * network.planes,
+        spines=spines * network.planes,
+        cores=network.spines * network.cores * network.planes if counts["spine"] else 0,
+        ports=counts["nic"] + 2 * sum(counts[kind] for kind in between),
+        cables=sum(counts.values()),
+        nic_gbps=gbps["nic"],
+        port_gbps=gbps["nic"] + 2 * sum(gbps[kind] for kind in between),
+        cable_gbps=sum(gbps.values()),
+    )
