@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.attack import files, jobs, mutations
 
-SLICE = {"jobs": 20, "mutations": 4, "searches": 1, "kills": 3, "stores": 4, "files": 150}
+SLICE = {"jobs": 300, "mutations": 24, "searches": 3, "kills": 8, "stores": 12, "files": 800}
 
 
 @pytest.mark.parametrize("kind", SLICE)
