@@ -24,6 +24,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
+from trainscout.conf.spoken_names import meant_choice, meant_setting
 from trainscout.simulators.predictor.io.values import MISSING, expected, unknown_name
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
@@ -93,12 +94,17 @@ def explain_omegaconf_error(
             return InputError(field, given, problem, instead)
         names = [str(key) for key in error.parent_node if key != "hydra"]
         meant = _elsewhere(field, names)
+        if meant is not None and meant.rpartition(".")[0] == field.rpartition(".")[0]:
+            nearest = meant.rpartition(".")[2]
+            return InputError(field, given, "is not a known name", names, nearest)
         if meant is not None:
             return InputError(field, given, "is not a known name", f"{meant}={given}", meant)
         return unknown_name(field, given, names)
     allowed = _expected(error.child_node)
     if isinstance(error, MissingMandatoryValue):
         return InputError(field, MISSING, "is missing", allowed)
+    if isinstance(error, ValidationError) and field == "training.global_batch_size":
+        allowed = f"{allowed} of sequences"
     if isinstance(error, ValidationError) and allowed is not None:
         return InputError(field, given, "has the wrong type", allowed)
     return InputError(field, given, _first_sentence(error), allowed or "a value that can be read")
@@ -123,6 +129,12 @@ def _elsewhere(field: str, names: list[str]) -> str | None:
                 return f"{recipe if part == 'recipe' else part}.{leaf}"
     if leaf in {each.name for each in dataclasses.fields(Moe)}:
         return f"model.moe.{leaf}"
+    meant = meant_setting(field)
+    if meant is not None and meant.startswith("recipe."):
+        return meant.replace("recipe", recipe, 1)
+    # A command without a search has no setting of one.
+    if meant is None or "." in field or meant.partition(".")[0] in (*names, "gpus"):
+        return meant
     return None
 
 
@@ -145,13 +157,15 @@ def _unknown_choice(error: MissingConfigException) -> InputError | None:
             "a file of --config-dir",
         )
     group, _, name = error.missing_cfg_file.rpartition("/")
-    return InputError(group, name, "is not a known choice", list(error.options))
+    problem, nearest = "is not a known choice", meant_choice(group, name)
+    return InputError(group, name, problem, list(error.options), nearest)
 
 
 def _refused_override(error: BaseException, override: Override) -> InputError:
     name, given = _text_of(override)
     if override.is_sweep_override():
-        return InputError(name, given, "holds several values", "one value, or a sweep with -m")
+        allowed, nearest = "one value, or a sweep with -m", meant_choice(name, given)
+        return InputError(name, given, "holds several values", allowed, nearest)
     if isinstance(error, AssertionError | AttributeError):
         # OmegaConf fails unexplained where a path runs into an optional group that is null.
         return InputError(

@@ -28,7 +28,6 @@ _MORE: dict[str, dict[str, Any]] = {
     "recompute": {"choices": ["none", "selective", "full"]},
     "overlap_grad_reduce": {"choices": [False, True]},
     "tp_comm_overlap": {"choices": [False, True], "when": "tp > 1"},
-    "precision": {"choices": ["bf16", "fp16"]},
     "schedule": {"choices": ["1f1b", "gpipe"]},
 }
 _MEASURES = ("cost", "step_time", "memory", "mfu")
@@ -60,7 +59,8 @@ def attack(seed: int, count: int) -> tuple[int, list[str]]:
 def _small(job: Job) -> Question:
     """A question about a random job on at most 16 GPUs."""
     nodes = min(job.cluster.num_nodes, max(1, 16 // job.cluster.gpus_per_node))
-    training = replace(job.training, global_batch_size=min(job.training.global_batch_size, 64))
+    batch = min(job.training.global_batch_size, 64)
+    training = replace(job.training, global_batch_size=batch, precision=job.precision)
     cluster = replace(job.cluster, num_nodes=nodes)
     return Question(job.model, job.gpu, cluster, training, job.framework)
 

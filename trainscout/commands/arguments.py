@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hydra.core.config_store import ConfigStore
 
-from trainscout.commands.model_argument import with_models
+from trainscout.commands.file_choices import GROUPS, with_files
 from trainscout.conf.catalogue import Catalogue, load_catalogue
 from trainscout.conf.counted_gpus import FORM, counted_fields, counts_gpus
 from trainscout.simulators.predictor.io.values import spoken_number
@@ -25,18 +25,22 @@ _TOKENS = re.compile(r"(\+*(?:[\w.@]+\.)?tokens)=(.+)")
 
 def as_settings(config_name: str, arguments: Sequence[str]) -> list[str]:
     """The arguments with what is said otherwise put as settings: ``gpus=64xH100`` becomes a
-    cluster, a model's file a choice, and ``training.tokens=1T`` a number.
+    cluster, a file a choice, and ``training.tokens=1T`` a number.
 
     Raises:
         InputError: for ``--name value``, and for what cannot be put so.
     """
     _refuse_options(arguments)
-    return with_models(
+    return with_files(
         [word for each in arguments for word in _settings(config_name, each, arguments)]
     )
 
 
 def _refuse_options(arguments: Sequence[str]) -> None:
+    for word, after in itertools.pairwise(arguments):
+        if word in (*GROUPS, "gpus") and re.fullmatch(r"\w[\w./-]*", after):
+            given, form = f"{word} {after}", f"{word}={after}"
+            raise InputError("command line", given, "is not of the form name=value", form)
     for at, word in enumerate(arguments):
         if word.startswith("--") and not _OPTIONS.fullmatch(word):
             name, equals, value = word[2:].partition("=")

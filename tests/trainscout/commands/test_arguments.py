@@ -1,6 +1,7 @@
 """What people write is understood as the settings that it means."""
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 from trainscout.commands.arguments import as_settings
 from trainscout.simulators.predictor.question.errors import InputError
@@ -40,6 +41,30 @@ def test_a_study_is_of_so_many_gpus():
     ],
 )
 def test_what_is_no_setting_says_which_is(given, setting):
+    with pytest.raises(InputError) as refused:
+        as_settings("config", given)
+    assert refused.value.allowed == setting
+
+
+def test_a_file_of_any_group_is_a_choice(tmp_path):
+    file = tmp_path / "ours-64.yaml"
+    file.write_text("name: ours\nnum_nodes: 8\n")
+    assert as_settings("config", [f"cluster={file}"]) == ["cluster=ours_64"]
+    assert ConfigStore.instance().load("cluster/ours_64.yaml").node.num_nodes == 8
+    shipped = tmp_path / "h100_64.yaml"
+    shipped.write_text("num_nodes: 1\n")
+    assert as_settings("config", [f"cluster='{shipped}'"]) == ["cluster=own_h100_64"]
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        (["cluster=nowhere.yaml"], "a YAML file, or a name that ships"),
+        (["model", "gpt175b"], "model=gpt175b"),
+        (["gpus", "64xH100"], "gpus=64xH100"),
+    ],
+)
+def test_what_is_no_choice_says_what_would_be(given, setting):
     with pytest.raises(InputError) as refused:
         as_settings("config", given)
     assert refused.value.allowed == setting
