@@ -12,6 +12,7 @@ from rich.text import Text
 from trainscout.reports.wording import format_percent, format_seconds
 from trainscout.simulators.predictor.network.topology import Network
 from trainscout.simulators.predictor.network.topology.network import KINDS
+from trainscout.simulators.predictor.replay.meeting import Meeting
 from trainscout.simulators.predictor.replay.network_use import CommunicatorUse, NetworkUse
 
 _HOT_LINKS = 4
@@ -126,3 +127,57 @@ def network_record(use: NetworkUse) -> list[dict[str, Any]]:
         }
         for each in use.communicators
     ]
+
+
+def meeting_report(of: Meeting) -> RenderableType:
+    """What it costs the step that all of its communication meets on one network."""
+    columns = ("of its communication", "step", "beyond")
+    table = _table("The whole step, rank by rank", *columns)
+    rows = (
+        ("nothing shares a link", of.alone_s, None),
+        ("each dimension on a network of its own", of.apart_s, of.alone_s),
+        ("all of it on one network", of.together_s, of.apart_s),
+        ("predicted: each dimension's slowest group for all", of.priced_s, of.alone_s),
+    )
+    for words, seconds, than_s in rows:
+        beyond = "" if than_s is None else f"{seconds / than_s - 1:+.2%}"
+        table.add_row(words, format_seconds(seconds), beyond)
+    for each in of.slowdowns:
+        slowed = each.together_s / each.alone_s if each.alone_s else 1.0
+        words = f"  {each.messages:,} messages of {each.communicator}, begin to end"
+        table.add_row(words, format_seconds(each.together_s), f"{slowed:.2f} x alone")
+    return Group(table, Text(f" {meeting_words(of)}"), Text())
+
+
+def meeting_words(of: Meeting) -> str:
+    """How much of the step was played, and at what cost, in one line."""
+    if of.reached < 1:
+        return (
+            f"The budget (network.budget_s) ended after {format_percent(of.reached)} of the step: "
+            "what was late by then is counted, at least so much it is."
+        )
+    micro_batches = f"{of.played_micro_batches} of {of.micro_batches} micro-batches"
+    return f"Played {micro_batches}, {of.flows:,} flows, in {of.cpu_s:.1f} CPU s."
+
+
+def meeting_record(of: Meeting) -> dict[str, Any]:
+    """The same as plain values, for JSON."""
+    return {
+        "alone_s": of.alone_s,
+        "priced_s": of.priced_s,
+        "apart_s": of.apart_s,
+        "together_s": of.together_s,
+        "micro_batches": of.micro_batches,
+        "played_micro_batches": of.played_micro_batches,
+        "reached": of.reached,
+        "flows": of.flows,
+        "communicators": [
+            {
+                "communicator": each.communicator,
+                "messages": each.messages,
+                "alone_s": each.alone_s,
+                "together_s": each.together_s,
+            }
+            for each in of.slowdowns
+        ],
+    }

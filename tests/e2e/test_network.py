@@ -119,3 +119,23 @@ def test_a_fabric_that_cannot_be_is_refused_and_nothing_drawn(tmp_path):
         assert done.returncode == 2, done.stdout
         assert field in done.stderr
         assert not list(tmp_path.iterdir())
+
+
+def test_the_step_is_played_whole_on_request(tmp_path):
+    """One node under a leaf with one uplink: stages and replicas share it."""
+    question = ["model=llama3_8b", "cluster=h100_64", "training.global_batch_size=64"]
+    recipe = ["recipe.tp=2", "recipe.pp=2", "recipe.recompute=full"]
+    answers = []
+    for more in ([], ["network.budget_s=0.0001"]):
+        done = run(
+            "simulate.py", *question, *recipe, *FLOW, "topology.oversubscription=4",
+            "format=json", *more, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answers.append(json.loads(done.stdout))
+    whole, cut = (each["whole_step"] for each in answers)
+    assert whole["reached"] == 1
+    assert whole["alone_s"] < whole["together_s"] <= whole["priced_s"]
+    assert {each["communicator"] for each in whole["communicators"]} == {"dp", "pp"}
+    assert cut["reached"] < 1
+    assert cut["together_s"] >= cut["alone_s"]

@@ -28,7 +28,12 @@ from trainscout.reports.launch import (
     launches,
     write_launches,
 )
-from trainscout.reports.network import network_record, network_report
+from trainscout.reports.network import (
+    meeting_record,
+    meeting_report,
+    network_record,
+    network_report,
+)
 from trainscout.reports.terminal import show
 from trainscout.reports.terminal_tables import prediction_report
 from trainscout.reports.timeline.files import write_timeline_files
@@ -37,6 +42,7 @@ from trainscout.simulators.predictor.io.output import show_text, write_output
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.validity import check_job
 from trainscout.simulators.predictor.replay.expert_load import expert_load
+from trainscout.simulators.predictor.replay.meeting import meeting
 from trainscout.simulators.predictor.replay.network_use import network_use
 from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
 from trainscout.simulators.predictor.replay.timeline_choice import TimelineChoice
@@ -61,11 +67,16 @@ def simulate(config: DictConfig) -> int:
     timeline = build_value(TimelineChoice, "timeline", config.timeline)
     write_timeline_files(job, spec, simulator, timeline)
     prediction = simulator.simulate(job)
-    use = load = None
+    use = load = met = None
     if isinstance(simulator, ReplaySimulator):
         load = expert_load(job, prediction, simulator)
         if spec.network is not None:
-            use = network_use(job, simulator.workload(job), spec.network, spec.calibration)
+            workload = simulator.workload(job)
+            use = network_use(job, workload, spec.network, spec.calibration)
+            if spec.network.choice.whole_step and any(
+                each.busy is not None for each in use.communicators
+            ):
+                met = meeting(job, workload, spec.network, spec.calibration)
             if heat_map_file is not None:
                 write_output("heat_map.file", Path(heat_map_file), heat_map(use))
     found: tuple[Launch, ...] = ()
@@ -79,6 +90,8 @@ def simulate(config: DictConfig) -> int:
             beside["experts"] = expert_record(load)
         if use is not None:
             beside["network"] = network_record(use)
+        if met is not None:
+            beside["whole_step"] = meeting_record(met)
         if found:
             beside["launch"] = launch_record(found)
         show_text(prediction_json(prediction, job, beside))
@@ -89,11 +102,13 @@ def simulate(config: DictConfig) -> int:
     assumed = assumed_fields(config, declared)
     report = [prediction_report(prediction, job, output.verbosity, assumed)]
     if output.verbosity == "quiet":
-        load = use = None
+        load = use = met = None
     if load is not None:
         report += [Text(), expert_report(load)]
     if use is not None:
         report += [Text(), network_report(use)]
+    if met is not None:
+        report.append(meeting_report(met))
     if found:
         report += [Text(), Text(f"Launch files in {launch.directory}:")]
         report += [Text(f"  {line}") for line in format_launch(found)]

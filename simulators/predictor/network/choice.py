@@ -42,6 +42,11 @@ class NetworkChoice:
     queue_pairs: int = 1
     """Connections between two GPUs that share what one channel sends, each hashed to a path of its
     own (NCCL_IB_QPS_PER_CONNECTION)."""
+    whole_step: bool = False
+    """Of ``simulate``: also play the whole step, all of its communication on one network, and say
+    what that costs beyond each dimension's own congestion."""
+    budget_s: float | None = 60.0
+    """CPU seconds for the whole step: what is known by then is the answer (None: no limit)."""
     packet: dict[str, Any] = field(default_factory=dict)
     """Overrides fields of ``PacketSettings``."""
     hybrid: dict[str, Any] = field(default_factory=dict)
@@ -58,6 +63,11 @@ class NetworkChoice:
         if not 1 <= self.queue_pairs <= MOST_QUEUE_PAIRS:
             field, allowed = "network.queue_pairs", f"1..{MOST_QUEUE_PAIRS}"
             raise InputError(field, self.queue_pairs, "is out of range", allowed)
+        if self.budget_s is not None:
+            require_positive("network.budget_s", self.budget_s)
+        if self.whole_step and self.engine == WHITEBOX:
+            problem = "has no links to meet on"
+            raise InputError("network.whole_step", True, problem, "network=flow, packet or hybrid")
         for name in self.communicators:
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))

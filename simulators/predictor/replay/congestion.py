@@ -108,7 +108,7 @@ class Congestion:
         factor = self.slowed(op, crosses_nodes, group, price).factor
         if factor == 1:
             return price
-        least_s = self._least_s(op, crosses_nodes, group, cluster, price)
+        least_s = self.least_s(op, crosses_nodes, group, cluster, price)
         seconds = price.seconds + (factor - 1) * max(0.0, price.seconds - least_s)
         return replace(
             price,
@@ -133,13 +133,14 @@ class Congestion:
             return _FREE
         if not crosses_nodes and not self._worn_inside:
             return _FREE
-        patterns = self._patterns(op, price)
+        patterns = self.patterns(op, price)
         sent = self._bytes_per_gpu(op, group.size)
         played = [self.model.congested(what, sent) for what in patterns]
         factor = float(np.mean([each.factor for each in played]))
         return Slowed(factor, max(played, key=lambda each: each.factor))
 
-    def _patterns(self, op: Collective | SendRecv, price: CollectivePrice) -> list[Pattern]:
+    def patterns(self, op: Collective | SendRecv, price: CollectivePrice) -> list[Pattern]:
+        """Who sends to whom in one communication; of uneven experts in several layers."""
         span = self._spans[op.communicator]
         if isinstance(op, SendRecv):
             return [Pattern("neighbours" if op.communicator == "pp" else "round", span)]
@@ -161,7 +162,7 @@ class Congestion:
             sent *= _TIMES_ROUND.get(op.kind, 1.0) * (size - 1) / size
         return float(min(most, 2 ** math.ceil(math.log2(max(sent, 1.0)))))
 
-    def _least_s(
+    def least_s(
         self,
         op: Collective | SendRecv,
         crosses_nodes: bool,
@@ -177,6 +178,25 @@ class Congestion:
         if op.kind == "all_to_all":
             algorithm = ""
         return price_forced(op.kind, size, group, self._gpu, cluster, algorithm, op.dtype).seconds
+
+
+class Uncongested(Congestion):
+    """Prices communication as if each had the network to itself: what is left to play is how
+    all of it meets."""
+
+    def __init__(self, job: Job, network: CongestedNetwork) -> None:
+        """As ``Congestion``."""
+        super().__init__(job, network)
+        self.key = f"alone {self.key}"
+
+    def slowed(
+        self,
+        op: Collective | SendRecv,
+        crosses_nodes: bool,
+        group: Communicator,
+        price: CollectivePrice,
+    ) -> Slowed:
+        return _FREE
 
 
 def congestion_of(job: Job, network: CongestedNetwork | None) -> Congestion | None:

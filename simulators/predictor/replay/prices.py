@@ -287,8 +287,8 @@ def _sum_block(
             communication_s += each.seconds
             channels += each.seconds * price.channels
             wire_bytes_per_s += each.seconds * price.wire_bytes_per_s
-    groups = list(_groups(ops))
-    slowdowns = iter(_slowdowns(groups, gpu))
+    groups = list(groups_beside(ops))
+    slowdowns = iter(slowdowns_beside(groups, gpu))
     place = 0
     for group in groups:
         for each in ops[place : group.place]:
@@ -317,7 +317,7 @@ def _sum_block(
 
 
 @dataclass(frozen=True)
-class _Group:
+class BesideGroup:
     """One communication, at a ``place`` of the block, with the operations it runs ``beside``, of
     which ``kernels`` take ``compute_s``."""
 
@@ -332,17 +332,17 @@ class _Group:
         return bool(self.compute_s and self.first.seconds)
 
 
-def _groups(ops: Sequence[PricedOp]) -> Iterator[_Group]:
+def groups_beside(ops: Sequence[PricedOp]) -> Iterator[BesideGroup]:
     end = 0
     for place, first in enumerate(ops):
         if place >= end and first.overlaps:
             beside = ops[place + 1 : place + 1 + first.overlaps]
             kernels = [each for each in beside if each.communication is None]
-            yield _Group(place, first, beside, kernels, sum(each.seconds for each in kernels))
+            yield BesideGroup(place, first, beside, kernels, sum(each.seconds for each in kernels))
             end = place + 1 + len(beside)
 
 
-def _slowdowns(groups: Sequence[_Group], gpu: Gpu) -> list[tuple[float, float]]:
+def slowdowns_beside(groups: Sequence[BesideGroup], gpu: Gpu) -> list[tuple[float, float]]:
     """How kernels and communication of each group that has both slow each other."""
     both = [group for group in groups if group.overlaps]
     prices = [group.first.communication for group in both]
@@ -384,7 +384,7 @@ def _kind_of(op: DeviceOp) -> str:
 
 
 def _add_group(
-    parts: list[float], group: _Group, slowdowns: Iterator[tuple[float, float]]
+    parts: list[float], group: BesideGroup, slowdowns: Iterator[tuple[float, float]]
 ) -> None:
     """Add one communication with the kernels it runs beside."""
     first, compute_s = group.first, group.compute_s

@@ -5,6 +5,7 @@ from trainscout.simulators.predictor.network.collectives.congestion import (
     CongestionModel,
     Pattern,
     congestion_model,
+    group_transfers,
 )
 from trainscout.simulators.predictor.network.collectives.patterns import (
     by_node,
@@ -30,6 +31,7 @@ __all__ = [
     "by_node",
     "congestion_model",
     "exchange",
+    "group_transfers",
     "make_engine",
     "pattern",
     "play",

@@ -58,7 +58,7 @@ def transfers_of(what: Pattern, network: Network) -> list[Transfers]:
     Long messages keep every step of a ring or a tree busy at once: nothing waits for anything.
     """
     members = groups(network.gpus, what.span)
-    made = [_group(what, ranks, network.domain) for ranks in members]
+    made = [group_transfers(what, ranks, network.domain) for ranks in members]
     sent = np.zeros(network.gpus)
     for each in made:
         np.add.at(sent, each.source, each.share)
@@ -67,7 +67,8 @@ def transfers_of(what: Pattern, network: Network) -> list[Transfers]:
     return [replace(each, share=each.share / most, after=none) for each in made]
 
 
-def _group(what: Pattern, ranks: Ints, domain: int) -> Transfers:
+def group_transfers(what: Pattern, ranks: Ints, domain: int) -> Transfers:
+    """The transfers of one group of ``ranks``, by the bytes that a member has."""
     members = by_node(ranks.tolist(), domain)
     if what.algorithm == PAIRS:
         if not what.loads:

@@ -68,7 +68,7 @@ def play(
         what = split(whole, parts)
         routes = find_routes(network, what.source, what.destination, what.label)
         sizes = np.maximum(what.share * size, 1.0)
-        np.add.at(link_bytes, *_crossings(routes, sizes))
+        np.add.at(link_bytes, *crossings(routes, sizes))
         numbers.append(engine.add(routes, sizes, after=what.after + engine.next_flow))
     engine.advance()
     end_s = np.array([engine.completion_s(each).max() for each in numbers])
@@ -78,8 +78,8 @@ def play(
     return Played(end_s, link_bytes, busy)
 
 
-def make_engine(network: Network, settings: EngineSettings) -> Any:
-    """An engine over a network's links.
+def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> Any:
+    """An engine over a network's links, or over ``copies`` of them one after another.
 
     Raises:
         InputError: for an unknown engine or settings out of range.
@@ -88,11 +88,12 @@ def make_engine(network: Network, settings: EngineSettings) -> Any:
     if settings.name == "flow":
         from trainscout.simulators.predictor.network.flow import FlowEngine
 
-        return FlowEngine(network.rate_bytes_per_s, network.max_hops)
+        return FlowEngine(np.tile(network.rate_bytes_per_s, copies), network.max_hops)
     from trainscout.simulators.predictor.network.packet import PacketEngine, PacketSettings
     from trainscout.simulators.predictor.network.packet.settings import Dcqcn
 
-    links = (network.rate_bytes_per_s, network.delay_s, network.max_hops)
+    rates, delays = (np.tile(each, copies) for each in (network.rate_bytes_per_s, network.delay_s))
+    links = (rates, delays, network.max_hops)
     given = dict(settings.packet)
     if isinstance(given.get("dcqcn"), Mapping):
         given["dcqcn"] = _settings(Dcqcn, "network.packet.dcqcn", given["dcqcn"])
@@ -119,7 +120,7 @@ def _settings(cls: type[T], field: str, given: Mapping[str, Any]) -> T:
     return cls(**given)
 
 
-def _crossings(routes: Routes, sizes: Floats) -> tuple[Ints, Floats]:
+def crossings(routes: Routes, sizes: Floats) -> tuple[Ints, Floats]:
     """Links that flows cross, one entry a crossing, and the bytes that do."""
     there = routes.links >= 0
     return routes.links[there], np.broadcast_to(sizes[:, None], there.shape)[there]

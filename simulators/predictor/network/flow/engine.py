@@ -192,6 +192,22 @@ class FlowEngine:
         self._now = max(self._now, last) if until_s is None else until
         return self._report()
 
+    def advance_to_arrival(self, until_s: float) -> Progress:
+        """Play up to the next moment at which any flow drains, at most up to ``until_s``.
+
+        Raises:
+            InputError: when a flow would end beyond the clock's 9,200 s.
+        """
+        until = t.CLOCK_END
+        if until_s < _LONGEST_S:
+            until = max(self._now, int(to_femtoseconds(np.array([until_s]))[0]))
+        if self._behind:
+            self._play(self._now)
+        last = self._play(until, play.NEXT_DRAINED)
+        drained = bool(self._counters[t.LOGGED])
+        self._now = max(self._now, last) if drained or until == t.CLOCK_END else until
+        return self._report()
+
     def finish(self, flow: int) -> float:
         """Play until ``flow`` has drained, no further; returns when it arrives, in seconds.
 

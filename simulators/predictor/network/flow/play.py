@@ -29,6 +29,8 @@ from trainscout.simulators.predictor.network.flow.event_queue import put_all, re
 from trainscout.simulators.predictor.network.flow.water_filling import attach, detach, fill
 
 REACHED, NO_SPACE, CLOCK_ENDED = range(3)
+# As a target: whichever flow drains next.
+NEXT_DRAINED = -2
 
 
 @njit(cache=True)
@@ -179,7 +181,8 @@ def _apply_rates(now, found, flows, past, counters):  # type: ignore[no-untyped-
 
 @njit(cache=True)
 def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-untyped-def]
-    """Take events up to and including ``until``, or until flow ``target`` has drained.
+    """Take events up to and including ``until``, or until flow ``target`` has drained
+    (``NEXT_DRAINED``: any).
 
     Returns why it stopped, the time of the last events taken (``NONE``: there were none), and
     how often rates were solved. With ``NO_SPACE`` it can be called again after ``past`` grew.
@@ -206,6 +209,7 @@ def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-
         counters[SWEEP] += 2
         sweep = counters[SWEEP] - 1
         touched = 0
+        any_drained = False
         size = counters[IN_HEAP]
         while size > 0 and event[heap[0]] == now:
             # Those released are entered together, after the others have left the queue.
@@ -219,6 +223,7 @@ def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-
                     attach(flow, paths, hops, head, occupancy, following, preceding)
                 else:
                     state[flow] = DRAINED
+                    any_drained = True
                     drained[flow] = now
                     counters[NUM_LIVE] -= 1
                     detach(flow, paths, hops, head, occupancy, following, preceding)
@@ -247,6 +252,9 @@ def play(until, target, flows, links, past, ties, counters):  # type: ignore[no-
         solves += 1
         _apply_rates(now, found, flows, past, counters)
         last = now
-        if target >= 0 and state[target] == DRAINED:
+        if target == NEXT_DRAINED:
+            if any_drained:
+                break
+        elif target >= 0 and state[target] == DRAINED:
             break
     return REACHED, last, solves

@@ -103,6 +103,9 @@ class HybridEngine(RepeatingEngine):
                 self._next_sample += -(-behind // self._step) * self._step
             target = min(until, next_end, self._next_sample)
             while (outcome := self._play(target)) != t.REACHED:
+                if outcome == t.STOPPED:
+                    self._played = int(self._count[t.NOW])
+                    return
                 self._meet(outcome)
             self._go_on_at(target)
             if target == self._next_sample:

@@ -69,9 +69,10 @@ class RepeatingEngine(PacketEngine):
         return whole
 
     def _run(self, until: int) -> None:
-        while (outcome := self._play(until)) != t.REACHED:
+        while (outcome := self._play(until)) not in (t.REACHED, t.STOPPED):
             self._meet(outcome)
-        self._played = int(self._count[t.NOW]) if until == t.CLOCK_END else until
+        stopped = outcome == t.STOPPED or until == t.CLOCK_END
+        self._played = int(self._count[t.NOW]) if stopped else until
 
     def _meet(self, outcome: int) -> None:
         """See to what playing stopped for."""
@@ -235,6 +236,7 @@ class RepeatingEngine(PacketEngine):
         flows[own, t.SENT] = flows[own, t.DELIVERED] = flows[own, t.RESTING] = 0
         roots = own[flows[own, t.WAITS] == 0]
         kept = self._heap, self._arrived, count.copy()
+        count[t.STOP_AT] = 0
         self._heap = np.zeros((max(1024, 2 * len(own)), 2), dtype=np.int64)
         self._arrived = t.blank(len(own), 1)
         count[t.EVENTS_DUE] = count[t.ARRIVED] = 0
@@ -246,7 +248,7 @@ class RepeatingEngine(PacketEngine):
         starting = events[:, 1] >> t.KIND_SHIFT == t.START_EVENT
         events = events[~(starting & np.isin(events[:, 1] & t.SUBJECT, roots))]
         self._heap, self._arrived, before = kept
-        for counter in (t.NOW, t.EVENTS_DUE, t.UNFINISHED, t.ARRIVED):
+        for counter in (t.NOW, t.EVENTS_DUE, t.UNFINISHED, t.ARRIVED, t.STOP_AT):
             count[counter] = before[counter]
         self._heap = t.grown(self._heap, int(count[t.EVENTS_DUE]) + len(events))
         events_heap.put(events[:, 0], events[:, 1], self._heap, count)

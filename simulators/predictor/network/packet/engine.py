@@ -186,6 +186,25 @@ class PacketEngine:
         self._run(until)
         if until_s is None and self._count[t.UNFINISHED]:
             raise RuntimeError(f"{self._count[t.UNFINISHED]} flows never arrive: they are stuck")
+        return self._report()
+
+    def advance_to_arrival(self, until_s: float) -> Arrivals:
+        """Play up to the next arrival of any flow, at most up to ``until_s`` (may be infinite).
+
+        Returns the flows that arrived since the last report.
+
+        Raises:
+            DroppedPacketError: when a queue overflows, which only happens without pauses.
+        """
+        until = t.CLOCK_END
+        if until_s < _LONGEST_S:
+            until = int(to_picoseconds(np.array([until_s]))[0])
+        self._count[t.STOP_AT] = self._reported + 1
+        self._run(until)
+        self._count[t.STOP_AT] = 0
+        return self._report()
+
+    def _report(self) -> Arrivals:
         arrived = int(self._count[t.ARRIVED])
         fresh = np.sort(self._arrived[self._reported : arrived, 0])
         self._reported = arrived

@@ -63,10 +63,10 @@ EPISODE_COLUMNS = 3
 # An episode's state: to be looked at when its first flow starts, played, played and noted.
 WAITING, PLAIN, RECORDING = range(3)
 
-# Counters.
+# Counters. STOP_AT: playing stops once so many flows have arrived (0: never).
 (NOW, EVENTS_DUE, FREE_PACKET, PACKETS_OUT, HOPS_DONE, MOST_FOLLOWERS, BROKE_AT, UNFINISHED,
- ARRIVED) = range(9)  # fmt: skip
-COUNTERS = 9
+ ARRIVED, STOP_AT) = range(10)  # fmt: skip
+COUNTERS = 10
 
 # Kinds of events, in the order in which those of one time are played; within a kind the lower
 # number goes first. So what happens depends on nothing but what meets. A FLIP pauses a link or
@@ -79,7 +79,7 @@ SUBJECT = (1 << KIND_SHIFT) - 1
 LAST_CODE = 1 << 60
 
 # What playing ended with.
-REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, CLOSES = range(7)
+REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, CLOSES, STOPPED = range(8)
 
 
 # Entries of the settings' arrays: whole numbers, and others.

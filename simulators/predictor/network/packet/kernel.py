@@ -99,6 +99,8 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     SPOILED,
     START_EVENT,
     STATE,
+    STOP_AT,
+    STOPPED,
     SUBJECT,
     TIME,
     TOUCHES_RESTING,
@@ -379,9 +381,12 @@ def play(  # type: ignore[no-untyped-def]
     when a table has to grow first, ``OPENS`` when flow ``count[BROKE_AT]`` is the first to start
     of an episode that waits to be looked at, ``TOUCHES_RESTING`` when it would start over a port
     that is parked or claimed; or ``CLOSES`` when episode ``count[BROKE_AT]``, which is being
-    recorded, is over; or ``DROPPED`` when a queue overflowed at port ``count[BROKE_AT]``.
+    recorded, is over; or ``DROPPED`` when a queue overflowed at port ``count[BROKE_AT]``; or
+    ``STOPPED`` when as many flows have arrived as were waited for.
     """
     while count[EVENTS_DUE] > 0 and heap[0, 0] <= until:
+        if 0 < count[STOP_AT] <= count[ARRIVED]:
+            return STOPPED
         if heap[0, 0] == until and heap[0, 1] > last_code:
             break
         if count[FREE_PACKET] == NONE:
@@ -492,4 +497,4 @@ def play(  # type: ignore[no-untyped-def]
             if waits and ports[subject, TX] == 0:
                 ports[subject, TX] = 1
                 push(heap, count, max(now, ports[subject, FREE_AT]), TX_EVENT, subject)
-    return REACHED
+    return STOPPED if 0 < count[STOP_AT] <= count[ARRIVED] else REACHED

@@ -1,0 +1,448 @@
+"""A step's program as activities of all its ranks, whose communication may meet on a network.
+
+Block-level replay has one rank a stage, as its peers do the same at the same time. On a network
+they need not: one replica's transfers may share an uplink that another's do not. So here every
+*lane* (the tensor- and context-parallel ranks of one stage and replica, which are in step layer by
+layer) runs its stage's tasks, taking as long as they took replayed alone. Blocking sends, boundary
+lags, data-parallel tasks and what blocks exchange inside become messages of all lanes that a
+communicator joins: each begins when the last of them is there, and all wait for its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainscout.simulators.predictor.collectives import CollectivePrice
+from trainscout.simulators.predictor.network.collectives import (
+    EngineSettings,
+    Pattern,
+    Transfers,
+    group_transfers,
+    play,
+    together,
+)
+from trainscout.simulators.predictor.network.collectives.placement import groups
+from trainscout.simulators.predictor.network.collectives.transfers import transfers
+from trainscout.simulators.predictor.network.together import Activities, Message
+from trainscout.simulators.predictor.network.together.activities import WORK
+from trainscout.simulators.predictor.network.topology import find_routes
+from trainscout.simulators.predictor.replay.assemble import Assembler, Program
+from trainscout.simulators.predictor.replay.boundary import Boundary, boundary_crosses_domain
+from trainscout.simulators.predictor.replay.congestion import Congestion
+from trainscout.simulators.predictor.replay.engine import Floats, Ints, Times
+from trainscout.simulators.predictor.replay.prices import (
+    PricedOp,
+    groups_beside,
+    slowdowns_beside,
+)
+from trainscout.simulators.predictor.workload.communicators import spans
+from trainscout.simulators.predictor.workload.ir import Block, Collective, SendRecv
+from trainscout.simulators.predictor.workload.schedule import FORWARD, stage_order
+
+# Bytes for which a message's time on an unshared network is taken; it is in proportion to them.
+_UNIT_BYTES = 1e9
+
+
+@dataclass(frozen=True, eq=False)
+class StepActivities:
+    """``activities`` of a step; ``communicator`` of each (empty: work), and by pass of every
+    stage's order, shape (stages, lanes, passes), the activity that ends it."""
+
+    activities: Activities
+    communicator: tuple[str, ...]
+    pass_ends: Ints
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Part of a task: ``seconds`` of work, or of a communication ``op`` priced ``price``; beside
+    it, where it overlaps kernels, ``work_s`` of those."""
+
+    seconds: float
+    op: Collective | SendRecv | None = None
+    price: CollectivePrice | None = None
+    work_s: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Gang:
+    """Lanes that one communicator joins, and what they send: ``unit_s`` per byte on a network
+    where nothing is shared, after ``hops_s``. Nothing where no node is left."""
+
+    lanes: tuple[int, ...]
+    made: Transfers | None
+    unit_s: float = 0.0
+    hops_s: float = 0.0
+
+
+def step_activities(
+    assembler: Assembler, program: Program, times: Times, congestion: Congestion
+) -> StepActivities:
+    """The activities of a program that was replayed with nothing else on the network.
+
+    Args:
+        assembler, program, times: the program, assembled at prices of ``Uncongested``, and when
+            its tasks ran.
+        congestion: knows the network, and which communicators are played.
+
+    Raises:
+        InputError: when no working path joins two GPUs that communicate.
+    """
+    return _Build(assembler, program, times, congestion).activities()
+
+
+class _Build:
+    def __init__(
+        self, assembler: Assembler, program: Program, times: Times, congestion: Congestion
+    ) -> None:
+        self.of, self.program, self.congestion = assembler, program, congestion
+        self.job = assembler.job
+        self.took: Floats = times.end - times.start
+        self.spans = spans(self.job)
+        self.lanes = self.job.dp
+        self.lane_ranks = self.job.recipe.tp * self.job.recipe.cp
+        ((stages, self.stage_apart),) = self.spans["pp"]
+        self.stages = stages
+        self.lane_apart = self.spans["dp"][-1][1] if self.lanes > 1 else self.lane_ranks
+        self.model = congestion.model
+        self.seconds: list[float] = []
+        self.message: list[int] = []
+        self.communicator: list[str] = []
+        self.edges: list[tuple[int, int]] = []
+        self.messages: list[Message] = []
+        self.message_of: dict[tuple[object, ...], int] = {}
+        self.gangs: dict[tuple[Pattern, str, int], list[_Gang]] = {}
+        self.sends: dict[tuple[int, int, int], _Gang] = {}
+        self.pieces_of: dict[tuple[str, ...], list[_Piece]] = {}
+        self.directions: dict[int, int] = {}
+        # Activities that stand for the beginning and the end of each task of each lane.
+        shape = (len(self.took), self.lanes)
+        self.first = np.full(shape, -1, dtype=np.int64)
+        self.last = np.full(shape, -1, dtype=np.int64)
+
+    def activities(self) -> StepActivities:
+        tasks = self.program.tasks
+        stage_of = tasks.stream_rank[tasks.task_streams]
+        contents = dict(self._contents())
+        for task, stage in enumerate(stage_of.tolist()):
+            if stage == self.stages:
+                self.first[task] = self.last[task] = self.add(0.0)
+            else:
+                self._unfold(task, stage, contents.get(task))
+        self._join(stage_of)
+        before, after = np.array(sorted(set(self.edges)), dtype=np.int64).reshape(-1, 2).T
+        made = Activities(
+            np.array(self.seconds),
+            np.array(self.message, dtype=np.int64),
+            before,
+            after,
+            tuple(self.messages),
+        )
+        return StepActivities(made, tuple(self.communicator), self._pass_ends())
+
+    def add(self, seconds: float, message: int = WORK, communicator: str = "") -> int:
+        self.seconds.append(seconds)
+        self.message.append(message)
+        self.communicator.append(communicator)
+        return len(self.seconds) - 1
+
+    def _contents(self) -> Iterator[tuple[int, tuple[list[Block], float, tuple[int, int] | None]]]:
+        """Blocks of each task that has some, and the transfer that ends it: its seconds, and the
+        stage it goes to with the boundary it crosses."""
+        job, recipe, of = self.job, self.job.recipe, self.of
+        for stage in range(self.stages):
+            tasks = self.program.compute_tasks[stage]
+            starts = self.program.pass_start[stage]
+            passes = self.program.pass_tasks[stage]
+            stops = np.append(starts[1:], passes)
+            count = len(starts) // (2 * recipe.vpp)
+            order = stage_order(job.schedule, stage, recipe.pp, recipe.vpp, count)
+            for (direction, chunk, _), start, stop in zip(
+                order.T.tolist(), starts.tolist(), stops.tolist(), strict=True
+            ):
+                self.directions[int(tasks[stop - 1])] = direction
+                whole = of.workload.stages[stage].chunks[chunk]
+                sent_s = of.sent_s(stage, chunk, direction)
+                to = (stage + 1 if direction == FORWARD else stage - 1) % self.stages
+                crossed = (stage if direction == FORWARD else stage - 1) % self.stages
+                send = (to, crossed) if sent_s else None
+                if stop - start == 1:
+                    runs = whole.runs if direction == FORWARD else whole.runs[::-1]
+                    blocks = [
+                        run.forward if direction == FORWARD else run.backward
+                        for run in runs
+                        for _ in range(run.count)
+                    ]
+                    yield int(tasks[start]), (blocks, sent_s, send)
+                    continue
+                segments = of.passes.segments(whole, direction)
+                for place, segment in enumerate(segments):
+                    last = place == len(segments) - 1
+                    content = list(segment.blocks), sent_s if last else 0.0, send if last else None
+                    yield int(tasks[start + place]), content
+        for task, block in self.program.blocks.items():
+            yield task, ([block], 0.0, None)
+
+    def _unfold(
+        self,
+        task: int,
+        stage: int,
+        content: tuple[list[Block], float, tuple[int, int] | None] | None,
+    ) -> None:
+        """One task's activities, of every lane of its stage."""
+        blocks, sent_s, send = content or ([], 0.0, None)
+        pieces = self._scaled(self._pieces(blocks), self.took[task] - sent_s)
+        data_parallel = bool(self.program.communication[task])
+        ends = [-1] * self.lanes
+        for piece in pieces:
+            nodes = self._piece(piece, stage, data_parallel)
+            for lane, (first, last) in enumerate(nodes):
+                if ends[lane] < 0:
+                    self.first[task, lane] = first
+                else:
+                    self.edges.append((ends[lane], first))
+                ends[lane] = last
+        if send is not None:
+            for lane in range(self.lanes):
+                first, last = self._send(stage, *send, lane, sent_s)
+                self.edges.append((ends[lane], first))
+                ends[lane] = last
+        self.last[task] = ends
+
+    def _pieces(self, blocks: Iterable[Block]) -> list[_Piece]:
+        found: list[_Piece] = []
+        for block in blocks:
+            if (block.digest,) not in self.pieces_of:
+                self.pieces_of[(block.digest,)] = self._of_block(block)
+            for piece in self.pieces_of[(block.digest,)]:
+                if piece.op is None and found and found[-1].op is None:
+                    found[-1] = _Piece(found[-1].seconds + piece.seconds)
+                else:
+                    found.append(piece)
+        return found or [_Piece(0.0)]
+
+    def _of_block(self, block: Block) -> list[_Piece]:
+        """A block cut at the communication that is played."""
+        ops = self.of.pricer.operations(block)
+        if self.of.pricer.launch_blocking or not any(map(self._is_played, ops)):
+            if len(ops) == 1 and ops[0].communication is not None:
+                return [self._communication(ops[0], ops[0].seconds)]
+            return [_Piece(self.of.pricer.block(block).seconds)]
+        beside = list(groups_beside(ops))
+        slowdowns = iter(slowdowns_beside(beside, self.job.gpu))
+        found, place = [], 0
+        for group in beside:
+            found += [self._single(each) for each in ops[place : group.place]]
+            factors = next(slowdowns) if group.overlaps else (1.0, 1.0)
+            found.append(self._beside(group.first, group.compute_s, *factors))
+            found += [
+                self._single(each) for each in group.beside if each.communication is not None
+            ]
+            place = group.place + 1 + len(group.beside)
+        return found + [self._single(each) for each in ops[place:]]
+
+    def _single(self, priced: PricedOp) -> _Piece:
+        if self._is_played(priced):
+            return self._communication(priced, priced.seconds)
+        return _Piece(priced.seconds)
+
+    def _beside(
+        self, first: PricedOp, compute_s: float, slower: float, slower_wires: float
+    ) -> _Piece:
+        """A communication with the kernels it runs beside: both slowed until one ends."""
+        together_s = min(compute_s * slower, first.seconds * slower_wires)
+        kernels_s = together_s + compute_s - together_s / slower
+        wires_s = together_s + first.seconds - together_s / slower_wires
+        if self._is_played(first):
+            return self._communication(first, wires_s, kernels_s)
+        return _Piece(max(kernels_s, wires_s))
+
+    def _is_played(self, priced: PricedOp) -> bool:
+        if not isinstance(priced.op, Collective | SendRecv):
+            return False
+        group = self.of.pricer.communicators[priced.op.communicator]
+        played = self.congestion.covers(priced.op.communicator) and group.nodes > 1
+        return played and group.size > 1
+
+    @staticmethod
+    def _communication(priced: PricedOp, seconds: float, work_s: float = 0.0) -> _Piece:
+        assert isinstance(priced.op, Collective | SendRecv)
+        return _Piece(seconds, priced.op, priced.communication, work_s)
+
+    @staticmethod
+    def _scaled(pieces: list[_Piece], seconds: float) -> list[_Piece]:
+        """Pieces as long as the task was: work takes what waits for the host and overlap added,
+        communication only where there is nothing else."""
+        work_s = sum(each.seconds if each.op is None else 0.0 for each in pieces)
+        message_s = sum(max(each.seconds, each.work_s) for each in pieces if each.op is not None)
+        if work_s > 0 and seconds >= message_s:
+            by = (seconds - message_s) / work_s
+            return [_Piece(each.seconds * by) if each.op is None else each for each in pieces]
+        by = seconds / (work_s + message_s) if work_s + message_s else 0.0
+        return [
+            _Piece(each.seconds * by, each.op, each.price, each.work_s * by) for each in pieces
+        ]
+
+    def _piece(self, piece: _Piece, stage: int, joins: bool) -> list[tuple[int, int]]:
+        """First and last activity of a piece in every lane of a stage."""
+        if piece.op is None:
+            return [(node, node) for node in (self.add(piece.seconds) for _ in range(self.lanes))]
+        found: dict[int, tuple[int, int]] = {}
+        for number, gang in enumerate(self._gangs(piece, stage)):
+            message = WORK
+            if gang.made is not None:
+                message = self._message(
+                    ("gang", stage, number, piece.op.communicator), gang, piece
+                )
+            elif not joins:
+                for lane in gang.lanes:
+                    node = self.add(max(piece.seconds, piece.work_s))
+                    found[lane] = node, node
+                continue
+            node = self.add(piece.seconds, message, piece.op.communicator)
+            for lane in gang.lanes:
+                found[lane] = node, node
+                if piece.work_s:
+                    begin, end = self.add(0.0), self.add(0.0)
+                    kernels = self.add(piece.work_s)
+                    self.edges += [(begin, node), (begin, kernels), (node, end), (kernels, end)]
+                    found[lane] = begin, end
+        return [found[lane] for lane in range(self.lanes)]
+
+    def _gangs(self, piece: _Piece, stage: int) -> list[_Gang]:
+        """The lanes that a communicator joins in a stage, with their transfers."""
+        op, price = piece.op, piece.price
+        assert op is not None
+        assert price is not None
+        if op.communicator not in self.spans:
+            # Ranks of several stages: nothing of it is played.
+            return [_Gang((lane,), None) for lane in range(self.lanes)]
+        group = self.of.pricer.communicators[op.communicator]
+        played = self.congestion.covers(op.communicator) and group.size > 1 and group.nodes > 1
+        patterns = self.congestion.patterns(op, price) if played else []
+        what = patterns[0] if patterns else Pattern("round", self.spans[op.communicator])
+        key = (what, op.communicator, stage)
+        if key not in self.gangs:
+            made = self._joined(what, stage)
+            self.gangs[key] = [
+                self._gang(lanes, [group_transfers(what, ranks, self.model.network.domain)
+                                   for ranks in rows] if played else [])
+                for lanes, rows in made
+            ]  # fmt: skip
+        return self.gangs[key]
+
+    def _joined(self, what: Pattern, stage: int) -> list[tuple[tuple[int, ...], list[Ints]]]:
+        """Lanes of a stage that groups join, with those groups."""
+        members = groups(self.job.world_size, what.span)
+        own = members[members[:, 0] // self.stage_apart % self.stages == stage]
+        lanes = own // self.lane_apart % self.lanes
+        found: dict[tuple[int, ...], list[Ints]] = {}
+        for ranks, row in zip(own, lanes, strict=True):
+            found.setdefault(tuple(sorted(set(row.tolist()))), []).append(ranks)
+        return sorted(found.items())
+
+    def _gang(self, lanes: tuple[int, ...], made: list[Transfers]) -> _Gang:
+        """A gang with what its transfers take where nothing is shared."""
+        if not made:
+            return _Gang(lanes, None)
+        whole, network = together(made), self.model.ideal
+        routes = find_routes(network, whole.source, whole.destination, whole.label)
+        if not (routes.links >= network.first["nic"]).any():
+            return _Gang(lanes, None)
+        hops_s = float(routes.latency_s.max())
+        seconds = play(network, [(whole, _UNIT_BYTES)], EngineSettings("flow")).end_s[0] - hops_s
+        return _Gang(lanes, whole, float(seconds) / _UNIT_BYTES, hops_s)
+
+    def _message(self, key: tuple[object, ...], gang: _Gang, piece: _Piece) -> int:
+        """The message that takes ``piece.seconds`` where nothing is shared."""
+        key = (*key, piece.op, piece.seconds)
+        if key not in self.message_of:
+            assert gang.made is not None
+            assert piece.op is not None
+            assert piece.price is not None
+            least_s = self._least_s(piece.op, piece.price)
+            least_s = max(min(least_s, piece.seconds), gang.hops_s)
+            moving_s = max(piece.seconds - least_s, 0.0)
+            self.message_of[key] = len(self.messages)
+            self.messages.append(
+                Message(
+                    gang.made,
+                    moving_s / gang.unit_s,
+                    least_s - gang.hops_s,
+                    piece.op.communicator,
+                )
+            )
+        return self.message_of[key]
+
+    def _least_s(self, op: Collective | SendRecv, price: CollectivePrice) -> float:
+        group = self.of.pricer.communicators[op.communicator]
+        return self.congestion.least_s(op, True, group, self.job.network, price)
+
+    def _send(
+        self, stage: int, to: int, crossed: int, lane: int, seconds: float
+    ) -> tuple[int, int]:
+        """A transfer between stages: the sending, then what gathers it on arrival."""
+        boundary = self.of.boundaries[crossed]
+        gang = self._sending(stage, to, lane)
+        if gang.made is None or not boundary_crosses_domain(self.job)[crossed]:
+            node = self.add(seconds)
+            return node, node
+        piece = _Piece(boundary.price.seconds, boundary.sent, boundary.price)
+        number = self._message(("send", stage, to, lane), gang, piece)
+        node = self.add(piece.seconds, number, "pp")
+        return node, self._gathered(boundary, node)
+
+    def _gathered(self, boundary: Boundary, node: int) -> int:
+        if boundary.gather_price is None:
+            return node
+        after = self.add(boundary.gather_price.seconds)
+        self.edges.append((node, after))
+        return after
+
+    def _sending(self, stage: int, to: int, lane: int) -> _Gang:
+        key = (stage, to, lane)
+        if key not in self.sends:
+            ranks = np.arange(self.lane_ranks) + lane * self.lane_apart
+            source, there = ranks + stage * self.stage_apart, ranks + to * self.stage_apart
+            made: list[Transfers] = []
+            if self.congestion.covers("pp"):
+                pairs = list(zip(source.tolist(), there.tolist(), strict=True))
+                made = [transfers(pairs, 1.0)]
+            self.sends[key] = self._gang((lane,), made)
+        return self.sends[key]
+
+    def _join(self, stage_of: Ints) -> None:
+        """Order of streams, and the dependencies between tasks."""
+        tasks = self.program.tasks
+        for low, high in zip(tasks.order_start[:-1], tasks.order_start[1:], strict=True):
+            order = tasks.stream_tasks[low:high]
+            for one, other in zip(order[:-1].tolist(), order[1:].tolist(), strict=True):
+                self._then(one, other)
+        for one, other, lag in zip(*(each.tolist() for each in self.program.edges), strict=True):
+            if not lag:
+                self._then(one, other)
+                continue
+            here, there = int(stage_of[one]), int(stage_of[other])
+            # Forward crosses the boundary after a stage; backward the one before it.
+            crossed = here if self.directions[one] == FORWARD else there
+            for lane in range(self.lanes):
+                first, last = self._send(here, there, crossed, lane, lag)
+                self.edges += [
+                    (int(self.last[one, lane]), first),
+                    (last, int(self.first[other, lane])),
+                ]
+
+    def _then(self, one: int, other: int) -> None:
+        self.edges += zip(self.last[one].tolist(), self.first[other].tolist(), strict=True)
+
+    def _pass_ends(self) -> Ints:
+        """The activity that ends each pass, shape (stages, lanes, passes)."""
+        ends = []
+        for stage in range(self.stages):
+            tasks = self.program.compute_tasks[stage][: self.program.pass_tasks[stage]]
+            last = np.append(self.program.pass_start[stage][1:], len(tasks)) - 1
+            ends.append(self.last[tasks[last]].T)
+        return np.stack(ends)

@@ -1,0 +1,85 @@
+"""What meeting costs a step: nothing where nothing is shared, and only where dimensions meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulators.predictor.network.topology.test_network import fabric_named
+from tests.simulators.predictor.replay.test_congestion import (
+    EXPERTS,
+    FULL,
+    HALF,
+    HASHED,
+    LLAMA,
+    MIXTRAL,
+    RECIPES,
+)
+from trainscout.simulators.predictor.network.choice import CongestedNetwork, NetworkChoice
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.replay.meeting import Meeting, meeting
+from trainscout.simulators.predictor.workload.megatron import build_workload
+
+OVERLAPPED = Recipe(
+    tp=2, sp=True, pp=2, recompute="full", overlap_grad_reduce=True, overlap_param_gather=True
+)
+JOBS = [
+    *(LLAMA.job(recipe) for recipe in (*RECIPES, OVERLAPPED)),
+    EXPERTS.job(replace(MIXTRAL, etp=2, tp=2, sp=True, pp=1)),
+    EXPERTS.job(MIXTRAL),
+]
+
+
+def met(job: Job, fabric: Any, **choice: Any) -> Meeting:
+    network = CongestedNetwork(NetworkChoice(**{"engine": "flow", **choice}), fabric)
+    return meeting(job, build_workload(job), network)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_network_on_which_nothing_is_shared_costs_nothing(job: Job) -> None:
+    """One GPU sends at a time over each NIC, and nothing else limits."""
+    found = met(job, FULL)
+    assert found.reached == 1
+    for seconds in (found.priced_s, found.apart_s):
+        assert seconds == pytest.approx(found.alone_s, rel=1e-6)
+
+
+def test_what_has_one_dimension_meets_nobody() -> None:
+    found = met(LLAMA.job(RECIPES[1]), HALF)
+    assert found.together_s == pytest.approx(found.apart_s, rel=1e-9)
+    assert found.apart_s == pytest.approx(found.priced_s, rel=0.01)
+    assert found.apart_s > 1.01 * found.alone_s
+
+
+def test_gradients_beside_passes_slow_what_goes_between_stages() -> None:
+    found = met(LLAMA.job(OVERLAPPED), replace(HASHED, oversubscription=4.0))
+    assert found.alone_s < found.apart_s < found.together_s
+    by_name = {each.communicator: each for each in found.slowdowns}
+    assert set(by_name) == {"dp", "pp"}
+    assert by_name["pp"].together_s > by_name["pp"].alone_s
+    assert found.busy.max() <= 1 + 1e-9
+
+
+def test_engines_agree_on_a_small_step() -> None:
+    job = replace(LLAMA, training=replace(LLAMA.training, global_batch_size=64)).job(OVERLAPPED)
+    fabric = fabric_named("leaf_spine", nics_per_leaf=16, oversubscription=2.0)
+    fluid, hybrid = (met(job, fabric, engine=name, budget_s=60.0) for name in ("flow", "hybrid"))
+    assert hybrid.reached == 1
+    assert hybrid.together_s == pytest.approx(fluid.together_s, rel=0.02)
+
+
+def test_a_budget_ends_with_what_is_known_so_far() -> None:
+    found = met(LLAMA.job(OVERLAPPED), HALF, engine="packet", budget_s=0.05)
+    assert 0 <= found.reached < 1
+    assert found.together_s >= found.alone_s
+
+
+def test_white_box_prices_have_nowhere_to_meet() -> None:
+    with pytest.raises(InputError, match=r"network\.whole_step"):
+        NetworkChoice(whole_step=True).check()
+    with pytest.raises(InputError, match=r"network\.budget_s"):
+        NetworkChoice(engine="flow", budget_s=0.0).check()
