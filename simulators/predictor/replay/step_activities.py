@@ -25,7 +25,7 @@ from trainscout.simulators.predictor.network.collectives import (
     together,
 )
 from trainscout.simulators.predictor.network.collectives.placement import groups
-from trainscout.simulators.predictor.network.collectives.transfers import transfers
+from trainscout.simulators.predictor.network.collectives.transfers import split, transfers
 from trainscout.simulators.predictor.network.together import Activities, Message
 from trainscout.simulators.predictor.network.together.activities import WORK
 from trainscout.simulators.predictor.network.topology import find_routes
@@ -348,13 +348,19 @@ class _Build:
         """A gang with what its transfers take where nothing is shared."""
         if not made:
             return _Gang(lanes, None)
-        whole, network = together(made), self.model.ideal
-        routes = find_routes(network, whole.source, whole.destination, whole.label)
-        if not (routes.links >= network.first["nic"]).any():
+        whole, ideal, queue_pairs = (
+            together(made),
+            self.model.ideal,
+            self.model.settings.queue_pairs,
+        )
+        routes = find_routes(ideal, whole.source, whole.destination, whole.label)
+        if not (routes.links >= ideal.first["nic"]).any():
             return _Gang(lanes, None)
         hops_s = float(routes.latency_s.max())
-        seconds = play(network, [(whole, _UNIT_BYTES)], EngineSettings("flow")).end_s[0] - hops_s
-        return _Gang(lanes, whole, float(seconds) / _UNIT_BYTES, hops_s)
+        fluid = EngineSettings("flow", queue_pairs=queue_pairs)
+        moving_s = float(play(ideal, [(whole, _UNIT_BYTES)], fluid).end_s[0]) - hops_s
+        parts = split(whole, self.model.network.planes * queue_pairs)
+        return _Gang(lanes, parts, moving_s / _UNIT_BYTES, hops_s)
 
     def _message(self, key: tuple[object, ...], gang: _Gang, piece: _Piece) -> int:
         """The message that takes ``piece.seconds`` where nothing is shared."""

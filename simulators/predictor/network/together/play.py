@@ -80,7 +80,7 @@ class _Player:
         self.network = network
         kinds = list(dict.fromkeys(each.kind for each in of.messages)) if apart else [""]
         # The first link of each kind's own copy of the network.
-        self.plane = {kind: place * network.num_links for place, kind in enumerate(kinds)}
+        self.copy = {kind: place * network.num_links for place, kind in enumerate(kinds)}
         self.engine = make_engine(network, settings, copies=max(1, len(kinds)))
         first, followers = of.followers()
         self.first, self.followers = first.tolist(), followers.tolist()
@@ -156,8 +156,8 @@ class _Player:
         if number not in self.routes:
             what = message.transfers
             routes = find_routes(self.network, what.source, what.destination, what.label)
-            plane = self.plane.get(message.kind, 0)
-            links = np.where(routes.links == NO_LINK, NO_LINK, routes.links + plane)
+            copy = self.copy.get(message.kind, 0)
+            links = np.where(routes.links == NO_LINK, NO_LINK, routes.links + copy)
             self.routes[number] = Routes(links, routes.latency_s)
         return self.routes[number]
 
