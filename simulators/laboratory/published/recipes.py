@@ -40,6 +40,9 @@ _PLAIN = (
 # Megatron-Bridge's and InternEvo's do; the first two set sequence parallelism wherever they set
 # tensor parallelism.
 _RECIPES_SHARD = 2024.7
+# What Megatron-Core's own examples and benchmarks of expert models set since its README has them
+# (core/transformer/moe/README.md; yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking).
+_EXPERTS_OVERLAP = 2024.2
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def recipe_of(
     zero = _zero_stage(row, said, era, degrees, assumed)
     vpp = _virtual_stages(row, said, degrees, model, batch, assumed)
     sequence_parallel = _sequence_parallel(row, said, era, degrees, model, assumed)
-    overlap = _overlaps_gradients(row, said, era, zero, degrees, assumed)
+    overlap = _overlaps_gradients(row, said, era, zero, degrees, model, assumed)
     tp_overlap = (
         row.tp_overlap == 1 if row.tp_overlap is not None else said.says("tp_overlap", "yes")
     )
@@ -212,7 +215,13 @@ def _recipes_shard(said: Said, era: Era) -> bool:
 
 
 def _overlaps_gradients(
-    row: Row, said: Said, era: Era, zero: int, degrees: Degrees, assumed: list[str]
+    row: Row,
+    said: Said,
+    era: Era,
+    zero: int,
+    degrees: Degrees,
+    model: Model,
+    assumed: list[str],
 ) -> bool:
     """Whether data-parallel communication runs beside compute."""
     if row.grad_overlap is not None:
@@ -223,7 +232,9 @@ def _overlaps_gradients(
         return True
     # Under a pipeline FSDP's shards are replayed as an optimizer's; it overlaps all the same.
     fsdp = is_declared(said) and (zero >= 2 or said.sharding.get("stage", "0")[0] >= "2")
-    overlap = fsdp or _recipes_shard(said, era)
+    megatron = said.label.get("project") == "megatron" and model.moe is not None
+    experts = megatron and zero >= 1 and not era.before(_EXPERTS_OVERLAP)
+    overlap = fsdp or experts or _recipes_shard(said, era)
     if degrees.dp > 1:
         words = "overlapped" if overlap else "not overlapped"
         assumed.append(f"data-parallel communication not published: {words}")
