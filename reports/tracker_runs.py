@@ -114,6 +114,8 @@ def size_params(declared: Question) -> dict[str, Any]:
         "num_gpus": declared.cluster.num_gpus,
         "global_batch_size": training.global_batch_size,
         "sequence_length": training.sequence_length or declared.model.sequence_length,
+        **({"lora_rank": training.lora.rank} if training.lora is not None else {}),
+        **({"frozen": ",".join(training.frozen)} if training.frozen else {}),
     }
 
 

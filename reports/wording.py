@@ -71,7 +71,20 @@ def format_question(job: Job, assumed: Collection[str] = ()) -> str:
     return (
         f"{job.model.name} on {cluster.name} ({job.world_size} x {job.gpu.name}), "
         f"batch {training.global_batch_size} x {job.sequence_length} tokens, {job.precision}"
+        f"{format_tuning(job)}"
     ) + (f" ({defaults} assumed)" if defaults else "")
+
+
+def format_tuning(job: Job) -> str:
+    """What sets a training apart from one of all weights on whole sequences; else nothing."""
+    training, words = job.training, []
+    if (lora := training.lora) is not None:
+        words.append(f"LoRA of rank {lora.rank} on {', '.join(lora.targets)}")
+    if training.frozen:
+        words.append(f"frozen: {', '.join(training.frozen)}")
+    if training.packed_lengths:
+        words.append(f"packed (attention as of {job.attended_length} tokens)")
+    return "".join(f", {each}" for each in words)
 
 
 def format_layout(job: Job, *, micro_batch: bool = True) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainscout.reports.dialects.setting import Code, unknown_knobs
+from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import DEEPSPEED
 from trainscout.simulators.predictor.question.knobs.recomputation import (
@@ -93,6 +94,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     if model.num_mtp_layers:
         reasons.append("model: multi-token prediction")
     reasons += [f"model: {words}" for words in model.special_layers]
+    reasons += untrainable(job, adapters=model.gated_mlp)
     if job.precision not in ("bf16", "fp16", "fp32", "tf32"):
         reasons.append(f"precision={job.precision}")
     if model.moe is None and model.mla is None and hugging_face(model) is None:
@@ -117,6 +119,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append(f"gradients in fp32 under zero_stage=0 (they stay {job.precision})")
     if job.optimizer == "adam_bf16":
         missing.append("optimizer=adam_bf16 (moments stay fp32)")
+    missing += unpacked(job)
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.backends.cuda.matmul.allow_tf32 in the script)")
     if job.framework.cuda_graphs:

@@ -11,6 +11,7 @@ from typing import Any
 from trainscout.reports.dialects import megatron_lm
 from trainscout.reports.dialects.megatron_layers import expert_layers
 from trainscout.reports.dialects.setting import Code, Settings
+from trainscout.reports.dialects.tuning import untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import MEGATRON_BRIDGE, MEGATRON_LM
 from trainscout.simulators.predictor.question.recipe import KNOBS
@@ -35,8 +36,17 @@ _DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16", "bf16": "torch.bflo
 
 
 def impossible(job: Job) -> tuple[str, ...]:
-    """Layers that are not in the configurations written here, in words."""
-    return tuple(f"model: {words}" for words in job.model.special_layers)
+    """What is not in the configurations written here, and what it refuses, in words."""
+    layers = tuple(f"model: {words}" for words in job.model.special_layers)
+    packed = ()
+    if job.training.packed_lengths and job.recipe.micro_batch > 1:
+        packed = (f"micro_batch={job.recipe.micro_batch} with training.packed_lengths",)
+    return (*layers, *untrainable(job, adapters=True), *packed)
+
+
+def is_finetuning(job: Job) -> bool:
+    """Whether it starts from weights that somebody trained."""
+    return job.training.lora is not None or bool(job.training.packed_lengths)
 
 
 def unsupported(job: Job) -> tuple[str, ...]:
@@ -86,8 +96,31 @@ def _sections(job: Job, said: Settings) -> dict[str, Section]:
         "dist": _switches(said, "use_megatron_fsdp use_tp_pp_dp_mapping"),
         "comm_overlap": _overlap(said),
         "mixed_precision": _precision(job, said),
+        "dataset": _dataset(job, said),
+        "tokenizer": _taken(said, "tokenizer_type vocab_size"),
+        "checkpoint": {
+            "save": Code("CHECKPOINTS"),
+            "load": Code("CHECKPOINTS"),
+            "save_interval": Code('int(os.environ.get("SAVE_INTERVAL", "500"))'),
+            "ckpt_format": said.get("--ckpt-format", "torch_dist"),
+            **({"pretrained_checkpoint": Code("PRETRAINED")} if is_finetuning(job) else {}),
+        },
+        **_adapters(job),
+    }
+
+
+def _adapters(job: Job) -> dict[str, Section]:
+    lora = job.training.lora
+    if lora is None:
+        return {}
+    # Scaled by one, as the rank is: no speed depends on it.
+    return {"peft": {"target_modules": list(lora.targets), "dim": lora.rank, "alpha": lora.rank}}
+
+
+def _dataset(job: Job, said: Settings) -> Section:
+    if not job.training.packed_lengths:
         # Mock data as long as no blend is given.
-        "dataset": {
+        return {
             "random_seed": 1234,
             **_taken(said, "seq_length"),
             "blend": None,
@@ -96,14 +129,13 @@ def _sections(job: Job, said: Settings) -> dict[str, Section]:
             "reset_attention_mask": False,
             "eod_mask_loss": False,
             "dataloader_type": "single",
-        },
-        "tokenizer": _taken(said, "tokenizer_type vocab_size"),
-        "checkpoint": {
-            "save": Code("CHECKPOINTS"),
-            "load": Code("CHECKPOINTS"),
-            "save_interval": Code('int(os.environ.get("SAVE_INTERVAL", "500"))'),
-            "ckpt_format": said.get("--ckpt-format", "torch_dist"),
-        },
+        }
+    packed = f"PackedSequenceSpecs(packed_sequence_size={job.sequence_length})"
+    return {
+        "dataset_root": Code("DATASET"),
+        **_taken(said, "seq_length"),
+        "packed_sequence_specs": Code(packed),
+        "dataset_kwargs": {"pad_to_max_length": True},
     }
 
 

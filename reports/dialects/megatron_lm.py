@@ -28,6 +28,7 @@ from trainscout.reports.dialects.setting import (
     with_other_knobs,
     write,
 )
+from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import MEGATRON_LM
 
@@ -61,6 +62,11 @@ def settings_of(job: Job) -> Settings:
     return write(ARGUMENTS, replace(job, model=model, recipe=recipe))
 
 
+def unsupported(job: Job) -> tuple[str, ...]:
+    """What it leaves to the data, in words."""
+    return unpacked(job)
+
+
 def impossible(job: Job) -> tuple[str, ...]:
     """What ``validate_args`` of Megatron-LM refuses and Megatron-Core does not, in words."""
     reasons = []
@@ -68,6 +74,7 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("ep > 1 in fp16")
     if job.model.num_mtp_layers and job.model.position == "learned":
         reasons.append("multi-token prediction with learned positions")
+    reasons += untrainable(job, adapters=False)
     return (*reasons, *megatron_hybrid.impossible(job))
 
 

@@ -17,6 +17,7 @@ from trainscout.reports.dialects.setting import (
     with_other_knobs,
     write,
 )
+from trainscout.reports.dialects.tuning import unpacked, untrainable
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import TORCHTITAN
 from trainscout.simulators.predictor.question.model import Model
@@ -52,7 +53,7 @@ def _missing_parts(model: Model) -> tuple[str, ...]:
 def impossible(job: Job) -> tuple[str, ...]:
     """Why TorchTitan cannot run the job, in words."""
     recipe = job.recipe
-    reasons = list(_missing_parts(job.model))
+    reasons = [*_missing_parts(job.model), *untrainable(job, adapters=False)]
     if job.precision in ("fp16", "fp8", "fp8_current", "mxfp8"):
         reasons.append(
             f"precision={job.precision} (it trains in bf16 or fp32; its converters scale 8 bits "
@@ -95,6 +96,7 @@ def unsupported(job: Job) -> tuple[str, ...]:
         missing.append("moe.capacity_factor (it drops no token)")
     if moe is not None and job.dispatcher == "allgather":
         missing.append("moe.dispatcher=allgather (alltoall takes its place)")
+    missing += unpacked(job)
     if job.precision == "tf32":
         missing.append("precision=tf32 (torch.set_float32_matmul_precision in the module)")
     if job.framework.cuda_graphs and not _graphed(job):

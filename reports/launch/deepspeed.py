@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trainscout.reports.dialects import deepspeed
 from trainscout.reports.dialects.environment import write_environment
+from trainscout.reports.dialects.tuning import hugging_face_targets
 from trainscout.reports.launch.launch import Launch
 from trainscout.reports.launch.shell import HERE, shell_script, title_lines
 from trainscout.reports.launch.source import call, python_module
@@ -51,7 +52,20 @@ def _script(job: Job) -> str:
     recompute = ""
     if job.recipe.recompute == "full":
         recompute = "    model.gradient_checkpointing_enable()\n"
+    adapted, lora = "", job.training.lora
+    if lora is not None:
+        arguments = {
+            "r": lora.rank,
+            "lora_alpha": lora.rank,
+            "target_modules": hugging_face_targets(job),
+            "task_type": "CAUSAL_LM",
+        }
+        adapted = f"    model = get_peft_model(model, {call('LoraConfig', arguments, 4)})\n"
+        # The input of a recomputed layer must ask for a gradient.
+        adapted += "    model.enable_input_require_grads()\n" if recompute else ""
     body = _BODY.format(
+        adapted=adapted,
+        trained=_TRAINED if lora is not None else "model.parameters()",
         sequence=job.sequence_length,
         tokens=int(job.training.tokens),
         config=call(name, {**fields, "attn_implementation": attention}, 4),
@@ -67,12 +81,14 @@ def _script(job: Job) -> str:
         "deepspeed": (),
         "torch": (),
         "torch.distributed": ("get_rank",),
+        "peft": ("LoraConfig", "get_peft_model"),
         "transformers": ("AutoModelForCausalLM", name),
     }
     about = "Trains with deepspeed.json; deepspeed.sh starts it."
     return python_module([*title_lines(job), "", about], known, body)
 
 
+_TRAINED = "[each for each in model.parameters() if each.requires_grad]"
 _BODY = """SEQUENCE = {sequence}
 TOKENS = {tokens}
 
@@ -80,7 +96,7 @@ TOKENS = {tokens}
 def build_model():
     config = {config}
     model = AutoModelForCausalLM.from_config(config)
-{recompute}    return model
+{recompute}{adapted}    return model
 
 
 def main() -> None:
@@ -96,7 +112,7 @@ def main() -> None:
     ):
         model = build_model()
     engine, _, _, _ = deepspeed.initialize(
-        model=model, model_parameters=model.parameters(), config=settings
+        model=model, model_parameters={trained}, config=settings
     )
     micro_batch = settings["train_micro_batch_size_per_gpu"]
     accumulated = settings["gradient_accumulation_steps"]

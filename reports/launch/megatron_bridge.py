@@ -18,6 +18,10 @@ _FILL_IN = (
     "the directory of checkpoints (CHECKPOINTS=), to save to and go on from",
     "data and tokenizer (dataset.blend, tokenizer)",
 )
+_ABOUT = {
+    "PRETRAINED": "the checkpoint to start from (PRETRAINED=), in Megatron's format",
+    "DATASET": "the directory of the data to pack (DATASET=)",
+}
 _CLASSES = {
     "train": "TrainingConfig",
     "optimizer": "OptimizerConfig",
@@ -29,6 +33,7 @@ _CLASSES = {
     "dataset": "GPTDatasetConfig",
     "tokenizer": "TokenizerConfig",
     "checkpoint": "CheckpointConfig",
+    "peft": "LoRA",
 }
 
 
@@ -37,7 +42,7 @@ def launch(job: Job) -> Launch:
     made = Launch(
         "megatron_bridge",
         megatron_bridge.TITLE,
-        _FILL_IN,
+        (*_FILL_IN, *(_ABOUT[name] for name in _given(job))),
         megatron_core.unsupported(job, MEGATRON_BRIDGE) + megatron_bridge.unsupported(job),
         megatron_core.impossible(job) + megatron_bridge.impossible(job),
     )
@@ -58,13 +63,19 @@ def _module(job: Job) -> str:
     classes = {
         "model": "GPTModelProvider" if job.model.mla is None else "MLAModelProvider",
         **_CLASSES,
+        **({"dataset": "FinetuningDatasetConfig"} if job.training.packed_lengths else {}),
     }
     sections = {
         name: Code(call(classes[name], fields, 8))
         for name, fields in megatron_bridge.configuration(job).items()
     }
     sections |= {"logger": Code("LoggerConfig(log_interval=1)"), "rng": Code("RNGConfig()")}
-    body = _BODY.format(config=call("ConfigContainer", sections, 4))
+    tunes = megatron_bridge.is_finetuning(job)
+    body = _BODY.format(
+        config=call("ConfigContainer", sections, 4),
+        run="finetune" if tunes else "pretrain",
+        given="".join(_GIVEN[name] for name in _given(job)),
+    )
     about = "A Megatron-Bridge configuration and what runs it; megatron_bridge.sh starts it."
     return python_module([*title_lines(job), "", about], _IMPORTS, body)
 
@@ -77,6 +88,8 @@ _IMPORTS = {
     "torch": (),
     "megatron.bridge.models.gpt_provider": ("GPTModelProvider",),
     "megatron.bridge.models.mla_provider": ("MLAModelProvider",),
+    "megatron.bridge.data.datasets.packed_sequence": ("PackedSequenceSpecs",),
+    "megatron.bridge.peft.lora": ("LoRA",),
     "megatron.bridge.training": ("initialize",),
     "megatron.bridge.training.comm_overlap": ("CommOverlapConfig",),
     "megatron.bridge.training.config": (
@@ -84,6 +97,7 @@ _IMPORTS = {
         "ConfigContainer",
         "DistributedDataParallelConfig",
         "DistributedInitConfig",
+        "FinetuningDatasetConfig",
         "GPTDatasetConfig",
         "LoggerConfig",
         "OptimizerConfig",
@@ -92,6 +106,7 @@ _IMPORTS = {
         "TokenizerConfig",
         "TrainingConfig",
     ),
+    "megatron.bridge.training.finetune": ("finetune",),
     "megatron.bridge.training.gpt_step": ("forward_step",),
     "megatron.bridge.training.mixed_precision": ("MixedPrecisionConfig",),
     "megatron.bridge.training.pretrain": ("pretrain",),
@@ -100,8 +115,20 @@ _IMPORTS = {
     "megatron.core.transformer.enums": ("AttnBackend",),
     "torch.nn": ("functional",),
 }
-_BODY = """CHECKPOINTS = os.environ.get("CHECKPOINTS")
+_GIVEN = {
+    "PRETRAINED": 'PRETRAINED = os.environ["PRETRAINED"]\n',
+    "DATASET": 'DATASET = os.environ["DATASET"]\n',
+}
 
+
+def _given(job: Job) -> list[str]:
+    """What whoever starts it must say where to find."""
+    packed = ["DATASET"] if job.training.packed_lengths else []
+    return (["PRETRAINED"] if megatron_bridge.is_finetuning(job) else []) + packed
+
+
+_BODY = """CHECKPOINTS = os.environ.get("CHECKPOINTS")
+{given}
 
 def recipe() -> ConfigContainer:
     return {config}
@@ -113,7 +140,7 @@ def main() -> None:
         initialize.compile_helpers = lambda: None
     config = recipe()
     process_config_with_overrides(config, cli_overrides=sys.argv[1:])
-    pretrain(config, forward_step)
+    {run}(config, forward_step)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def launch(job: Job) -> Launch:
         "megatron_lm",
         megatron_lm.TITLE,
         _FILL_IN,
-        megatron_core.unsupported(job, MEGATRON_LM),
+        megatron_core.unsupported(job, MEGATRON_LM) + megatron_lm.unsupported(job),
         megatron_core.impossible(job) + megatron_lm.impossible(job),
     )
     if made.impossible:

@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.layers import format_layers
 from trainscout.simulators.predictor.question.layout import format_layout
 from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import why_invalid
 
 # Deeper and wider than the other tests' models: more splits of layers, experts and heads.
@@ -26,6 +27,13 @@ MODELS = (
     HYBRID,
     SPARSE,
     SEEING,
+)
+_TRAININGS = (
+    {},
+    {},
+    {"packed_lengths": (5, 9, 40)},
+    {"lora": Lora(8)},
+    {"lora": Lora(16, ("linear_qkv", "linear_fc2")), "packed_lengths": (16,)},
 )
 _FRAMEWORKS = (
     {},
@@ -93,7 +101,11 @@ def jobs(draw: st.DrawFn) -> Job:
         layers = model.layers and format_layers(model.pattern[:-2])
         model = replace(model, num_layers=model.num_layers - 2, layers=layers)
     batch = pick(24, 48, 96)
-    job = make_job(model, nodes=nodes, batch=batch, training=pick(*_FRAMEWORKS), **recipe)
+    frozen = pick((), ("towers",), ("language_model",)) if model.towers else ()
+    training = {**pick(*_FRAMEWORKS), **pick(*_TRAININGS), "frozen": frozen}
+    if frozen == ("language_model",):
+        training["lora"] = None
+    job = make_job(model, nodes=nodes, batch=batch, training=training, **recipe)
     assume(why_invalid(job) is None)
     return job
 

@@ -30,6 +30,7 @@ from trainscout.simulators.laboratory.published.recipes import (
     recipe_of,
 )
 from trainscout.simulators.laboratory.published.rows import Row
+from trainscout.simulators.laboratory.published.tuning import training_of
 from trainscout.simulators.laboratory.published.words import said_by
 from trainscout.simulators.predictor.collectives.measured import read_measured_collectives
 from trainscout.simulators.predictor.question.cluster import MeasuredCollective
@@ -37,7 +38,6 @@ from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.training import Training
 from trainscout.simulators.predictor.question.validity import check_job
 
 
@@ -95,12 +95,12 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
     batch = batch_of(row)
     about_framework += (_software(framework, era),)
     recipe, about_recipe = recipe_of(row, said, era, degrees, model, framework, batch)
+    training, about_training = training_of(said, batch, precision)
     job = Job(
         model=model,
         gpu=gpu,
         cluster=cluster,
-        # The length of the whole run is of no consequence for one step.
-        training=Training(global_batch_size=batch, tokens=1e9, precision=precision),
+        training=training,
         recipe=recipe,
         framework=framework,
     )
@@ -118,6 +118,7 @@ def _replayable(row: Row, declared: Declarations) -> Replayable:
         + about_cluster
         + about_framework
         + about_recipe
+        + about_training
         + inferred,
         deepest_sharding=deepest_sharding(row, degrees, framework),
         heavier=() if picks else heavier_recomputation(row, said, model, recipe),

@@ -59,8 +59,6 @@ def model_of(row: Row, said: Said) -> tuple[Model, tuple[str, ...]]:
         assumed.append("the parallel transformer block is replayed as a sequential one")
     if said.says("sliding"):
         assumed.append("sliding-window attention is replayed as full attention")
-    if said.says("tuning"):
-        assumed.append(f"{said.facts['tuning']} is replayed as pre-training on full sequences")
     mla = _mla(said, family)
     tied = family.tied_embeddings
     if moe is None and mla is None:
@@ -120,8 +118,6 @@ def _required(column: str, value: int | None) -> int:
 
 def _other_training(said: Said) -> str | None:
     """Why what was trained, or how, is none that a job can describe; None when it may be one."""
-    if said.says("adapters"):
-        return "training adapters beside frozen weights is not modelled"
     if said.says("reinforcement"):
         return f"{said.facts['reinforcement']} is not modelled: it generates besides training"
     if said.says("not_causal"):

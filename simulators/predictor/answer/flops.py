@@ -4,8 +4,10 @@ Conventions (Korthikanti et al. 2022, appendix A; Chowdhery et al. 2022, appendi
 multiplications only, attention counted over the full square although causal kernels skip
 half of it (``StepFlops.causal`` leaves that half out, as Megatron-LM does since the end of 2024),
 active experts only, output layer at the unpadded vocabulary. A backward pass is
-twice the forward. A multi-token-prediction module counts as a layer, an output layer and its
-projection of two hidden states to one.
+twice the forward, and as much as it where weights are frozen: adapters beside them do not count
+(Megatron-Bridge's convention for LoRA). Of packed sequences each attends to itself. A
+multi-token-prediction module counts as a layer, an output layer and its projection of two hidden
+states to one.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from trainscout.simulators.predictor.question.layers import (
 )
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class StepFlops:
 
 def step_flops(job: Job) -> StepFlops:
     """FLOPs of one training step of a valid job."""
-    model, recipe, sequence = job.model, job.recipe, job.sequence_length
+    model, recipe, sequence = job.model, job.recipe, job.attended_length
     # All layers of a kind cost the same.
     kinds = list(zip(model.layers_of_each(0, model.num_layers), model.layer_kinds, strict=True))
     last = model.layer(model.num_layers)
@@ -61,10 +64,45 @@ def step_flops(job: Job) -> StepFlops:
     skipped = sum(count * _skipped_flops(model, sequence, layer) for count, layer in kinds)
     skipped += model.num_mtp_layers * _skipped_flops(model, sequence, last)
     tokens = job.tokens_per_step
-    forward += sum(map(tower_flops, model.towers)) / sequence
-    return StepFlops(
-        3 * forward * tokens, 3 * (forward - skipped) * tokens, (3 * forward + repeated) * tokens
-    )
+    # Gradients of weights that nobody asks for.
+    saved = 0.0
+    if not job.training.trains_weights:
+        free = sum(count * _weightless_flops(model, sequence, layer) for count, layer in kinds)
+        free += model.num_mtp_layers * _weightless_flops(model, sequence, last)
+        saved = forward - free
+    step = 3 * forward - saved + _tower_flops(job)
+    return StepFlops(step * tokens, (step - 3 * skipped) * tokens, (step + repeated) * tokens)
+
+
+def _tower_flops(job: Job) -> float:
+    """Both passes of the towers for one token of the language model, as far as they are needed."""
+    frozen = set(job.training.frozen)
+    total = 0.0
+    for tower in job.model.towers:
+        patches = tower.images * tower.patches
+        projector = patches * 2.0 * tower.projector_weights / tower.merged
+        encoder = tower_flops(tower) - projector
+        both = {TOWERS, PROJECTORS} <= frozen
+        total += encoder * (1 if TOWERS in frozen else 3)
+        total += projector * (1 if both else 2 if PROJECTORS in frozen else 3)
+    return total / job.sequence_length
+
+
+def _weightless_flops(model: Model, sequence: int, layer: Layer) -> float:
+    """What of one token's forward pass through a layer multiplies activations alone."""
+    mixer = model.mixer(layer)
+    if mixer is None:
+        return 0.0
+    total = 0.0
+    if mixer.attention is not None:
+        total += attention_core_flops(model, sequence, mixer.attention)
+        if (index := mixer.attention.index) is not None:
+            total += 2.0 * sequence * index.heads * index.dim
+    if mixer.mamba2 is not None:
+        total += _scan_flops(mixer.mamba2)
+    if mixer.delta is not None:
+        total += _rule_flops(mixer.delta)
+    return total
 
 
 def _skipped_flops(model: Model, sequence: int, layer: Layer) -> float:
@@ -161,7 +199,15 @@ def _mamba2_flops(hidden: int, ssm: Mamba2) -> float:
     """Projections, and the scan as Megatron-LM counts it (``mamba_layer_flops``): seven operations
     for each element of the state, which one token updates and reads."""
     into = ssm.inner + ssm.convolved + ssm.heads
-    return 2.0 * hidden * (into + ssm.inner) + 7.0 * ssm.inner * ssm.state
+    return 2.0 * hidden * (into + ssm.inner) + _scan_flops(ssm)
+
+
+def _scan_flops(ssm: Mamba2) -> float:
+    return 7.0 * ssm.inner * ssm.state
+
+
+def _rule_flops(delta: DeltaNet) -> float:
+    return 8.0 * delta.v_heads * delta.k_dim * delta.v_dim
 
 
 def _delta_flops(hidden: int, delta: DeltaNet) -> float:
@@ -173,7 +219,7 @@ def _delta_flops(hidden: int, delta: DeltaNet) -> float:
         keys = delta.k_heads * delta.k_dim
         gates = delta.v_dim * (2 * hidden + keys + values) + hidden * delta.v_heads
     weights = hidden * (delta.convolved + values) + gates
-    return 2.0 * weights + 8.0 * delta.v_heads * delta.k_dim * delta.v_dim
+    return 2.0 * weights + _rule_flops(delta)
 
 
 def _recomputed_flops(model: Model, sequence: int, layer: Layer, modules: frozenset[str]) -> float:

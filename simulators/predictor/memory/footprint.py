@@ -159,11 +159,14 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     if zero == 3:
         # FSDP keeps the sharded parameters in fp32 and casts what it gathers: two layers, and the
         # ends, which stay gathered. A layer's gradient may be cast to fp32 to be reduced.
+        # Frozen ones have no fp32 copy.
         layer, ends = _largest_layer(stage), _ends(stage)
+        frozen = owned_parameters(parameters.held, job) - owned
+        reduced = _largest_layer(stage, trained=True)
         cast = 4 if job.framework.reduce_grads_fp32 else 0
         return {
-            "parameters": owned * 4 + (2 * layer + ends) * weight,
-            "gradients": owned * 4 + layer * (weight + cast),
+            "parameters": owned * 4 + (frozen + 2 * layer + ends) * weight,
+            "gradients": owned * 4 + reduced * (weight + cast),
             "optimizer": owned * MOMENT_BYTES[job.optimizer],
         }
     # Under ZeRO 2 a layer's gradient is whole until it is reduced.
@@ -171,7 +174,7 @@ def static_bytes(job: Job, stage: Stage) -> dict[str, int]:
     if zero == 2:
         reduced = min(reduced, owned + _largest_unit(stage))
     return {
-        "parameters": parameters.total * weight,
+        "parameters": parameters.held.total * weight,
         "gradients": reduced * gradient,
         "optimizer": owned * (master_bytes(job) + MOMENT_BYTES[job.optimizer]),
     }
@@ -188,12 +191,12 @@ def placeholder_bytes(job: Job, stage: Stage) -> int:
 def _ends(stage: Stage) -> int:
     """Parameters of the embedding and the head, where the stage holds them."""
     runs = [run for chunk in stage.chunks for run in chunk.runs]
-    return sum(run.parameters.total for run in runs if not _is_layer(run))
+    return sum(run.parameters.held.total for run in runs if not _is_layer(run))
 
 
-def _largest_layer(stage: Stage) -> int:
-    runs = [run for chunk in stage.chunks for run in chunk.runs]
-    return max((run.parameters.total for run in runs if _is_layer(run)), default=0)
+def _largest_layer(stage: Stage, *, trained: bool = False) -> int:
+    runs = [run.parameters for chunk in stage.chunks for run in chunk.runs if _is_layer(run)]
+    return max((each.total if trained else each.held.total for each in runs), default=0)
 
 
 def _is_layer(run: Run) -> bool:
@@ -201,7 +204,7 @@ def _is_layer(run: Run) -> bool:
 
 
 def _largest_unit(stage: Stage) -> int:
-    """Parameters of the largest piece that is gathered or reduced at once."""
+    """Parameters of the largest piece that is reduced at once."""
     runs = [run for chunk in stage.chunks for run in chunk.runs]
     return max((run.parameters.total for run in runs), default=0)
 

@@ -21,6 +21,7 @@ from trainscout.simulators.predictor.question.layout import split_by_compute, sp
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.tuning import attended_length
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Job:
     @property
     def sequence_length(self) -> int:
         return self.training.sequence_length or self.model.sequence_length
+
+    @property
+    def attended_length(self) -> int:
+        """Tokens of the sequences that attention sees: shorter where several are packed."""
+        return attended_length(self.sequence_length, self.training.packed_lengths)
 
     @property
     def precision(self) -> str:

@@ -37,6 +37,7 @@ class Question:
         """
         for part in (self.model, self.gpu, self.cluster, self.training, self.framework):
             part.check()
+        self.training.check_for(self.model)
         check_plausible(self)
 
     @functools.cached_property

@@ -9,7 +9,14 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.model import MOST_TOKENS
+from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
+from trainscout.simulators.predictor.question.tuning import (
+    LANGUAGE_MODEL,
+    Lora,
+    check_frozen,
+    check_packed,
+    check_tuning,
+)
 
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
 # Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
@@ -51,6 +58,19 @@ class Training:
     """Of linear layers, unless the recipe says another."""
     optimizer: str = "adam"
     """``adam`` (two fp32 moments), ``sgd`` (one) or ``adam_bf16`` (two bf16)."""
+    lora: Lora | None = None
+    """Train low-rank adapters and nothing else of the language model (LoRA); None trains its
+    weights."""
+    frozen: tuple[str, ...] = ()
+    """Parts without gradients: ``language_model``, ``towers``, ``projectors``."""
+    packed_lengths: tuple[int, ...] = ()
+    """Lengths of the sequences that are packed into one of ``sequence_length`` tokens, as a sample
+    or equal steps of their distribution; attention sees each by itself. Empty: one each."""
+
+    @property
+    def trains_weights(self) -> bool:
+        """Whether the language model's own weights have gradients."""
+        return self.lora is None and LANGUAGE_MODEL not in self.frozen
 
     def check(self) -> None:
         require_positive("training.global_batch_size", self.global_batch_size)
@@ -65,3 +85,16 @@ class Training:
             raise InputError(field, given, "is out of range", f"1..{_MOST_SEQUENCES}")
         require_choice("training.precision", self.precision, PRECISIONS)
         require_choice("training.optimizer", self.optimizer, ("adam", "adam_bf16", "sgd"))
+        if self.lora is not None:
+            self.lora.check()
+        check_frozen(self.frozen)
+        check_packed(self.packed_lengths)
+
+    def check_for(self, model: Model) -> None:
+        """Refuse what cannot be trained of a model.
+
+        Raises:
+            InputError: naming the field.
+        """
+        length = self.sequence_length or model.sequence_length
+        check_tuning(model, length, self.lora, self.frozen, self.packed_lengths)

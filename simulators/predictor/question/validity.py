@@ -301,6 +301,17 @@ def _recompute(job: Job) -> Broken:
     return None
 
 
+def _adapters(job: Job) -> Broken:
+    lora, recipe = job.training.lora, job.recipe
+    if lora is None:
+        return None
+    if lora.rank % recipe.tp:
+        return "tp", f"tp={recipe.tp} does not divide the rank {lora.rank} of training.lora"
+    if "operations" in (recipe.recompute_modules or "").split("+"):
+        return "recompute_modules", "operations is not modelled with training.lora"
+    return None
+
+
 def _sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:
@@ -378,6 +389,7 @@ RULES: dict[str, Rule] = {
     "recompute": Rule(
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
+    "adapters": Rule(("tp", "recompute_modules"), _adapters),
     "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group
@@ -405,6 +417,7 @@ def check_job(job: Job) -> None:
     """
     for part in (job.model, job.gpu, job.cluster, job.training):
         part.check()
+    job.training.check_for(job.model)
     violation = why_invalid(job)
     if violation is not None:
         field, value = f"recipe.{violation.field}", getattr(job.recipe, violation.field, None)

@@ -286,6 +286,8 @@ class _Build:
         """
         for number, segment in _with_parameters(own, segments):
             block = gather_parameters(segment.parameters, self.of.transfer)
+            if not block.ops:
+                continue
             # Issued when the compute it may not run ahead of has been launched.
             task = self.communicate(stage, number - LAYERS_IN_FLIGHT + 0.75, block)
             self.then(task, int(number))
@@ -298,6 +300,8 @@ class _Build:
         task = None
         for number, segment in _with_parameters(own, segments):
             block = reduce_gradients(segment.parameters, self.of.transfer)
+            if not block.ops:
+                continue
             task = self.communicate(stage, number + 0.5, block)
             self.then(int(number), task)
             if self.of.sharing.reduce_every:
@@ -402,4 +406,4 @@ class _Build:
 def _with_parameters(own: Ints, segments: tuple[Segment, ...]) -> list[tuple[int, Segment]]:
     """A pass's segments that have something to gather and reduce, with their tasks."""
     pairs = zip(own.tolist(), segments, strict=True)
-    return [(number, segment) for number, segment in pairs if segment.parameters.total]
+    return [(number, segment) for number, segment in pairs if segment.parameters.held.total]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainscout.simulators.predictor.question.layers import WHOLE, AttentionMixer
+from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import repeat_ops, rope_ops
 from trainscout.simulators.predictor.workload.gathered_ring import gathered_ring
 from trainscout.simulators.predictor.workload.ir import (
@@ -65,7 +66,7 @@ def _projection(shard: Shard, attention: AttentionMixer) -> list[Part]:
     )
     q, k, v = _qk_bytes(shard)
     if model.qkv_bias:
-        backward += bias_grad("qkv", shard.tokens * width, shard.element_bytes)
+        backward += bias_grad(shard, "qkv", shard.tokens * width)
     saved = [Alloc("q", q), Alloc("k", k), Alloc("v", v)]
     if model.qk_norm or model.qk_norm_whole:
         forward.append(Streaming("qk_norm_fwd", "norm_fwd", 2 * (q + k), launches=2))
@@ -117,7 +118,7 @@ def _mla_projection(shard: Shard) -> list[Part]:
         down_forward += more_forward
         down_backward = more_backward + down_backward
     parts = [Part(tuple(down_forward), tuple(down_backward))]
-    keep = shard.linear_input_bytes
+    keep = input_bytes(shard, "kv_up", shard.linear_input_bytes)
     parts.append(norm(shard, "kv_norm", local, mla.kv_lora_rank, keep_output=keep))
     if mla.q_lora_rank is not None:
         parts.append(norm(shard, "q_norm", local, mla.q_lora_rank, keep_output=keep))
@@ -183,15 +184,15 @@ def _core(shard: Shard, attention: AttentionMixer) -> Part:
 
 
 def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
-    model = shard.model
+    model, each = shard.model, shard.unpacked
     kv_heads = shard.heads if model.mla is not None or shard.repeats_kv else shard.kv_heads
     q, k, v = _qk_bytes(shard)
     if shard.repeats_kv:
-        k, v = (each * (shard.heads // shard.kv_heads) for each in (k, v))
+        k, v = (size * (shard.heads // shard.kv_heads) for size in (k, v))
     out = shard.tokens * shard.heads * model.v_head_dim * shard.element_bytes
     logsumexp = 4 * shard.tokens * shard.heads
     if shard.cp > 1 and shard.cp_comm_type == "a2a":
-        forward, backward = _by_heads(shard, attention, kv_heads, q + k + v, out)
+        forward, backward = _by_heads(each, attention, kv_heads, q + k + v, out)
     elif shard.cp > 1 and shard.gathers_ring:
         forward, backward = gathered_ring(
             shard.cp,
@@ -199,15 +200,15 @@ def _flash_core(shard: Shard, attention: AttentionMixer) -> Part:
             q // shard.element_bytes,
             shard.element_bytes,
             shard.dtype,
-            lambda step, pass_: _piece(shard, kv_heads, step, pass_),
+            lambda step, pass_: _piece(each, kv_heads, step, pass_),
         )
     elif shard.cp == 1 and not attention.is_whole:
         forward, backward = (
-            _limited(shard, attention, shard.heads, kv_heads, shard.sequence, each)
-            for each in ("fwd", "bwd")
+            _limited(each, attention, shard.heads, kv_heads, each.sequence, pass_)
+            for pass_ in ("fwd", "bwd")
         )
     else:
-        forward, backward = _around_ring(shard, kv_heads, k + v)
+        forward, backward = _around_ring(each, kv_heads, k + v)
     saved = [Alloc("logsumexp", logsumexp)]
     # Otherwise the output is the projection's input, which keeps it.
     if shard.copies_attention_output:
@@ -368,16 +369,14 @@ def _output(shard: Shard) -> Part:
     )
     if model.linear_bias:
         backward = (
-            bias_grad(
-                "attention_output", shard.local_tokens * model.hidden_size, shard.element_bytes
-            )
-            + backward
+            bias_grad(shard, "attention_output", shard.local_tokens * model.hidden_size) + backward
         )
     full = shard.tokens * model.hidden_size * shard.element_bytes
+    kept = input_bytes(shard, "attention_output", shard.linear_input_bytes)
     return Part(
         tuple(forward),
         tuple(backward),
-        (Alloc("attention_output_input", shard.tokens * width * shard.linear_input_bytes),),
+        (Alloc("attention_output_input", shard.tokens * width * kept),),
         forward_peak_bytes=full,
         backward_peak_bytes=2 * full,
         module="attn_out",

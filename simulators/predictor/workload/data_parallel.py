@@ -49,7 +49,8 @@ class Transfer:
     """What gradient and parameter communication depends on, besides the parameters.
 
     ``sharded``: every rank needs only its shard of the reduced gradients. Sizes are bytes of
-    one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``. Where shards have
+    one gradient and one parameter; ``bucket`` is that of ``bucket_parameters``. Under FSDP frozen
+    parameters are sharded and gathered too. Where shards have
     ``copies``, ``shards`` of the dense and of the expert parameters make one.
     """
 
@@ -57,6 +58,7 @@ class Transfer:
     gradient_bytes: int
     parameter_bytes: int
     bucket: int | None
+    gathers_frozen: bool = False
     copies: int = 1
     shards: tuple[int, int] = (1, 1)
 
@@ -69,6 +71,7 @@ class Transfer:
             ),
             parameter_bytes=parameter_bytes(job),
             bucket=bucket_parameters(job),
+            gathers_frozen=job.recipe.zero_stage == 3,
             copies=job.shard_copies,
             shards=(job.dp // job.shard_copies * job.recipe.cp, job.expert_dp // job.shard_copies)
             if job.shard_copies > 1
@@ -98,6 +101,7 @@ def reduce_gradients(parameters: LocalParameters, transfer: Transfer) -> Block:
 @functools.lru_cache(maxsize=4096)
 def gather_parameters(parameters: LocalParameters, transfer: Transfer) -> Block:
     """The all-gathers that rebuild ``parameters`` from their shards."""
+    parameters = parameters.held if transfer.gathers_frozen else parameters
     size, group = transfer.parameter_bytes, "" if transfer.copies == 1 else "_shard"
     ops = _bucketed("param", "all_gather", parameters, size, transfer.bucket, group)
     return Block(GATHER, ops)

@@ -7,6 +7,7 @@ bytes of the chunked algorithm (arXiv 2412.06464, section 3.3; ``fla.ops.gated_d
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import DeltaNet
+from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
@@ -32,6 +33,7 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
     decay = shard.tokens * (keys if delta.gate == "vector" else delta.v_heads // shard.tp) * 4
     gathered = full if shard.sp else 0
     norm, norm_back = norm_ops(shard, "delta_norm", shard.tokens * values)
+    kept = input_bytes(shard, "delta_out", shard.linear_input_bytes)
     return [
         Part(
             (*into, *low, Streaming("delta_decay_fwd", "elementwise", 2 * decay)),
@@ -47,7 +49,7 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
             (*out_back, Streaming("delta_gate_bwd", "elementwise", 5 * gate), *norm_back),
             (
                 Alloc("delta_output", gate),
-                Alloc("delta_out_input", shard.tokens * values * shard.linear_input_bytes),
+                Alloc("delta_out_input", shard.tokens * values * kept),
             ),
             forward_peak_bytes=full + gate,
             backward_peak_bytes=2 * full,

@@ -29,13 +29,15 @@ def _embedding(shard: Shard) -> Part:
     model, size = shard.model, shard.element_bytes
     full = shard.tokens * model.hidden_size
     forward: list[Op] = [Streaming("embedding_fwd", "embedding", 2 * full * size)]
-    backward: list[Op] = [Streaming("embedding_bwd", "embedding_bwd", full * (size + 8))]
+    backward: list[Op] = []
+    if shard.trains:
+        backward.append(Streaming("embedding_bwd", "embedding_bwd", full * (size + 8)))
     if shard.tp > 1:
         # Learned positions are added to whole sequences, which are cut afterwards (Megatron-LM).
         scattered = shard.sp and model.position != "learned"
         kind = "reduce_scatter" if scattered else "all_reduce"
         forward.append(Collective("embedding_reduce", kind, full * size, "tp", shard.dtype))
-        if shard.sp:
+        if shard.sp and shard.trains:
             backward.insert(
                 0, Collective("embedding_gather", "all_gather", full * size, "tp", shard.dtype)
             )
@@ -43,7 +45,8 @@ def _embedding(shard: Shard) -> Part:
     saved: list[Alloc] = []
     if model.position == "learned":
         forward.append(Streaming("position_add", "elementwise", 3 * full * size))
-        backward.append(Streaming("position_grad", "embedding_bwd", full * (size + 8)))
+        if shard.trains:
+            backward.append(Streaming("position_grad", "embedding_bwd", full * (size + 8)))
     if model.dropout:
         forward.append(Streaming("embedding_dropout", "dropout", local * (2 * size + 1)))
         backward.insert(0, Streaming("embedding_dropout_bwd", "dropout", local * (2 * size + 1)))
@@ -55,7 +58,7 @@ def _embedding(shard: Shard) -> Part:
         tuple(backward),
         tuple(saved),
         forward_peak_bytes=2 * full * size,
-        backward_peak_bytes=(2 * full + rows * model.hidden_size) * size,
+        backward_peak_bytes=(2 * full + rows * model.hidden_size) * size if shard.trains else 0,
     )
 
 
@@ -86,7 +89,7 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
     # it is scattered, and the weight's gradient where the GEMM does not add it to another.
     full, local = shard.tokens * model.hidden_size, shard.local_tokens * model.hidden_size
     projection = (2 * full + local if shard.sp else full) * size
-    if not shard.fused_wgrad:
+    if shard.trains and not shard.fused_wgrad:
         projection += vocab * model.hidden_size * size
     held = 0 if shard.cross_entropy == "in_place" else logits * size
     loss = Part(
@@ -96,7 +99,8 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
         forward_peak_bytes=logits * beside + (full * size if shard.sp else 0),
         backward_peak_bytes=max(logits * beside, held + projection - max(0, kept - size) * logits),
     )
-    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=size)
+    keep = size if shard.trains else 0
+    final = norm(shard, "final_norm", shard.local_tokens, model.hidden_size, keep_output=keep)
     return compose("head", [final, loss])
 
 

@@ -8,10 +8,16 @@ from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
 )
 from trainscout.simulators.predictor.question.layers import ATTENTION, MOE, NONE, Layer
-from trainscout.simulators.predictor.workload.ir import Block
+from trainscout.simulators.predictor.workload.adapters import (
+    adapter_weights,
+    column_input_bytes,
+    latent_bytes,
+)
+from trainscout.simulators.predictor.workload.ir import Alloc, Block
 from trainscout.simulators.predictor.workload.mixer import mixer_parts
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.moe import moe_parts
+from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
 from trainscout.simulators.predictor.workload.part import (
     ATTENTION_RESIDUAL,
     Part,
@@ -50,6 +56,17 @@ def layer_blocks(
     return compose(name, parts)
 
 
+def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
+    """One layer's parameters on one rank, its adapters' beside them."""
+    parameters = layer_parameters(shard, layer).as_trained(shard)
+    if shard.lora is None:
+        return parameters
+    dense, expert = adapter_weights(
+        tuple(op for part in layer_parts(shard, layer) for op in part.backward)
+    )
+    return parameters + LocalParameters(dense, expert)
+
+
 def layer_parts(shard: Shard, layer: Layer) -> list[Part]:
     """The parts of one layer, mixer first."""
     model, parts = shard.model, []
@@ -60,12 +77,16 @@ def layer_parts(shard: Shard, layer: Layer) -> list[Part]:
             parts.append(_norm(shard, "attention_post_norm", 0))
         parts.append(residual(shard, ATTENTION_RESIDUAL))
     if layer.mlp != NONE:
-        parts.append(_norm(shard, "mlp_norm", shard.column_input_bytes))
         has_experts = layer.mlp == MOE
+        reader = "shared_fc1" if has_experts and not shard.trains else "fc1"
+        parts.append(_norm(shard, "mlp_norm", column_input_bytes(shard, reader)))
         parts += moe_parts(shard) if has_experts else [mlp_part(shard, model.ffn_hidden_size)]
         if model.post_norms:
             parts.append(_norm(shard, "mlp_post_norm", 0))
         parts.append(residual(shard, "mlp_residual"))
+    if shard.lora is not None:
+        latent = latent_bytes(shard, tuple(op for part in parts for op in part.forward))
+        parts.append(Part((), (), (Alloc("lora_latent", latent),)))
     return parts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+from trainscout.simulators.predictor.workload.adapters import adapter, is_adapted
 from trainscout.simulators.predictor.workload.ir import Collective, Gemm, Op, Streaming
 from trainscout.simulators.predictor.workload.quantise import quantise, transpose
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -36,6 +37,9 @@ def linear(
     what is scattered before. ``joined`` are the outputs of projections that share the input: those
     that software keeps apart are products of their own, whose input gradients are added up.
 
+    A frozen weight has no gradient: nothing is gathered again for one, nor laid out for it, and
+    no product hides the reduction of the input gradient. Adapters run beside the layer.
+
     In 8 bits, what is gathered over tokens is quantised first and travels at one byte an
     element (Transformer Engine's quantised all-gather); sums travel in 16 bits.
     """
@@ -44,11 +48,13 @@ def linear(
     if parallel == "column" and shard.sp:
         forward = quantise(shard, name, local * inputs, gathered=True)
         backward = quantise(shard, f"{name}_grad", tokens * outputs)
-        backward += transpose(shard, f"{name}_again", tokens * inputs)
+        if shard.trains:
+            backward += transpose(shard, f"{name}_again", tokens * inputs)
     elif parallel == "row" and shard.sp:
         forward = quantise(shard, name, tokens * inputs)
         backward = quantise(shard, f"{name}_grad", local * outputs, gathered=True)
-        backward += transpose(shard, f"{name}_grad", tokens * outputs)
+        if shard.trains:
+            backward += transpose(shard, f"{name}_grad", tokens * outputs)
     else:
         forward = quantise(shard, name, tokens * inputs)
         backward = quantise(shard, f"{name}_grad", tokens * outputs)
@@ -62,17 +68,10 @@ def linear(
         own = f"{name}_{index}" if apart else name
         product += [Gemm(f"{own}_fwd", tokens // cuts, width, inputs, dtype)] * cuts
         dgrad += [Gemm(f"{own}_dgrad", tokens // cuts, inputs, width, dtype, layout="NN")] * cuts
-        wgrad.append(
-            Gemm(
-                f"{own}_wgrad",
-                width,
-                inputs,
-                tokens,
-                dtype,
-                layout="NT",
-                accumulate=shard.fused_wgrad,
-            )
-        )
+        if shard.trains:
+            accumulate = shard.fused_wgrad
+            shape = (f"{own}_wgrad", width, inputs, tokens)
+            wgrad.append(Gemm(*shape, dtype, layout="NT", accumulate=accumulate))
     added: list[Op] = []
     if apart:
         moved = (len(apart) + 1) * tokens * inputs * size
@@ -90,7 +89,7 @@ def linear(
             _beside_gemm(shard, exchange("gather", "all_gather", each), len(product)) + product
         )
         beside = shard.overlap_tp_gradients or shard.tp_comm_overlap
-        if not shard.keeps_gathered:
+        if shard.trains and not shard.keeps_gathered:
             backward += _ordered(
                 shard, exchange("gather_again", "all_gather", each, beside * len(dgrad))
             )
@@ -121,7 +120,14 @@ def linear(
     else:
         forward += product
         backward += dgrad + added + wgrad
-    backward += separate_accumulation(shard, name, outputs * inputs)
+    if shard.trains:
+        backward += separate_accumulation(shard, name, outputs * inputs)
+    if is_adapted(shard, name):
+        for index, width in enumerate(apart or (outputs,)):
+            own = f"{name}_{index}" if apart else name
+            ahead, back = adapter(shard, own, tokens, inputs, width, parallel)
+            forward += ahead
+            backward += back
     return forward, backward
 
 
@@ -164,6 +170,8 @@ def _summed(shard: Shard, op: Collective) -> list[Op]:
     return [Streaming(f"{op.name}_sum", "reduce", op.bytes + op.bytes // shard.tp)]
 
 
-def bias_grad(name: str, elements: int, element_bytes: int) -> list[Op]:
+def bias_grad(shard: Shard, name: str, elements: int) -> list[Op]:
     """Summing a bias gradient over tokens reads the output gradient once."""
-    return [Streaming(f"{name}_bias_grad", "reduce", elements * element_bytes)]
+    if not shard.trains:
+        return []
+    return [Streaming(f"{name}_bias_grad", "reduce", elements * shard.element_bytes)]

@@ -19,7 +19,7 @@ from trainscout.simulators.predictor.workload.ends import (
     head_blocks,
 )
 from trainscout.simulators.predictor.workload.ir import Alloc, Block, Free, Streaming
-from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.layer import layer_blocks, trained_layer_parameters
 from trainscout.simulators.predictor.workload.mtp import (
     mtp_projection_blocks,
     mtp_projection_parameters,
@@ -29,7 +29,6 @@ from trainscout.simulators.predictor.workload.parameters import (
     LocalParameters,
     embedding_parameters,
     head_parameters,
-    layer_parameters,
 )
 from trainscout.simulators.predictor.workload.program import Chunk, Run, Stage, Workload
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -143,12 +142,12 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     """One model chunk: its layers, those of a kind together, between the ends it holds."""
     runs: list[Run] = []
     if shape.first:
-        held = embedding_parameters(shard) + LocalParameters(tower_parameters(shard))
+        held = embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
         runs.append(Run(*first_blocks(shard), 1, held))
     left = mode.offloaded
     for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
         blocks = layer_blocks(shard, layer, recompute, mode.modules)
-        parameters = layer_parameters(shard, layer)
+        parameters = trained_layer_parameters(shard, layer)
         away = min(left, number)
         left -= away
         if away:
@@ -159,7 +158,8 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if shape.last:
         runs += _mtp_modules(shard, mode)
         shares = shard.model.tied_embeddings and mode.single_stage
-        runs.append(Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=not shares)))
+        head = head_parameters(shard, owns_weight=not shares).as_trained(shard)
+        runs.append(Run(*head_blocks(shard), 1, head))
     if shard.overlap_dispatch:
         runs = [_with_exchanges_beside(run) for run in runs]
     if mode.copies_gathered:
@@ -190,7 +190,7 @@ def _offloaded(block: Block) -> Block:
 
 def _with_copies(run: Run, element_bytes: int) -> Run:
     """Both passes gather a layer's parameters: each is read and written once more first."""
-    copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.total)
+    copy = Streaming("gathered_copy", "memcpy", 2 * element_bytes * run.parameters.held.total)
     forward, backward = (
         replace(block, ops=(copy, *block.ops)) for block in (run.forward, run.backward)
     )
@@ -216,12 +216,14 @@ def _mtp_modules(shard: Shard, mode: ChunkMode) -> list[Run]:
     kind = model.layer(model.num_layers)
     embedding = LocalParameters() if mode.single_stage else embedding_parameters(shard)
     layer = layer_blocks(shard, kind, mode.recompute, mode.modules)
+    projection = mtp_projection_parameters(shard).as_trained(shard)
+    head = head_parameters(shard, owns_weight=False).as_trained(shard)
     module = [
-        Run(*mtp_projection_blocks(shard), 1, mtp_projection_parameters(shard)),
-        Run(*layer, 1, layer_parameters(shard, kind)),
-        Run(*head_blocks(shard), 1, head_parameters(shard, owns_weight=False)),
+        Run(*mtp_projection_blocks(shard), 1, projection),
+        Run(*layer, 1, trained_layer_parameters(shard, kind)),
+        Run(*head_blocks(shard), 1, head),
     ]
-    lookup = Run(*embedding_blocks(shard), 1, embedding)
+    lookup = Run(*embedding_blocks(shard), 1, embedding.as_trained(shard))
     repeated = Run(*embedding_blocks(shard), 1, LocalParameters())
     return [
         run

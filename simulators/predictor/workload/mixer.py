@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import Mixer
+from trainscout.simulators.predictor.workload.adapters import column_input_bytes
 from trainscout.simulators.predictor.workload.attention import attention_parts
 from trainscout.simulators.predictor.workload.delta_net import delta_parts
 from trainscout.simulators.predictor.workload.ir import Streaming
@@ -21,7 +22,7 @@ def mixer_parts(shard: Shard, mixer: Mixer) -> list[Part]:
             "attention_norm",
             shard.local_tokens,
             hidden,
-            keep_output=shard.column_input_bytes,
+            keep_output=column_input_bytes(shard, "qkv"),
         )
     ]
     if mixer.attention is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import activation_ops
 from trainscout.simulators.predictor.workload.ir import Alloc
 from trainscout.simulators.predictor.workload.linear import bias_grad, linear
@@ -37,9 +38,9 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     )
     act_forward, act_backward = activation_ops(shard, f"{prefix}activation", shard.tokens * local)
     if model.linear_bias:
-        act_backward += bias_grad(f"{prefix}fc1", shard.tokens * fc1_width, size)
+        act_backward += bias_grad(shard, f"{prefix}fc1", shard.tokens * fc1_width)
         fc2_backward = (
-            bias_grad(f"{prefix}fc2", shard.local_tokens * model.hidden_size, size) + fc2_backward
+            bias_grad(shard, f"{prefix}fc2", shard.local_tokens * model.hidden_size) + fc2_backward
         )
     inner = shard.tokens * local * size
     outer = shard.tokens * model.hidden_size * size
@@ -51,7 +52,10 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
     chain = max(gathered + inner, fc1_output, outer + gathered - inner)
     saved = [
         Alloc(f"{prefix}fc1_output", fc1_output),
-        Alloc(f"{prefix}activation", shard.tokens * local * shard.linear_input_bytes),
+        Alloc(
+            f"{prefix}activation",
+            shard.tokens * local * input_bytes(shard, f"{prefix}fc2", shard.linear_input_bytes),
+        ),
     ]
     if model.gated_mlp and shard.fusion == "eager":
         # The activated gate is a factor of a product written on its own.

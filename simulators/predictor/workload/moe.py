@@ -16,6 +16,11 @@ import math
 from trainscout.simulators.predictor.moe import Router, dropped_share, rank_imbalance
 from trainscout.simulators.predictor.moe import rank_loads as loads_of_ranks
 from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.workload.adapters import (
+    expert_adapter,
+    input_bytes,
+    is_adapted,
+)
 from trainscout.simulators.predictor.workload.elementwise import activation_ops
 from trainscout.simulators.predictor.workload.ir import (
     Alloc,
@@ -26,7 +31,11 @@ from trainscout.simulators.predictor.workload.ir import (
     Op,
     Streaming,
 )
-from trainscout.simulators.predictor.workload.linear import accumulation, separate_accumulation
+from trainscout.simulators.predictor.workload.linear import (
+    accumulation,
+    bias_grad,
+    separate_accumulation,
+)
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.part import Part
 from trainscout.simulators.predictor.workload.quantise import quantise
@@ -123,6 +132,11 @@ def _router(shard: Shard) -> Part:
     hidden, experts = shard.model.hidden_size, moe.num_experts
     score_bytes = tokens * experts * 4
     dtype = shard.dtype
+    wgrad: list[Op] = []
+    if shard.trains:
+        # Its gradient is added by a kernel of its own in Megatron-Core too.
+        wgrad.append(Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT"))
+        wgrad.append(accumulation(shard, "router", experts * hidden))
     return Part(
         (
             Gemm("router_fwd", tokens, experts, hidden, dtype),
@@ -135,9 +149,7 @@ def _router(shard: Shard) -> Part:
                 "router_scores_bwd", "softmax_bwd", 3 if shard.fused_router else 14, score_bytes
             ),
             Gemm("router_dgrad", tokens, hidden, experts, dtype, layout="NN"),
-            # Its gradient is added by a kernel of its own in Megatron-Core too.
-            Gemm("router_wgrad", experts, hidden, tokens, dtype, layout="NT"),
-            accumulation(shard, "router", experts * hidden),
+            *wgrad,
         ),
         (Alloc("router_scores", 2 * score_bytes),),
         forward_peak_bytes=2 * score_bytes,
@@ -177,6 +189,7 @@ def _experts(shard: Shard) -> Part:
     hidden, width = model.hidden_size, moe.ffn_hidden_size // shard.etp
     fc1_width = width * (2 if model.gated_mlp else 1)
     sent, received = rows_out * hidden * size, rows_in * hidden * size
+    kept = shard.linear_input_bytes
 
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
     between_forward = [
@@ -214,9 +227,9 @@ def _experts(shard: Shard) -> Part:
         tuple(forward),
         tuple(backward),
         (
-            Alloc("expert_input", rows_in * hidden * shard.linear_input_bytes),
+            Alloc("expert_input", rows_in * hidden * input_bytes(shard, "expert_fc1", kept)),
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
-            Alloc("expert_activation", rows_in * width * shard.linear_input_bytes),
+            Alloc("expert_activation", rows_in * width * input_bytes(shard, "expert_fc2", kept)),
             # Where an expert's activation applies its weight, nothing else needs its output.
             *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
         ),
@@ -367,7 +380,7 @@ def _expert_biases(shard: Shard, rows: int, fc1_width: int) -> tuple[list[Op], l
         [Streaming("expert_bias", "elementwise", outputs * written, launches=4)],
         [
             Streaming("expert_bias_bwd", "elementwise", outputs * (size + 28), launches=6),
-            Streaming("expert_fc1_bias_grad", "reduce", rows * fc1_width * size),
+            *bias_grad(shard, "expert_fc1", rows * fc1_width),
         ],
     )
 
@@ -378,19 +391,18 @@ def _grouped(
     """One linear layer of all experts of a rank."""
     dtype, together = shard.linear_dtype, shard.fused_experts
     forward = GroupedGemm(f"{name}_fwd", groups, rows, outputs, inputs, dtype, one_kernel=together)
+    beside: tuple[list[Op], list[Op]] = [], []
+    if is_adapted(shard, name):
+        beside = expert_adapter(shard, name, groups, rows, outputs, inputs)
     if pass_ == "fwd":
-        return [forward]
+        return [forward, *beside[0]]
+    dgrad = GroupedGemm(
+        f"{name}_dgrad", groups, rows, inputs, outputs, dtype, layout="NN", one_kernel=together
+    )
+    if not shard.trains:
+        return [dgrad, *beside[1]]
     return [
-        GroupedGemm(
-            f"{name}_dgrad",
-            groups,
-            rows,
-            inputs,
-            outputs,
-            dtype,
-            layout="NN",
-            one_kernel=together,
-        ),
+        dgrad,
         GroupedGemm(
             f"{name}_wgrad",
             groups,

@@ -25,21 +25,49 @@ class LocalParameters:
     """Parameter counts of one rank.
 
     ``dense`` are replicated over the data-parallel (and context-parallel) group, ``expert``
-    over the expert-data-parallel group.
+    over the expert-data-parallel group. Those without gradients, of which nothing is reduced or
+    updated, are counted apart.
     """
 
     dense: int = 0
     expert: int = 0
+    frozen_dense: int = 0
+    frozen_expert: int = 0
 
     def __add__(self, other: LocalParameters) -> LocalParameters:
-        return LocalParameters(self.dense + other.dense, self.expert + other.expert)
+        return LocalParameters(
+            self.dense + other.dense,
+            self.expert + other.expert,
+            self.frozen_dense + other.frozen_dense,
+            self.frozen_expert + other.frozen_expert,
+        )
 
     def times(self, count: int) -> LocalParameters:
-        return LocalParameters(self.dense * count, self.expert * count)
+        return LocalParameters(
+            self.dense * count,
+            self.expert * count,
+            self.frozen_dense * count,
+            self.frozen_expert * count,
+        )
 
     @property
     def total(self) -> int:
+        """Those that have gradients."""
         return self.dense + self.expert
+
+    @property
+    def held(self) -> LocalParameters:
+        """All of them, as if all had gradients."""
+        return LocalParameters(self.dense + self.frozen_dense, self.expert + self.frozen_expert)
+
+    @property
+    def frozen(self) -> LocalParameters:
+        """All of them, as if none had."""
+        return LocalParameters(0, 0, self.held.dense, self.held.expert)
+
+    def as_trained(self, shard: Shard) -> LocalParameters:
+        """These of the language model, frozen where its weights are."""
+        return self if shard.trains else self.frozen
 
 
 def norm_parameters(shard: Shard, width: int) -> int:

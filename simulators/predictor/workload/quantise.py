@@ -4,7 +4,7 @@ A tensor is used twice: in the product at hand, and laid out the other way in a 
 input in the weight gradient, an output gradient in both gradients). Hopper's tensor cores take
 8-bit operands only with the inner dimension contiguous, so the second use needs a transposed
 copy; Blackwell's take either layout, but blocks of 32 (MXFP8) lie along the inner dimension and
-are scaled for each use.
+are scaled for each use. Where weights are frozen there is no second use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) 
     if shard.precision == "mxfp8":
         # A scale of one byte for each block, written, then put in the order of the tensor cores.
         written, scales, launches = 2, 2 * 3 * elements // _MX_BLOCK, 3
-    elif shard.fp8_transposes and not gathered:
+        if not shard.trains:
+            written, scales, launches = 1, 3 * elements // _MX_BLOCK, 2
+    elif shard.fp8_transposes and shard.trains and not gathered:
         written = 2
     ops: list[Op] = []
     if shard.precision == "fp8_current":

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES, TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.workload.communicators import place
 
 
@@ -19,12 +20,17 @@ class Shard:
     """One rank's share of one micro-batch.
 
     ``batch`` sequences of ``sequence`` tokens on this context-parallel rank (the full length
-    is ``sequence * cp``). The expert-parallel group spans ``ep_domains`` NVLink domains.
+    is ``sequence * cp``), of which attention sees ``attended`` at a time. The expert-parallel
+    group spans ``ep_domains`` NVLink domains. ``trains``: the model's own weights have gradients.
     """
 
     model: Model
     batch: int
     sequence: int
+    attended: int
+    trains: bool
+    lora: Lora | None
+    frozen: tuple[str, ...]
     tp: int
     cp: int
     cp_comm_type: str
@@ -62,6 +68,10 @@ class Shard:
             model=_dispatching(job),
             batch=recipe.micro_batch,
             sequence=job.sequence_length // recipe.cp,
+            attended=job.attended_length // recipe.cp,
+            trains=job.training.trains_weights,
+            lora=job.training.lora,
+            frozen=job.training.frozen,
             tp=recipe.tp,
             cp=recipe.cp,
             cp_comm_type=recipe.cp_comm_type,
@@ -106,6 +116,14 @@ class Shard:
     def local_tokens(self) -> int:
         """Tokens per rank where sequence parallelism shards them (norms, dropout, experts)."""
         return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def unpacked(self) -> Shard:
+        """The same tokens as the sequences that attention sees, as many as come nearest."""
+        if self.attended >= self.sequence:
+            return self
+        number = max(self.batch, round(self.tokens / self.attended))
+        return replace(self, batch=number, sequence=self.tokens // number)
 
     @property
     def linear_dtype(self) -> str:

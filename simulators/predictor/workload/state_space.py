@@ -7,6 +7,7 @@ bytes that the algorithm has (arXiv 2405.21060, section 6; ``mamba_ssm`` fuses m
 from __future__ import annotations
 
 from trainscout.simulators.predictor.question.layers import Mamba2
+from trainscout.simulators.predictor.workload.adapters import input_bytes
 from trainscout.simulators.predictor.workload.elementwise import norm_ops
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.linear import linear
@@ -35,6 +36,7 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
     values = shard.tokens * inner * size
     gate = shard.tokens * (inner + heads) * size
     norm, norm_back = norm_ops(shard, "ssm_norm", shard.tokens * inner) if ssm.norm else ([], [])
+    kept = input_bytes(shard, "ssm_out", shard.linear_input_bytes)
     return [
         Part(
             (*into, *by_heads(shard, "ssm_exchange", width)),
@@ -61,7 +63,7 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
             ),
             (
                 Alloc("ssm_output", values),
-                Alloc("ssm_out_input", shard.tokens * inner * shard.linear_input_bytes),
+                Alloc("ssm_out_input", shard.tokens * inner * kept),
             ),
             forward_peak_bytes=full + values,
             backward_peak_bytes=2 * full,

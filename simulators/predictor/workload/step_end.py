@@ -47,14 +47,15 @@ def finish_block(
     model, recipe = job.model, job.recipe
     size = gradient_bytes_per_parameter(job)
     ops: list[Op] = []
-    if recipe.sp and recipe.tp > 1:
+    trains = job.training.trains_weights
+    if recipe.sp and recipe.tp > 1 and trains:
         # Norm weights, and the biases that follow a scattered sum, see only their shard of the
         # sequence.
         vectors = 2 * (2 if model.normalization == "layernorm" else 1)
         vectors += 2 if model.linear_bias else 0
         norm_bytes = num_layers * vectors * model.hidden_size * size
         ops.append(Collective("norm_grads", "all_reduce", norm_bytes, "tp", "fp32"))
-    if shares_embedding:
+    if shares_embedding and trains:
         rows = model.padded_vocab_size(recipe.tp) // recipe.tp
         ops.append(
             Collective(

@@ -11,10 +11,11 @@ from dataclasses import replace
 from trainscout.simulators.predictor.question.layers import DENSE, AttentionMixer, Layer, Mixer
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.tower import Tower
+from trainscout.simulators.predictor.question.tuning import PROJECTORS, TOWERS
 from trainscout.simulators.predictor.workload.ir import Alloc, Op, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_parts
 from trainscout.simulators.predictor.workload.linear import linear
-from trainscout.simulators.predictor.workload.parameters import layer_parameters
+from trainscout.simulators.predictor.workload.parameters import LocalParameters, layer_parameters
 from trainscout.simulators.predictor.workload.part import Part
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -23,13 +24,35 @@ _MIXER = Mixer(attention=AttentionMixer(causal=False))
 
 
 def tower_parts(shard: Shard) -> list[Part]:
-    """Every tower of the shard's model, one after another."""
-    return [part for tower in shard.model.towers for part in _parts(_shard(shard, tower), tower)]
+    """Every tower of the shard's model, one after another. A frozen one has no backward pass, and
+    keeps nothing; its projector has none where it is frozen too."""
+    parts = []
+    for tower in shard.model.towers:
+        own = _shard(shard, tower)
+        encoder, projector = _parts(own, tower), _projector(_projecting(shard, own), tower)
+        frozen = [not own.trains, {TOWERS, PROJECTORS} <= set(shard.frozen)]
+        parts += [_forward_only(each) for each in encoder] if frozen[0] else encoder
+        parts.append(_forward_only(projector) if frozen[1] else projector)
+    return parts
 
 
-def tower_parameters(shard: Shard) -> int:
+def _projecting(shard: Shard, tower: Shard) -> Shard:
+    return replace(tower, trains=PROJECTORS not in shard.frozen)
+
+
+def _forward_only(part: Part) -> Part:
+    return Part(part.forward, (), forward_peak_bytes=part.forward_peak_bytes + part.saved_bytes)
+
+
+def tower_parameters(shard: Shard) -> LocalParameters:
     """Their parameters on a rank: layers are sharded, patches and projectors are not."""
-    return sum(_parameters(_shard(shard, tower), tower) for tower in shard.model.towers)
+    held = LocalParameters()
+    for tower in shard.model.towers:
+        encoder = LocalParameters(_parameters(_shard(shard, tower), tower))
+        projector = LocalParameters(tower.projector_weights)
+        held += encoder.frozen if TOWERS in shard.frozen else encoder
+        held += projector.frozen if PROJECTORS in shard.frozen else projector
+    return held
 
 
 def _shard(shard: Shard, tower: Tower) -> Shard:
@@ -57,6 +80,9 @@ def _shard(shard: Shard, tower: Tower) -> Shard:
         model=model,
         batch=shard.batch * tower.images,
         sequence=tower.patches,
+        attended=tower.patches,
+        lora=None,
+        trains=TOWERS not in shard.frozen,
         cp=1,
         sp=False,
         tp_comm_overlap=False,
@@ -77,7 +103,7 @@ def _parts(shard: Shard, tower: Tower) -> list[Part]:
         forward_peak_bytes=shard.tokens * hidden * size,
         backward_peak_bytes=shard.tokens * hidden * size,
     )
-    return [patches, *layer_parts(shard, _LAYER) * tower.num_layers, _projector(shard, tower)]
+    return [patches, *layer_parts(shard, _LAYER) * tower.num_layers]
 
 
 def _projector(shard: Shard, tower: Tower) -> Part:
@@ -91,7 +117,8 @@ def _projector(shard: Shard, tower: Tower) -> Part:
         forward += [*made, Streaming("projector_activation", "elementwise", 2 * moved)]
         undone = Streaming("projector_activation_bwd", "elementwise", 3 * moved)
         backward = [undone, *gradients, *backward]
-        saved.append(Alloc("projector_input", tokens * one * size * tower.projectors))
+        if shard.trains:
+            saved.append(Alloc("projector_input", tokens * one * size * tower.projectors))
     widest = max(tower.projector, default=0) * tokens * size
     return Part(
         tuple(forward * tower.projectors),
@@ -106,4 +133,4 @@ def _parameters(shard: Shard, tower: Tower) -> int:
     hidden = tower.hidden_size
     ends = (tower.patch_size + tower.positions + tower.linear_bias) * hidden
     layers = tower.num_layers * layer_parameters(shard, _LAYER).total
-    return ends + layers + tower.projector_weights
+    return ends + layers

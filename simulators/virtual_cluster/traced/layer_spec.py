@@ -105,6 +105,11 @@ def check_traceable(job: Job) -> None:
     if job.precision not in _PRECISIONS:
         problem = "is not traced"
         raise InputError("training.precision", job.precision, problem, _PRECISIONS)
+    training = job.training
+    for name in ("lora", "frozen", "packed_lengths"):
+        if getattr(training, name):
+            problem = "is not traced: whole training of whole sequences is"
+            raise InputError(f"training.{name}", getattr(training, name), problem)
     if recipe.zero_stage > 1:
         problem = "is not traced: Megatron-Core's distributed optimizer is"
         raise InputError("recipe.zero_stage", recipe.zero_stage, problem, "0, 1")

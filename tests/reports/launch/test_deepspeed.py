@@ -14,6 +14,7 @@ from trainscout.reports.dialects import deepspeed
 from trainscout.reports.launch.deepspeed import launch
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.tuning import Lora
 
 GROUPED = replace(DENSE, num_query_groups=4)
 MODELS = (
@@ -121,6 +122,18 @@ def test_what_zero_alone_cannot_run_is_not_written(changes, words):
     made = launch(dense_job(**changes))
     assert made.files == {}
     assert any(words in reason for reason in made.impossible)
+
+
+def test_adapters_are_those_of_peft():
+    job = dense_job(training=replace(TRAINING, lora=Lora(8, ("linear_qkv", "linear_fc2"))))
+    script = launch(job).files["deepspeed_train.py"]
+    compile(script, "deepspeed_train.py", "exec")
+    assert "from peft import LoraConfig, get_peft_model" in script
+    assert "target_modules=['q_proj', 'k_proj', 'v_proj', 'down_proj']" in script
+    assert "if each.requires_grad" in script
+    frozen = dense_job(training=replace(TRAINING, frozen=("language_model",)))
+    assert any("frozen" in reason for reason in launch(frozen).impossible)
+    assert "peft" not in launch(dense_job()).files["deepspeed_train.py"]
 
 
 def test_selective_recomputation_is_said_to_be_missing():

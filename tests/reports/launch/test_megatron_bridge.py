@@ -9,6 +9,7 @@ import dataclasses
 import sys
 import types
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -16,9 +17,12 @@ import pytest
 from hypothesis import given, settings
 
 from tests.reports.dialects.jobs import jobs
+from tests.simulators.jobs import LLAMA, make_job
 from trainscout.reports.dialects import megatron_core
+from trainscout.reports.launch.directory import megatron_launch
 from trainscout.reports.launch.megatron_bridge import launch
 from trainscout.simulators.predictor.question.job import Job
+from trainscout.simulators.predictor.question.tuning import Lora
 
 TABLE = Path(__file__).with_name("megatron_bridge_fields.csv")
 
@@ -104,6 +108,23 @@ def configuration(job: Job) -> Recorded:
         source = launch(job).files["megatron_bridge.py"]
         exec(compile(source, "megatron_bridge.py", "exec"), module.__dict__)
         return module.recipe()
+
+
+def test_fine_tuning_starts_from_a_checkpoint_with_adapters():
+    job = make_job(LLAMA, training={"lora": Lora(8), "packed_lengths": (16, 32)})
+    source = launch(job).files["megatron_bridge.py"]
+    compile(source, "megatron_bridge.py", "exec")
+    assert "finetune(config, forward_step)" in source
+    assert "from megatron.bridge.peft.lora import LoRA" in source
+    assert "packed_sequence_specs=PackedSequenceSpecs(packed_sequence_size=64)" in source
+    assert "pretrained_checkpoint=PRETRAINED" in source
+    several = replace(job, recipe=replace(job.recipe, micro_batch=2))
+    assert any("packed" in reason for reason in launch(several).impossible)
+    (reason,) = megatron_launch(job).impossible
+    assert "training.lora" in reason
+    plain = launch(make_job(LLAMA)).files["megatron_bridge.py"]
+    assert "pretrain(config, forward_step)" in plain
+    assert "PRETRAINED" not in plain
 
 
 @given(jobs())

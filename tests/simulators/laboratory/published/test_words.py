@@ -40,7 +40,6 @@ def test_what_narrows_or_negates_is_read_first():
         ("pipeline schedule zbv-formatted", "zero bubble"),
         ("ZB-H1", "zero bubble"),
         ("DualPipe", "DualPipe"),
-        ("LoRA", "adapters"),
         ("ZeRO-Offload", "optimizer on the CPU"),
         ("video diffusion transformer", "decoder-only"),
     ],
@@ -49,6 +48,16 @@ def test_what_cannot_be_modelled_is_refused(notes, reason):
     outcome = job_of(replace(RUN, notes=notes), declarations())
     assert isinstance(outcome, NotReplayable)
     assert reason in outcome.reason
+
+
+def test_adapters_are_replayed_as_adapters():
+    outcome = replayable(notes="LoRA")
+    assert outcome.job.training.lora is not None
+    assert outcome.job.training.packed_lengths == ()
+    assert any("adapters not published" in text for text in outcome.assumptions)
+    packed = replayable(notes="SFT", framework="Megatron-Bridge 26.06").job
+    assert packed.training.lora is None
+    assert packed.attended_length < packed.sequence_length
 
 
 def test_groups_of_shards_are_an_assumption():

@@ -14,18 +14,25 @@ from tests.simulators.jobs import LLAMA, MLA_MOE, MODELS, MOE, TINY, make_job
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.recipe import KNOBS
+from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.question.validity import RULES, check_job, why_invalid
 
 UNALIGNED = {"tp": 16, "nodes": 3, "gpus_per_node": 16, "domain": 24}
 GROUPS_OF_3 = replace(LLAMA, num_heads=24, head_dim=8, num_query_groups=3)
 NARROW = replace(TINY, hidden_size=252, head_dim=32)
 PAIRED = "overlap_moe_expert_parallel_comm"
+BY_OPERATION = {"recompute": "selective", "recompute_modules": "operations"}
 SHARED_60 = replace(MOE, moe=Moe(8, 2, 128, 60))
 # rule, field, model, job arguments: each breaks one rule.
 BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("vpp_value", "vpp", TINY, {"vpp": 1.5}),
     ("framework", "framework", TINY, {"framework": "another"}),
     ("precision", "precision", TINY, {"precision": "fp32"}),
+    ("adapters", "tp", TINY, {"tp": 4, "training": {"lora": Lora(6)}}),
+    (
+        *("adapters", "recompute_modules", TINY),
+        {**BY_OPERATION, "training": {"lora": Lora(8)}},
+    ),
     ("optimizer_states", "optimizer_states", TINY, {"zero_stage": 0, "optimizer_states": "bf16"}),
     ("sharding_group", "dp_shard", TINY, {"zero_stage": 3, "dp_shard": 3}),
     ("sharding_group", "dp_shard", TINY, {"zero_stage": 0, "dp_shard": 2}),

@@ -1,0 +1,36 @@
+"""Adapters, frozen parts and packed sequences in the words of frameworks."""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.question.job import Job
+
+# Transformers' names of the layers that Megatron fuses, in models with a gate and with none.
+_HUGGING_FACE = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}
+
+
+def untrainable(job: Job, *, adapters: bool) -> tuple[str, ...]:
+    """What of a training the files of a framework do not do, with ``adapters`` or without."""
+    reasons = []
+    if job.training.lora is not None and not adapters:
+        reasons.append("training.lora (no adapters are written for it)")
+    if job.training.frozen:
+        reasons.append("training.frozen (no frozen parts are written for it)")
+    return tuple(reasons)
+
+
+def unpacked(job: Job) -> tuple[str, ...]:
+    """What its files leave to the data."""
+    if not job.training.packed_lengths:
+        return ()
+    return ("training.packed_lengths (its data must be packed, and say where sequences end)",)
+
+
+def hugging_face_targets(job: Job) -> list[str]:
+    """The layers with adapters, by Transformers' names for models with a gate."""
+    lora = job.training.lora
+    return [] if lora is None else [name for each in lora.targets for name in _HUGGING_FACE[each]]

@@ -1,0 +1,35 @@
+"""What a row trained of its model, and on what sequences."""
+
+from __future__ import annotations
+
+from trainscout.simulators.laboratory.published.presets import is_bridge
+from trainscout.simulators.laboratory.published.words import Said
+from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.tuning import Lora
+
+# Megatron-Bridge's and NeMo's benchmarks of LoRA adapt the QKV projections alone, by rank 16
+# (``llama3_70b_lora_*_config``), and fine-tune on packed SQuAD, whose questions with their
+# paragraphs have about this many tokens: the FLOPs a token that the LoRA rows print allow 76
+# and more.
+_BENCHMARKED = Lora(16, ("linear_qkv",))
+_SQUAD_TOKENS = 200
+
+
+def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple[str, ...]]:
+    """The training of a row, and what was assumed."""
+    assumed: list[str] = []
+    lora, packed = None, ()
+    if said.says("adapters"):
+        lora = _BENCHMARKED
+        words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
+        assumed.append(f"adapters not published: {words}, as in Megatron-Bridge's benchmarks")
+    if said.says("adapters") or said.says("tuning"):
+        if is_bridge(said):
+            packed = (_SQUAD_TOKENS,)
+            words = f"sequences not published: of {_SQUAD_TOKENS} tokens, packed"
+            assumed.append(f"{words}, as in the software's recipes")
+        else:
+            assumed.append("sequences not published: whole ones")
+    # The length of the whole run is of no consequence for one step.
+    training = Training(batch, 1e9, precision=precision, lora=lora, packed_lengths=packed)
+    return training, tuple(assumed)

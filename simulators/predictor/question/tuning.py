@@ -1,0 +1,113 @@
+"""What of a model is trained, and on what: adapters, frozen parts, packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_choice,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.model import MOST_TOKENS, Model
+
+# Megatron-Bridge's names: projections into attention or a scan, out of it, and the two of an MLP
+# or of experts.
+LORA_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+LANGUAGE_MODEL, TOWERS, PROJECTORS = "language_model", "towers", "projectors"
+FROZEN = (LANGUAGE_MODEL, TOWERS, PROJECTORS)
+_MOST_RANK = 4096
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters beside frozen weights (Hu et al. 2021): ``W x + B A x``."""
+
+    rank: int
+    """Rows of A and columns of B."""
+    targets: tuple[str, ...] = LORA_TARGETS
+    """Linear layers that have adapters, of ``linear_qkv``, ``linear_proj``, ``linear_fc1`` and
+    ``linear_fc2``."""
+
+    def check(self) -> None:
+        """Refuse impossible adapters.
+
+        Raises:
+            InputError: naming the field.
+        """
+        require_positive("training.lora.rank", self.rank)
+        if self.rank > _MOST_RANK:
+            raise InputError(
+                "training.lora.rank", self.rank, "is out of range", f"1..{_MOST_RANK}"
+            )
+        _require_some("training.lora.targets", self.targets, LORA_TARGETS)
+        if not self.targets:
+            raise InputError("training.lora.targets", "[]", "adapts nothing", LORA_TARGETS)
+
+
+def check_frozen(frozen: Sequence[str]) -> None:
+    """Refuse parts that no model has.
+
+    Raises:
+        InputError: naming the field.
+    """
+    _require_some("training.frozen", frozen, FROZEN)
+
+
+def check_packed(lengths: Sequence[int]) -> None:
+    """Refuse lengths that no sequence has.
+
+    Raises:
+        InputError: naming the field.
+    """
+    for length in lengths:
+        require_positive("training.packed_lengths", length)
+        if length > MOST_TOKENS:
+            allowed = f"1..{MOST_TOKENS}"
+            raise InputError("training.packed_lengths", length, "is out of range", allowed)
+
+
+def _require_some(field: str, given: Sequence[str], allowed: Sequence[str]) -> None:
+    for name in given:
+        require_choice(field, name, allowed)
+    if len(set(given)) < len(given):
+        raise InputError(field, ", ".join(given), "names one twice", allowed)
+
+
+def attended_length(sequence: int, packed: Sequence[int]) -> int:
+    """The length of equal sequences that attention takes as long for as for those packed into one
+    of ``sequence`` tokens: attention goes by squares, so ``E[l^2] / E[l]``."""
+    if not packed:
+        return sequence
+    return min(sequence, round(sum(each * each for each in packed) / sum(packed)))
+
+
+def check_tuning(
+    model: Model, sequence: int, lora: Lora | None, frozen: Sequence[str], packed: Sequence[int]
+) -> None:
+    """Refuse what cannot be tuned of a model, and what is not modelled.
+
+    Raises:
+        InputError: naming the field.
+    """
+    longest = max(packed, default=0)
+    if longest > sequence:
+        problem = f"is longer than the {sequence} tokens that it is packed into"
+        raise InputError("training.packed_lengths", longest, problem, f"1..{sequence}")
+    mixers = [model.mixer(layer) for layer in model.layer_kinds]
+    attentions = [mixer.attention for mixer in mixers if mixer is not None]
+    if packed and any(each is not None and each.index is not None for each in attentions):
+        problem = "is not modelled where an indexer chooses keys"
+        raise InputError("training.packed_lengths", longest, problem, "[]")
+    if not model.towers:
+        for part in set(frozen) & {TOWERS, PROJECTORS}:
+            problem = f"is no part of {model.name}, which has no towers"
+            raise InputError("training.frozen", part, problem, LANGUAGE_MODEL)
+    if lora is not None and LANGUAGE_MODEL in frozen:
+        problem = "is frozen by training.lora already, but for its adapters"
+        raise InputError("training.frozen", LANGUAGE_MODEL, problem, "the other parts")
+    whole = {LANGUAGE_MODEL, *((TOWERS, PROJECTORS) if model.towers else ())}
+    if whole <= set(frozen):
+        problem = "leaves nothing to train"
+        raise InputError("training.frozen", ", ".join(frozen), problem, "some of its parts")

@@ -1,0 +1,156 @@
+"""Low-rank adapters beside linear layers: ``y = W x + (alpha / r) B A x`` with ``W`` frozen.
+
+As Megatron-Bridge places them (``peft/utils.py: ParallelLinearAdapter``): both factors are sharded
+over the tensor-parallel group. Beside a column-parallel layer A makes its share of the ``r``
+columns from the gathered input, and they are gathered; beside a row-parallel layer A's products
+are summed, B makes its share of the outputs, and they are gathered (under sequence parallelism
+each rank then takes its tokens). Adapters compute in 16 bits, whatever their layer does.
+"""
+
+from __future__ import annotations
+
+from trainscout.simulators.predictor.workload.ir import (
+    Collective,
+    Gemm,
+    GroupedGemm,
+    Op,
+    Streaming,
+)
+from trainscout.simulators.predictor.workload.shard import Shard
+
+# Layers by what Megatron calls them.
+_TARGET = {
+    **dict.fromkeys(("qkv", "q_down", "q_up", "kv_down", "kv_up"), "linear_qkv"),
+    **dict.fromkeys(("ssm_in", "delta_in"), "linear_qkv"),
+    **dict.fromkeys(("attention_output", "ssm_out", "delta_out"), "linear_proj"),
+    **dict.fromkeys(("fc1", "shared_fc1", "expert_fc1"), "linear_fc1"),
+    **dict.fromkeys(("fc2", "shared_fc2", "expert_fc2"), "linear_fc2"),
+}
+_MARK = "_lora_"
+
+
+def is_adapted(shard: Shard, name: str) -> bool:
+    """Whether linear layer ``name`` has an adapter."""
+    return shard.lora is not None and _TARGET.get(name) in shard.lora.targets
+
+
+def input_bytes(shard: Shard, name: str, plain: int) -> int:
+    """Bytes per element that linear layer ``name`` keeps of its input, ``plain`` where its weight
+    is trained: an adapter needs it in 16 bits, a frozen weight not at all."""
+    if is_adapted(shard, name):
+        return shard.element_bytes
+    return plain if shard.trains else 0
+
+
+def column_input_bytes(shard: Shard, name: str) -> int:
+    """The same of a column-parallel layer, for each element of this rank's share; adapters keep
+    what was gathered."""
+    gathered = shard.tp if shard.sp and is_adapted(shard, name) else 1
+    return input_bytes(shard, name, shard.column_input_bytes) * gathered
+
+
+def adapter(
+    shard: Shard, name: str, tokens: int, inputs: int, outputs: int, parallel: str | None
+) -> tuple[list[Op], list[Op]]:
+    """Forward and backward operations of one adapter; sizes are this rank's, as in ``linear``."""
+    assert shard.lora is not None
+    rank, size, dtype = shard.lora.rank, shard.element_bytes, shard.dtype
+    sharded = shard.tp if parallel else 1
+    narrow = rank // sharded if parallel == "column" else rank
+    made = outputs // sharded if parallel == "row" else outputs
+    own = f"{name}{_MARK}"
+
+    def exchange(what: str, kind: str, width: int) -> list[Op]:
+        moved = tokens * width * size
+        return [Collective(f"{own}{what}", kind, moved, "tp", dtype)] if sharded > 1 else []
+
+    forward: list[Op] = [Gemm(f"{own}in_fwd", tokens, narrow, inputs, dtype)]
+    backward: list[Op] = []
+    if parallel == "row":
+        forward += exchange("sum", "all_reduce", rank)
+        backward += exchange("tokens", "all_gather", outputs) if shard.sp else []
+    else:
+        forward += exchange("gather", "all_gather", rank)
+    backward.append(Streaming(f"{own}scale_bwd", "elementwise", 2 * tokens * outputs * size))
+    forward.append(Gemm(f"{own}out_fwd", tokens, made, rank, dtype))
+    backward += [
+        Gemm(f"{own}out_dgrad", tokens, rank, made, dtype, layout="NN"),
+        _gradient(shard, f"{own}out", made, rank, tokens),
+    ]
+    # The second factor is column-parallel on either side.
+    backward += exchange("sum_bwd", "all_reduce", rank)
+    if parallel == "row":
+        forward += exchange("outputs", "all_gather", outputs)
+    # Scaled, then added to what the layer made; the gradients of the shared input are added up.
+    forward.append(Streaming(f"{own}add", "elementwise", 5 * tokens * outputs * size, launches=2))
+    backward += [
+        Gemm(f"{own}in_dgrad", tokens, inputs, narrow, dtype, layout="NN"),
+        _gradient(shard, f"{own}in", narrow, inputs, tokens),
+        Streaming(f"{own}grad_add", "elementwise", 3 * tokens * inputs * size),
+    ]
+    if parallel == "column" and not shard.sp:
+        backward += exchange("grad", "all_reduce", inputs)
+    return forward, backward
+
+
+def _gradient(shard: Shard, name: str, rows: int, columns: int, tokens: int) -> Gemm:
+    accumulate = shard.fused_wgrad
+    return Gemm(
+        f"{name}_wgrad", rows, columns, tokens, shard.dtype, layout="NT", accumulate=accumulate
+    )
+
+
+def expert_adapter(
+    shard: Shard, name: str, groups: int, rows: int, outputs: int, inputs: int
+) -> tuple[list[Op], list[Op]]:
+    """Of one linear layer of all experts of a rank, an adapter each; under expert tensor
+    parallelism each rank has its share of the sharded dimension."""
+    assert shard.lora is not None
+    rank, size, dtype = shard.lora.rank, shard.element_bytes, shard.dtype
+    own, together = f"{name}{_MARK}", shard.fused_experts
+    total = groups * rows
+
+    def product(what: str, n: int, k: int, layout: str) -> GroupedGemm:
+        accumulate = layout == "NT" and shard.fused_wgrad
+        return GroupedGemm(
+            f"{own}{what}", groups, rows, n, k, dtype, layout, accumulate, one_kernel=together
+        )
+
+    return (
+        [
+            product("in_fwd", rank, inputs, "TN"),
+            product("out_fwd", outputs, rank, "TN"),
+            Streaming(f"{own}add", "elementwise", 5 * total * outputs * size, launches=2),
+        ],
+        [
+            Streaming(f"{own}scale_bwd", "elementwise", 2 * total * outputs * size),
+            product("out_dgrad", rank, outputs, "NN"),
+            product("out_wgrad", outputs, rank, "NT"),
+            product("in_dgrad", inputs, rank, "NN"),
+            product("in_wgrad", rank, inputs, "NT"),
+            Streaming(f"{own}grad_add", "elementwise", 3 * total * inputs * size),
+        ],
+    )
+
+
+def adapter_weights(ops: tuple[Op, ...]) -> tuple[int, int]:
+    """Parameters of the adapters whose gradients a backward pass makes: dense, and experts'."""
+    dense = expert = 0
+    for op in ops:
+        if isinstance(op, Gemm | GroupedGemm) and _MARK in op.name and op.name.endswith("_wgrad"):
+            if isinstance(op, Gemm):
+                dense += op.m * op.n
+            else:
+                expert += op.groups * op.n * op.k
+    return dense, expert
+
+
+def latent_bytes(shard: Shard, ops: tuple[Op, ...]) -> int:
+    """Bytes of what first factors made in a forward pass, which the second's gradients need."""
+    assert shard.lora is not None
+    rank = shard.lora.rank
+    rows = 0
+    for op in ops:
+        if isinstance(op, Gemm | GroupedGemm) and op.name.endswith(f"{_MARK}out_fwd"):
+            rows += op.m if isinstance(op, Gemm) else op.groups * op.m_per_group
+    return rows * rank * shard.element_bytes

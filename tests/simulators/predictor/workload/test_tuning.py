@@ -1,0 +1,173 @@
+"""Adapters, frozen parts and packed sequences: what has gradients, what is kept, what runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.simulators.jobs import LLAMA, MLA_MOE, MOE, SEEING, SPARSE, TINY, make_job
+from trainscout.simulators.predictor.answer.flops import attention_core_flops, step_flops
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.tuning import Lora
+from trainscout.simulators.predictor.question.validity import check_job
+from trainscout.simulators.predictor.replay.simulator import ReplaySimulator
+from trainscout.simulators.predictor.workload.ir import Attention, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.megatron import build_workload
+from trainscout.simulators.predictor.workload.work import kernel_flops
+
+LORA = Lora(8)
+
+
+def tuned(model, lora=LORA, frozen=(), packed=(), **recipe):
+    training = {"lora": lora, "frozen": frozen, "packed_lengths": packed}
+    return make_job(model, training=training, **recipe)
+
+
+def parameters(job):
+    return build_workload(job).stages[0].parameters
+
+
+def products(job, pass_):
+    runs = build_workload(job).stages[0].chunks[0].runs
+    blocks = [(getattr(run, pass_), run.count) for run in runs]
+    return [
+        op
+        for block, count in blocks
+        for op in block.ops * count
+        if isinstance(op, Gemm | GroupedGemm)
+    ]
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_adapters_have_as_many_parameters_as_their_factors(tp: int) -> None:
+    h, f, kv, r = 256, 704, 2 * 32, 8
+    each = [(h, h + 2 * kv), (h, h), (h, 2 * f), (f, h)]
+    whole = 12 * r * sum(ins + outs for ins, outs in each)
+    held = parameters(tuned(LLAMA, tp=tp))
+    if tp == 1:
+        assert held.total == whole
+    else:
+        # Factors are sharded, but for the long side of A or B that meets a sharded dimension.
+        assert whole / tp <= held.total < whole
+    assert held.held.total - held.total == parameters(tuned(LLAMA, lora=None, tp=tp)).total
+
+
+def test_experts_have_an_adapter_each() -> None:
+    plain, adapted = parameters(tuned(MOE, lora=None)), parameters(tuned(MOE))
+    assert adapted.frozen_expert == plain.expert
+    assert adapted.expert == 12 * 8 * 8 * ((256 + 2 * 128) + (128 + 256))
+
+
+@pytest.mark.parametrize("model", [TINY, LLAMA, MOE, MLA_MOE])
+def test_frozen_weights_have_no_gradient_products(model) -> None:
+    made = [op for op in products(tuned(model), "backward") if op.name.endswith("_wgrad")]
+    assert made
+    assert all("_lora_" in op.name for op in made)
+    forward = sum(map(kernel_flops, products(tuned(model), "forward")))
+    backward = sum(map(kernel_flops, products(tuned(model), "backward")))
+    plain = sum(map(kernel_flops, products(tuned(model, lora=None), "forward")))
+    # Weights once, adapters twice: forward is weights and adapters.
+    assert backward == plain + 2 * (forward - plain)
+
+
+@pytest.mark.parametrize("model", [LLAMA, MOE])
+def test_only_adapters_are_reduced_updated_and_kept_twice(model) -> None:
+    whole, adapted = (
+        ReplaySimulator().without_error_bar(tuned(model, lora=lora)) for lora in (None, LORA)
+    )
+    kinds = [each.memory.per_stage[0].kind for each in (whole, adapted)]
+    share = parameters(tuned(model)).total / parameters(tuned(model, lora=None)).total
+    for kind in ("gradients", "optimizer"):
+        assert kinds[1][kind] == pytest.approx(share * kinds[0][kind], rel=1e-3)
+    assert kinds[1]["parameters"] == pytest.approx((1 + share) * kinds[0]["parameters"], rel=1e-3)
+
+
+def test_fsdp_gathers_what_it_does_not_reduce() -> None:
+    job = tuned(LLAMA, zero_stage=3)
+    static = ReplaySimulator().without_error_bar(job).memory.per_stage[0].kind
+    held = parameters(job)
+    # Shards of frozen weights in 16 bits, those of adapters in 32.
+    gathered = static["parameters"] - 2 * -(-held.frozen_dense // 8) - 4 * -(-held.dense // 8)
+    ends = 2 * 2 * LLAMA.padded_vocab_size(1) * LLAMA.hidden_size
+    assert gathered > ends
+
+
+def test_an_adapter_keeps_its_input_and_a_frozen_layer_does_not() -> None:
+    def kept(lora: Lora) -> int:
+        runs = build_workload(tuned(LLAMA, lora=lora)).stages[0].chunks[0].runs
+        return next(run for run in runs if run.forward.name == "layer_forward").forward.saved_bytes
+
+    everywhere, attention = kept(LORA), kept(Lora(8, ("linear_qkv",)))
+    # 64 tokens, 2 bytes: inputs of the projection out (256) and of both MLP layers (256, 704),
+    # and what their first factors made.
+    assert everywhere - attention == 2 * 64 * (256 + 256 + 704 + 3 * 8)
+
+
+def test_packed_sequences_attend_to_themselves() -> None:
+    job = tuned(LLAMA, lora=None, packed=(8, 16, 24), micro_batch=2)
+    # (64 + 256 + 576) / 48 = 18.67: seven sequences of 18 tokens are nearest to 128.
+    assert job.attended_length == 19
+    ops = build_workload(job).stages[0].chunks[0].runs[1].forward.ops
+    (core,) = (op for op in ops if isinstance(op, Attention))
+    assert (core.batch, core.seq_q, core.seq_k) == (7, 18, 18)
+    whole = replace(job, training=replace(job.training, packed_lengths=()))
+    saved = step_flops(whole).model - step_flops(job).model
+    attention = [attention_core_flops(LLAMA, length) for length in (64, 19)]
+    assert saved == pytest.approx(3 * 12 * (attention[0] - attention[1]) * job.tokens_per_step)
+    seconds = [
+        ReplaySimulator()
+        .without_error_bar(replace(each, training=replace(each.training, sequence_length=16384)))
+        .step_time_s
+        for each in (job, whole)
+    ]
+    assert seconds[0] < 0.9 * seconds[1]
+
+
+def test_flops_of_lora_leave_out_what_nobody_computes() -> None:
+    whole, adapted = step_flops(tuned(LLAMA, lora=None)), step_flops(tuned(LLAMA))
+    attention = 12 * attention_core_flops(LLAMA, 64) * tuned(LLAMA).tokens_per_step
+    assert adapted.model == pytest.approx((whole.model - 3 * attention) * 2 / 3 + 3 * attention)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "gradients"),
+    [
+        (("towers",), {"projector", "layers"}),
+        (("towers", "projectors"), {"layers"}),
+        (("language_model",), {"towers", "projector"}),
+        (("language_model", "towers"), {"projector"}),
+    ],
+)
+def test_frozen_parts_have_no_gradients(frozen, gradients) -> None:
+    job = tuned(SEEING, lora=None, frozen=frozen)
+    first, *rest = build_workload(job).stages[0].chunks[0].runs
+    made = {op.name for op in first.backward.ops if isinstance(op, Gemm)}
+    assert ("projector_wgrad" in made) == ("projector" in gradients)
+    assert ("patches_wgrad" in made) == ("towers" in gradients)
+    later = {op.name for run in rest for op in run.backward.ops if isinstance(op, Gemm)}
+    assert ("fc1_wgrad" in later) == ("layers" in gradients)
+    counts, whole = parameters(job), parameters(tuned(SEEING, lora=None))
+    assert 0 < counts.total < whole.total == counts.held.total
+    prediction = ReplaySimulator().without_error_bar(job)
+    plain = ReplaySimulator().without_error_bar(tuned(SEEING, lora=None))
+    assert prediction.step_time_s < plain.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("job", "field"),
+    [
+        (tuned(LLAMA, Lora(0)), "training.lora.rank"),
+        (tuned(LLAMA, Lora(8, ("qkv",))), "training.lora.targets"),
+        (tuned(LLAMA, Lora(8, ())), "training.lora.targets"),
+        (tuned(LLAMA, Lora(6), tp=4), "recipe.tp"),
+        (tuned(LLAMA, None, ("towers",)), "training.frozen"),
+        (tuned(LLAMA, None, ("language_model",)), "training.frozen"),
+        (tuned(SEEING, LORA, ("language_model",)), "training.frozen"),
+        (tuned(LLAMA, None, (), (65,)), "training.packed_lengths"),
+        (tuned(LLAMA, None, (), (0,)), "training.packed_lengths"),
+        (tuned(SPARSE, None, (), (8,)), "training.packed_lengths"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(job, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_job(job)
+    assert caught.value.field == field
