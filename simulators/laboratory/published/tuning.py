@@ -18,7 +18,8 @@ _SQUAD_TOKENS = 200
 def training_of(said: Said, batch: int, precision: str) -> tuple[Training, tuple[str, ...]]:
     """The training of a row, and what was assumed."""
     assumed: list[str] = []
-    lora, packed = None, ()
+    lora = None
+    packed: tuple[int, ...] = ()
     if said.says("adapters"):
         lora = _BENCHMARKED
         words = f"rank {lora.rank} on {' and '.join(lora.targets)}"
