@@ -1,11 +1,11 @@
 """The search space as data: ordered choices, conditions, derived fields, constants.
 
 A space file names *knobs* (fields of ``Recipe``, or helpers that only expressions read), each
-with ordered choices, or with none, which are then those that the knob declares. ``when`` says
-under which earlier knobs it matters, ``otherwise`` what it is when it does not. ``derived``
-computes recipe fields from knobs, ``constants`` fixes the rest, and ``constraints`` are
-expressions over knobs that must hold: what breaks one is no point of the space, and is never
-even enumerated::
+with ordered choices, or with none, which are then those that the knob declares; divisors may go
+``up_to`` a number or a quantity. ``when`` says under which earlier knobs it matters, ``otherwise``
+what it is when it does not. ``derived`` computes recipe fields from knobs, ``constants`` fixes the
+rest, and ``constraints`` are expressions over knobs that must hold: what breaks one is no point of
+the space, and is never even enumerated::
 
     knobs:
       tp: {}
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
 
 
 _SECTIONS = ("name", "of", "numerics", "knobs", "constraints", "derived", "constants", "held")
-_KNOB_KEYS = ("choices", "divisors_of", "powers_of_two_up_to", "when", "otherwise")
+_KNOB_KEYS = ("choices", "divisors_of", "up_to", "powers_of_two_up_to", "when", "otherwise")
 _MAX_CHOICES = 1000
 
 
@@ -241,6 +241,9 @@ def _compile_knob(
         raise InputError(field, sources, "needs exactly one source of choices", list(_CHOICES))
     given = entry[sources[0]]
     choices = _CHOICES[sources[0]](f"{field}.{sources[0]}", given, declared.quantities)
+    if "up_to" in entry and sources[0] == "divisors_of":
+        most = _quantity(f"{field}.up_to", entry["up_to"], declared.quantities)
+        choices = tuple(choice for choice in choices if choice <= most)
     if name in RECIPE_DEFAULTS:
         for choice in choices:
             _check_type(field, name, choice)

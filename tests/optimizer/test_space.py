@@ -199,7 +199,8 @@ def test_the_constraints_of_the_shipped_space_lose_no_launchable_recipe(layers, 
     ):
         del spec["knobs"][name]
     # What can be launched and is not looked at.
-    chosen = ("recompute_modules", "zero_stage", "sequence_length", "dp_shard")
+    chosen = ("recompute_modules", "recompute_layers", "zero_stage", "sequence_length", "dp_shard")
+    chosen += ("micro_batch", "counted_ends")
     spec["constraints"] = [
         each for each in spec["constraints"] if not any(name in each for name in chosen)
     ]
@@ -245,6 +246,39 @@ def test_the_large_space_has_a_million_points_on_a_large_cluster():
     for row in range(0, len(surveyed), 50_000):
         assert why_invalid(question.job(surveyed.recipes[row])) is None
         assert surveyed.point_of(surveyed.recipes[row]) == surveyed.points[row]
+
+
+def test_divisors_go_up_to_what_is_said():
+    spec = {"knobs": {"micro_batch": {"divisors_of": "global_batch_size", "up_to": 12}}}
+    training = dataclasses.replace(declared().training, global_batch_size=36)
+    space = compile_space(spec, dataclasses.replace(declared(), training=training))
+    assert space.knobs[0].choices == (1, 2, 3, 4, 6, 9, 12)
+    spec["knobs"]["micro_batch"]["up_to"] = "batch"
+    with pytest.raises(InputError) as refused:
+        compile_space(spec, declared())
+    assert refused.value.field == "space.knobs.micro_batch.up_to"
+
+
+@pytest.mark.parametrize(
+    ("layers", "experts", "recipe"),
+    [
+        (8, 0, {"micro_batch": 6}),
+        (8, 0, {"recompute": "full", "recompute_layers": 5}),
+        (8, 8, {"ep": 8, "recompute": "selective", "recompute_modules": "layernorm+moe_act"}),
+        (61, 8, {"pp": 2, "vpp": 8, "pipeline_layout": "balanced", "loss_as_layer": False}),
+    ],
+)
+def test_the_shipped_space_holds_what_people_ran(layers, experts, recipe):
+    question = declared()
+    moe = Moe(experts, 2, 512) if experts else None
+    question = dataclasses.replace(
+        question,
+        model=dataclasses.replace(question.model, num_layers=layers, moe=moe),
+        training=dataclasses.replace(question.training, global_batch_size=192),
+    )
+    recipes = survey(compile_space(shipped("megatron"), question)).recipes
+    held = {tuple(getattr(each, name) for name in recipe) for each in recipes}
+    assert tuple(recipe.values()) in held
 
 
 def test_the_shipped_space_offers_nothing_without_effect():

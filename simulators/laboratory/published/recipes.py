@@ -283,7 +283,8 @@ def _virtual_stages(
     stated = said.facts.get("stages", "")
     if stated.isdigit():
         return int(stated)
-    per_stage = model.num_layers // degrees.pp
+    # Where an end of the model lies in a layer's place, there are as many places more.
+    per_stage = (model.num_layers + 2 * said.says("ends", "layers")) // degrees.pp
     # Meta's trainer has no other schedule (The Llama 3 Herd of Models, figure 6).
     interleaved = said.says("schedule", "interleaved") or said.label.get("project") == "meta"
     if interleaved and per_stage > 1:

@@ -231,4 +231,7 @@ def _software(ran: Job, here: Job) -> str:
     }
     if ran.model.moe is not None and here.model.moe is not None:
         fields["dispatcher"] = (ran.model.moe.dispatcher, here.model.moe.dispatcher)
-    return ", ".join(f"{name}={one}" for name, (one, other) in fields.items() if one != other)
+    words = [f"{name}={one}" for name, (one, other) in fields.items() if one != other]
+    if here.framework.reduces_fp32 and not ran.framework.reduces_fp32:
+        words.append("gradients in 16 bits, which space.numerics=declared leaves out")
+    return ", ".join(words)

@@ -58,6 +58,7 @@ class Question:
             "num_heads": self.model.num_heads,
             "num_query_groups": self.model.kv_heads,
             "hidden_size": self.model.hidden_size,
+            "latent_attention": int(self.model.mla is not None),
             "num_experts": 1 if moe is None else moe.num_experts,
             "sequence_length": self.training.sequence_length or self.model.sequence_length,
             "global_batch_size": self.training.global_batch_size,

@@ -125,7 +125,7 @@ class Parallelism:
         "mb{}",
         (LAYER_BLOCKS, BOUNDARY, MICRO_BATCHES),
         always=True,
-        search=(1, 2, 4, 8, 16),
+        search={"divisors_of": "global_batch_size", "up_to": 32},
         flags={
             MEGATRON_LM: Flag("--micro-batch-size"),
             MEGATRON_BRIDGE: Flag("train.micro_batch_size"),
