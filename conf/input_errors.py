@@ -122,7 +122,7 @@ _PARTS: dict[str, Any] = {
 def _elsewhere(field: str, names: list[str]) -> str | None:
     """Where a field of this very name is, when it is not where it was looked for."""
     leaf = field.rpartition(".")[2]
-    recipe = "recipe" if "recipe" in names else "space.knobs"
+    recipe = "recipe" if "recipe" in names or field.startswith("recipe.") else "space.knobs"
     for part, cls in _PARTS.items():
         for each in dataclasses.fields(cls):
             if each.name == leaf:

@@ -17,6 +17,7 @@ import time
 BUDGETS = {
     "jobs": (100, 10_000),
     "mutations": (40, 1_000),
+    "mistakes": (20, 100),
     "searches": (5, 50),
     "kills": (5, 100),
     "stores": (20, 500),

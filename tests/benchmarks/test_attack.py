@@ -6,7 +6,15 @@ import pytest
 
 from benchmarks.attack import files, jobs, mutations
 
-SLICE = {"jobs": 300, "mutations": 24, "searches": 3, "kills": 8, "stores": 12, "files": 800}
+SLICE = {
+    "jobs": 300,
+    "mutations": 20,
+    "mistakes": 12,
+    "searches": 3,
+    "kills": 8,
+    "stores": 12,
+    "files": 800,
+}
 
 
 @pytest.mark.parametrize("kind", SLICE)
