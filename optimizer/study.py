@@ -32,6 +32,7 @@ from trainscout.optimizer.warm_start import known_recipes, nearest_rows
 from trainscout.pruning import apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.registry import SimulatorSpec, check_simulator
 
 if TYPE_CHECKING:
@@ -82,26 +83,25 @@ def run_search(
     surveyed, legs = prepare_search(
         declared, space, objective, options, simulator=simulator, executor=executor, seed=seed
     )
-    ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
     workers = make_executor(executor, declared, simulator)
     stored = None
     if storage is not None:
         question = identity(declared, space, objective, options, simulator, seed)
         mode: Mode = "join" if join else "resume" if resume else "new"
-        workers = stored = _stored(storage, question, mode, workers, surveyed, objective)
+        workers = stored = stored_executor(storage, question, mode, workers, surveyed, objective)
     spec = SimulatorSpec.of(simulator)
     screened = options.bounds and spec.name == BOUNDED_SIMULATOR
-    screen = Screen(surveyed, objective, spec, options.top_k) if screened else None
-    first = nearest_rows(surveyed, known_recipes(options))
-    search = Search(legs, ledger, workers, screen, first)
-    with workers:
-        try:
-            stopped = search.run(started_s, on_progress)
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-    best, pareto = tuple(ledger.best(options.top_k)), tuple(ledger.pareto())
+    result = search_legs(
+        legs,
+        workers,
+        screen=Screen(surveyed, objective, spec, options.top_k) if screened else None,
+        first=nearest_rows(surveyed, known_recipes(options)),
+        on_progress=on_progress,
+        started_s=started_s,
+    )
     notes = (*_notes(surveyed), *workers.notes)
-    if options.promote_to is not None and best and stopped != "interrupted":
+    best, pareto = result.best, result.pareto
+    if options.promote_to is not None and best and result.stopped != "interrupted":
         asked = pareto if len(objective.names) > 1 else best
         promotion = make_executor(
             executor, declared, _promotion_simulator(options.promote_to, simulator)
@@ -110,17 +110,47 @@ def run_search(
         if promoted.trials:
             best, pareto = promoted.trials, front_of(promoted.trials, objective)
         notes += (promoted.note,)
-    return SearchResult(
-        trials=tuple(ledger.trials),
+    return dataclasses.replace(
+        result,
         best=best,
         pareto=pareto,
+        wall_s=time.monotonic() - started_s,
+        resumed_trials=0 if stored is None else stored.restored,
+        unstored=None if stored is None else stored.unstored,
+        notes=notes,
+    )
+
+
+def search_legs(
+    legs: Sequence[SearchSpec],
+    workers: Executor,
+    *,
+    screen: Screen | None = None,
+    first: Sequence[int] = (),
+    on_progress: OnProgress | None = None,
+    started_s: float,
+) -> SearchResult:
+    """Search what ``legs`` surveyed, whatever its recipes are; what was found, without notes.
+
+    ``screen``: rules recipes out by bounds. ``first``: rows to try first. ``started_s``: when the
+    search began, on the monotonic clock.
+    """
+    options, surveyed, objective = legs[0].options, legs[0].survey, legs[0].objective
+    ledger = Ledger(surveyed, objective, options.top_k, options.stable_top)
+    search = Search(legs, ledger, workers, screen, first)
+    with workers:
+        try:
+            stopped = search.run(started_s, on_progress)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+    return SearchResult(
+        trials=tuple(ledger.trials),
+        best=tuple(ledger.best(options.top_k)),
+        pareto=tuple(ledger.pareto()),
         objectives=objective.names,
         stopped=stopped,
         wall_s=time.monotonic() - started_s,
         space_size=surveyed.distinct_points,
-        resumed_trials=0 if stored is None else stored.restored,
-        unstored=None if stored is None else stored.unstored,
-        notes=notes,
         certificate=None if search.proof is None else search.proof.certificate(),
         tight=tuple(ledger.tight()),
         choices=ledger.choices(),
@@ -159,18 +189,23 @@ def prepare_search(
     return surveyed, legs
 
 
-def _stored(
+def stored_executor(
     storage: str,
     question: Mapping[str, Any],
     mode: Mode,
     workers: Executor,
     surveyed: Survey,
     objective: Objective,
+    read: Callable[[Mapping[str, Any]], Recipe] = lambda record: Recipe(**record),
 ) -> StoredExecutor:
+    """Workers around which ``storage`` keeps what they simulated of ``question``.
+
+    ``read``: a recipe from what ``dataclasses.asdict`` made of it.
+    """
     from trainscout.optimizer.storage.stored import StoredExecutor
     from trainscout.optimizer.storage.trials import TrialStore
 
-    store = TrialStore(storage, question, surveyed.space, objective, mode)
+    store = TrialStore(storage, question, surveyed.space, objective, mode, read)
     return StoredExecutor(
         workers, store, surveyed.point_of, lambda outcome: _refuse_nonsense(outcome, objective)
     )

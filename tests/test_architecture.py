@@ -113,7 +113,10 @@ def test_rooms_that_price_one_thing_do_not_know_each_other(room: str) -> None:
 
 
 # From the ground up, as the virtual cluster's own map has them.
-ROOMS = ("traces", "walk", "allocator", "emulation", "execution", "live", "traced", "profiles")
+ROOMS = (
+    *("traces", "walk", "allocator", "emulation", "execution"),
+    *("live", "traced", "trials", "profiles"),
+)
 
 
 def test_rooms_of_the_virtual_cluster_import_only_those_below_them() -> None:

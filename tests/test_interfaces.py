@@ -30,7 +30,7 @@ def written(path, rows):
 def test_commands():
     assert set(COMMANDS) >= {
         "optimize", "simulate", "explain", "plan", "validate", "calibrate", "run", "live", "list",
-        "init", "doctor", "kernels validate", "collectives validate",
+        "init", "doctor", "tune", "kernels validate", "collectives validate",
     }  # fmt: skip
 
 
@@ -74,6 +74,28 @@ def test_optimize(tmp_path, monkeypatch, capsys):
     header = (tmp_path / "found" / "trials.csv").read_text().splitlines()[0]
     assert "status" in header.split(",")
     capsys.readouterr()
+
+
+def test_tune(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\n"
+        "layer = torch.nn.Linear(int(sys.argv[1]), 64, device='cuda')\n"
+        "optimizer = torch.optim.SGD(layer.parameters())\n"
+        "for _ in range(2):\n"
+        "    layer(torch.ones(8, int(sys.argv[1]), device='cuda')).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    (tmp_path / "knobs.yaml").write_text("knobs: {width: [1048576, 64]}\n")
+    options = ["--space", "knobs.yaml", "--world-size", "8", "--cluster", "h100_64"]
+    options += ["--search", "grid", "--executor", "serial", "--tracking", "none", "--json"]
+    assert command("tune")([*options, "--", "train.py", "{width}"]) == 0
+    best, *_ = json.loads(capsys.readouterr().out)
+    assert best["launch"]["words"] == ["train.py", "64"]
+    assert best["prediction"]["step_time_s"] > 0
+    for name in ("report.txt", "top_recipes.json", "trials.csv", "launch.sh"):
+        assert (tmp_path / "tune" / name).is_file()
 
 
 def test_validate(tmp_path, capsys):

@@ -24,6 +24,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "scripts": {
         "run": (f"{_CLUSTER}.emulation.launcher", "run your script on virtual GPUs; write traces"),
         "live": (f"{_CLUSTER}.live.launcher", "run your script on a simulated cluster's clock"),
+        "tune": ("commands.tune", "search over your own script's settings"),
         "trace": ("", "show, collate, replay, export traces; read profiles of real GPUs"),
         "trace show": (f"{_CLUSTER}.traces.commands:show", "what one rank's trace amounts to"),
         "trace collate": (

@@ -11,6 +11,9 @@ from typing import Self
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.question.recipe import Recipe
 
+REFUSED = "InvalidLaunchError: "
+"""How the error of a launch begins that cannot be: a result like running out of memory."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -19,6 +22,12 @@ class Outcome:
     prediction: Prediction | None
     error: str | None = None
     duration_s: float = 0.0
+
+    @property
+    def settled(self) -> bool:
+        """Whether trying again would change nothing: a prediction, or a launch that its script
+        refuses."""
+        return self.prediction is not None or (self.error or "").startswith(REFUSED)
 
 
 class Executor(ABC):

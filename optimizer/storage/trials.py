@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -57,6 +57,7 @@ class TrialStore:
     Args:
         location: a path to a journal file, or a database URL (``sqlite:///search.db``).
         question: what identifies the search, JSON-ready; another question is refused.
+        read: a recipe from what ``dataclasses.asdict`` made of it.
 
     Raises:
         InputError: when the store cannot be read or written, or ``mode`` is not met.
@@ -69,7 +70,9 @@ class TrialStore:
         space: Space,
         objective: Objective,
         mode: Mode,
+        read: Callable[[Mapping[str, Any]], Recipe] = lambda record: Recipe(**record),
     ) -> None:
+        self._read_recipe = read
         self.location = location
         self.name = _study_name(question)
         self.known: dict[Recipe, Outcome] = {}
@@ -107,7 +110,7 @@ class TrialStore:
             OSError, optuna.exceptions.StorageInternalError: when the store has become unwritable.
         """
         self._study.add_trial(self._trial(indices, recipe, outcome, owner))
-        if outcome.prediction is not None:
+        if outcome.settled:
             self.known.setdefault(recipe, outcome)
 
     def refresh(self) -> None:
@@ -118,7 +121,7 @@ class TrialStore:
         trials = self._study.get_trials(deepcopy=False)
         for trial in trials[self._read :]:
             attributes = trial.user_attrs
-            recipe = Recipe(**attributes["recipe"])
+            recipe = self._read_recipe(attributes["recipe"])
             if recipe in self.known:
                 continue
             if trial.state == optuna.trial.TrialState.COMPLETE:
@@ -127,6 +130,8 @@ class TrialStore:
                 self.known[recipe] = outcome
             else:
                 outcome = Outcome(None, attributes["error"], float(attributes["duration_s"]))
+                if outcome.settled:
+                    self.known[recipe] = outcome
                 self._failures[recipe] = (attributes["owner"], outcome)
         self._read = len(trials)
 

@@ -64,7 +64,7 @@ def groups_of(options: RankOptions) -> list[Group]:
         return [event for event in read_trace(path).events if isinstance(event, Group)]
 
 
-class _UntilForward:
+class UntilForward:
     """A sink that keeps communicators, and ends the process at the first forward pass."""
 
     def __init__(self, options: RankOptions) -> None:
@@ -95,7 +95,7 @@ class _UntilForward:
 def main(arguments: list[str]) -> int:
     """Set one rank up; the script's exit code."""
     options = RankOptions.from_json(arguments[0])
-    sink = _UntilForward(options)
+    sink = UntilForward(options)
     virtual = start(options, sink)
     code = run_script(options.script, virtual.state)
     if code == 0:

@@ -1,0 +1,280 @@
+"""A knob file and a script's command line, as a space of launches.
+
+A knob file names the knobs of any script: what they may be, how that is written, and, where the
+user knows, what it means::
+
+    given: {num_layers: 40, global_batch_size: 512}
+    knobs:
+      tp: {choices: [1, 2, 4, 8]}
+      sp: {choices: [false, true], text: ["", --sequence-parallel], when: tp > 1}
+    derived:
+      dp: world_size / tp
+    constraints: [global_batch_size % dp == 0]
+    means: {tp: tp, sp: sp}
+    environment: {NCCL_ALGO: "{algorithm}"}
+    files: {config: train.toml}
+    work_per_step: global_batch_size * 2048
+    micro_batches: {step: number, traced: short, period: 1}
+
+Expressions are those of search spaces (``optimizer.expressions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from trainscout.optimizer.expressions import Expression, NotWholeError, parse
+from trainscout.optimizer.scripts.template import Template, filled
+from trainscout.optimizer.space import Candidate, Dimension, Indices, Space
+from trainscout.simulators.predictor.question.errors import InputError, require_choice
+from trainscout.simulators.predictor.question.launch import Launch, MicroBatches, ScriptQuestion
+from trainscout.simulators.predictor.question.question import Question
+from trainscout.simulators.predictor.question.recipe import KNOBS
+from trainscout.simulators.predictor.question.validity import Violation
+
+SECTIONS = (
+    *("name", "given", "knobs", "derived", "constraints", "means"),
+    *("environment", "files", "work_per_step", "micro_batches"),
+)
+_KNOB_KEYS = ("choices", "text", "when", "otherwise")
+_DEGREES = ("tp", "pp", "cp")
+_MOST_CHOICES = 1000
+
+
+@dataclass(frozen=True)
+class ScriptSpace(Space):
+    """The launches of one script: a ``Space`` whose recipes are ``Launch``es.
+
+    ``texts``: of knobs whose choices are written otherwise, by value. ``means``: fields of
+    ``Recipe``, each the name of a knob or derived value, or a value. ``told_by``: names of what
+    tells launches apart beside that.
+    """
+
+    template: Template = field(default_factory=Template)
+    texts: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
+    means: Mapping[str, Any] = field(default_factory=dict)
+    work: Expression | None = None
+    micro_batches: Mapping[str, Expression] = field(default_factory=dict)
+    told_by: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> ScriptQuestion:
+        return cast(ScriptQuestion, self.declared)
+
+    def holds(self, indices: Indices) -> bool:
+        """Whether indices are a point: canonical, and every constraint is met."""
+        canonical, values = self._resolve(indices)
+        return canonical == indices and all(
+            each.holds(values) for group in self.constraints for each in group
+        )
+
+    def candidate(self, indices: Indices) -> Candidate:
+        """The launch at a point; the rule that forbids it where a derived value is not whole, or
+        the degrees do not divide the world."""
+        values = dict(self._resolve(indices)[1])
+        try:
+            for name, expression in self.derived:
+                values[name] = expression(values)
+            work = None if self.work is None else self.work(values)
+            counts = {name: each(values) for name, each in self.micro_batches.items()}
+        except NotWholeError as error:
+            return Candidate(Launch(), Violation("not_whole", "derived", str(error)))
+        fields = {name: values.get(of, of) for name, of in self.means.items()}
+        for name, value in fields.items():
+            knob = KNOBS[name]
+            if type(value) is not knob.kind:
+                problem = f"is no {knob.kind.__name__}, as recipes have it"
+                raise InputError(f"means.{name}", value, problem)
+            if knob.kind is str and knob.choices:
+                require_choice(f"means.{name}", value, knob.choices)
+            if type(value) is int and value < (name != "zero_stage"):
+                reason = f"{self.means[name]} is {value}"
+                return Candidate(Launch(), Violation("not_positive", name, reason))
+        product = 1
+        for name in _DEGREES:
+            product *= fields.get(name, 1)
+        if self.question.world_size % product:
+            degrees = " x ".join(f"{name}={fields[name]}" for name in _DEGREES if name in fields)
+            reason = f"{degrees} does not divide a world of {self.question.world_size}"
+            return Candidate(Launch(), Violation("world_size", "world_size", reason))
+        texts = {name: self._text(name, value) for name, value in values.items()}
+        template, split = self.template, frozenset(self.texts)
+        launch = Launch(
+            **fields,
+            settings=tuple((name, values[name]) for name in self.told_by),
+            words=template.words_with(texts, split),
+            environment=tuple(
+                (name, filled(text, texts)) for name, text in template.environment.items()
+            ),
+            files=tuple((name, filled(text, texts)) for name, text in template.files.items()),
+            work=work,
+            micro_batches=MicroBatches(**counts) if counts else None,
+        )
+        return Candidate(launch, None)
+
+    def _text(self, name: str, value: Any) -> str:
+        if name in self.texts:
+            # Outside ``when`` a knob is not there at all.
+            return self.texts[name].get(value, "")
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def compile_script_space(
+    spec: Mapping[str, Any], words: Sequence[str], question: ScriptQuestion, folder: Path
+) -> ScriptSpace:
+    """Read a knob file's content for a command line; templates of files lie in ``folder``.
+
+    Raises:
+        InputError: for unknown sections or names, empty or repeated choices, places that nothing
+            fills, knobs that nothing reads, expressions outside the grammar.
+    """
+    for section in spec:
+        require_choice("space", section, SECTIONS)
+    known = set(question.quantities)
+    texts: dict[str, Mapping[Any, str]] = {}
+    knobs = []
+    entries = _mapping("knobs", spec.get("knobs"))
+    if not entries:
+        raise InputError("knobs", spec.get("knobs"), "is empty", "at least one knob")
+    for name, entry in entries.items():
+        _refuse_taken(f"knobs.{name}", name, known)
+        knobs.append(_knob(str(name), entry, known, texts))
+        known.add(str(name))
+    names = [knob.name for knob in knobs]
+    derived: list[tuple[str, Expression]] = []
+    for name, text in _mapping("derived", spec.get("derived")).items():
+        _refuse_taken(f"derived.{name}", name, known)
+        derived.append((name, parse(f"derived.{name}", _as_text(text), known)))
+        known.add(name)
+    constraints = _constraints(spec.get("constraints"), names, set(question.quantities))
+    means = _mapping("means", spec.get("means"))
+    for meant, of in means.items():
+        require_choice("means", meant, KNOBS)
+        if isinstance(of, str) and KNOBS[meant].kind is not str:
+            require_choice(f"means.{meant}", of, known)
+    counts = _mapping("micro_batches", spec.get("micro_batches"))
+    for part in counts:
+        require_choice("micro_batches", part, ("step", "traced", "period"))
+    if counts and not {"step", "traced"} <= set(counts):
+        raise InputError("micro_batches", list(counts), "needs both", "step and traced")
+    template = _template(spec, words, folder)
+    template.check(sorted(known))
+    work = spec.get("work_per_step")
+    space = ScriptSpace(
+        name=str(spec.get("name", "knobs")),
+        declared=cast(Question, question),
+        knobs=tuple(knobs),
+        constraints=constraints,
+        derived=tuple(derived),
+        constants={},
+        template=template,
+        texts=texts,
+        means=means,
+        work=None if work is None else parse("work_per_step", _as_text(work), known),
+        micro_batches={
+            part: parse(f"micro_batches.{part}", _as_text(text), known)
+            for part, text in counts.items()
+        },
+    )
+    _refuse_unused(space)
+    return space
+
+
+def _mapping(where: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(where, value, "is not a mapping", "name: value pairs")
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+def _refuse_taken(where: str, name: Any, known: set[str]) -> None:
+    if not str(name).isidentifier():
+        raise InputError(where, name, "is no name", "letters, digits and _")
+    if name in known:
+        raise InputError(where, name, "is a name already", "another name")
+
+
+def _knob(
+    name: str, entry: Any, known: set[str], texts: dict[str, Mapping[Any, str]]
+) -> Dimension:
+    where = f"knobs.{name}"
+    if not isinstance(entry, Mapping):
+        entry = {"choices": entry if isinstance(entry, list) else [entry]}
+    for key in entry:
+        require_choice(where, key, _KNOB_KEYS)
+    choices = entry.get("choices")
+    if not isinstance(choices, list) or not 0 < len(choices) <= _MOST_CHOICES:
+        allowed = f"a list of 1 to {_MOST_CHOICES} values"
+        raise InputError(f"{where}.choices", choices, "is no list of choices", allowed)
+    for choice in choices:
+        if not isinstance(choice, (bool, int, float, str)):
+            raise InputError(f"{where}.choices", choice, "is no value", "numbers, words, true")
+    if len({(type(value), value) for value in choices}) < len(choices):
+        raise InputError(f"{where}.choices", choices, "repeats a choice", "distinct values")
+    text = entry.get("text")
+    if text is not None:
+        if not isinstance(text, list) or len(text) != len(choices):
+            problem = "is no list of one text for each choice"
+            raise InputError(f"{where}.text", text, problem, f"{len(choices)} texts")
+        texts[name] = {
+            value: "" if word is None else str(word)
+            for value, word in zip(choices, text, strict=True)
+        }
+    when = entry.get("when")
+    if when is None:
+        return Dimension(name, tuple(choices))
+    condition = parse(f"{where}.when", when, known)
+    return Dimension(name, tuple(choices), condition, entry.get("otherwise", choices[0]))
+
+
+def _constraints(
+    given: Any, knobs: list[str], quantities: set[str]
+) -> tuple[tuple[Expression, ...], ...]:
+    """Constraints, each with the last knob that it reads."""
+    if given is not None and not isinstance(given, list):
+        raise InputError("constraints", given, "is not a list", "a list of expressions")
+    groups: list[list[Expression]] = [[] for _ in knobs]
+    for number, text in enumerate(given or ()):
+        where = f"constraints[{number}]"
+        expression = parse(where, text, quantities | set(knobs))
+        read = [knobs.index(name) for name in expression.names if name in knobs]
+        if not read:
+            raise InputError(where, text, "reads no knob", knobs)
+        groups[max(read)].append(expression)
+    return tuple(map(tuple, groups))
+
+
+def _template(spec: Mapping[str, Any], words: Sequence[str], folder: Path) -> Template:
+    environment = _mapping("environment", spec.get("environment"))
+    files = {}
+    for name, given in _mapping("files", spec.get("files")).items():
+        path = folder / str(given)
+        try:
+            files[str(name)] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"files.{name}", given, f"cannot be read: {error}") from error
+    variables = {str(name): str(text) for name, text in environment.items()}
+    return Template(tuple(words), variables, files)
+
+
+def _refuse_unused(space: ScriptSpace) -> None:
+    """Every knob changes what is launched, or how much of it is traced."""
+    conditions = [knob.when for knob in space.knobs if knob.when is not None]
+    used = set(space.template.places)
+    used |= {name for each in (*conditions, *space.micro_batches.values()) for name in each.names}
+    # What is derived counts where it is used itself, from the last to the first.
+    for name, expression in reversed(space.derived):
+        if name in used:
+            used |= expression.names
+    for knob in space.knobs:
+        if knob.name not in used:
+            problem = "changes nothing: no argument, variable or file has it"
+            raise InputError("knobs", knob.name, problem, f"{{{knob.name}}} among the arguments")

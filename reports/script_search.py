@@ -1,0 +1,269 @@
+"""A search over launches of a script: what people read, its files, and what is tracked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trainscout.optimizer.executors.base import REFUSED
+from trainscout.optimizer.tracking import Run, RunTree, make_run
+from trainscout.optimizer.tracking.metrics import best_so_far
+from trainscout.optimizer.trial import SearchResult, Trial
+from trainscout.reports.files import LAUNCH, REPORT, TOP_RECIPES, TRIALS
+from trainscout.reports.tracker_runs import code_tags, config_hash
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.io.output import write_whole
+from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion
+
+_GIB = 2**30
+_STOPPED = {
+    "converged": "the best stayed the best",
+    "space_exhausted": "every launch was considered",
+    "n_trials": "the trials are used up",
+    "timeout": "the time is used up",
+    "interrupted": "interrupted",
+}
+_INVALID = "invalid launch"
+_SHOWN_INVALID = 3
+
+
+def status_of(trial: Trial) -> str:
+    """A trial's status; one that failed is a launch that cannot be."""
+    return _INVALID if trial.status == "failed" else trial.status
+
+
+def report(result: SearchResult, question: ScriptQuestion) -> RenderableType:
+    """What a person reads of a search."""
+    counts: dict[str, int] = {}
+    for trial in result.trials:
+        counts[status_of(trial)] = counts.get(status_of(trial), 0) + 1
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    parts: list[RenderableType] = [
+        Text(
+            f"{len(result.trials)} launches on {question.world_size} x {question.gpu.name} of "
+            f"{question.cluster.name}: {told}. Ended: {_STOPPED[result.stopped]}."
+        ),
+        *(Text(note) for note in result.notes),
+        Text(),
+    ]
+    if result.best:
+        parts += [
+            _table(result),
+            Text(),
+            Text("The best:"),
+            Text(f"  {command_of(result.best[0])}"),
+        ]
+        parts += [Text(f"  assumed: {each}") for each in _prediction(result.best[0]).assumptions]
+    else:
+        parts.append(Text("No launch runs and fits in memory."))
+    wrong = [trial for trial in result.trials if trial.status == "failed"]
+    for trial in wrong[:_SHOWN_INVALID]:
+        reason = (trial.reason or "").removeprefix(REFUSED)
+        parts.append(Text(f"invalid: {_values(trial)}: {reason}"))
+    return Group(*parts)
+
+
+def _table(result: SearchResult) -> Table:
+    table = Table(title="Best launches", title_justify="left")
+    works = result.objectives == ("tokens_per_s",)
+    table.add_column("#", justify="right")
+    for name in result.best[0].point:
+        table.add_column(name, justify="right")
+    for title in ("step", *(("work/s",) if works else ()), "HFU", "free GiB"):
+        table.add_column(title, justify="right")
+    for rank, trial in enumerate(result.best, start=1):
+        found = _prediction(trial)
+        rate = (f"{found.tokens_per_s:,.0f}",) if works else ()
+        table.add_row(
+            str(rank),
+            *map(str, trial.point.values()),
+            f"{found.step_time_s * 1e3:,.1f} ms",
+            *rate,
+            f"{found.hfu:.1%}",
+            f"{found.memory.headroom_bytes / _GIB:.1f}",
+        )
+    return table
+
+
+def command_of(trial: Trial) -> str:
+    """The launch as words of a shell, its environment first."""
+    launch = cast(Launch, trial.recipe)
+    variables = [f"{name}={shlex.quote(value)}" for name, value in launch.environment]
+    return " ".join([*variables, *(shlex.quote(word) for word in launch.words)])
+
+
+def to_json(result: SearchResult) -> str:
+    """The best launches, best first, with their predictions."""
+    best = [
+        {
+            "launch": _launch_dict(cast(Launch, trial.recipe)),
+            "knobs": trial.point,
+            "prediction": _prediction_dict(_prediction(trial)),
+        }
+        for trial in result.best
+    ]
+    return json.dumps(best, indent=2, allow_nan=False) + "\n"
+
+
+def _launch_dict(launch: Launch) -> dict[str, Any]:
+    counts = launch.micro_batches
+    return {
+        "words": list(launch.words),
+        "environment": dict(launch.environment),
+        "files": dict(launch.files),
+        "micro_batches": None if counts is None else asdict(counts),
+    }
+
+
+def _prediction_dict(prediction: Prediction) -> dict[str, Any]:
+    """What is known of a launch: nobody said what its model is."""
+    unknown = ("mfu", "mfu_causal", "cost_of_run_usd", "interval_s")
+    return {name: value for name, value in prediction.to_dict().items() if name not in unknown}
+
+
+def save_script_search(
+    directory: Path, result: SearchResult, text: str, world_size: int, per_node: int
+) -> list[Path]:
+    """Write the search's files, each whole; where they are.
+
+    Raises:
+        OSError: when one cannot be written.
+    """
+    files = {REPORT: text, TOP_RECIPES: to_json(result), TRIALS: _trials_csv(result)}
+    if result.best:
+        launch = cast(Launch, result.best[0].recipe)
+        files[LAUNCH] = _start_script(launch, world_size, per_node)
+        files |= {f"launch/{name}": content for name, content in launch.files}
+    written = []
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+        written.append(path)
+    return written
+
+
+def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
+    """The best launch under torchrun; nodes and rendezvous are the machine's to say."""
+    lines = ["#!/usr/bin/env bash", "set -euo pipefail", 'cd "${WORK_DIR:-.}"']
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment]
+    words = []
+    for word in launch.words:
+        quoted = shlex.quote(word)
+        for name, _ in launch.files:
+            quoted = quoted.replace(f"{{{name}}}", f"'\"$HERE\"'/launch/{name}")
+        words.append(quoted)
+    if launch.files:
+        lines.insert(2, 'HERE="$(cd "$(dirname "$0")" && pwd)"')
+    nodes = -(-world_size // per_node)
+    counts = launch.micro_batches
+    if counts is not None and counts.traced != counts.step:
+        traced = f"# Traced with {counts.traced} micro-batches of {counts.step}"
+        lines.append(f"{traced}: set what says how many.")
+    lines.append(f'torchrun --nnodes {nodes} --nproc-per-node {per_node} "$@" {" ".join(words)}')
+    return "\n".join(lines) + "\n"
+
+
+def _trials_csv(result: SearchResult) -> str:
+    names = list(result.trials[0].point) if result.trials else []
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    figures = ("step_time_s", "hfu", "tokens_per_s", "peak_reserved_bytes", "headroom_bytes")
+    table.writerow(
+        ["number", "status", "rule", "reason", *names, *figures, "duration_s", "command"]
+    )
+    for trial in result.trials:
+        found = trial.prediction
+        shown: list[Any] = [""] * len(figures)
+        if found is not None:
+            memory = found.memory
+            shown = [found.step_time_s, found.hfu, found.tokens_per_s] if found.fits else [""] * 3
+            shown += [memory.peak_reserved_bytes, memory.headroom_bytes]
+        table.writerow(
+            [
+                *(trial.number, status_of(trial), trial.rule or "", trial.reason or ""),
+                *trial.point.values(),
+                *shown,
+                f"{trial.duration_s:.3f}",
+                command_of(trial),
+            ]
+        )
+    return text.getvalue()
+
+
+def tracked(
+    result: SearchResult,
+    question: ScriptQuestion,
+    settings: Mapping[str, Any],
+    directory: Path,
+    files: Sequence[Path],
+) -> RunTree:
+    """What to track: the search, with its best launches as child runs."""
+    ended_ms = int(time.time() * 1000)
+    tags = {
+        **code_tags("trainscout tune"),
+        "cluster": question.cluster.name,
+        "gpu": question.gpu.name,
+        "stopped": result.stopped,
+        "simulator": "script",
+        "config_hash": config_hash(settings),
+    }
+    counts = {f"trials/{status}": n for status, n in result.counts().items()}
+    script = str(settings["script"])
+    parent = make_run(
+        f"{script} on {question.cluster.name}, {question.world_size} GPUs",
+        ended_ms - int(result.wall_s * 1000),
+        ended_ms,
+        params={"num_gpus": question.world_size, **settings},
+        metrics={**counts, "search/wall_s": result.wall_s, **_metrics(result.best[:1], "best/")},
+        series=best_so_far(result),
+        tags={**tags, "kind": "search", "status": "fits" if result.best else "nothing_fits"},
+    )
+    children: list[Run] = []
+    for rank, trial in enumerate(result.best, start=1):
+        children.append(
+            make_run(
+                f"#{rank} {_values(trial)}",
+                ended_ms - int(trial.duration_s * 1000),
+                ended_ms,
+                params={"num_gpus": question.world_size, **trial.point},
+                metrics=_metrics([trial], ""),
+                tags={**tags, "kind": "recipe", "status": "fits", "rank": rank},
+            )
+        )
+    status = "KILLED" if result.stopped == "interrupted" else "FINISHED"
+    return RunTree(parent, tuple(children), directory, tuple(files), status)
+
+
+def _metrics(trials: Sequence[Trial], prefix: str) -> dict[str, float]:
+    if not trials:
+        return {}
+    found = _prediction(trials[0])
+    metrics = {
+        "step_time_s": found.step_time_s,
+        "hfu": found.hfu,
+        "memory/peak_reserved_gib": found.memory.peak_reserved_bytes / _GIB,
+        "memory/headroom_gib": found.memory.headroom_bytes / _GIB,
+        **{f"breakdown/{name}_s": value for name, value in found.breakdown_s.items()},
+    }
+    return {f"{prefix}{name}": value for name, value in metrics.items()}
+
+
+def _values(trial: Trial) -> str:
+    return " ".join(f"{name}={value}" for name, value in trial.point.items())
+
+
+def _prediction(trial: Trial) -> Prediction:
+    assert trial.prediction is not None
+    return trial.prediction

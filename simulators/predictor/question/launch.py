@@ -1,0 +1,130 @@
+"""A launch of a user's own script: a recipe as far as its settings are known to mean one.
+
+What a script's settings mean is the user's to say (``means`` of a knob file); everything else of a
+launch is only told apart. So a search, its tactics and its store see one kind of thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainscout.simulators.predictor.question.cluster import Cluster
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.gpu import Gpu
+from trainscout.simulators.predictor.question.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """How many micro-batches a step has, how many of them are traced, and after how many the
+    schedule repeats itself."""
+
+    step: int
+    traced: int
+    period: int = 1
+
+
+@dataclass(frozen=True)
+class Launch(Recipe):
+    """One launch. Launches are equal whose recipes and other ``settings`` (name, value) are.
+
+    ``words``: script and arguments, as they come after ``torchrun``'s own. ``environment``: what
+    is set for it. ``files``: configuration files it reads, by name and content; ``{name}`` among
+    the words is where the file lies. ``work``: what a step does, in the user's unit (tokens).
+    """
+
+    settings: tuple[tuple[str, Any], ...] = ()
+    words: tuple[str, ...] = field(default=(), compare=False)
+    environment: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    files: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    work: int | None = field(default=None, compare=False)
+    micro_batches: MicroBatches | None = field(default=None, compare=False)
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Launch:
+        """The launch that ``dataclasses.asdict`` made, back from JSON."""
+        pairs = ("settings", "environment", "files")
+        fields = {**record, "words": tuple(record["words"])}
+        fields |= {name: tuple((key, value) for key, value in record[name]) for name in pairs}
+        if record["micro_batches"] is not None:
+            fields["micro_batches"] = MicroBatches(**record["micro_batches"])
+        return Launch(**fields)
+
+
+@dataclass(frozen=True)
+class ScriptQuestion:
+    """The fixed part of a search over launches.
+
+    ``given``: numbers of the user's own that expressions read. ``host``: what host work costs
+    ("declared" or "traced"). ``ranks``: those to trace, None: found for each launch. ``steps``:
+    after so many optimizer steps a rank has shown enough. ``preload``: modules that ranks share.
+    """
+
+    cluster: Cluster
+    gpu: Gpu
+    framework: Framework
+    world_size: int
+    given: Mapping[str, int]
+    host: str = "declared"
+    ranks: tuple[int, ...] | None = None
+    steps: int = 2
+    preload: tuple[str, ...] = ()
+
+    @property
+    def quantities(self) -> Mapping[str, int]:
+        """The numbers that expressions of a knob file may read."""
+        per_node = min(self.cluster.gpus_per_node, self.world_size)
+        nodes = -(-self.world_size // per_node)
+        return {
+            "world_size": self.world_size,
+            "gpus_per_node": per_node,
+            "num_nodes": nodes,
+            **self.given,
+        }
+
+    def job(self, launch: Launch) -> ScriptJob:
+        """One launch of it."""
+        return ScriptJob(self, launch)
+
+
+@dataclass(frozen=True)
+class _Training:
+    global_batch_size: int
+
+
+@dataclass(frozen=True)
+class _Layers:
+    layer_kinds: tuple[str, ...] = ("layer",)
+
+
+@dataclass(frozen=True)
+class ScriptJob:
+    """One launch on its cluster, with what tactics ask of a job (``pruning``), as far as the user
+    said what settings mean. A tactic is in use only where all that it reads is known."""
+
+    question: ScriptQuestion
+    recipe: Launch
+
+    # Whatever it is: unfused scores are what most rules must be careful about.
+    attention = "unfused"
+    model = _Layers()
+
+    @property
+    def dp(self) -> int:
+        recipe = self.recipe
+        return self.question.world_size // (recipe.tp * recipe.pp * recipe.cp)
+
+    @property
+    def training(self) -> _Training:
+        return _Training(self.question.given["global_batch_size"])
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        layers, stages = self.question.given["num_layers"], self.recipe.pp
+        return (layers // stages,) * stages
+
+    @property
+    def largest_chunk(self) -> int:
+        return max(self.layers_per_stage) // self.recipe.vpp

@@ -1,0 +1,174 @@
+"""The ranks of a launch that must be traced, and their traces, by way of a prepared process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trainscout.simulators.predictor.io.own_process import own_process
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion
+from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
+from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
+from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
+from trainscout.simulators.virtual_cluster.trials.rank_server import (
+    MODULE,
+    RankRequest,
+    ServerOptions,
+    to_json,
+)
+
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_OUT_OF_MEMORY = re.compile(
+    r"CUDA out of memory\. Tried to allocate ([\d.]+) (\w+)\. GPU \d+ has a total capacity of "
+    r"[\d.]+ \w+ of which ([\d.]+) (\w+) is free"
+)
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+class InvalidLaunchError(RuntimeError):
+    """The script refuses its settings, or does what no GPU would take. One line."""
+
+
+class OutOfMemoryLaunchError(RuntimeError):
+    """The script ran out of device memory, by at least ``missing_bytes``."""
+
+    def __init__(self, rank: int, missing_bytes: int) -> None:
+        super().__init__(f"rank {rank} runs out of memory")
+        self.missing_bytes = missing_bytes
+
+
+class PreparedRanks:
+    """Traces ranks of launches of one question, one at a time; a context manager.
+
+    Raises:
+        InputError: when the emulation cannot be had, or a module cannot be imported.
+    """
+
+    def __init__(self, question: ScriptQuestion) -> None:
+        self._question = question
+        per_node = question.quantities["gpus_per_node"]
+        options = ServerOptions(question.world_size, per_node, question.gpu.name, question.preload)
+        environment = {
+            "PYTHONHASHSEED": "0",
+            **dict.fromkeys(_THREADS, "1"),
+            "TOKENIZERS_PARALLELISM": "false",
+            **os.environ,
+        }
+        self._process = subprocess.Popen(
+            own_process(MODULE, to_json(options)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+        )
+        # Which ranks stand for a job whose first rank has these communicators.
+        self._chosen: dict[tuple[Group, ...], tuple[int, ...]] = {}
+        ready = self._answer()
+        if "refused" in ready:
+            self.close()
+            raise InputError("--preload", ",".join(question.preload), str(ready["refused"]))
+
+    def close(self) -> None:
+        """End the prepared process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def trace(self, launch: Launch) -> list[Trace]:
+        """The traces of the ranks that stand for the whole job.
+
+        Raises:
+            InvalidLaunchError, OutOfMemoryLaunchError: when a rank does not run to its end.
+        """
+        with tempfile.TemporaryDirectory(prefix="trainscout-launch-") as folder:
+            words = _with_files(launch, Path(folder))
+            if self._question.ranks is not None:
+                ranks: Sequence[int] = self._question.ranks
+                return [self._traced(launch, words, rank, folder) for rank in ranks]
+            first = self._traced(launch, words, 0, folder)
+            groups = tuple(each for each in first.events if isinstance(each, Group))
+            if groups not in self._chosen:
+                self._chosen[groups] = self._choose(launch, words, groups, folder)
+            others = [rank for rank in self._chosen[groups] if rank]
+            return [first, *(self._traced(launch, words, rank, folder) for rank in others)]
+
+    def _choose(
+        self, launch: Launch, words: Sequence[str], first: Iterable[Group], folder: str
+    ) -> tuple[int, ...]:
+        def groups_of(rank: int) -> Iterable[Group]:
+            if rank == 0:
+                return first
+            trace = self._traced(launch, words, rank, folder, only_set_up=True)
+            return [each for each in trace.events if isinstance(each, Group)]
+
+        try:
+            return choose_ranks(self._question.world_size, groups_of).ranks
+        except InputError as error:
+            raise InputError("--rank", "auto", error.problem, "the ranks to trace") from error
+
+    def _traced(
+        self,
+        launch: Launch,
+        words: Sequence[str],
+        rank: int,
+        folder: str,
+        *,
+        only_set_up: bool = False,
+    ) -> Trace:
+        path, output = trace_path(Path(folder), rank), Path(folder) / "output"
+        request = RankRequest(
+            rank,
+            tuple(words),
+            dict(launch.environment),
+            str(path),
+            str(output),
+            self._question.steps,
+            only_set_up,
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(to_json(request) + "\n")
+        self._process.stdin.flush()
+        code = self._answer()["code"]
+        if code == 0 and path.is_file():
+            return read_trace(path)
+        raise _why(rank, code, output)
+
+    def _answer(self) -> dict[str, object]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the process that ranks are forked from has ended")
+        answer: dict[str, object] = json.loads(line)
+        return answer
+
+
+def _with_files(launch: Launch, folder: Path) -> list[str]:
+    """The launch's words, with its configuration files written and named."""
+    words = list(launch.words)
+    for name, content in launch.files:
+        path = folder / name
+        path.write_text(content, encoding="utf-8")
+        words = [word.replace(f"{{{name}}}", str(path)) for word in words]
+    return words
+
+
+def _why(rank: int, code: object, output: Path) -> RuntimeError:
+    text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+    found = _OUT_OF_MEMORY.search(text)
+    if found is not None:
+        wanted, free = (int(float(found[at]) * _UNITS.get(found[at + 1], 1)) for at in (1, 3))
+        return OutOfMemoryLaunchError(rank, max(1, wanted - free))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = lines[-1] if lines else "nothing was printed"
+    return InvalidLaunchError(f"rank {rank} ends with exit code {code}: {said[:300]}")

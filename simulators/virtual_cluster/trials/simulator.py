@@ -1,0 +1,210 @@
+"""A launch of a user's own script as a simulator of recipes sees it."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainscout.simulators.predictor.answer.prediction import Memory, Prediction, StageMemory
+from trainscout.simulators.predictor.memory.bands import FITS, NO
+from trainscout.simulators.predictor.question.launch import (
+    Launch,
+    MicroBatches,
+    ScriptJob,
+    ScriptQuestion,
+)
+from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
+from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
+from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
+from trainscout.simulators.virtual_cluster.traces.events import BACKWARD, Phase, Trace
+from trainscout.simulators.virtual_cluster.traces.invariants import check_trace
+from trainscout.simulators.virtual_cluster.trials.ranks import (
+    InvalidLaunchError,
+    OutOfMemoryLaunchError,
+    PreparedRanks,
+)
+
+NEVER_S = 1e9
+"""The step of a launch that runs out of memory before it has one; samplers rank it last."""
+REPEATED = "further micro-batches"
+_ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
+class ScriptSimulator:
+    """Runs the ranks that stand for a launch on virtual GPUs, collates and replays them.
+
+    Keeps one prepared process, from which ranks are forked.
+    """
+
+    name = "script"
+
+    def __init__(self) -> None:
+        self._ranks: tuple[ScriptQuestion, PreparedRanks] | None = None
+
+    def simulate(self, job: ScriptJob) -> Prediction:
+        """Predict one step of a launch.
+
+        Raises:
+            InvalidLaunchError: for a launch that its script refuses, or that breaks an invariant.
+        """
+        question, launch = job.question, job.recipe
+        try:
+            traces = self._prepared(question).trace(launch)
+        except OutOfMemoryLaunchError as error:
+            return _out_of_memory(question, error)
+        for trace in traces:
+            certain = [each for each in check_trace(trace) if each.certain]
+            if certain:
+                raise InvalidLaunchError(str(certain[0]))
+        step = replay_ranks(
+            traces,
+            question.gpu,
+            question.cluster,
+            question.framework,
+            host=question.host,
+            allocator=_allocator(launch),
+        )
+        return _prediction(question, launch, step, traces)
+
+    def _prepared(self, question: ScriptQuestion) -> PreparedRanks:
+        if self._ranks is None or self._ranks[0] != question:
+            if self._ranks is not None:
+                self._ranks[1].close()
+            self._ranks = question, PreparedRanks(question)
+            atexit.register(self._ranks[1].close)
+        return self._ranks[1]
+
+
+def _allocator(launch: Launch) -> AllocatorSettings | None:
+    chosen = dict(launch.environment)
+    text = next((chosen[name] for name in _ALLOCATOR if chosen.get(name)), None)
+    return None if text is None else AllocatorSettings.parse(text)
+
+
+def _prediction(
+    question: ScriptQuestion, launch: Launch, step: TracedStep, traces: Sequence[Trace]
+) -> Prediction:
+    step_s, breakdown_s, repeats = step.step_time_s, dict(step.breakdown_s), 1.0
+    assumptions = step.assumptions
+    counts = launch.micro_batches
+    if counts is not None and counts.step > counts.traced:
+        period_s = micro_batch_period_s(step, traces, counts)
+        more = counts.step - counts.traced
+        breakdown_s[REPEATED] = more * period_s
+        step_s += more * period_s
+        repeats = counts.step / counts.traced
+        assumptions += (
+            f"{counts.traced} of {counts.step} micro-batches were traced; the others take "
+            f"{period_s * 1e3:.4g} ms each, as the last of these",
+        )
+    memory = _memory(step)
+    world, work = question.world_size, launch.work or 0
+    cost_usd = step_s / 3600 * world * question.gpu.price_usd_per_hour
+    per_work_usd = cost_usd / work if work else 0.0
+    return Prediction(
+        step_time_s=step_s,
+        # Nobody said what the model's own FLOPs are.
+        mfu=0.0,
+        mfu_causal=0.0,
+        hfu=step.hfu * step.step_time_s * repeats / step_s,
+        tokens_per_s=work / step_s,
+        tokens_per_s_per_gpu=work / step_s / world,
+        cost_per_step_usd=cost_usd,
+        cost_per_billion_tokens_usd=per_work_usd * 1e9,
+        cost_of_run_usd=0.0,
+        fits=step.fits,
+        memory=memory,
+        breakdown_s=breakdown_s,
+        critical_stage=[rank.rank for rank in step.ranks].index(step.critical_rank),
+        evidence_share=step.evidence_share,
+        estimated_operations=step.estimated_operations,
+        assumptions=assumptions,
+    )
+
+
+def micro_batch_period_s(step: TracedStep, traces: Sequence[Trace], counts: MicroBatches) -> float:
+    """Seconds that one more micro-batch adds to a step, read from the replayed ones.
+
+    On the last rank that was played (a pipeline's last stage, where forward and backward passes
+    alternate to the end) the last ``counts.period`` micro-batches begin their backward passes that
+    much later than the ones before.
+
+    Raises:
+        InvalidLaunchError: when the passes are not those of ``counts.traced`` micro-batches.
+    """
+    rank = max(step.ranks, key=lambda each: each.rank)
+    trace = next(each for each in traces if each.header.rank == rank.rank)
+    begins = np.array(_backward_begins(rank, trace))
+    passes, left = divmod(len(begins), counts.traced)
+    if left or not passes or counts.traced <= counts.period:
+        raise InvalidLaunchError(
+            f"rank {rank.rank} runs {len(begins)} backward passes, which are not those of "
+            f"{counts.traced} micro-batches, more than {counts.period} of them"
+        )
+    return float(begins[-1] - begins[-1 - passes * counts.period]) / counts.period
+
+
+def _backward_begins(rank: RankStep, trace: Trace) -> list[float]:
+    """When the device began each backward pass of the step."""
+    begins: list[float] = []
+    waiting = False
+    start, end = rank.times.start_s, rank.times.end_s
+    for index, event in enumerate(trace.events):
+        if isinstance(event, Phase):
+            waiting = event.phase == BACKWARD
+        elif waiting and np.isfinite(start[index]) and end[index] > start[index]:
+            begins.append(float(start[index]))
+            waiting = False
+    return begins
+
+
+def _memory(step: TracedStep) -> Memory:
+    stages = tuple(
+        StageMemory(
+            place,
+            dict(rank.memory.at_peak),
+            rank.memory.peak_allocated_bytes,
+            rank.memory.peak_reserved_bytes,
+        )
+        for place, rank in enumerate(step.ranks)
+    )
+    worst = min(range(len(stages)), key=lambda at: step.ranks[at].memory.headroom_bytes)
+    memory = step.ranks[worst].memory
+    return Memory(
+        peak_allocated_bytes=memory.peak_allocated_bytes,
+        peak_reserved_bytes=memory.peak_reserved_bytes,
+        capacity_bytes=memory.capacity_bytes,
+        headroom_bytes=memory.headroom_bytes,
+        worst_stage=worst,
+        per_stage=stages,
+        # A trace holds every allocation: it fits or it does not.
+        fit_probability=float(step.fits),
+        band=FITS if step.fits else NO,
+    )
+
+
+def _out_of_memory(question: ScriptQuestion, error: OutOfMemoryLaunchError) -> Prediction:
+    """Of a script that could not run to the end of a step."""
+    capacity = int(question.gpu.memory_bytes * (1 - question.cluster.memory_reserve))
+    needed = capacity + error.missing_bytes
+    memory = Memory(needed, needed, capacity, -error.missing_bytes, 0, (), 0.0, NO)
+    return Prediction(
+        step_time_s=NEVER_S,
+        mfu=0.0,
+        mfu_causal=0.0,
+        hfu=0.0,
+        tokens_per_s=0.0,
+        tokens_per_s_per_gpu=0.0,
+        cost_per_step_usd=0.0,
+        cost_per_billion_tokens_usd=0.0,
+        cost_of_run_usd=0.0,
+        fits=False,
+        memory=memory,
+        breakdown_s={},
+        critical_stage=0,
+        evidence_share={},
+        estimated_operations=(),
+        assumptions=(str(error),),
+    )

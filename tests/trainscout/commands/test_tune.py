@@ -1,0 +1,149 @@
+"""The command over a small script: results, resuming, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from tests.in_process import command
+from trainscout.simulators.virtual_cluster.trials import simulator
+
+pytest.importorskip("torch")
+
+SCRIPT = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+width, batch = int(sys.argv[1]), int(sys.argv[2])
+if width == 96:
+    sys.exit("96 is no width")
+dist.init_process_group("nccl")
+model = torch.nn.Linear(width, width * int(os.environ["TIMES"]), device="cuda")
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    for micro_batch in range(int(sys.argv[3]) if len(sys.argv) > 3 else 1):
+        model(torch.ones(batch, width, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+KNOBS = """
+knobs:
+  width: [64, 96]
+  batch: [1024, 1073741824]
+  times: [1, 4]
+environment: {TIMES: "{times}"}
+work_per_step: batch * world_size
+"""
+WORDS = ["--", "train.py", "{width}", "{batch}"]
+
+
+@pytest.fixture
+def tune(tmp_path, monkeypatch):
+    """The command in a folder with a script and its knobs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "knobs.yaml").write_text(KNOBS)
+
+    def run(*options, words=WORDS, world_size=16):
+        about = ["--space", "knobs.yaml", "--world-size", world_size, "--cluster", "h100_64"]
+        about += ["--executor", "serial", "--tracking", "none", *options]
+        return command("tune")([*about, *words])
+
+    return run
+
+
+def rows(folder):
+    with (folder / "tune" / "trials.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_launches_that_cannot_be_are_results(tune, tmp_path, capsys):
+    assert tune("--search", "grid") == 0
+    found = {(row["width"], row["batch"], row["times"]): row for row in rows(tmp_path)}
+    statuses = {key: row["status"] for key, row in found.items()}
+    assert statuses == {
+        ("64", "1024", "1"): "ok",
+        ("64", "1024", "4"): "ok",
+        ("64", "1073741824", "1"): "oom",
+        ("64", "1073741824", "4"): "oom",
+        ("96", "1024", "1"): "invalid launch",
+        ("96", "1024", "4"): "invalid launch",
+        ("96", "1073741824", "1"): "invalid launch",
+        ("96", "1073741824", "4"): "invalid launch",
+    }
+    quick, slow = (found["64", "1024", times] for times in ("1", "4"))
+    assert float(quick["step_time_s"]) < float(slow["step_time_s"])
+    assert quick["command"] == "TIMES=1 train.py 64 1024"
+    # 256 GiB of input on 80 GB, and four times that of output besides.
+    assert int(found["64", "1073741824", "1"]["headroom_bytes"]) < -100 * 2**30
+    assert "96 is no width" in found["96", "1024", "1"]["reason"]
+    best = json.loads((tmp_path / "tune" / "top_recipes.json").read_text())
+    assert [entry["knobs"]["times"] for entry in best] == [1, 4]
+    script = (tmp_path / "tune" / "launch.sh").read_text()
+    assert "export TIMES=1" in script
+    assert "--nnodes 2 --nproc-per-node 8" in script
+
+
+def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):
+    assert tune("--search", "grid", "--trials", 8) == 0
+    before = rows(tmp_path)
+    assert tune("--search", "grid") == 2
+    assert "holds a search" in capsys.readouterr().err
+
+    def fails(self, job):
+        raise AssertionError("was run before")
+
+    monkeypatch.setattr(simulator.ScriptSimulator, "simulate", fails)
+    assert tune("--search", "grid", "--resume") == 0
+    assert rows(tmp_path) == before
+
+
+def test_as_many_micro_batches_as_tell_the_rest(tune, tmp_path):
+    """What is read from a few micro-batches is what all of them take."""
+    words = [*WORDS, "{traced}"]
+    step = {}
+    for name, traced in (("short", "4"), ("whole", "number")):
+        (tmp_path / "knobs.yaml").write_text(
+            "given: {number: 24}\n"
+            "knobs: {width: [4096], batch: [4096], times: [1]}\n"
+            f"derived: {{traced: {traced}}}\n"
+            "environment: {TIMES: '{times}'}\n"
+            f"micro_batches: {{step: number, traced: {traced}}}\n"
+        )
+        assert tune("--search", "grid", "--output", name, words=words) == 0
+        best, *_ = json.loads((tmp_path / name / "top_recipes.json").read_text())
+        step[name] = best["prediction"]
+    assert step["short"]["step_time_s"] == pytest.approx(step["whole"]["step_time_s"], rel=1e-3)
+    assert step["short"]["hfu"] == pytest.approx(step["whole"]["hfu"], rel=1e-2)
+    assert sum(step["short"]["breakdown_s"].values()) == pytest.approx(
+        step["short"]["step_time_s"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "named"),
+    [
+        ([], ["--", "train.py", "{widht}"], "width"),
+        ([], ["--", "train.py", "{width}"], "batch"),
+        ([], ["--", "absent.py", "{width}", "{batch}"], "absent.py"),
+        ([], [], "script"),
+        (["--search", "exact"], WORDS, "exact"),
+        (["--cluster", "h100_46"], WORDS, "h100_64"),
+        (["--world-size", "4096"], WORDS, "--world-size"),
+        (["--trials", "0"], WORDS, "--trials"),
+        (["--resume"], WORDS, "--resume"),
+        (["--preload", "no_such_module"], WORDS, "no_such_module"),
+        (["--framework", "megatron"], WORDS, "--framework"),
+        (["--rank", "99"], WORDS, "--rank"),
+        (["--space", "absent.yaml"], WORDS, "absent.yaml"),
+    ],
+)
+def test_wrong_input_writes_nothing(tune, tmp_path, capsys, options, words, named):
+    assert tune(*options, words=words) == 2
+    assert named in capsys.readouterr().err
+    assert not (tmp_path / "tune").exists()

@@ -1,0 +1,240 @@
+"""``trainscout tune``: search over the settings of your own script."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainscout.conf.catalogue import load_catalogue
+from trainscout.optimizer.options import ExecutorOptions
+from trainscout.optimizer.registry import EXECUTORS, SAMPLERS
+from trainscout.optimizer.tracking.settings import TrackingSettings
+from trainscout.simulators.predictor.io.command_line import (
+    INTERRUPTED,
+    NOTHING_FITS,
+    OK,
+    command_parser,
+    unwritten,
+)
+from trainscout.simulators.predictor.io.output import show_text
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
+from trainscout.simulators.predictor.question.errors import (
+    InputError,
+    require_positive,
+)
+from trainscout.simulators.predictor.question.framework import UNDECLARED
+from trainscout.simulators.predictor.question.launch import ScriptQuestion
+
+STORE = "trials.journal"
+HOSTS = ("declared", "traced")
+# Twice as long as a launch of many ranks takes on a busy machine.
+_TRIAL_TIMEOUT_S = 1800.0
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = command_parser(
+        "tune",
+        "Search over the settings of your own training script. Each launch runs unmodified on "
+        "virtual GPUs, as the ranks that stand for the whole job, and is replayed on the cluster."
+        "\n\n"
+        "{name} among the script's arguments is where a knob goes; the knob file says what it may "
+        "be (docs/howto/tune-a-script.md).",
+        """
+# knobs by argument
+trainscout tune --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
+    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
+# go on where it was interrupted
+trainscout tune --resume --space knobs.yaml --world-size 64 --cluster h100_64 -- \\
+    train.py --tp {tp} --pp {pp} --mbs {micro_batch}
+""",
+        "0 done; 1 no launch runs and fits; 2 wrong input; 5 the answer was shown, but not all of "
+        "it could be written",
+        "--space FILE --world-size N --cluster NAME [options] -- SCRIPT ARGS {knob}",
+    )
+    add = made.add_argument
+    add("--space", type=Path, required=True, metavar="FILE", help="knobs and what they may be")
+    add("--world-size", type=int, required=True, metavar="N", help="GPUs of the job")
+    add("--cluster", required=True, metavar="NAME", help="one of conf/cluster, or a YAML file")
+    add("--gpu", metavar="NAME", help="one of conf/gpu instead of the cluster's")
+    add("--framework", metavar="NAME", help="one of conf/framework: its host times, allocator")
+    add("--host", choices=HOSTS, default="declared", help="what host work costs")
+    add("--rank", default="auto", metavar="R[,R...]", help="ranks to run (default: found)")
+    add("--steps", type=int, default=2, metavar="N", help="optimizer steps to run (default 2)")
+    add("--preload", default="", metavar="MODULE[,MODULE]", help="modules that ranks share")
+    add("--search", default="cmaes", choices=[*SAMPLERS], help="what proposes (default cmaes)")
+    add("--trials", type=int, metavar="N", help="launches at most (default: until it stands)")
+    add(
+        "--patience",
+        type=int,
+        default=20,
+        metavar="N",
+        help="end when the five best stay for so many launches that fit (default 20; 0: never)",
+    )
+    add("--seed", type=int, default=0, metavar="N", help="same seed, same answer (default 0)")
+    add("--executor", default="loky", choices=[*EXECUTORS], help="who runs launches")
+    add("--jobs", type=int, default=-1, metavar="N", help="launches at a time (default: cores)")
+    add("--output", type=Path, default=Path("tune"), metavar="DIR", help="results (default tune)")
+    add("--resume", action="store_true", help="go on with the search in --output")
+    add("--tracking", metavar="URI", help="an MLflow store, or none (default sqlite:///mlflow.db)")
+    add("--json", action="store_true", help="show the best launches as JSON")
+    add("script", nargs=argparse.REMAINDER, metavar="-- SCRIPT ARGS", help="or -- -m MODULE ARGS")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Search, show, and leave the results in a folder; the exit code."""
+    given = _parser().parse_args(arguments)
+    words = tuple(given.script[1:] if given.script[:1] == ["--"] else given.script)
+    _check(given, words)
+    # These load Optuna, numba and what prices are made of.
+    from trainscout.optimizer.scripts.search import (
+        EARLY_STOP,
+        prepare_script_search,
+        run_script_search,
+    )
+    from trainscout.optimizer.scripts.space import compile_script_space
+    from trainscout.optimizer.tracking import TrackingError, make_tracker
+    from trainscout.optimizer.trial import Progress
+    from trainscout.reports.script_search import report, save_script_search, to_json, tracked
+    from trainscout.reports.terminal import as_text, show
+
+    spec: Any = read_yaml(given.space, "--space")
+    if not isinstance(spec, dict):
+        raise InputError("--space", given.space, "is no mapping", "knobs: {name: {choices: []}}")
+    question = _question(given, spec)
+    space = compile_script_space(spec, words, question, given.space.parent)
+    options = dataclasses.replace(
+        EARLY_STOP,
+        sampler=given.search,
+        n_trials=given.trials,
+        patience=given.patience or None,
+    )
+    search = prepare_script_search(space, spec, options, given.seed)
+    executor = ExecutorOptions(
+        name=given.executor,
+        n_jobs=given.jobs,
+        trial_timeout_s=_TRIAL_TIMEOUT_S,
+        pin_cores=given.executor == "loky",
+    )
+    executor.check()
+    tracking = _tracking(given.tracking)
+    store = given.output / STORE
+    if given.resume and not store.is_file():
+        raise InputError("--resume", given.output, "holds no search", "a folder of --output")
+    if not given.resume and store.exists():
+        raise InputError("--output", given.output, "holds a search", "--resume, or another folder")
+    try:
+        given.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError("--output", given.output, f"cannot be made: {error}") from error
+
+    def progress(now: Progress) -> None:
+        best = "" if now.best is None or now.best.values is None else _value(now.best.values[0])
+        counts = ", ".join(f"{count} {status}" for status, count in now.counts.items() if count)
+        print(f"tune: {now.considered} launches ({counts}){best}", file=sys.stderr, flush=True)
+
+    def _value(value: float) -> str:
+        return f", best {search.objective.names[0]} {value:,.6g}"
+
+    tracker = make_tracker(tracking)
+    result = run_script_search(
+        search, executor, str(store), resume=given.resume, on_progress=progress
+    )
+    shown = report(result, question)
+    if given.json:
+        show_text(to_json(result))
+    else:
+        show(shown)
+    per_node = question.quantities["gpus_per_node"]
+    try:
+        files = save_script_search(
+            given.output, result, as_text(shown), question.world_size, per_node
+        )
+    except OSError as error:
+        return unwritten(error)
+    settings = {
+        "script": words[1] if words[0] == "-m" else words[0],
+        "words": " ".join(words),
+        "space": search.space.name,
+        "sampler": given.search,
+        "seed": given.seed,
+    }
+    try:
+        tracker.record(tracked(result, question, settings, given.output, files))
+    except (TrackingError, OSError) as error:
+        print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+    if result.stopped == "interrupted":
+        return INTERRUPTED
+    return OK if result.best else NOTHING_FITS
+
+
+def _check(given: argparse.Namespace, words: Sequence[str]) -> None:
+    if not words or words == ("-m",):
+        raise InputError("script", "", "is missing", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    if words[0] != "-m" and not Path(words[0]).is_file():
+        raise InputError("script", words[0], "is no file", "-- SCRIPT ARGS or -- -m MODULE ARGS")
+    require_positive("--world-size", given.world_size)
+    require_positive("--steps", given.steps)
+    require_positive("--patience", given.patience, allow_zero=True)
+    if given.trials is not None:
+        require_positive("--trials", given.trials)
+    for name in filter(None, given.preload.split(",")):
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise InputError("--preload", name, "is not installed", "modules of the script")
+    if given.seed < 0:
+        raise InputError("--seed", given.seed, "is negative", "0 or more")
+    from trainscout.simulators.virtual_cluster.emulation.virtual_rank import check_platform
+
+    check_platform()
+
+
+def _question(given: argparse.Namespace, spec: dict[str, Any]) -> ScriptQuestion:
+    from trainscout.simulators.virtual_cluster.execution.step import used_part
+    from trainscout.simulators.virtual_cluster.traces.collate import parse_ranks
+
+    catalogue = load_catalogue()
+    cluster, gpu = catalogue.machines(given.cluster, given.gpu, prefix="--")
+    try:
+        used_part(cluster, given.world_size)
+    except InputError as error:
+        raise InputError("--world-size", given.world_size, error.problem) from None
+    framework = UNDECLARED
+    if given.framework is not None:
+        framework = catalogue.frameworks.chosen("--framework", given.framework)
+    numbers = spec.get("given") or {}
+    if not isinstance(numbers, dict):
+        raise InputError("given", numbers, "is not a mapping", "name: whole number pairs")
+    for name, value in numbers.items():
+        if type(value) is not int:
+            raise InputError(f"given.{name}", value, "is no whole number", "a whole number")
+        if not str(name).isidentifier():
+            raise InputError("given", name, "is no name", "letters, digits and _")
+    ranks = None
+    if given.rank != "auto":
+        ranks = parse_ranks("--rank", given.rank, given.world_size)
+    return ScriptQuestion(
+        cluster=cluster,
+        gpu=gpu,
+        framework=framework,
+        world_size=given.world_size,
+        given=numbers,
+        host=given.host,
+        ranks=ranks,
+        steps=given.steps,
+        preload=tuple(name for name in given.preload.split(",") if name),
+    )
+
+
+def _tracking(uri: str | None) -> TrackingSettings:
+    settings = TrackingSettings()
+    if uri == "none":
+        settings = TrackingSettings(name="none")
+    elif uri is not None:
+        settings = TrackingSettings(uri=uri)
+    settings.check()
+    return settings
