@@ -47,7 +47,8 @@ class RankState:
     ``backward`` follows compiled regions through the backward pass. ``notices`` follows what
     torch's engine waits for; ``functional`` answers functional collectives, which come through the
     dispatcher. They are set while installing. While ``peers_agree``, what other ranks send is what
-    this rank holds. ``is_child``: a process the script forked, which has no device.
+    this rank holds; ``peers`` are those that run beside it, if any (``distributed.peers.Peers``).
+    ``is_child``: a process the script forked, which has no device.
     """
 
     rank: int
@@ -68,4 +69,5 @@ class RankState:
     notices: Any = None
     functional: Any = None
     peers_agree: bool = False
+    peers: Any = None
     is_child: bool = False

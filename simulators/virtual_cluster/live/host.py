@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trainscout.simulators.virtual_cluster.live.board import Board
 from trainscout.simulators.virtual_cluster.live.clock import (
     PICOSECONDS,
     HostClock,
@@ -13,9 +14,10 @@ from trainscout.simulators.virtual_cluster.live.clock import (
 )
 from trainscout.simulators.virtual_cluster.live.messages import (
     AskElapsed,
+    Collect,
     Finish,
     Message,
-    Receive,
+    Publish,
     Sleep,
 )
 from trainscout.simulators.virtual_cluster.live.prices import KernelPrice, Prices
@@ -60,6 +62,7 @@ class Host:
         transfers: Transfers,
         launches: Launches,
         launch: Callable[[Task, Iterable[Task]], None],
+        board: Board,
     ) -> None:
         self.rank = rank
         self.clock = HostClock(cost, launches)
@@ -74,11 +77,10 @@ class Host:
         self._prices = prices
         self._transfers = transfers
         self._launch = launch
+        self._board = board
         self._tasks = 0
         self._groups: dict[str, Membership] = {}
         self._marks: dict[int, Task] = {}
-        # What was communicated last.
-        self._communicated: tuple[Task, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -94,7 +96,7 @@ class Host:
         """
         while self.inbox and self.running:
             message = self.inbox.popleft()
-            if isinstance(message, (Sleep, AskElapsed, Receive, Finish)):
+            if isinstance(message, (Sleep, AskElapsed, Publish, Collect, Finish)):
                 self.wait = _REQUESTS[type(message)](self, message)
                 continue
             launches = self.clock.apply(message)
@@ -185,7 +187,6 @@ class Host:
             raise UseError(f"rank {self.rank} {problem}")
         task = self._task(event.kind, lane)
         task.transfer = self._transfers.join(task, event, group)
-        self._communicated = (task,)
         self._launch(task, before)
         return task
 
@@ -240,8 +241,11 @@ class Host:
         until_ps = self.clock.now_ps + to_picoseconds(asked.seconds)
         return Wait(self.rank, "sleep", None, until_ps=until_ps)
 
-    def _receive(self, asked: Receive) -> Wait:
-        return Wait(self.rank, "small message", None, tasks=self._communicated)
+    def _publish(self, given: Publish) -> None:
+        self._board.publish(given.key, self.clock.now_ps)
+
+    def _collect(self, asked: Collect) -> Wait:
+        return self._board.collect(self.rank, asked)
 
     def _finish(self, asked: Finish) -> None:
         self._end_step()
@@ -258,7 +262,8 @@ class Host:
 _REQUESTS: dict[type, Callable[[Host, Any], Wait | None]] = {
     Sleep: Host._sleep,
     AskElapsed: Host._elapsed,
-    Receive: Host._receive,
+    Publish: Host._publish,
+    Collect: Host._collect,
     Finish: Host._finish,
 }
 _HANDLERS: dict[type, Callable[[Host, Any], None]] = {

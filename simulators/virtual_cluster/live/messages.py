@@ -29,17 +29,18 @@ class AskElapsed:
 
 @dataclass(frozen=True)
 class Publish:
-    """A small tensor for other ranks, as text, and the ``key`` they will ask for it by."""
+    """A small tensor or object for other ranks, as text, and the ``key`` they ask for it by."""
 
     key: str
     payload: str
 
 
 @dataclass(frozen=True)
-class Receive:
-    """The script is to receive a small tensor of its last communication, published as ``key``."""
+class Collect:
+    """The script needs what each of ``ranks`` publishes under its key."""
 
-    key: str
+    keys: tuple[str, ...]
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ class Finish:
     """The script has ended."""
 
 
-# What the simulation is fed with; what is published only passes through the server.
-Message = Event | Sleep | AskElapsed | Receive | Finish
+# What the simulation is fed with; what is published only passes through it.
+Message = Event | Sleep | AskElapsed | Publish | Collect | Finish
 
 
 def blocks(message: Message) -> bool:
     """Whether the host stands still until the simulator lets it go on."""
     if isinstance(message, WorkWait):
         return message.blocks_host
-    return isinstance(message, Synchronise | ValueRead | Sleep | AskElapsed | Receive)
+    return isinstance(message, Synchronise | ValueRead | Sleep | AskElapsed | Collect)

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,11 +95,7 @@ class _RankTime:
 
 
 class _LivePost:
-    """Small tensors that ranks broadcast, by way of the simulator.
-
-    Who receives one waits for it, as who reads a flag does. Sends and receives are left out:
-    two ranks that both receive first would wait for each other.
-    """
+    """Small tensors of communication, by way of the simulator."""
 
     def __init__(self, sink: LiveSink) -> None:
         self._sink = sink
@@ -106,19 +103,14 @@ class _LivePost:
     def send(self, message: Any, value: Any) -> None:
         from trainscout.simulators.virtual_cluster.emulation.values.payloads import written
 
-        text = written(message, value) if _is_broadcast(message) else None
-        if text is not None:
-            self._sink.publish(_key(message), text)
+        text = None if value is None else written(message, value)
+        self._sink.publish(_key(message), text or "")
 
-    def receive(self, message: Any) -> Any:
+    def collect(self, messages: Sequence[Any], ranks: Sequence[int]) -> list[Any]:
         from trainscout.simulators.virtual_cluster.emulation.values.payloads import read_line
 
-        text = self._sink.receive(_key(message)) if _is_broadcast(message) else None
-        return None if text is None else read_line(text)[1]
-
-
-def _is_broadcast(message: Any) -> bool:
-    return str(message.kind).startswith("broadcast")
+        texts = self._sink.collect([_key(message) for message in messages], ranks)
+        return [read_line(text)[1] if text else None for text in texts]
 
 
 def _key(message: Any) -> str:
@@ -162,6 +154,7 @@ def prepare(options: RankOptions) -> Any:
 
 def run(options: RankOptions, virtual: Any, rank: int) -> int:
     """Be one rank, in a forked process; the script's exit code."""
+    from trainscout.simulators.virtual_cluster.emulation.distributed.peers import Peers
     from trainscout.simulators.virtual_cluster.emulation.rank_process import run_script
 
     connection = _connect(options.address, Hello(rank, "events"))
@@ -177,6 +170,7 @@ def run(options: RankOptions, virtual: Any, rank: int) -> int:
     virtual.restart(sink, world_size=options.world_size, rank=rank)
     recorder = virtual.state.recorder
     virtual.state.values.send_by(_LivePost(sink))
+    virtual.state.peers = Peers(sink, rank)
     keep_time(_RankTime(sink, recorder, options.cost.gap_factor))
     code = run_script(options.script, virtual.state)
     sys.stdout.flush()

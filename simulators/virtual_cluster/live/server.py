@@ -26,10 +26,10 @@ from trainscout.simulators.predictor.io.command_line import (
 )
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.live.messages import (
+    Collect,
     Finish,
     Message,
     Publish,
-    Receive,
     blocks,
 )
 from trainscout.simulators.virtual_cluster.live.processes import end_all
@@ -74,8 +74,8 @@ class _Rank:
     receivers: dict[socket.socket, Callable[[bytes], None]] = field(default_factory=dict)
     frames: Frames = field(default_factory=Frames)
     running: bool = False
-    # The small message that it waits for.
-    awaits: str | None = None
+    # The keys of what it collects.
+    collects: tuple[str, ...] = ()
     figures: Figures | None = None
     exit_code: int | None = None
 
@@ -247,9 +247,8 @@ class LiveServer:
             raise MalformedError("a second hello")
         if isinstance(message, Publish):
             self._published[message.key] = message.payload
-            return []
-        if isinstance(message, Receive):
-            rank.awaits = message.key
+        if isinstance(message, Collect):
+            rank.collects = message.keys
         if not isinstance(message, Figures):
             return [message]
         rank.figures = message
@@ -321,10 +320,9 @@ class LiveServer:
                 rank.running = True
                 # One that has gone is noticed when its process ends.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    key = rank.awaits
-                    payload = None if key is None else self._published.get(key)
-                    rank.connection.sendall(release_frame(release, payload))
-                rank.awaits = None
+                    collected = [self._published.get(key) for key in rank.collects]
+                    rank.connection.sendall(release_frame(release, collected))
+                rank.collects = ()
                 self._received_s = time.monotonic()
                 free -= 1
             else:

@@ -16,6 +16,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from trainscout.simulators.virtual_cluster.live.board import Board
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS, to_picoseconds
 from trainscout.simulators.virtual_cluster.live.host import Host
 from trainscout.simulators.virtual_cluster.live.messages import Message
@@ -93,8 +94,9 @@ class Simulation:
         self._network = network
         self._least_launch_ps = to_picoseconds(cost.launch_s)
         self._transfers = Transfers(representation, prices)
+        self._board = Board(representation.simulated)
         self.hosts = {
-            rank: Host(rank, cost, prices, self._transfers, launches(), self._launch)
+            rank: Host(rank, cost, prices, self._transfers, launches(), self._launch, self._board)
             for rank in representation.simulated
         }
         self._devices = {rank: _Device({}, {}, {}) for rank in representation.simulated}
@@ -163,6 +165,7 @@ class Simulation:
         """Let a host take its events up to a wait that is not over yet."""
         while host.inbox and host.running:
             wait = host.walk()
+            self._wake_collectors()
             if wait is None:
                 return
             for task in wait.tasks:
@@ -171,10 +174,24 @@ class Simulation:
                     wait.waiting_for += 1
             if wait.waiting_for:
                 return
-            if wait.until_ps > max(self._now_ps, host.clock.now_ps):
-                self._schedule(wait.until_ps, _WAKE, (host.rank, 0), 0, host)
+            if not self._over(host, wait):
                 return
-            self._let_go(host)
+
+    def _over(self, host: Host, wait: Wait) -> bool:
+        """Let a host go on that waits for no more than a moment, if that has come."""
+        if wait.until_ps > max(self._now_ps, host.clock.now_ps):
+            self._schedule(wait.until_ps, _WAKE, (host.rank, 0), 0, host)
+            return False
+        self._let_go(host)
+        return True
+
+    def _wake_collectors(self) -> None:
+        """Hosts have got what they collect."""
+        while self._board.over:
+            wait = self._board.over.pop(0)
+            host = self.hosts[wait.rank]
+            if self._over(host, wait):
+                self._walk(host)
 
     def _let_go(self, host: Host) -> None:
         wait = host.wait

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from trainscout.simulators.virtual_cluster.live.clock import HostClock
 from trainscout.simulators.virtual_cluster.live.messages import (
     AskElapsed,
+    Collect,
     Publish,
-    Receive,
     Sleep,
     blocks,
 )
@@ -51,7 +51,7 @@ class LiveSink:
         self._further = further
         self._events: list[Event] = []
         self._sent_s = perf_counter()
-        self._payload: str | None = None
+        self._collected: list[str | None] = []
         self._lock = threading.RLock()
 
     def emit(self, event: Event) -> None:
@@ -86,20 +86,19 @@ class LiveSink:
             self._ask(Sleep(seconds))
             self._wait()
 
-    def publish(self, key: str, payload: str) -> None:
-        """Give other ranks a small tensor that the last communication sends them.
-
-        It goes before the launch does: whoever receives it asks when the transfer has run.
-        """
+    def publish(self, key: str, text: str) -> None:
+        """Leave a small tensor or object where other ranks find it, at this rank's time."""
         with self._lock:
-            self._connection.sendall(message_frame(Publish(key, payload)))
+            self._ask(Publish(key, text))
 
-    def receive(self, key: str) -> str | None:
-        """What the last communication brought, once it has run; None when it was not published."""
+    def collect(self, keys: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
+        """What each of ``ranks`` leaves under its key, once all have; None of one not run."""
+        if not keys:
+            return []
         with self._lock:
-            self._ask(Receive(key))
+            self._ask(Collect(tuple(keys), tuple(ranks)))
             self._wait()
-            return self._payload
+            return self._collected
 
     def wait_for_turn(self) -> None:
         """Until the simulator lets this rank begin."""
@@ -117,7 +116,7 @@ class LiveSink:
         with self._lock:
             self._flush()
 
-    def _ask(self, message: AskElapsed | Receive | Sleep) -> None:
+    def _ask(self, message: AskElapsed | Collect | Publish | Sleep) -> None:
         self._flush()
         self._connection.sendall(message_frame(message))
 
@@ -131,6 +130,6 @@ class LiveSink:
         kind, text = read_frame(self._connection)
         if kind != RELEASE:
             raise MalformedError(f"a frame of kind {kind!r} where a release belongs")
-        now_ps, elapsed_ms, self._payload = read_release(text)
+        now_ps, elapsed_ms, self._collected = read_release(text)
         self.clock.wait_until(now_ps)
         return elapsed_ms

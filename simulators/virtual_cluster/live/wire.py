@@ -1,8 +1,8 @@
 """Messages between ranks and the simulator over a socket: frames of text, strictly read.
 
 A frame is a letter, a length and as much UTF-8. ``E``: events, one line each as in trace files.
-``M``: a rank's other messages (sleep, elapsed, publish, receive, hello, finish) as a JSON array.
-``R``: the release of a rank that waits, ``[clock in ps, elapsed ms or null, payload or null]``.
+``M``: a rank's other messages (sleep, elapsed, publish, collect, hello, finish) as a JSON array.
+``R``: the release of a rank that waits, ``[clock in ps, elapsed ms or null, what it collected]``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Publish, Receive, Sleep
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Collect, Publish, Sleep
 from trainscout.simulators.virtual_cluster.live.simulation import Release
 from trainscout.simulators.virtual_cluster.traces.codec import (
     MalformedError,
@@ -63,7 +63,7 @@ class Figures:
     inventions: tuple[Invention, ...] = field(default=())
 
 
-Sent = Sleep | AskElapsed | Publish | Receive | Hello | Figures
+Sent = Sleep | AskElapsed | Publish | Collect | Hello | Figures
 
 
 def frame(kind: bytes, text: str) -> bytes:
@@ -83,8 +83,8 @@ def message_frame(message: Sent) -> bytes:
         content = ["elapsed", message.start, message.end]
     elif isinstance(message, Publish):
         content = ["publish", message.key, message.payload]
-    elif isinstance(message, Receive):
-        content = ["receive", message.key]
+    elif isinstance(message, Collect):
+        content = ["collect", message.keys, message.ranks]
     elif isinstance(message, Hello):
         content = ["hello", message.rank, message.purpose]
     else:
@@ -92,8 +92,8 @@ def message_frame(message: Sent) -> bytes:
     return frame(MESSAGE, json.dumps(content, allow_nan=False))
 
 
-def release_frame(release: Release, payload: str | None = None) -> bytes:
-    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms, payload]))
+def release_frame(release: Release, collected: Sequence[str | None] = ()) -> bytes:
+    return frame(RELEASE, json.dumps([release.now_ps, release.elapsed_ms, list(collected)]))
 
 
 class Frames:
@@ -145,16 +145,18 @@ def read_frame(connection: socket.socket) -> tuple[bytes, str]:
             return found
 
 
-def read_release(text: str) -> tuple[int, float | None, str | None]:
-    """Clock in ps, elapsed ms and payload of a release.
+def read_release(text: str) -> tuple[int, float | None, list[str | None]]:
+    """Clock in ps, elapsed ms and what was collected, of a release.
 
     Raises:
         MalformedError: for anything else.
     """
     content = _array(text)
     match content:
-        case [int(now_ps), None | float() as elapsed_ms, None | str() as payload]:
-            return now_ps, elapsed_ms, payload
+        case [int(now_ps), None | float() as elapsed_ms, list(collected)] if all(
+            each is None or isinstance(each, str) for each in collected
+        ):
+            return now_ps, elapsed_ms, collected
     raise MalformedError(f"no release: {text[:80]}")
 
 
@@ -181,8 +183,12 @@ def read_message(text: str) -> Sent:
             return AskElapsed(start, end)
         case ["publish", str(key), str(payload)]:
             return Publish(key, payload)
-        case ["receive", str(key)]:
-            return Receive(key)
+        case ["collect", list(keys), list(ranks)] if (
+            len(keys) == len(ranks)
+            and all(isinstance(key, str) for key in keys)
+            and all(isinstance(rank, int) for rank in ranks)
+        ):
+            return Collect(tuple(keys), tuple(ranks))
         case ["hello", int(rank), "events" | "output" as purpose]:
             return Hello(rank, purpose)
         case ["finish", dict(fields)]:

@@ -10,7 +10,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.distributed.group import VirtualGroup
-from trainscout.simulators.virtual_cluster.emulation.distributed.work import VirtualWork
+from trainscout.simulators.virtual_cluster.emulation.distributed.work import HostWork, VirtualWork
 from trainscout.simulators.virtual_cluster.emulation.fake_tensors import without_data
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
@@ -113,7 +113,9 @@ class FunctionalCollectives:
     def _transfer(self, name: str, tensor: Any, peer: int, tag: int, group: Any) -> Any:
         kind = "send" if name == "isend" else "recv"
         work = _group(group).launches.transfer(kind, tensor, peer)
-        if work is not None:
+        if isinstance(work, HostWork):
+            work.wait()
+        else:
             self._pending[tensor.untyped_storage()._cdata] = work
         return tensor
 

@@ -84,7 +84,7 @@ class VirtualGroup(dist.ProcessGroup):
         super().__init__(launches.position, launches.size)
         self.launches = launches
         self._virtual_backend = VirtualBackend(backend, launches.position, launches.size)
-        self._batch: list[VirtualWork] | None = None
+        self._batch: list[VirtualWork | HostWork] | None = None
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """As the script chose it."""
@@ -226,6 +226,7 @@ class VirtualGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None, timeout: Any = None) -> Any:
         """Every member arrives before any goes on; the host waits."""
         if self._virtual_backend.name() == "gloo":
+            self.launches.meet()
             return HostWork()
         return self._done(self.launches.collective("barrier", [], [], blocks_host=True), [])
 
@@ -251,7 +252,7 @@ class VirtualGroup(dist.ProcessGroup):
             return self._done(works[0], result)
         return WorkBatch([self._done(work, result) for work in works if work is not None])
 
-    def _done(self, work: VirtualWork | None, result: Any) -> Any:
+    def _done(self, work: VirtualWork | HostWork | None, result: Any) -> Any:
         if work is None:
             return HostWork(result)
         if self._batch is not None:

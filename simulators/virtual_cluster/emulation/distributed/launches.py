@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from trainscout.simulators.virtual_cluster.emulation.distributed.host import communicate_on_host
-from trainscout.simulators.virtual_cluster.emulation.distributed.work import VirtualWork
+from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
+from trainscout.simulators.virtual_cluster.emulation.distributed.work import HostWork, VirtualWork
 from trainscout.simulators.virtual_cluster.emulation.memory import DeviceStorage, Parts
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 from trainscout.simulators.virtual_cluster.emulation.tensor_specs import spec_of
@@ -63,7 +64,7 @@ class Launches:
         """Launch a collective; ``root`` is an index in the group. None between hosts."""
         tensors = [*inputs, *outputs]
         if tensors and all(_on_host(tensor) for tensor in tensors):
-            communicate_on_host(kind, inputs, outputs, self.position, self.size, reduction)
+            self._between_hosts(kind, inputs, outputs, root, reduction)
             return None
         state = self._state
         state.recorder.enter()
@@ -96,14 +97,18 @@ class Launches:
             )
         )
         if kind != "barrier" and not state.peers_agree:
-            self._tell_values(kind, inputs, outputs, sequence, root, reduction)
+            # Shares of unlike sizes are nothing that all members could know of.
+            even_shares = splits_in is None and splits_out is None
+            work.arrives = self._follow(
+                kind, inputs, outputs, sequence, root, reduction, even_shares
+            )
         state.recorder.leave()
         return work
 
-    def transfer(self, kind: str, tensor: torch.Tensor, peer: int) -> VirtualWork | None:
-        """Launch a send or a receive; ``peer`` is an index in the group. None between hosts."""
+    def transfer(self, kind: str, tensor: torch.Tensor, peer: int) -> VirtualWork | HostWork:
+        """Launch a send or a receive; ``peer`` is an index in the group."""
         if _on_host(tensor):
-            return None
+            return self._between_two_hosts(kind, tensor, peer)
         state = self._state
         state.recorder.enter()
         if not 0 <= peer < self.size:
@@ -140,11 +145,71 @@ class Launches:
                 site=state.recorder.sites.current(),
             )
         )
-        self._tell_values(kind, inputs, outputs, sequence, peer)
+        work.arrives = self._follow(kind, inputs, outputs, sequence, peer)
         state.recorder.leave()
         return work
 
-    def _tell_values(
+    def meet(self) -> None:
+        """Between hosts, every member that runs arrives before any goes on."""
+        if self._state.peers is not None:
+            self._state.peers.round(f"barrier {self._name}", None, self._ranks, self._ranks)
+
+    def _between_hosts(
+        self, kind: str, inputs: Tensors, outputs: Tensors, root: int | None, reduction: str
+    ) -> None:
+        """Host tensors are real: what members give is what the others hold, where they run."""
+        if any(isinstance(tensor, FakeTensor) for tensor in (*inputs, *outputs)):
+            return
+        state = self._state
+        with torch.no_grad():
+            members = self._ranks
+            given: list[Tensors] = [inputs] * self.size
+            rooted = kind in ("broadcast", "scatter")
+            source = self._ranks[root or 0]
+            absent = rooted and source != state.rank
+            if state.peers is not None:
+                giving = (source,) if rooted else members
+                taking = (source,) if kind in ("gather", "reduce") else members
+                name = f"{kind} {self._name} {source if root is not None else ''}"
+                found = state.peers.round(name, inputs, giving, taking)
+                if not found:
+                    return
+                if rooted:
+                    ((known, value),) = found
+                    absent = not known
+                    given = [value if known else inputs] * self.size
+                else:
+                    given = [value if known else inputs for known, value in found]
+            if absent:
+                hint = "comes from a rank that did not run here; what was there is kept"
+                state.recorder.invented(f"{kind} between hosts", None, hint)
+            elif outputs:
+                fill(outputs, combine(kind, given, self.position, root, reduction))
+
+    def _between_two_hosts(self, kind: str, tensor: torch.Tensor, peer: int) -> HostWork:
+        state = self._state
+        other = self._ranks[peer]
+        ends = (state.rank, other) if kind == "send" else (other, state.rank)
+        name = f"transfer {self._name} {ends}"
+        if kind == "send":
+            if state.peers is not None:
+                state.peers.round(name, tensor, ends[:1], ends[1:])
+            return HostWork()
+
+        def arrives() -> None:
+            known, value = False, None
+            if state.peers is not None:
+                ((known, value),) = state.peers.round(name, None, ends[:1], ends[1:])
+            if known:
+                with torch.no_grad():
+                    tensor.copy_(value)
+                return
+            hint = "comes from a rank that did not run here; what was there is kept"
+            state.recorder.invented("recv between hosts", None, hint)
+
+        return HostWork([tensor], arrives)
+
+    def _follow(
         self,
         kind: str,
         inputs: Tensors,
@@ -152,8 +217,10 @@ class Launches:
         sequence: int,
         root: int | None,
         reduction: str = "sum",
-    ) -> None:
-        self._state.values.communicate(
+        even: bool = True,
+    ) -> Callable[[], None] | None:
+        """Take note of values; returns what is to be done once the script waits for them."""
+        arrives: Callable[[], None] | None = self._state.values.communicate(
             kind,
             inputs,
             outputs,
@@ -163,7 +230,10 @@ class Launches:
             sequence=sequence,
             root=root,
             reduction=reduction,
+            ranks=self._ranks,
+            even=even,
         )
+        return arrives
 
     def _launch(
         self, inputs: Tensors, outputs: Tensors, result: Tensors, blocks_host: bool, pair: str = ""

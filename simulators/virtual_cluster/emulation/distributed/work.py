@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,10 +38,15 @@ class VirtualWork(dist._Work):
         self._outputs = outputs
         self._blocks_host = blocks_host
         self._future: Any = None
+        # What is to be learnt from other ranks before anybody goes on with what came.
+        self.arrives: Callable[[], None] | None = None
 
     def waited_on(self, stream: int) -> None:
         """A stream waits for this communication."""
         state = self._state
+        if self.arrives is not None:
+            arrives, self.arrives = self.arrives, None
+            arrives()
         state.order.wait_point(stream, self._point)
         blocks = self._blocks_host or os.environ.get("TORCH_NCCL_BLOCKING_WAIT") == "1"
         if blocks:
@@ -99,7 +105,7 @@ class VirtualWork(dist._Work):
 class WorkBatch(dist._Work):
     """Communications launched as one group."""
 
-    def __init__(self, works: list[VirtualWork]) -> None:
+    def __init__(self, works: Sequence[VirtualWork | HostWork]) -> None:
         super().__init__()
         self._works = works
 
@@ -123,7 +129,7 @@ class WorkBatch(dist._Work):
 
     def result(self) -> Any:
         """The tensors they wrote."""
-        return [tensor for work in self._works for tensor in work.result()]
+        return [tensor for work in self._works for tensor in work.result() or ()]
 
     def get_future(self) -> Any:
         """A future of all of them."""
@@ -131,14 +137,18 @@ class WorkBatch(dist._Work):
 
 
 class HostWork(dist._Work):
-    """A communication between hosts: done when it returns."""
+    """A communication between hosts: over when another rank's message, if any, has come."""
 
-    def __init__(self, outputs: Any = None) -> None:
+    def __init__(self, outputs: Any = None, arrives: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._outputs = outputs
+        self._arrives = arrives
 
     def wait(self, timeout: Any = None) -> bool:
-        """Nothing to wait for."""
+        """Until it is over."""
+        if self._arrives is not None:
+            arrives, self._arrives = self._arrives, None
+            arrives()
         return True
 
     def is_completed(self) -> bool:

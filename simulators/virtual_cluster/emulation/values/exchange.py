@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trainscout.simulators.virtual_cluster.emulation.distributed.combine import combine, fill
 from trainscout.simulators.virtual_cluster.emulation.values import plain
 from trainscout.simulators.virtual_cluster.emulation.values.payloads import (
     MOST_ELEMENTS,
@@ -37,7 +38,8 @@ Pair = tuple[torch.Tensor, Shadow | None]
 @dataclass(frozen=True)
 class Exchange:
     """One collective or transfer as this rank sees it. ``position`` of this rank and ``root`` (or
-    the peer) count within the group."""
+    the peer) count within the group, whose members are ``ranks`` of the job. ``even``: members'
+    shares are of one size."""
 
     kind: str
     group: str
@@ -46,19 +48,28 @@ class Exchange:
     size: int
     root: int | None
     reduction: str
+    ranks: tuple[int, ...] = ()
+    even: bool = True
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one member gives all there is."""
+        return self.kind in ("broadcast", "recv", "scatter")
+
+    @property
+    def receives(self) -> bool:
+        """Whether this rank gives nothing of its own."""
+        return self.kind == "recv" or (self.rooted and self.root != self.position)
 
 
 def exchanged(
-    exchange: Exchange,
-    inputs: Sequence[Pair],
-    outputs: Sequence[torch.Tensor],
-    payloads: Post | None,
+    exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor]
 ) -> Sequence[Shadow | None]:
-    """The shadows of ``outputs``, None where nothing is known."""
+    """The shadows of ``outputs`` by what this rank knows alone, None where nothing is known."""
     kind = exchange.kind
     nothing: list[Shadow | None] = [None] * len(outputs)
     if kind in ("broadcast", "send", "recv"):
-        return _told(exchange, inputs, outputs, payloads)
+        return _told(exchange, inputs, outputs)
     shadows = [_lowered(s) for _, s in inputs]
     if not shadows or any(s is None for s in shadows):
         return nothing
@@ -78,34 +89,96 @@ def exchanged(
     return nothing
 
 
+def give(
+    exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor], post: Post
+) -> list[torch.Tensor] | None:
+    """Give other ranks what this one gives to a small exchange.
+
+    Returns:
+        What it gave, to be put together with what others give (``learn``): empty for a rank that
+        only receives, None for one that has nothing to learn.
+    """
+    if not _is_small(exchange, inputs, outputs):
+        return None
+    if exchange.receives:
+        return []
+    own = None
+    if inputs and all(_is_exact(shadow) for _, shadow in inputs):
+        own = [_values(tensor, shadow) for tensor, shadow in inputs]
+    to = exchange.root if exchange.kind == "send" else None
+    for number in range(len(inputs)):
+        message = _message(exchange, number, exchange.position, to)
+        post.send(message, None if own is None else own[number])
+    learns = exchange.kind != "send" and exchange.size > 1
+    if exchange.kind == "reduce":
+        learns = exchange.root == exchange.position
+    return own if learns and not exchange.rooted else None
+
+
+def learn(
+    exchange: Exchange, own: list[torch.Tensor], outputs: Sequence[torch.Tensor], post: Post
+) -> Sequence[Shadow | None] | None:
+    """What ``outputs`` are, now that others have given their part; None when none of them has."""
+    number = len(own) or len(outputs)
+    position, root = exchange.position, exchange.root
+    others = [at for at in range(exchange.size) if at != position]
+    if exchange.rooted:
+        others = [-1 if root is None else root]
+    to = position if exchange.kind == "recv" else None
+    messages = [_message(exchange, each, at, to) for at in others for each in range(number)]
+    ranks = [exchange.ranks[at] for at in others for _ in range(number)]
+    found = post.collect(messages, ranks)
+    given = {at: found[place * number : (place + 1) * number] for place, at in enumerate(others)}
+    known = {
+        at: [value for value in values if value is not None]
+        for at, values in given.items()
+        if all(value is not None for value in values)
+    }
+    if not known:
+        return None
+    if exchange.kind in ("broadcast", "recv"):
+        (values,) = known.values()
+        return [_known(value, made) for value, made in zip(values, outputs, strict=True)]
+    # Members that do not run are taken to hold what this one holds.
+    grade = Grade.EXACT if len(known) == len(others) else Grade.EXPECTED
+    members = [known.get(at, own) for at in range(exchange.size)]
+    parts = combine(exchange.kind, members, position, root, exchange.reduction)
+    made = [plain.empty(each.shape, dtype=each.dtype) for each in outputs]
+    fill(made, parts)
+    return [Known(value, grade) for value in made]
+
+
+def _known(value: torch.Tensor, made: torch.Tensor) -> Shadow | None:
+    fits = value.shape == made.shape and value.dtype is made.dtype
+    return Known(value, Grade.EXACT) if fits else None
+
+
+def _is_small(exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor]) -> bool:
+    """By sizes that all members see alike, or some would wait for what others never give."""
+    if exchange.kind in ("scatter", "gather"):
+        return False
+    sizes = [each.numel() for each in outputs]
+    if exchange.kind == "all_to_all":
+        alike = exchange.even and len(inputs) == len(outputs) == 1
+        return alike and sizes[0] <= MOST_ELEMENTS
+    if exchange.kind in ("reduce_scatter", "send", "reduce"):
+        sizes = [tensor.numel() for tensor, _ in inputs]
+    return 0 < max(sizes, default=0) <= MOST_ELEMENTS
+
+
+def _values(tensor: torch.Tensor, shadow: Shadow | None) -> torch.Tensor:
+    assert isinstance(shadow, Known)
+    return shadow.value.expand(tensor.shape).to(tensor.dtype, copy=True)
+
+
 def _told(
-    exchange: Exchange,
-    inputs: Sequence[Pair],
-    outputs: Sequence[torch.Tensor],
-    payloads: Post | None,
+    exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor]
 ) -> Sequence[Shadow | None]:
-    receives = exchange.kind == "recv" or (
-        exchange.kind == "broadcast" and exchange.root != exchange.position
-    )
-    if not receives:
-        for number, (tensor, shadow) in enumerate(inputs):
-            if payloads is not None and _is_exact(shadow):
-                assert isinstance(shadow, Known)
-                payloads.send(
-                    _message(exchange, number, exchange.position, exchange.root),
-                    shadow.value.expand(tensor.shape),
-                )
+    if not exchange.receives:
         return [shadow for _, shadow in inputs][: len(outputs)]
     found: list[Shadow | None] = []
     for number, tensor in enumerate(outputs):
-        source = exchange.root if exchange.root is not None else -1
-        message = _message(exchange, number, source, exchange.position)
-        value = None
-        if payloads is not None and tensor.numel() <= MOST_ELEMENTS:
-            value = payloads.receive(message)
-        if value is not None and value.shape == tensor.shape and value.dtype is tensor.dtype:
-            found.append(Known(value, Grade.EXACT))
-        elif tensor.numel() <= MOST_ELEMENTS:
+        if tensor.numel() <= MOST_ELEMENTS:
             found.append(Missing(_hint(exchange)))
         else:
             # Models and states of generators: a rank's own is as good, unlike a flag's.
@@ -114,11 +187,10 @@ def _told(
 
 
 def _message(exchange: Exchange, number: int, source: int, peer: int | None) -> Message:
-    alone = exchange.kind in ("send", "recv")
-    kind = "send" if alone else exchange.kind
+    kind = "send" if exchange.kind in ("send", "recv") else exchange.kind
     if number:
         kind = f"{kind}.{number}"
-    return Message(kind, exchange.group, exchange.sequence, source, peer if alone else None)
+    return Message(kind, exchange.group, exchange.sequence, source, peer)
 
 
 def _hint(exchange: Exchange) -> str:

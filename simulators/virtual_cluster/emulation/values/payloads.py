@@ -1,14 +1,14 @@
 """Small tensors that ranks traced one after the other send each other, by file.
 
-Only the source of a broadcast knows what it sends. Its run writes that down, and runs of other
-ranks read it: traced in that order, they know it exactly.
+Only the source of a broadcast knows what it sends, and only each member what it adds to a sum. Its
+run writes that down, and runs of other ranks read it: traced in that order, they know it exactly.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -53,11 +53,13 @@ class Message:
 class Post(Protocol):
     """Takes small tensors to other ranks."""
 
-    def send(self, message: Message, value: torch.Tensor) -> None:
-        """This rank sends a tensor; what is too large is not taken."""
+    def send(self, message: Message, value: torch.Tensor | None) -> None:
+        """This rank gives a tensor, or None for one that it does not know."""
 
-    def receive(self, message: Message) -> torch.Tensor | None:
-        """What another rank has sent, None when nobody knows."""
+    def collect(
+        self, messages: Sequence[Message], ranks: Sequence[int]
+    ) -> list[torch.Tensor | None]:
+        """What each of ``ranks`` gave, None when nobody knows."""
 
 
 class Payloads:
@@ -74,9 +76,9 @@ class Payloads:
                 self._received.update(_read(path))
         self._file: IO[str] | None = None
 
-    def send(self, message: Message, value: torch.Tensor) -> None:
-        """Write down what this rank sends; what is too large is not."""
-        line = written(message, value)
+    def send(self, message: Message, value: torch.Tensor | None) -> None:
+        """Write down what this rank gives; what is too large is not."""
+        line = None if value is None else written(message, value)
         if line is None:
             return
         if self._file is None:
@@ -85,9 +87,11 @@ class Payloads:
         self._file.write(line + "\n")
         self._file.flush()
 
-    def receive(self, message: Message) -> torch.Tensor | None:
-        """What was sent, None if no run has written it."""
-        return self._received.get(message)
+    def collect(
+        self, messages: Sequence[Message], ranks: Sequence[int]
+    ) -> list[torch.Tensor | None]:
+        """What was given, None if no run has written it."""
+        return [self._received.get(message) for message in messages]
 
     def close(self) -> None:
         """Nothing is sent any more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,12 @@ from trainscout.simulators.virtual_cluster.emulation.values.defaults import (
     FOLLOWED_ELEMENTS,
     INVENTED,
 )
-from trainscout.simulators.virtual_cluster.emulation.values.exchange import Exchange, exchanged
+from trainscout.simulators.virtual_cluster.emulation.values.exchange import (
+    Exchange,
+    exchanged,
+    give,
+    learn,
+)
 from trainscout.simulators.virtual_cluster.emulation.values.host import (
     on_host,
     signature,
@@ -167,7 +172,9 @@ class Values:
         sequence: int,
         root: int | None = None,
         reduction: str = "sum",
-    ) -> None:
+        ranks: tuple[int, ...] = (),
+        even: bool = True,
+    ) -> Callable[[], None] | None:
         """Take note of a collective or transfer, after its launch.
 
         Args:
@@ -178,18 +185,42 @@ class Values:
             position: this rank's index in the group of ``size`` members; ``root``: the source's,
                 or the peer's of a transfer.
             reduction: sum, avg, max, min or product.
+            ranks: of the members; ``even``: their shares are of one size.
+
+        Returns:
+            What is to be called once the script waits for it: other ranks' parts come in. None
+            where they add nothing.
         """
+        post = self._payloads
         wanted = kind in ("broadcast", "send", "recv") and (
-            self._payloads is not None or any(t.numel() <= EXACT_ELEMENTS * 64 for t in outputs)
+            post is not None or any(t.numel() <= EXACT_ELEMENTS * 64 for t in outputs)
         )
-        if not wanted and not any(self._store.has(t) for t in (*inputs, *outputs)):
-            return
-        exchange = Exchange(kind, group, sequence, position, size, root, reduction)
+        known = any(self._store.has(t) for t in (*inputs, *outputs))
+        if not wanted and not known and post is None:
+            return None
+        exchange = Exchange(kind, group, sequence, position, size, root, reduction, ranks, even)
         with self._lock, on_host:
             pairs = [(t, self._get(t)) for t in inputs]
-            shadows = exchanged(exchange, pairs, outputs, self._payloads)
-            for tensor, shadow in zip(outputs, shadows, strict=True):
-                self._store.put(tensor, shadow)
+            own = None if post is None else give(exchange, pairs, outputs, post)
+            if wanted or known:
+                shadows = exchanged(exchange, pairs, outputs)
+                for tensor, shadow in zip(outputs, shadows, strict=True):
+                    self._store.put(tensor, shadow)
+        if own is None:
+            return None
+
+        def arrives() -> None:
+            assert post is not None
+            assert own is not None
+            with on_host:
+                learnt = learn(exchange, own, outputs, post)
+                if learnt is not None:
+                    with self._lock:
+                        for tensor, shadow in zip(outputs, learnt, strict=True):
+                            if shadow is not None:
+                                self._store.put(tensor, shadow)
+
+        return arrives
 
     def _concerns(self, values: Iterable[Any]) -> bool:
         """Whether anything is known of any tensor among these: most operations end here."""

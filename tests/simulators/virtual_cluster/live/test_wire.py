@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Publish, Receive, Sleep
+from trainscout.simulators.virtual_cluster.live.messages import AskElapsed, Collect, Publish, Sleep
 from trainscout.simulators.virtual_cluster.live.simulation import Release
 from trainscout.simulators.virtual_cluster.live.wire import (
     EVENTS,
@@ -54,12 +54,19 @@ def test_frames_survive_being_cut_anywhere(piece):
     assert [kind for kind, _ in found] == [EVENTS, MESSAGE, RELEASE]
     assert read_events(first) == events
     assert read_message(second) == Sleep(0.5)
-    assert read_release(third) == (5, 1.5, None)
+    assert read_release(third) == (5, 1.5, [])
 
 
 @pytest.mark.parametrize(
     "message",
-    [Sleep(0.0), AskElapsed(3, 4), Receive("k"), Publish("k", "{}"), Hello(2, "output"), FIGURES],
+    [
+        Sleep(0.0),
+        AskElapsed(3, 4),
+        Collect(("k",), (1,)),
+        Publish("k", "{}"),
+        Hello(2, "output"),
+        FIGURES,
+    ],
 )
 def test_messages_are_read_back(message):
     ((_, text),) = frames_of(message_frame(message), 10**6)

@@ -14,8 +14,11 @@ from trainscout.simulators.virtual_cluster.emulation.values import Payloads, Val
 
 
 def communicate(rank: FakeRank, kind: str, inputs: Any, outputs: Any, **details: Any) -> None:
+    """Launched, and waited for."""
     place = {"position": 1, "size": 4, "group": "tp", "sequence": 0} | details
-    rank.values.communicate(kind, inputs, outputs, **place)
+    arrives = rank.values.communicate(kind, inputs, outputs, **place, ranks=(0, 1, 2, 3))
+    if arrives is not None:
+        arrives()
 
 
 @pytest.mark.parametrize(
@@ -27,6 +30,19 @@ def test_a_reduction_takes_other_ranks_to_hold_the_same(reduction: str, result: 
     communicate(rank, "all_reduce", [tokens], [tokens], reduction=reduction)
     assert rank.read(tokens) == [result]
     assert rank.grade(tokens) == "expected"
+
+
+def test_what_earlier_runs_gave_is_put_together(tmp_path: Path) -> None:
+    sums = {}
+    for position in range(4):
+        (rank,) = ranks(tmp_path, position)
+        tokens = rank.enter(torch.tensor([10 * position + 1]))
+        communicate(rank, "all_reduce", [tokens], [tokens], position=position)
+        sums[position] = rank.read(tokens), rank.grade(tokens)
+    # Ranks that were not run yet are taken to hold what this one does.
+    assert sums[0] == ([4], "expected")
+    assert sums[1] == ([1 + 3 * 11], "expected")
+    assert sums[3] == ([1 + 11 + 21 + 31], "exact")
 
 
 def test_only_the_root_of_a_reduction_gets_it() -> None:

@@ -1,0 +1,71 @@
+"""What a collective makes of what its members give: values, where all of them are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+Tensors = Sequence[torch.Tensor]
+
+
+def combine(
+    kind: str, given: Sequence[Tensors], position: int, root: int | None, reduction: str
+) -> list[torch.Tensor]:
+    """The tensors that the member at ``position`` gets.
+
+    Args:
+        given: by member, its tensors: one, or one for each member (``all_to_all``,
+            ``reduce_scatter`` of lists; ``scatter``: of the root only).
+        root: the source of ``broadcast`` and ``scatter``, an index in the group.
+        reduction: sum, avg, max, min or product.
+
+    Raises:
+        RuntimeError: where members' tensors do not fit each other.
+    """
+    if kind in ("all_reduce", "reduce"):
+        return [_reduced([each[0] for each in given], reduction)]
+    if kind == "broadcast":
+        return list(given[root or 0])
+    if kind in ("all_gather", "gather"):
+        return [each[0] for each in given]
+    if kind == "scatter":
+        return [given[root or 0][position]]
+    size = len(given)
+    parts = [_part(each, position, size) for each in given]
+    return [_reduced(parts, reduction)] if kind == "reduce_scatter" else parts
+
+
+def fill(outputs: Tensors, parts: Sequence[torch.Tensor]) -> None:
+    """Write what came into the tensors for it: one each, or all into one.
+
+    Parts of other sizes are left out: nobody knows what ranks that are not here would have sent.
+    """
+    if len(outputs) == 1 and len(parts) > 1:
+        whole = torch.cat([part.reshape(-1) for part in parts])
+        parts = [whole]
+    for output, part in zip(outputs, parts, strict=False):
+        if output.numel() == part.numel():
+            output.copy_(part.reshape(output.shape))
+
+
+def _part(given: Tensors, position: int, size: int) -> torch.Tensor:
+    return given[position] if len(given) == size else given[0].reshape(size, -1)[position]
+
+
+def _reduced(values: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
+    first = values[0]
+    if all(each is first for each in values):
+        # Everybody is assumed to hold the same; groups have thousands of members.
+        return first * len(values) if reduction == "sum" else first
+    total = first
+    for each in values[1:]:
+        if reduction == "max":
+            total = torch.maximum(total, each)
+        elif reduction == "min":
+            total = torch.minimum(total, each)
+        elif reduction == "product":
+            total = total * each
+        else:
+            total = total + each
+    return total / len(values) if reduction == "avg" else total

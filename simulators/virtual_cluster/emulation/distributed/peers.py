@@ -1,0 +1,89 @@
+"""Ranks that run beside this one: what they hand each other, objects and tensors, as text."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import pickle
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+# More than any list of names, shapes or settings; models do not travel.
+MOST_BYTES = 16 * 2**20
+
+
+class Board(Protocol):
+    """Where ranks leave texts for each other."""
+
+    def publish(self, key: str, text: str) -> None:
+        """Leave ``text``, empty where there is nothing to be had."""
+
+    def collect(self, keys: Sequence[str], ranks: Sequence[int]) -> list[str | None]:
+        """What each of ``ranks`` left under its key, once it has; None of one not run."""
+
+
+class Peers:
+    """Rounds of objects between ranks that run, numbered alike on all of them."""
+
+    def __init__(self, board: Board, rank: int) -> None:
+        self._board = board
+        self._rank = rank
+        self._rounds: Counter[str] = Counter()
+
+    def round(
+        self, name: str, own: Any, giving: Sequence[int], taking: Sequence[int]
+    ) -> list[tuple[bool, Any]]:
+        """One exchange: every rank of ``giving`` gives what it has, those of ``taking`` get it.
+
+        ``name`` tells apart what has an order of its own: a kind and a group.
+
+        Returns:
+            For each of ``giving``, whether it runs and could give it, and what it gave.
+        """
+        number = self._rounds[name]
+        self._rounds[name] += 1
+        if self._rank in giving:
+            self._board.publish(self._key(name, number, self._rank), encode(own))
+        if self._rank not in taking:
+            return []
+        others = [rank for rank in giving if rank != self._rank]
+        texts = self._board.collect([self._key(name, number, rank) for rank in others], others)
+        found = dict(zip(others, texts, strict=True))
+        return [
+            (True, own) if rank == self._rank else (bool(text := found[rank]), decode(text))
+            for rank in giving
+        ]
+
+    @staticmethod
+    def _key(name: str, number: int, rank: int) -> str:
+        return json.dumps([name, number, rank])
+
+
+def encode(value: Any) -> str:
+    """As text; empty for what cannot be sent, of which tensors without data are the most."""
+    file = io.BytesIO()
+    try:
+        _Pickler(file).dump(value)
+    except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
+        return ""
+    data = file.getvalue()
+    return base64.b64encode(data).decode() if len(data) <= MOST_BYTES else ""
+
+
+def decode(text: str | None) -> Any:
+    """Back from ``encode``. Only for what came from a process of the same run."""
+    return pickle.loads(base64.b64decode(text)) if text else None
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and type(value) not in (
+            torch.Tensor,
+            torch.nn.Parameter,
+        ):
+            raise pickle.PicklingError("a tensor without data")
+        return NotImplemented
