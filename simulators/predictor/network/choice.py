@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from trainscout.simulators.predictor.network.neighbours import Neighbour, neighbourhood
 from trainscout.simulators.predictor.network.topology.fabric import SwitchFabric
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import (
@@ -24,6 +25,8 @@ NETWORKS = (WHITEBOX, "flow", "packet", "hybrid")
 BETWEEN_NODES = ("dp", "expert_dp", "ep", "cp", "pp")
 # As many as NCCL opens.
 MOST_QUEUE_PAIRS = 128
+# Each on and off in every combination.
+MOST_NEIGHBOURS = 4
 COMMUNICATORS = (*BETWEEN_NODES, "tp", "etp", "etp_ep")
 
 
@@ -47,6 +50,8 @@ class NetworkChoice:
     what that costs beyond each dimension's own congestion."""
     budget_s: float | None = 60.0
     """CPU seconds for the whole step: what is known by then is the answer (None: no limit)."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Other jobs on the same switches, which communicate meanwhile."""
     packet: dict[str, Any] = field(default_factory=dict)
     """Overrides fields of ``PacketSettings``."""
     hybrid: dict[str, Any] = field(default_factory=dict)
@@ -68,6 +73,18 @@ class NetworkChoice:
         if self.whole_step and self.engine == WHITEBOX:
             problem = "has no links to meet on"
             raise InputError("network.whole_step", True, problem, "network=flow, packet or hybrid")
+        if len(self.neighbours) > MOST_NEIGHBOURS:
+            given, allowed = f"{len(self.neighbours)} jobs", f"at most {MOST_NEIGHBOURS}"
+            raise InputError("network.neighbours", given, "are too many", allowed)
+        for at, each in enumerate(self.neighbours):
+            each.check(f"network.neighbours[{at}]")
+        if self.engine == WHITEBOX and self.neighbours:
+            problem = "are not looked at with network=whitebox"
+            given = f"{len(self.neighbours)} jobs"
+            raise InputError("network.neighbours", given, problem, "network=flow, packet, hybrid")
+        if self.whole_step and self.neighbours:
+            problem = "is of our step alone"
+            raise InputError("network.whole_step", True, problem, "false beside network.neighbours")
         for name in self.communicators:
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))
@@ -92,7 +109,9 @@ class CongestedNetwork:
         from trainscout.simulators.predictor.network.collectives import EngineSettings
 
         choice = self.choice
-        return EngineSettings(choice.engine, choice.packet, choice.hybrid, choice.queue_pairs)
+        return EngineSettings(
+            choice.engine, choice.packet, choice.hybrid, choice.queue_pairs, choice.neighbours
+        )
 
     @property
     def words(self) -> str:
@@ -106,6 +125,9 @@ class CongestedNetwork:
             words += f", {fabric.routing} routing"
         if choice.queue_pairs > 1:
             words += f", {choice.queue_pairs} queue pairs a connection"
+        if choice.neighbours:
+            nodes = sum(each.nodes for each in choice.neighbours)
+            words += f", {nodes} nodes of {len(choice.neighbours)} other jobs"
         if fabric.oversubscription not in (None, 1):
             words += f", {fabric.oversubscription:g}:1 oversubscribed"
         if fabric.pod_oversubscription != 1:
@@ -126,4 +148,5 @@ class CongestedNetwork:
         if cluster.measured:
             problem = "plays over again what cluster.measured_collectives holds"
             raise InputError("network.engine", self.choice.engine, problem, WHITEBOX)
-        make_engine(build_network(cluster, gpu, self.fabric), self.settings)
+        whole = neighbourhood(cluster, self.choice.neighbours).cluster
+        make_engine(build_network(whole, gpu, self.fabric), self.settings)

@@ -14,6 +14,7 @@ from trainscout.simulators.predictor.network.collectives.transfers import (
     Transfers,
     split,
 )
+from trainscout.simulators.predictor.network.neighbours import Neighbour
 from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
 from trainscout.simulators.predictor.question.errors import (
     InputError,
@@ -34,6 +35,8 @@ class EngineSettings:
     hybrid: dict[str, Any] = field(default_factory=dict)
     queue_pairs: int = 1
     """Of every connection, each hashed to a path of its own."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Jobs that communicate meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,33 @@ def play(
     network: Network,
     communications: Sequence[tuple[Transfers, float]],
     settings: EngineSettings | None = None,
+    others: Sequence[Transfers] = (),
 ) -> Played:
     """Play communications, all beginning at once, each with its size in bytes.
+
+    ``others`` send all the while; what they send is not in the answer.
 
     Raises:
         InputError: for an unknown engine or settings, or GPUs that no working path joins.
     """
     settings = EngineSettings() if settings is None else settings
+    more = 16.0
+    while True:
+        ours, others_end_s = _played_beside(network, communications, settings, others, more)
+        if others_end_s >= ours.end_s.max():
+            return ours
+        more *= 2
+
+
+def _played_beside(
+    network: Network,
+    communications: Sequence[tuple[Transfers, float]],
+    settings: EngineSettings,
+    others: Sequence[Transfers],
+    more: float,
+) -> tuple[Played, float]:
+    """``play`` where each GPU of the others sends ``more`` times what ours send at most, and when
+    the first of the others has sent all (infinite without others)."""
     engine = make_engine(network, settings)
     numbers: list[Ints] = []
     link_bytes = np.zeros(network.num_links)
@@ -70,12 +93,31 @@ def play(
         sizes = np.maximum(what.share * size, 1.0)
         np.add.at(link_bytes, *crossings(routes, sizes))
         numbers.append(engine.add(routes, sizes, after=what.after + engine.next_flow))
-    engine.advance()
-    end_s = np.array([engine.completion_s(each).max() for each in numbers])
+    most = max(size for _, size in communications)
+    others_sent: list[Ints] = []
+    for whole in others:
+        what = split(whole, parts)
+        routes = find_routes(network, what.source, what.destination, what.label)
+        sizes = np.maximum(what.share * most * more, 1.0)
+        others_sent.append(engine.add(routes, sizes))
+    if not others:
+        engine.advance()
+    # Nobody waits for the others to end.
+    until_s = float((link_bytes / np.maximum(network.rate_bytes_per_s, 1.0)).max())
+    while (end_s := _ends_s(engine, numbers)).max() == np.inf:
+        until_s *= 1.5
+        engine.advance(until_s)
     whole_s = end_s.max()
+    others_s = min(
+        (float(engine.completion_s(each).min()) for each in others_sent), default=np.inf
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         busy = np.where(link_bytes > 0, link_bytes / network.rate_bytes_per_s / whole_s, 0.0)
-    return Played(end_s, link_bytes, busy)
+    return Played(end_s, link_bytes, busy), others_s
+
+
+def _ends_s(engine: Any, numbers: Sequence[Ints]) -> Floats:
+    return np.array([engine.completion_s(each).max() for each in numbers])
 
 
 def make_engine(network: Network, settings: EngineSettings, copies: int = 1) -> Any:

@@ -32,7 +32,7 @@ class Transfers:
 
 
 def transfers(
-    pairs: Sequence[tuple[int, int]],
+    pairs: Sequence[tuple[int, int]] | Ints,
     share: Sequence[float] | Floats | float,
     label: Sequence[int] | int = 0,
     after: Sequence[tuple[int, int]] = (),

@@ -72,7 +72,7 @@ PATTERNS = [
 @pytest.mark.parametrize("what", PATTERNS, ids=lambda each: each.algorithm)
 def test_the_busiest_gpu_sends_what_was_asked(what):
     sent = np.zeros(64)
-    for each in transfers_of(what, model(NODE_A_LEAF).network):
+    for each in transfers_of(what, model(NODE_A_LEAF).network.gpus, 8):
         np.add.at(sent, each.source, each.share)
         assert not len(each.after)
     assert sent.max() == pytest.approx(1)
@@ -144,7 +144,7 @@ def test_an_uneven_exchange_takes_as_long_as_its_busiest_receiver(weights):
     wired = model(ONE_SPINE)
     uneven = wired.congested(Pattern("pairs", ((8, 8),), loads=loads), 64 * MB)
     assert uneven.factor == 1
-    transfers = transfers_of(Pattern("pairs", ((8, 8),), loads=loads), wired.network)
+    transfers = transfers_of(Pattern("pairs", ((8, 8),), loads=loads), wired.network.gpus, 8)
     received = np.zeros(64)
     for each in transfers:
         np.add.at(received, each.destination, each.share)
