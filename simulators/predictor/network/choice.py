@@ -84,7 +84,9 @@ class NetworkChoice:
             raise InputError("network.neighbours", given, problem, "network=flow, packet, hybrid")
         if self.whole_step and self.neighbours:
             problem = "is of our step alone"
-            raise InputError("network.whole_step", True, problem, "false beside network.neighbours")
+            raise InputError(
+                "network.whole_step", True, problem, "false beside network.neighbours"
+            )
         for name in self.communicators:
             if name not in COMMUNICATORS:
                 hint = nearest_name(name, list(COMMUNICATORS))
