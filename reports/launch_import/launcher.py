@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from trainscout.reports.dialects.options import is_known
 from trainscout.reports.launch_import.shell import Command, Script
 
-_LAUNCHER_NAMES = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-_NODES = ("--nnodes",)
-_PER_NODE = ("--nproc-per-node", "--nproc_per_node")
+_LAUNCHER_NAMES = (
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *("deepspeed", "accelerate"),
+)
+_NODES = ("--nnodes", "--num_nodes", "--num_machines")
+_PER_NODE = ("--nproc-per-node", "--nproc_per_node", "--num_gpus")
+_PROCESSES = ("--num_processes",)
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _PER_NODE_VARIABLES = ("GPUS_PER_NODE", "NGPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NPROC_PER_NODE")
@@ -39,7 +43,7 @@ def gpu_count(command: Command, script: Script, text: str) -> GpuCount:
         or directives.get("per_node")
         or _variable(script, _PER_NODE_VARIABLES)
     )
-    total = nodes * per_node if nodes and per_node else None
+    total = nodes * per_node if nodes and per_node else _first(given, _PROCESSES)
     return GpuCount(nodes, per_node, total or _variable(script, _WORLD_VARIABLES))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shlex
 import stat
@@ -13,6 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from trainscout.reports.dialects.environment import VARIABLES
+from trainscout.reports.dialects.huggingface_reader import (
+    MARKS,
+    HuggingFaceReader,
+    words_of_accelerate,
+    words_of_deepspeed,
+)
 from trainscout.reports.dialects.megatron_reader import MegatronReader
 from trainscout.reports.dialects.options import Options, is_known, shown
 from trainscout.reports.dialects.torchtitan_reader import TorchTitanReader, words_of_table
@@ -20,6 +27,7 @@ from trainscout.reports.launch_import.imported import ImportedLaunch
 from trainscout.reports.launch_import.launcher import GpuCount, gpu_count
 from trainscout.reports.launch_import.shell import Command, Script, read_script
 from trainscout.reports.launch_import.shell_words import MOST_BYTES
+from trainscout.simulators.predictor.io.yaml_files import read_yaml
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
@@ -27,9 +35,10 @@ from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import Recipe
 
-Reader = MegatronReader | TorchTitanReader
+Reader = MegatronReader | TorchTitanReader | HuggingFaceReader
 _ALLOWED = (
-    "a launch script, a file of arguments, a TorchTitan TOML file, or arguments (--name ...)"
+    "a launch script, a file of arguments, a TorchTitan TOML file, DeepSpeed's JSON, or arguments "
+    "(--name ...)"
 )
 
 _SHOWN = 80
@@ -78,6 +87,8 @@ def _read(
     reader: Reader | None = None
     if origin.endswith(".toml"):
         reader = TorchTitanReader(words_of_table(_toml(origin, text)), {})
+    elif origin.endswith(".json"):
+        reader = HuggingFaceReader(words_of_deepspeed(_json("given", origin, text)), {})
     elif origin == _TYPED and text.startswith("--"):
         # The shell has made these words already: only quotes are left to be read.
         script = Script(commands=[Command(tuple(_words(text)), {}, 1)])
@@ -103,6 +114,8 @@ def _reader(command: Command, script: Script, given: str) -> Reader:
     exported = {name: value for name in VARIABLES if (value := _set(script, command, name))}
     if _is_torchtitan(command):
         return TorchTitanReader(_with_configuration(arguments, given), exported)
+    if _is_hugging_face(command):
+        return HuggingFaceReader(_with_files(command, arguments, given), exported)
     return MegatronReader(arguments, exported)
 
 
@@ -186,18 +199,58 @@ def _is_torchtitan(command: Command) -> bool:
     )
 
 
+def _is_hugging_face(command: Command) -> bool:
+    """Whether Transformers' arguments or Accelerate start it; Megatron's name DeepSpeed, too."""
+    names = {word.partition("=")[0].replace("-", "_") for word in command.words}
+    accelerated = Path(command.words[0]).name == "accelerate"
+    marks = {mark.replace("-", "_") for mark in MARKS}
+    return (accelerated or bool(names & marks)) and "__num_layers" not in names
+
+
+def _with_files(command: Command, words: list[str], given: str) -> list[str]:
+    """Arguments behind what the configurations of Accelerate and DeepSpeed say that they name."""
+    launcher = Options(list(command.words))
+    if Path(command.words[0]).name == "accelerate" and (name := launcher.text("--config_file")):
+        table = read_yaml(_beside("--config_file", name, given), "--config_file")
+        words = [*words_of_accelerate(table if isinstance(table, dict) else {}), *words]
+    named = Options(words)
+    for option in ("--deepspeed", "--deepspeed_config"):
+        values = named.texts(option)
+        if values and values[0].endswith(".json"):
+            text, _ = _text_of(str(_beside(option, values[0], given)))
+            words = [*words_of_deepspeed(_json(option, values[0], text)), *words]
+    return words
+
+
+def _beside(option: str, name: str, given: str) -> Path:
+    """A file that a script names, from here or from where the script is."""
+    beside = Path(given).parent if _is_file(given) else Path()
+    for path in (Path(name), beside / name, beside / Path(name).name):
+        if path.is_file():
+            return path
+    raise InputError(option, name, "is not to be found here", "given=<that file>")
+
+
+def _json(field: str, origin: str, text: str) -> dict[str, Any]:
+    try:
+        table = json.loads(text)
+    except ValueError as error:
+        raise InputError(field, origin, f"is no JSON: {error}") from error
+    if not isinstance(table, dict):
+        raise InputError(field, origin, "holds no settings", "an object with names and values")
+    if "model_type" in table:
+        raise InputError(field, origin, "describes a model, and no launch", f"model={origin}")
+    return table
+
+
 def _with_configuration(words: list[str], given: str) -> list[str]:
     """Arguments behind the settings of the TOML file that they name; they count more."""
     named = Options([word.replace("config_file", "config-file") for word in words])
     name = named.text("--job.config-file")
     if name is None:
         return words
-    beside = Path(given).parent if Path(given).is_file() else Path()
-    for path in (Path(name), beside / name):
-        if path.is_file():
-            text, _ = _text_of(str(path))
-            return [*words_of_table(_toml(name, text)), *words]
-    raise InputError("--job.config-file", name, "is not to be found here", "given=<that file>")
+    text, _ = _text_of(str(_beside("--job.config-file", name, given)))
+    return [*words_of_table(_toml(name, text)), *words]
 
 
 def _set(script: Script, command: Command, name: str) -> str | None:
@@ -221,7 +274,7 @@ def _question(
     framework_named: Callable[[str], Framework],
     count: GpuCount,
 ) -> tuple[Question, Recipe]:
-    model = base.model if reader.model_name is None else model_named(reader.model_name)
+    model = _declared_model(reader, base.model, "model" in said, model_named)
     model = _kept("model", reader.model(model), base.model, said)
     if reader.model_name is None:
         model = _named(model, base.model, origin)
@@ -238,6 +291,20 @@ def _question(
     framework = reader.framework(framework, model, recipe, training)
     framework = _kept("framework", framework, base.framework, said)
     return Question(model, base.gpu, cluster, training, framework), recipe
+
+
+def _declared_model(
+    reader: Reader, base: Model, is_said: bool, model_named: Callable[[str], Model]
+) -> Model:
+    if reader.model_name is None:
+        return base
+    try:
+        return model_named(reader.model_name)
+    except InputError:
+        if not is_said:
+            raise
+        reader.options.note(f"{reader.model_name} is not known here: it is model={base.name}")
+        return base
 
 
 def _named(model: Model, base: Model, origin: str) -> Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def build_explanation(config: DictConfig, overrides: Collection[str] = ()) -> Ex
             config.given,
             declared,
             said,
-            catalogue.models.__getitem__,
+            functools.partial(catalogue.models.chosen, "model"),
             catalogue.frameworks.__getitem__,
         )
         declared = given.question

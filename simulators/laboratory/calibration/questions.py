@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -92,9 +93,8 @@ def job_of_settings(settings: Mapping[str, str], given: str | None = None) -> Jo
         catalogue = load_catalogue()
         said = {name if "." in name else ".".join(_part_of(name, "")) for name in settings}
         said = {name for name in said if name.partition(".")[0] != "recipe"}
-        found = read_launch(
-            given, asked, said, catalogue.models.__getitem__, catalogue.frameworks.__getitem__
-        )
+        model_named = functools.partial(catalogue.models.chosen, "model")
+        found = read_launch(given, asked, said, model_named, catalogue.frameworks.__getitem__)
         if "model" not in settings and not found.names_model:
             raise _missing("model")
         asked, recipe = found.question, dataclasses.asdict(found.recipe)

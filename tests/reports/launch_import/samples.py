@@ -11,6 +11,7 @@ import yaml
 from tests.samples import CLUSTER, GPU, MODEL, TRAINING
 from trainscout.conf.build import build_value
 from trainscout.reports.launch_import import ImportedLaunch, read_launch
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.model import Model
 from trainscout.simulators.predictor.question.question import Question
@@ -21,6 +22,8 @@ BASE = Question(MODEL, GPU, CLUSTER, TRAINING)
 
 
 def model(name: str) -> Model:
+    if not (CONF / "model" / f"{name}.yaml").is_file():
+        raise InputError("model", name, "is not a known choice")
     return build_value(Model, "model", _file("model", name))
 
 

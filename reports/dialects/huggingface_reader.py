@@ -1,0 +1,292 @@
+"""Arguments of Transformers' Trainer, TRL and LLaMA-Factory, Accelerate's file, DeepSpeed's JSON,
+as a job.
+
+Names and defaults are those of ``transformers/training_args.py`` 4.40 to 5 and
+``deepspeed/runtime/config.py``. Keys of the JSON are read as ``--ds.section.key``; what says
+``auto`` there is what the arguments say, as Transformers fills it in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainscout.reports.dialects.environment import has_expandable_segments, read_environment
+from trainscout.reports.dialects.options import Options, Reading, Unknown
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.framework import Framework
+from trainscout.simulators.predictor.question.model import Model
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.training import Training
+from trainscout.simulators.predictor.question.tuning import Lora
+
+TITLE = "Hugging Face Trainer"
+DEEPSPEED_TITLE = "DeepSpeed"
+_KNOWN = Path(__file__).parent / "huggingface_arguments.yaml"
+_BATCH = "--per_device_train_batch_size"
+MARKS = (_BATCH, "--deepspeed", "--deepspeed_config", "--model_name_or_path")
+"""Arguments by which a command is known to be of this family."""
+# What stands for an argument elsewhere; the first that is given counts.
+_LENGTHS = (
+    *("--max_seq_length", "--max_length", "--block_size", "--cutoff_len", "--model_max_length"),
+    *("--max_seq_len", "--sequence_len"),
+)
+_SHARDING = {"1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "FULL_SHARD": 3, "SHARD_GRAD_OP": 2}
+_SHARDING |= {"NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
+_ADAPTED = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj"), "linear_qkv"),
+    "o_proj": "linear_proj",
+    **dict.fromkeys(("gate_proj", "up_proj"), "linear_fc1"),
+    "down_proj": "linear_fc2",
+}
+_NODE = 8
+_MIXED = ("no", "fp16", "bf16", "fp8")
+_ALL_LINEAR = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+
+
+class HuggingFaceReader:
+    """The parts of a job as the arguments say them; ``model_name`` is the Hub's, or a path."""
+
+    degrees = 1
+    # Arguments name a model, and describe none.
+    whole = False
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self.options = options = Options([_plain(word) for word in words])
+        self.model_name = options.text("--model_name_or_path")
+        for name in ("--deepspeed", "--deepspeed_config"):
+            options.has(name)
+        self._zero = options.whole("--ds.zero_optimization.stage")
+        deepspeed = self._zero is not None or options.has("--ds.train_batch_size")
+        deepspeed |= options.has("--ds.train_micro_batch_size_per_gpu")
+        self.title = DEEPSPEED_TITLE if deepspeed else TITLE
+        self.software = "deepspeed" if deepspeed else "huggingface"
+        if self.model_name is None:
+            options.note("no --model_name_or_path: the model is that of model=")
+
+    def _on(self, name: str) -> bool | None:
+        """A switch: alone, or with true or false; None where it is not given."""
+        values = self.options.texts(name)
+        if values is None:
+            return None
+        return not values or values[0].lower() not in ("false", "0", "no")
+
+    def _whole(self, *names: str) -> int | None:
+        """The first of several names that is given and does not say ``auto``."""
+        for name in names:
+            values = self.options.texts(name)
+            if values and values[0] != "auto":
+                return self.options.whole(name)
+        return None
+
+    def model(self, base: Model) -> Model:
+        """The declared model: arguments say no shape."""
+        return base
+
+    def recipe(self, model: Model, world: int) -> Recipe:
+        """The recipe on ``world`` GPUs.
+
+        Raises:
+            InputError: for a sharding that there is not.
+        """
+        micro_batch = self._whole("--ds.train_micro_batch_size_per_gpu", _BATCH)
+        if micro_batch is None:
+            micro_batch = 8 if self.software == "huggingface" else 1
+            self.options.note(f"no {_BATCH}: {micro_batch}, its default")
+        recompute = self._on("--gradient_checkpointing") or self._on(
+            "--fsdp_activation_checkpointing"
+        )
+        return Recipe(
+            micro_batch=micro_batch,
+            recompute="full" if recompute else "none",
+            **self._sharding(world),
+            **read_environment(self.environment, self.options),
+        )
+
+    def _sharding(self, world: int) -> dict[str, Any]:
+        if self.software == "deepspeed":
+            stage = self._zero or 0
+            if stage not in (0, 1, 2, 3):
+                raise InputError("zero_optimization.stage", stage, "is no stage", "0, 1, 2, 3")
+            asked = self._on("--ds.zero_optimization.overlap_comm")
+            group = self._whole("--ds.zero_optimization.zero_hpz_partition_size")
+            if group not in (None, 1):
+                self.options.assume(f"zero_hpz_partition_size = {group}", "no second copy is kept")
+            # Stage 3 overlaps unless it is told not to.
+            return {"zero_stage": stage, "overlap_grad_reduce": bool(asked) and stage < 3}
+        strategy = self._fsdp()
+        if strategy is None:
+            return {"zero_stage": 0, "overlap_grad_reduce": True}
+        stage = _SHARDING[strategy]
+        fields = {
+            "zero_stage": stage,
+            "overlap_grad_reduce": stage < 3,
+            "overlap_param_gather": stage == 2,
+        }
+        if strategy in ("HYBRID_SHARD", "4") and world > _NODE:
+            self.options.note(f"shards are spread over the {_NODE} GPUs of a node")
+            fields["dp_shard"] = _NODE
+        return fields
+
+    def _fsdp(self) -> str | None:
+        """How FSDP shards; None without it."""
+        strategy = self.options.text("--fsdp_sharding_strategy")
+        words = self.options.texts("--fsdp")
+        again = self._on("--fsdp_reshard_after_forward")
+        if strategy is None and words is not None:
+            known = [word.upper() for word in " ".join(words).split() if word.upper() in _SHARDING]
+            strategy = known[0] if known else "FULL_SHARD"
+        versioned = self.options.has("--fsdp_version")
+        if strategy is None and (again is not None or versioned):
+            strategy = "FULL_SHARD" if again is not False else "SHARD_GRAD_OP"
+        if strategy is not None and strategy.upper() not in _SHARDING:
+            raise InputError("fsdp_sharding_strategy", strategy, "is not known", _SHARDING)
+        return None if strategy is None else strategy.upper()
+
+    def training(self, base: Training, model: Model, recipe: Recipe, replicas: int) -> Training:
+        """The training; ``replicas`` is the data-parallel size."""
+        options = self.options
+        accumulated = self._whole(
+            "--gradient_accumulation_steps", "--ds.gradient_accumulation_steps"
+        )
+        whole = self._whole("--ds.train_batch_size", "--train_batch_size")
+        batch = recipe.micro_batch * replicas * (accumulated or 1)
+        if whole is not None and accumulated is None:
+            batch = whole
+        length = self._whole(*_LENGTHS)
+        if length is None:
+            length = base.sequence_length or model.sequence_length
+            options.note(f"no {_LENGTHS[0]}: sequences of {length:,} tokens, as declared")
+        steps = self._whole("--max_steps")
+        tokens = base.tokens if steps is None or steps < 1 else float(steps * batch * length)
+        return replace(
+            base,
+            global_batch_size=batch,
+            tokens=tokens,
+            sequence_length=None if length == model.sequence_length else length,
+            precision=self._precision(base.precision),
+            optimizer=self._optimizer(),
+            lora=self._lora(base.lora),
+        )
+
+    def _precision(self, declared: str) -> str:
+        for name in ("bf16", "fp16"):
+            if self._on(f"--{name}") or self._on(f"--ds.{name}.enabled"):
+                return name
+        mixed = self.options.text("--mixed_precision", _MIXED)
+        if mixed not in (None, "no"):
+            return {"fp8": "fp8_current"}.get(str(mixed), str(mixed))
+        if self._on("--tf32"):
+            return "tf32"
+        self.options.note(f"neither bf16 nor fp16 is said: {declared}, as declared")
+        return declared
+
+    def _optimizer(self) -> str:
+        kind = self.options.text("--optim") or self.options.text("--ds.optimizer.type") or "adamw"
+        plain = kind.lower()
+        if plain == "sgd":
+            return "sgd"
+        if not plain.startswith("adam") or "8bit" in plain or "4bit" in plain:
+            self.options.assume(f"optimizer {kind}", "the optimizer is Adam, with fp32 moments")
+        return "adam"
+
+    def _lora(self, declared: Lora | None) -> Lora | None:
+        options = self.options
+        rank = self._whole("--lora_r", "--lora_rank")
+        asked = self._on("--use_peft") or options.text("--finetuning_type") == "lora"
+        for name in ("--lora_alpha", "--lora_dropout", "--lora_task_type"):
+            options.has(name)
+        if rank is None and not asked:
+            return declared
+        named = options.texts("--lora_target_modules") or options.texts("--lora_target") or []
+        names = [name for word in named for name in re.split(r"[,\s]+", word) if name]
+        targets = {_ADAPTED[name] for name in names if name in _ADAPTED}
+        other = [name for name in names if name not in (*_ADAPTED, "all", "all-linear")]
+        if other:
+            options.assume(f"adapters of {', '.join(other)}", "none are there")
+        if not named:
+            targets = {"linear_qkv"}
+            options.note(
+                "no --lora_target_modules: adapters of queries and values, as PEFT's default"
+            )
+        chosen = tuple(name for name in _ALL_LINEAR if name in targets) or _ALL_LINEAR
+        return Lora(rank=rank or 8, targets=chosen)
+
+    def framework(
+        self, base: Framework, model: Model, recipe: Recipe, training: Training
+    ) -> Framework:
+        """The software with what arguments switch in it."""
+        changes: dict[str, Any] = {}
+        attention = self.options.text("--attn_implementation")
+        if attention == "eager":
+            changes["attention"] = "unfused"
+        elif attention is not None and attention.startswith("flash_attention"):
+            changes["repeats_kv"] = False
+        compiled = self._on("--torch_compile")
+        if compiled:
+            changes |= {"fusion": "compiled", "cross_entropy": "compiled"}
+        if has_expandable_segments(self.environment):
+            changes["expandable_segments"] = True
+        return replace(base, **changes)
+
+    def reading(self) -> Reading:
+        """What became of every argument; call it last."""
+        found = self.options.reading(_KNOWN)
+        return Reading(
+            used=tuple(map(_key, found.used)),
+            no_effect=tuple(map(_key, found.no_effect)),
+            not_modelled=tuple((_key(words), instead) for words, instead in found.not_modelled),
+            unknown=tuple(Unknown(_key(each.argument), each.nearest) for each in found.unknown),
+            notes=found.notes,
+        )
+
+
+def _key(words: str) -> str:
+    """A key of the JSON as it stands there."""
+    return words.removeprefix("--ds.")
+
+
+def _plain(word: str) -> str:
+    """Arguments as they are declared: with ``_`` in their names."""
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return f"--{name[2:].replace('-', '_')}{equals}{value}"
+
+
+def words_of_deepspeed(table: Mapping[str, Any], prefix: str = "--ds.") -> list[str]:
+    """DeepSpeed's JSON as arguments: ``{"bf16": {"enabled": true}}`` as ``--ds.bf16.enabled``."""
+    words = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            words += words_of_deepspeed(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            words.append(f"{prefix}{key}={str(value).lower()}")
+        else:
+            words.append(f"{prefix}{key}={value}")
+    return words
+
+
+def words_of_accelerate(table: Mapping[str, Any]) -> list[str]:
+    """Accelerate's configuration file as arguments."""
+    words = []
+    if str(table.get("mixed_precision", "no")) != "no":
+        words.append(f"--mixed_precision={table['mixed_precision']}")
+    fsdp = table.get("fsdp_config")
+    if str(table.get("distributed_type", "")).upper() == "FSDP" and isinstance(fsdp, Mapping):
+        words += [f"--{key}={value!s}" for key, value in fsdp.items()]
+        words.append("--fsdp_version=" + str(fsdp.get("fsdp_version", 1)))
+    deepspeed = table.get("deepspeed_config")
+    if isinstance(deepspeed, Mapping):
+        if "zero_stage" in deepspeed:
+            words.append(f"--ds.zero_optimization.stage={deepspeed['zero_stage']}")
+        if "gradient_accumulation_steps" in deepspeed:
+            accumulated = deepspeed["gradient_accumulation_steps"]
+            words.append(f"--ds.gradient_accumulation_steps={accumulated}")
+        if "deepspeed_config_file" in deepspeed:
+            words.append(f"--deepspeed={deepspeed['deepspeed_config_file']}")
+    return words

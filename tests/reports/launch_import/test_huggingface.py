@@ -1,0 +1,120 @@
+"""Transformers' arguments, Accelerate's file and DeepSpeed's JSON, as one job."""
+
+import json
+
+import pytest
+
+from tests.reports.launch_import.samples import framework, model, read
+from tests.samples import MODEL
+from tests.simulators.jobs import LLAMA, make_job
+from trainscout.reports.dialects.deepspeed import settings_of
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.tuning import Lora
+
+ZERO = {
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 2, "overlap_comm": True, "reduce_bucket_size": 5e8},
+    "gradient_accumulation_steps": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "steps_per_print": 10,
+}
+SCRIPT = """
+deepspeed --num_gpus 8 --num_nodes 2 finetune.py --deepspeed configs/ds.json --bf16 True \\
+    --model_name_or_path llama3_8b --per_device_train_batch_size 2 --nothing_of_theirs 3 \\
+    --gradient-accumulation-steps 8 --gradient_checkpointing True --max_seq_length 4096 \\
+    --max_steps 100 --learning_rate 2e-5
+"""
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    return str(path)
+
+
+def test_a_script_with_the_json_that_it_names(tmp_path):
+    written(tmp_path, "configs/ds.json", ZERO)
+    given = read(written(tmp_path, "run.sh", SCRIPT))
+    assert given.framework == "DeepSpeed"
+    assert given.question.model == model("llama3_8b")
+    assert given.question.framework == framework("deepspeed")
+    assert given.question.cluster.num_gpus == 16
+    assert given.recipe == Recipe(
+        micro_batch=2, zero_stage=2, overlap_grad_reduce=True, recompute="full"
+    )
+    training = given.question.training
+    assert (training.global_batch_size, training.sequence_length) == (2 * 8 * 16, 4096)
+    assert (training.precision, training.tokens) == ("bf16", 100 * 256 * 4096)
+    reading = given.reading
+    assert [each.argument for each in reading.unknown] == ["--nothing_of_theirs 3"]
+    assert any("reduce_bucket_size" in words for words, _ in reading.not_modelled)
+    assert "steps_per_print 10" in reading.no_effect
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_our_own_json_comes_back(tmp_path, stage):
+    job = make_job(LLAMA, nodes=2, batch=64, zero_stage=stage, micro_batch=2)
+    given = read(written(tmp_path, "deepspeed.json", settings_of(job)))
+    assert (given.recipe.zero_stage, given.recipe.micro_batch) == (stage, 2)
+    assert given.question.training.precision == job.precision
+    assert given.question.training.global_batch_size == 2 * 16 * job.num_micro_batches
+    assert not given.reading.unknown
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields"),
+    [
+        ("FULL_SHARD", {"zero_stage": 3}),
+        ("SHARD_GRAD_OP", {"zero_stage": 2, "overlap_param_gather": True}),
+        ("HYBRID_SHARD", {"zero_stage": 3, "dp_shard": 8}),
+        ("NO_SHARD", {"zero_stage": 0}),
+    ],
+)
+def test_accelerates_file(tmp_path, strategy, fields):
+    config = {"distributed_type": "FSDP", "mixed_precision": "bf16"}
+    config["fsdp_config"] = {"fsdp_sharding_strategy": strategy}
+    written(tmp_path, "fsdp.yaml", config)
+    script = (
+        "accelerate launch --config_file fsdp.yaml --num_processes 16 train.py "
+        "--per_device_train_batch_size 4 --block_size 2048"
+    )
+    given = read(written(tmp_path, "run.sh", script))
+    assert given.framework == "Hugging Face Trainer"
+    assert given.recipe == Recipe(
+        **{"micro_batch": 4, "overlap_grad_reduce": fields["zero_stage"] < 3, **fields}
+    )
+    assert given.question.cluster.num_gpus == 16
+
+
+def test_adapters(tmp_path):
+    script = (
+        "torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size 1 --bf16 --use_peft "
+        "--lora_r 16 --lora_target_modules q_proj v_proj down_proj"
+    )
+    training = read(written(tmp_path, "run.sh", script)).question.training
+    assert training.lora == Lora(rank=16, targets=("linear_qkv", "linear_fc2"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("ds.json", "{", "is no JSON"),
+        ("ds.json", "[1]", "holds no settings"),
+        ("config.json", '{"model_type": "llama"}', "describes a model"),
+        ("ds.json", {"zero_optimization": {"stage": 7}}, "is no stage"),
+        ("run.sh", "deepspeed train.py --deepspeed gone.json", "is not to be found here"),
+        ("run.sh", "deepspeed train.py --model_name_or_path a/b --fsdp x", "a/b"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path, name, text, words):
+    with pytest.raises(InputError, match=words):
+        read(written(tmp_path, name, text))
+
+
+def test_a_model_that_is_said_stands_for_one_that_is_unknown(tmp_path):
+    script = "deepspeed train.py --model_name_or_path nobody/own --per_device_train_batch_size 1"
+    given = read(written(tmp_path, "run.sh", script), ("model",))
+    assert given.question.model.num_layers == MODEL.num_layers
+    assert any("nobody/own" in note for note in given.reading.notes)
