@@ -9,6 +9,7 @@ The ends of flows are therefore played packet by packet.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from trainscout.simulators.predictor.network.hybrid.predictors import PREDICTORS
 from trainscout.simulators.predictor.network.hybrid.repeats import RepeatingEngine
 from trainscout.simulators.predictor.network.hybrid.settings import HybridSettings
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
+from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.engine_arrays import (
     Floats,
     Ints,
@@ -83,6 +85,8 @@ class HybridEngine(RepeatingEngine):
         self._carried = np.zeros(links)
         self._first_unfinished = 0
         self._parked: list[Parked] = []
+        # What was skipped, where somebody wants to know.
+        self._rests: list[Rest] | None = None
         self.skips = 0
         self.skipped_bytes = 0
 
@@ -131,6 +135,20 @@ class HybridEngine(RepeatingEngine):
     def _tell(self, first: int, pairs: Ints) -> None:
         if self.hybrid.memory:
             super()._tell(first, pairs)
+
+    def _engine_of(self, rates: Floats, delays: Floats, opened: int) -> PacketEngine:
+        plain = replace(self.hybrid, memory=False)
+        engine = HybridEngine(rates, delays, self._paths.shape[1], self.settings, plain)
+        engine._rests = []
+        engine._next_sample -= opened % self._step
+        return engine
+
+    def _rests_of(self, engine: PacketEngine) -> tuple[Rest, ...]:
+        assert isinstance(engine, HybridEngine)
+        assert engine._rests is not None
+        self.skips += engine.skips
+        self.skipped_bytes += engine.skipped_bytes
+        return tuple(engine._rests)
 
     def _play_again(self, episode: Episode, now: int, code: int) -> None:
         """Skip again what was skipped when the episode was noted."""
@@ -214,14 +232,8 @@ class HybridEngine(RepeatingEngine):
             return
         newest_last = (at + 1 + np.arange(self.hybrid.samples + 1)) % (self.hybrid.samples + 1)
         depths = self._depths[links][:, newest_last]
-        episode = self._recorded.get(int(flows[own[0], t.EPISODE]))
-        if episode is not None:
-            since = now - episode.opened
-            ports, places = (
-                np.searchsorted(*each) for each in ((episode.ports, links), (episode.flows, own))
-            )
-            rest = Rest(since, since + lasts, ports, places, speed, depths)
-            episode.rests.append(rest)
+        if self._rests is not None:
+            self._rests.append(Rest(now, now + lasts, links, own, speed, depths))
         self._stand_still(links, own, speed, now, now + lasts, depths)
 
     def _fair_if_near(self, own: Ints, links: Ints, speed: Floats) -> Floats:
@@ -292,7 +304,8 @@ class HybridEngine(RepeatingEngine):
         due = int(self._count[t.EVENTS_DUE])
         events = self._heap[:due]
         kind, subject = events[:, 1] >> t.KIND_SHIFT, events[:, 1] & t.SUBJECT
-        mine = kind != t.START_EVENT
+        # Those two are flows'.
+        mine = (kind != t.START_EVENT) & (kind != t.FINISH_EVENT)
         mine[mine] = np.isin(subject[mine], links)
         taken: Ints = events[mine]
         self._write_events(events[~mine])

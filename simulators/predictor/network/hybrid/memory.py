@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ import numpy as np
 from numba import njit
 
 from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
+from trainscout.simulators.predictor.network.union_find import root_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,10 @@ class Recording:
     statistics: Ints
     rests: tuple[Rest, ...]
 
+    @functools.cached_property
+    def over(self) -> int:
+        return int(self.last.max())
+
 
 @dataclass(eq=False)
 class Episode:
@@ -57,9 +63,15 @@ class Episode:
     places: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     key: bytes = b""
     recording: Recording | None = None
-    rests: list[Rest] = field(default_factory=list)
-    # Statistics of the ports before.
-    before: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # Whose ports they were before, as far as that was from memory; whether nobody met it.
+    below: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    undisturbed: bool = True
+
+    @property
+    def over(self) -> int:
+        """When all ports are done with, on the engine's clock."""
+        assert self.recording is not None
+        return self.opened + self.recording.over
 
     def last(self) -> Ints:
         """When each port is done with, on the engine's clock."""
@@ -74,6 +86,41 @@ def key_of(*tables: Ints | Floats) -> bytes:
         digest.update(str(table.shape).encode())
         digest.update(np.ascontiguousarray(table).tobytes())
     return digest.digest()
+
+
+@njit(cache=True)
+def joined(paths, ties, group):  # type: ignore[no-untyped-def]
+    """The first of the flows that each can influence, by ports or by ties: shape (flows,).
+
+    ``group``, shape (links,), is scratch, all -1 before and after.
+    """
+    count = len(paths)
+    label = np.arange(count)
+    for flow in range(count):
+        for hop in range(paths.shape[1]):
+            port = paths[flow, hop]
+            if port < 0:
+                break
+            if group[port] < 0:
+                group[port] = flow
+            else:
+                _unite(label, group[port], flow)
+    for row in range(len(ties)):
+        _unite(label, ties[row, 0], ties[row, 1])
+    for flow in range(count):
+        label[flow] = root_of(label, flow)
+        for hop in range(paths.shape[1]):
+            if paths[flow, hop] < 0:
+                break
+            group[paths[flow, hop]] = -1
+    return label
+
+
+@njit(cache=True)
+def _unite(label, one, other):  # type: ignore[no-untyped-def]
+    """The lower flow leads."""
+    one, other = root_of(label, one), root_of(label, other)
+    label[max(one, other)] = min(one, other)
 
 
 @njit(cache=True)

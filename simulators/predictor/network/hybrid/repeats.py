@@ -1,27 +1,39 @@
 """Playing from memory: what was played before over idle links is not played again.
 
-Flows announced together are an episode. What an episode does from idle links to idle
-links, met by nobody, depends on nothing but its routes, sizes, ties and relative starts: so it is
-remembered, and when it comes again its flows just arrive when they did then. Should another flow
+Flows announced together that can influence each other, by links or by waiting, are an episode.
+What an episode does from idle links to idle links, met by nobody, depends on nothing but its
+routes, sizes, ties and relative starts: so it is played once, on an engine of its own, and
+remembered, and wherever it comes its flows just arrive as they did there. Should another flow
 start over one of its links meanwhile, its packets are played after all, from its opening up to
 that moment: nobody met them until then, so this is what would have happened.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from trainscout.simulators.predictor.network.hybrid.memory import Episode, Recording, key_of, spans
+from trainscout.simulators.predictor.network.hybrid.memory import (
+    Episode,
+    Recording,
+    Rest,
+    joined,
+    key_of,
+    spans,
+)
 from trainscout.simulators.predictor.network.packet import engine_arrays as t
 from trainscout.simulators.predictor.network.packet import heap as events_heap
 from trainscout.simulators.predictor.network.packet.engine import PacketEngine
 from trainscout.simulators.predictor.network.packet.engine_arrays import Floats, Ints
 from trainscout.simulators.predictor.network.packet.settings import PacketSettings
-from trainscout.simulators.predictor.network.topology.routing import NO_LINK
+from trainscout.simulators.predictor.network.topology.routing import NO_LINK, Routes
 
 # An episode of fewer packet-hops is played as fast as it is remembered.
-_LEAST_WORK = 1000
+_LEAST_WORK = 500
+# Episodes from memory that may be over before statistics are added up.
+_SETTLE_FROM = 64
 _STATISTICS = list(t.PORT_STATISTICS)
 _MOST_QUEUED = _STATISTICS.index(t.MOST_QUEUED)
 _DRAWS = _STATISTICS.index(t.DRAWS)
@@ -43,10 +55,14 @@ class RepeatingEngine(PacketEngine):
         """As ``PacketEngine``."""
         super().__init__(rate_bytes_per_s, delay_s, max_hops, settings)
         links = len(self._rates)
-        self._memory: dict[bytes, Recording] = {}
+        # None: what is marked by chance, which nothing is remembered of.
+        self._memory: dict[bytes, Recording | None] = {}
         self._waiting: dict[int, Episode] = {}
-        self._recorded: dict[int, Episode] = {}
-        self._recalled: list[Episode] = []
+        # Episodes from memory that are not over, by number; the latest one over each port.
+        self._recalled: dict[int, Episode] = {}
+        self._claim = np.full(links, t.NONE, dtype=np.int64)
+        self._settled = 0
+        self._first_over = np.full(links, t.NONE, dtype=np.int64)
         self._from_memory = np.zeros((links, len(_STATISTICS)), dtype=np.int64)
         self._numbered = 0
         self._played = 0
@@ -64,8 +80,6 @@ class RepeatingEngine(PacketEngine):
         whole = super()._statistics() + self._from_memory
         most = whole[:, _MOST_QUEUED]
         most[:] = np.maximum(self._ports[:, t.MOST_QUEUED], self._from_memory[:, _MOST_QUEUED])
-        for episode in self._recorded.values():
-            np.maximum.at(most, episode.ports, episode.before[:, _MOST_QUEUED])
         return whole
 
     def _run(self, until: int) -> None:
@@ -78,34 +92,46 @@ class RepeatingEngine(PacketEngine):
         """See to what playing stopped for."""
         if outcome == t.OPENS:
             self._open(self._waiting.pop(self._flows[self._count[t.BROKE_AT], t.EPISODE]))
-        elif outcome == t.CLOSES:
-            self._close(self._recorded.pop(int(self._count[t.BROKE_AT])))
         else:
             now, code = (int(value) for value in self._heap[0])
             self._give_way(int(self._count[t.BROKE_AT]), now, code)
 
     def _tell(self, first: int, pairs: Ints) -> None:
-        """Make an episode of the flows from ``first`` on."""
+        """Make episodes of the flows from ``first`` on: those that can influence each other."""
         count = self._used - first
         if not count:
             return
-        number = self._numbered
-        self._numbered += 1
+        new = slice(first, self._used)
+        ties = pairs[pairs[:, 1] >= first] - first
+        label = joined(self._paths[new], ties, self._first_over)
+        order = np.argsort(label, kind="stable")
+        bounds = np.flatnonzero(np.diff(label[order], prepend=-1, append=-1))
+        number = self._numbered + np.searchsorted(bounds, np.argsort(order), side="right") - 1
+        self._flows[new, t.EPISODE] = number
+        of_tie = label[ties[:, 0]]
+        by_label = np.argsort(of_tie, kind="stable")
+        low, high = (
+            np.searchsorted(of_tie[by_label], label[order[bounds[:-1]]], side=side)
+            for side in ("left", "right")
+        )
+        packets = -(-self._flows[new, t.SIZE] // self.settings.packet_bytes)
+        hops = np.add.reduceat((packets * self._flows[new, t.HOPS])[order], bounds[:-1])
+        self._numbered += len(hops)
         self._episodes = t.grown(self._episodes, self._numbered)
-        own = np.arange(first, self._used)
-        packets = -(-self._flows[own, t.SIZE] // self.settings.packet_bytes)
-        worth = (packets * self._flows[own, t.HOPS]).sum() >= _LEAST_WORK
-        self._episodes[number] = (t.WAITING if worth else t.PLAIN), count, 0
-        self._flows[own, t.EPISODE] = number
-        if worth:
-            ties = pairs[pairs[:, 1] >= first] - first
-            waits = np.bincount(ties[:, 0], minlength=count)
-            self._waiting[number] = Episode(number, own, ties, waits)
+        own_numbers = slice(self._numbered - len(hops), self._numbered)
+        self._episodes[own_numbers, t.STATE] = np.where(hops >= _LEAST_WORK, t.WAITING, t.PLAIN)
+        for place in np.flatnonzero(hops >= _LEAST_WORK).tolist():
+            own = order[bounds[place] : bounds[place + 1]]
+            inner = np.searchsorted(own, ties[by_label[low[place] : high[place]]])
+            waits = np.bincount(inner[:, 0], minlength=len(own))
+            each = own_numbers.start + place
+            self._waiting[each] = Episode(each, first + own, inner, waits)
 
     def _open(self, episode: Episode) -> None:
         """An episode's first flow starts: play it from memory, note it, or just play it."""
         own, now = episode.flows, int(self._heap[0, 0])
-        self._settle(now)
+        if len(self._recalled) > 2 * self._settled + _SETTLE_FROM:
+            self._settle(now)
         self._episodes[episode.number, t.STATE] = t.PLAIN
         rows = self._flows[own]
         if (rows[:, t.WAITS] != episode.inner_waits).any():
@@ -129,45 +155,40 @@ class RepeatingEngine(PacketEngine):
             self._rates[ports],
             state[:, t.DELAY],
         )
-        recording = self._memory.get(episode.key)
-        if recording is not None:
-            if (state[:, t.CLAIMED] <= now + recording.first).all():
-                self._recall(episode, recording)
-        elif (state[:, t.CLAIMED] <= now).all():
-            self._record(episode)
+        if episode.key not in self._memory:
+            self._memory[episode.key] = self._play_alone(episode)
+        recording = self._memory[episode.key]
+        if recording is not None and (state[:, t.CLAIMED] <= now + recording.first).all():
+            self._recall(episode, recording)
 
-    def _record(self, episode: Episode) -> None:
-        self._episodes[episode.number, t.STATE] = t.RECORDING
-        self._recorded[episode.number] = episode
-        episode.before = self._ports[episode.ports][:, _STATISTICS]
-        self._ports[episode.ports, t.MOST_QUEUED] = 0
-        # Whoever else starts over one of them spoils it, as it does those before it.
-        self._spoil_owners(episode.ports)
-        self._ports[episode.ports, t.OWNER] = episode.number
-
-    def _spoil_owners(self, ports: Ints) -> None:
-        """What these ports do from now on is not only their owners' doing."""
-        owners = self._ports[ports, t.OWNER]
-        self._episodes[owners[owners != t.NONE], t.SPOILED] = 1
-
-    def _close(self, episode: Episode) -> None:
-        """An episode that was noted is over: remember it if nobody met it."""
-        ports, own, now = episode.ports, episode.flows, int(self._count[t.NOW])
-        did = self._ports[ports][:, _STATISTICS] - episode.before
-        did[:, _MOST_QUEUED] = most = self._ports[ports, t.MOST_QUEUED]
-        self._ports[ports, t.MOST_QUEUED] = np.maximum(most, episode.before[:, _MOST_QUEUED])
-        state = self._ports[ports]
-        unfinished = state[:, [t.ASKED, t.PAUSED]].any() or (state[:, t.FLIPS_AT] > now).any()
-        if self._episodes[episode.number, t.SPOILED] or unfinished or did[:, _DRAWS].any():
-            return
-        begins = self._flows[own, t.BEGAN] - episode.opened
-        ends = self._flows[own, t.DONE] - episode.opened
+    def _play_alone(self, episode: Episode) -> Recording | None:
+        """What an episode does that nobody meets; None where chance has a part in it."""
+        ports, rows = episode.ports, self._flows[episode.flows]
+        delays = self._ports[ports, t.DELAY] / t.PICOSECONDS
+        engine = self._engine_of(self._rates[ports], delays, episode.opened)
+        lag_s = np.where(episode.inner_waits > 0, rows[:, t.LAG], 0) / t.PICOSECONDS
+        starts_s = np.maximum(rows[:, t.EARLIEST] - episode.opened, 0) / t.PICOSECONDS
+        routes = Routes(episode.places, np.zeros(len(rows)))
+        engine.add(routes, rows[:, t.SIZE], starts_s, after=episode.ties, delay_s=lag_s)
+        engine.advance()
+        self._count[t.HOPS_DONE] += engine._count[t.HOPS_DONE]
+        did, state = engine._statistics(), engine._ports
+        if did[:, _DRAWS].any():
+            return None
+        begins, ends = engine._flows[: len(rows), t.BEGAN], engine._flows[: len(rows), t.DONE]
         first = np.full(len(ports), t.CLOCK_END)
         # A pause may end after the last packet of its link has arrived.
-        last = state[:, t.FLIPS_AT] - episode.opened
+        last = state[:, t.FLIPS_AT].copy()
         spans(episode.places, begins, ends, first, last)
-        rests = tuple(episode.rests)
-        self._memory[episode.key] = Recording(begins, ends, first, last, did, rests)
+        return Recording(begins.copy(), ends.copy(), first, last, did, self._rests_of(engine))
+
+    def _engine_of(self, rates: Floats, delays: Floats, opened: int) -> PacketEngine:
+        """An engine without memory over some links, whose clock begins when ours is ``opened``."""
+        return PacketEngine(rates, delays, self._paths.shape[1], self.settings)
+
+    def _rests_of(self, engine: PacketEngine) -> tuple[Rest, ...]:
+        """What an engine of ``_engine_of`` skipped."""
+        return ()
 
     def _recall(self, episode: Episode, recording: Recording) -> None:
         """Let an episode's flows arrive as they did the last time."""
@@ -180,15 +201,19 @@ class RepeatingEngine(PacketEngine):
         events_heap.put(now + recording.ends, codes, self._heap, self._count)
         claimed = self._ports[episode.ports, t.CLAIMED]
         self._ports[episode.ports, t.CLAIMED] = np.maximum(claimed, episode.last())
-        self._recalled.append(episode)
+        episode.below = self._claim[episode.ports]
+        self._claim[episode.ports] = episode.number
+        self._recalled[episode.number] = episode
         self.recalls += 1
 
     def _settle(self, now: int) -> None:
         """Count what the ports of episodes did that were played from memory and are over."""
-        for episode in [each for each in self._recalled if each.last().max() <= now]:
-            self._recalled.remove(episode)
-            assert episode.recording is not None
-            self._add_statistics(episode.ports, episode.recording.statistics)
+        for episode in [each for each in self._recalled.values() if each.over <= now]:
+            del self._recalled[episode.number]
+            if episode.undisturbed:
+                assert episode.recording is not None
+                self._add_statistics(episode.ports, episode.recording.statistics)
+        self._settled = len(self._recalled)
 
     def _add_statistics(self, ports: Ints, did: Ints) -> None:
         rows = self._from_memory[ports]
@@ -200,23 +225,29 @@ class RepeatingEngine(PacketEngine):
     def _give_way(self, flow: int, now: int, code: int) -> None:
         """A flow is about to start, by event ``code``, over ports of episodes from memory."""
         touched = self._paths[flow, : self._flows[flow, t.HOPS]]
-        while True:
-            met = [
-                each
-                for each in self._recalled
-                if np.isin(touched, each.ports[each.last() > now]).any()
-            ]
-            if not met:
-                return
+        while met := self._claimants(touched, now):
             for episode in met:
-                self._recalled.remove(episode)
+                episode.undisturbed = False
                 self._play_after_all(episode, now, code)
                 # Others counted on it to be gone from its ports by the time it was last time.
                 later = episode.ports[episode.last() > now]
-                touched = np.concatenate([touched, later])
-                for other in self._recalled:
-                    claimed = self._ports[other.ports, t.CLAIMED]
-                    self._ports[other.ports, t.CLAIMED] = np.maximum(claimed, other.last())
+                touched = np.union1d(touched, later)
+                for port in later.tolist():
+                    for other in self._claimants([port], now):
+                        claimed = self._ports[other.ports, t.CLAIMED]
+                        self._ports[other.ports, t.CLAIMED] = np.maximum(claimed, other.last())
+
+    def _claimants(self, ports: Iterable[int], now: int) -> list[Episode]:
+        """Episodes played from memory that are not done with some of these ports."""
+        found: dict[int, Episode] = {}
+        for port in ports:
+            episode = self._recalled.get(int(self._claim[port]))
+            while episode is not None:
+                place = int(np.searchsorted(episode.ports, port))
+                if episode.undisturbed and episode.last()[place] > now:
+                    found[episode.number] = episode
+                episode = self._recalled.get(int(episode.below[place]))
+        return [found[number] for number in sorted(found)]
 
     def _play_after_all(self, episode: Episode, now: int, code: int) -> None:
         """Play an episode's packets from its opening up to an event, which is still to come.
@@ -227,7 +258,6 @@ class RepeatingEngine(PacketEngine):
         self.disturbed += 1
         own, ports, flows, count = episode.flows, episode.ports, self._flows, self._count
         here = self._ports[ports]
-        self._spoil_owners(ports)
         idle = t.idle_ports(here[:, t.DELAY])
         self._ports[ports] = idle
         # Those who waited for flows that have arrived were released then.

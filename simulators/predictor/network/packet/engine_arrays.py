@@ -23,14 +23,14 @@ NONE = -1
 # arrive. TX and ARRIVES say that such an event is due, WAKE when the next wake-up is. INGRESS are
 # the bytes that came over this link and wait behind it. RING is a flow that starts here, of a ring
 # of such; LAST_OWN: the last packet sent was one of theirs. FLIPS_AT: when the last pause or
-# resume is there; DRAWS counts random numbers. USERS are the flows under way over it, of episode
-# OWNER when the first of them began. PARKED ports stand still: a hybrid engine skips their time;
-# CLAIMED ones are played from memory until then.
+# resume is there; DRAWS counts random numbers. USERS are the flows under way over it. PARKED
+# ports stand still: a hybrid engine skips their time; CLAIMED ones are played from memory until
+# then.
 (DELAY, FREE_AT, QUEUE_HEAD, QUEUE_TAIL, QUEUE_BYTES, FLY_HEAD, FLY_TAIL, TX, ARRIVES,
  PAUSED, INGRESS, ASKED, RING, WAKE, LAST_OWN,
  MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_SINCE, PAUSED_FOR,
- FLIPS_AT, DRAWS, USERS, OWNER, PARKED, CLAIMED) = range(27)  # fmt: skip
-PORT_COLUMNS = 27
+ FLIPS_AT, DRAWS, USERS, PARKED, CLAIMED) = range(26)  # fmt: skip
+PORT_COLUMNS = 26
 PORT_STARTS_AT_ZERO = (
     *(FREE_AT, QUEUE_BYTES, TX, ARRIVES, PAUSED, INGRESS, ASKED, LAST_OWN),
     *(MOST_QUEUED, BYTES_SENT, MARKS, PAUSES, PAUSED_FOR),
@@ -56,12 +56,11 @@ RATE, TARGET, LINE, ALPHA = range(4)
 FLOW, HOP, BYTES, TIME, LINK_NEXT, MARKED, CAME_BY = range(7)
 PACKET_COLUMNS = 7
 
-# Columns of episodes, flows that were announced together and may meet. LEFT: flows that have not
-# arrived. SPOILED: others met them.
-STATE, LEFT, SPOILED = range(3)
-EPISODE_COLUMNS = 3
-# An episode's state: to be looked at when its first flow starts, played, played and noted.
-WAITING, PLAIN, RECORDING = range(3)
+# The column of episodes, flows that were announced together and may meet: to be looked at when the
+# first of them starts, or just played.
+STATE = 0
+EPISODE_COLUMNS = 1
+WAITING, PLAIN = range(2)
 
 # Counters. STOP_AT: playing stops once so many flows have arrived (0: never).
 (NOW, EVENTS_DUE, FREE_PACKET, PACKETS_OUT, HOPS_DONE, MOST_FOLLOWERS, BROKE_AT, UNFINISHED,
@@ -79,7 +78,7 @@ SUBJECT = (1 << KIND_SHIFT) - 1
 LAST_CODE = 1 << 60
 
 # What playing ended with.
-REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, CLOSES, STOPPED = range(8)
+REACHED, NO_PACKETS, NO_EVENTS, DROPPED, TOUCHES_RESTING, OPENS, STOPPED = range(7)
 
 
 # Entries of the settings' arrays: whole numbers, and others.

@@ -28,7 +28,6 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     BYTES_SENT,
     CAME_BY,
     CLAIMED,
-    CLOSES,
     DELAY,
     DELIVERED,
     DONE,
@@ -56,7 +55,6 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     LAG,
     LAST_NOTICE,
     LAST_OWN,
-    LEFT,
     LIMIT,
     LINK_NEXT,
     MARKED,
@@ -72,7 +70,6 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     NOW,
     OPEN,
     OPENS,
-    OWNER,
     PACE,
     PACED,
     PACKET,
@@ -88,7 +85,6 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     QUEUE_TAIL,
     RATE,
     REACHED,
-    RECORDING,
     RESTING,
     RESUME,
     RING,
@@ -96,7 +92,6 @@ from trainscout.simulators.predictor.network.packet.engine_arrays import (
     SEED,
     SENT,
     SIZE,
-    SPOILED,
     START_EVENT,
     STATE,
     STOP_AT,
@@ -341,23 +336,6 @@ def _finish(flow, now, flows, ties, heap, count, arrived):  # type: ignore[no-un
 
 
 @njit(cache=True)
-def _join_ports(flow, now, ports, flows, paths, episodes):  # type: ignore[no-untyped-def]
-    """Note that a flow is under way over its ports, and which episodes meet there."""
-    episode = flows[flow, EPISODE]
-    for hop in range(flows[flow, HOPS]):
-        port = paths[flow, hop]
-        owner = ports[port, OWNER]
-        if owner != episode:
-            if owner != NONE and episodes[owner, LEFT] > 0:
-                episodes[owner, SPOILED] = 1
-            if ports[port, USERS] > 0 or ports[port, FLIPS_AT] > now:
-                episodes[episode, SPOILED] = 1
-            if ports[port, USERS] == 0:
-                ports[port, OWNER] = episode
-        ports[port, USERS] += 1
-
-
-@njit(cache=True)
 def _forget_acks(flow, flows, packets, count):  # type: ignore[no-untyped-def]
     """Nobody waits for a finished flow's acknowledgements."""
     packet = flows[flow, ACK_HEAD]
@@ -380,9 +358,8 @@ def play(  # type: ignore[no-untyped-def]
     Returns ``REACHED``; or, with the event still to be played, ``NO_PACKETS`` or ``NO_EVENTS``
     when a table has to grow first, ``OPENS`` when flow ``count[BROKE_AT]`` is the first to start
     of an episode that waits to be looked at, ``TOUCHES_RESTING`` when it would start over a port
-    that is parked or claimed; or ``CLOSES`` when episode ``count[BROKE_AT]``, which is being
-    recorded, is over; or ``DROPPED`` when a queue overflowed at port ``count[BROKE_AT]``; or
-    ``STOPPED`` when as many flows have arrived as were waited for.
+    that is parked or claimed; or ``DROPPED`` when a queue overflowed at port ``count[BROKE_AT]``;
+    or ``STOPPED`` when as many flows have arrived as were waited for.
     """
     while count[EVENTS_DUE] > 0 and heap[0, 0] <= until:
         if 0 < count[STOP_AT] <= count[ARRIVED]:
@@ -422,14 +399,8 @@ def play(  # type: ignore[no-untyped-def]
                     _forget_acks(flow, flows, packets, count)
                     _release(flows[flow, FIRST_TIE], now, flows, ties, heap, count)
                     _finish(flow, now, flows, ties, heap, count, arrived)
-                    episode = flows[flow, EPISODE]
-                    if episode != NONE:
-                        for hop in range(flows[flow, HOPS]):
-                            ports[paths[flow, hop], USERS] -= 1
-                        episodes[episode, LEFT] -= 1
-                        if episodes[episode, LEFT] == 0 and episodes[episode, STATE] == RECORDING:
-                            count[BROKE_AT] = episode
-                            return CLOSES
+                    for hop in range(flows[flow, HOPS]):
+                        ports[paths[flow, hop], USERS] -= 1
                 continue
             packets[packet, HOP] = hop
             port = paths[flow, hop]
@@ -467,8 +438,8 @@ def play(  # type: ignore[no-untyped-def]
             port = flows[subject, FIRST]
             flows[subject, BEGAN] = flows[subject, PACE] = now
             flows[subject, ALPHA_AT] = flows[subject, RISE_AT] = now
-            if flows[subject, EPISODE] != NONE:
-                _join_ports(subject, now, ports, flows, paths, episodes)
+            for hop in range(flows[subject, HOPS]):
+                ports[paths[subject, hop], USERS] += 1
             head = ports[port, RING]
             if head == NONE:
                 flows[subject, NEXT] = flows[subject, BEFORE] = subject
