@@ -144,6 +144,10 @@ class Framework:
     copies_gathered: bool = False
     """Sharded parameters are copied from the buffer they were gathered in to tensors of their own
     (FSDP2)."""
+    quantises_gathered: bool = False
+    """In 8 bits, parameters that ZeRO 3 gathers in 16 are quantised in every forward pass
+    (torchao's and XLA's float8, Transformer Engine's layers under FSDP1), instead of gathered in
+    8 bits."""
     copies_shards: bool = False
     """Under ZeRO 1 each rank's share of each tensor is copied out on its own after it was gathered
     (nanotron's ``all_gather_coalesced``)."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trainscout.simulators.predictor.workload.adapters import adapter, is_adapted
 from trainscout.simulators.predictor.workload.ir import Collective, Gemm, Op, Streaming
-from trainscout.simulators.predictor.workload.quantise import quantise, transpose
+from trainscout.simulators.predictor.workload.quantise import quantise, quantise_weights, transpose
 from trainscout.simulators.predictor.workload.shard import Shard
 
 
@@ -58,6 +58,7 @@ def linear(
     else:
         forward = quantise(shard, name, tokens * inputs)
         backward = quantise(shard, f"{name}_grad", tokens * outputs)
+    forward = quantise_weights(shard, name, inputs * outputs) + forward
     apart = joined if shard.separate_projections and len(joined) > 1 else ()
     # Asynchronous tensor parallelism multiplies what came from each rank on its own.
     cuts = shard.tp if parallel and shard.batch_first and shard.tp_comm_overlap else 1

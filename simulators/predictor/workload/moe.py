@@ -38,7 +38,7 @@ from trainscout.simulators.predictor.workload.linear import (
 )
 from trainscout.simulators.predictor.workload.mlp import mlp_part
 from trainscout.simulators.predictor.workload.part import Part
-from trainscout.simulators.predictor.workload.quantise import quantise
+from trainscout.simulators.predictor.workload.quantise import quantise, quantise_weights
 from trainscout.simulators.predictor.workload.shard import Shard
 
 _COUNTS = "share_counts"
@@ -207,6 +207,7 @@ def _experts(shard: Shard) -> Part:
     forward: list[Op] = [
         *_dispatch(shard, sent, received),
         *quantise(shard, "expert_fc1_fwd", rows_in * hidden),
+        *quantise_weights(shard, "expert", groups * (fc1_width + width) * hidden),
         *_grouped("expert_fc1", "fwd", groups, per_expert, fc1_width, hidden, shard),
         *between_forward,
         *_grouped("expert_fc2", "fwd", groups, per_expert, hidden, width, shard),

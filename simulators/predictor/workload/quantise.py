@@ -41,6 +41,14 @@ def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) 
     return ops
 
 
+def quantise_weights(shard: Shard, name: str, elements: int) -> list[Op]:
+    """The 8-bit copies of a layer's weights where those are gathered in 16 bits for each pass.
+
+    Weights that stay are quantised once a step, which takes milliseconds and is left out.
+    """
+    return quantise(shard, f"{name}_weight", elements) if shard.quantises_weights else []
+
+
 def transpose(shard: Shard, name: str, elements: int) -> list[Op]:
     """The transposed copy of what was gathered in 8 bits, where tensor cores need one."""
     if not shard.is_fp8 or not shard.fp8_transposes:

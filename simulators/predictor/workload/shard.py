@@ -42,6 +42,7 @@ class Shard:
     ep_domains: int
     precision: str
     fp8_transposes: bool
+    quantises_weights: bool
     attention: str
     fused_router: bool
     fused_experts: bool
@@ -83,6 +84,9 @@ class Shard:
             ep_domains=place("ep", recipe.ep, job.etp, job).nodes if job.model.moe else 1,
             precision=job.precision,
             fp8_transposes=job.gpu.architecture.fp8_transposes,
+            quantises_weights=recipe.zero_stage == 3
+            and job.framework.quantises_gathered
+            and TENSOR_CORE_TYPE.get(job.precision, job.precision) == "fp8",
             attention=job.attention,
             fused_router=job.framework.fused_router,
             fused_experts=job.framework.fused_experts,

@@ -12,6 +12,7 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.layers import DENSE_LAYER, EXPERT_LAYER
 from trainscout.simulators.predictor.workload.ir import Collective, GroupedGemm, Op, Streaming
 from trainscout.simulators.predictor.workload.layer import layer_blocks
+from trainscout.simulators.predictor.workload.megatron import build_workload
 from trainscout.simulators.predictor.workload.quantise import quantise
 from trainscout.simulators.predictor.workload.shard import Shard
 
@@ -117,3 +118,26 @@ def test_a_fused_router_launches_little() -> None:
         launches.append([op.launches for op in kernels if op.name.startswith("router_scores")])
     # As recorded from Megatron-Core 0.16, and its fused kernels.
     assert launches == [[26, 14], [3, 3]]
+
+
+def test_weights_gathered_in_16_bits_are_quantised_in_each_forward_pass() -> None:
+    def casts(zero_stage: int, quantises: bool, precision: str = "fp8") -> dict[str, int]:
+        job = make_job(TINY, precision=precision, zero_stage=zero_stage)
+        framework = replace(job.framework, quantises_gathered=quantises)
+        job = replace(job, gpu=HOPPER, framework=framework)
+        runs = build_workload(job).stages[0].chunks[0].runs
+        return {
+            op.name: op.bytes
+            for run in runs
+            for op in run.forward.ops
+            if isinstance(op, Streaming) and op.name.endswith("_weight_cast")
+        }
+
+    found = casts(3, quantises=True)
+    # Read at two bytes, written at one in both layouts.
+    hidden, inner = TINY.hidden_size, TINY.ffn_hidden_size
+    assert found["fc1_weight_cast"] == found["fc2_weight_cast"] == 4 * hidden * inner
+    assert set(found) == {f"{at}_weight_cast" for at in ("qkv", "attention_output", "fc1", "fc2")}
+    assert not casts(3, quantises=False)
+    assert not casts(1, quantises=True)
+    assert not casts(3, quantises=True, precision="bf16")
