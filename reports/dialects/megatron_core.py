@@ -124,8 +124,8 @@ def impossible(job: Job) -> tuple[str, ...]:
         reasons.append("the distributed optimizer (zero_stage > 0) is Adam's only")
     if recipe.vpp > 1 and recipe.pp == 2 and not job.framework.overlap_p2p:
         reasons.append("vpp > 1 with pp=2 needs overlapped transfers (framework.overlap_p2p)")
-    if moe is not None and moe.capacity_factor is not None and job.dispatcher == "deepep":
-        reasons.append("DeepEP does not pad experts to a capacity (moe.capacity_factor)")
+    if moe is not None and moe.padded and job.dispatcher == "deepep":
+        reasons.append("DeepEP does not pad experts to a capacity (moe.pad_to_capacity)")
     if recipe.overlap_moe_expert_parallel_comm and moe is not None:
         if job.dispatcher == "allgather":
             reasons.append("overlap_moe_expert_parallel_comm with the allgather dispatcher")

@@ -82,6 +82,10 @@ def _given(path: str) -> Callable[[Job], Value]:
     return lambda job: value_at(job, path) is not None
 
 
+def _padded(job: Job) -> Value:
+    return job.model.moe is not None and job.model.moe.padded
+
+
 def _expert(job: Job) -> bool:
     return job.model.moe is not None
 
@@ -233,7 +237,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--moe-shared-expert-intermediate-size", "model.moe.shared_ffn_hidden_size"),
     Setting(EXPERT_LAYERS, lambda job: expert_layers(job.model), when=_patterned),
     Setting("--moe-expert-capacity-factor", "model.moe.capacity_factor"),
-    Setting("--moe-pad-expert-input-to-capacity", _given("model.moe.capacity_factor")),
+    Setting("--moe-pad-expert-input-to-capacity", _padded),
     _knob("micro_batch"),
     Setting("--global-batch-size", "training.global_batch_size"),
     Setting("--train-iters", num_steps),

@@ -148,9 +148,8 @@ class MegatronReader:
         padded = options.has("--moe-pad-expert-input-to-capacity")
         if capacity is not None and capacity < 0:
             fields["capacity_factor"] = None
-        elif capacity is not None and not padded:
-            argument = f"--moe-expert-capacity-factor {capacity:g}"
-            options.assume(argument, "experts are padded to it")
+        elif capacity is not None:
+            fields["pad_to_capacity"] = padded
         if not options.has("--moe-grouped-gemm"):
             instead = "a rank's experts run as one grouped product all the same"
             options.assume("no --moe-grouped-gemm", instead)

@@ -13,23 +13,31 @@ from trainscout.simulators.predictor.question.errors import InputError
 
 
 @lru_cache(maxsize=4096)
-def rank_imbalance(router: Router, ep: int, num_layers: int = 1) -> float:
+def rank_imbalance(
+    router: Router, ep: int, num_layers: int = 1, capacity_factor: float | None = None
+) -> float:
     """Routings of the busiest of ``ep`` expert-parallel ranks over their mean, at least 1.
 
     Every rank waits for the busiest in every layer, and layers have favourites of their own, so
     this is the mean over ``num_layers`` of each layer's ratio. ``router.seqlen`` are the tokens
-    of the whole expert-parallel group. Experts lie on ranks in equal runs, in order.
+    of the whole expert-parallel group; with a capacity, which counts by source, of one rank: what
+    is over it is dropped. Experts lie on ranks in equal runs, in order.
 
     Raises:
         InputError: for a router that cannot be, or an ``ep`` that does not divide its experts.
     """
     require_whole("num_layers", num_layers)
-    return float(np.mean([ep * max(rank_loads(router, ep, n)) for n in range(num_layers)]))
+    return float(
+        np.mean([ep * max(rank_loads(router, ep, n, capacity_factor)) for n in range(num_layers)])
+    )
 
 
 @lru_cache(maxsize=4096)
-def rank_loads(router: Router, ep: int, layer: int = 0) -> tuple[float, ...]:
-    """Share of a layer's routings that each of ``ep`` expert-parallel ranks receives.
+def rank_loads(
+    router: Router, ep: int, layer: int = 0, capacity_factor: float | None = None
+) -> tuple[float, ...]:
+    """Share of a layer's routings, those that are not dropped, that each of ``ep`` expert-parallel
+    ranks receives.
 
     Raises:
         InputError: as ``rank_imbalance``.
@@ -39,7 +47,11 @@ def rank_loads(router: Router, ep: int, layer: int = 0) -> tuple[float, ...]:
     if router.num_experts % ep:
         allowed = f"a divisor of num_experts={router.num_experts}"
         raise InputError("ep", ep, "does not divide the experts", allowed)
-    by_rank = expert_loads(router, layer).reshape(ep, -1).sum(axis=1)
+    loads = expert_loads(router, layer)
+    if capacity_factor is not None:
+        held = router.seqlen, router.top_k, capacity_factor
+        loads = cut_to_capacity(loads[None, :], *held)[0]
+    by_rank = loads.reshape(ep, -1).sum(axis=1)
     return tuple((by_rank / by_rank.sum()).tolist())
 
 

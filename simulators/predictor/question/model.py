@@ -66,7 +66,11 @@ class Moe:
     """``alltoall`` and ``allgather`` are NCCL collectives; ``deepep`` sends a token once to each
     node (or each GPU, inside one) that hosts any of its experts, as DeepEP and HybridEP do."""
     capacity_factor: float | None = None
-    """None means dropless routing."""
+    """What an expert takes, times its even share; what is over it is dropped. None means dropless
+    routing."""
+    pad_to_capacity: bool = True
+    """With ``capacity_factor``, experts that receive less are padded to it, so that all are equal;
+    false: they process what they receive."""
     load_imbalance: float = 1.0
     """How many times the mean the busiest GPU's experts then receive (1: routing forced to
     balance)."""
@@ -80,6 +84,11 @@ class Moe:
     """A CSV file that counts the routings of each layer's experts."""
     measured: tuple[int, ...] = ()
     """What was read from it, layer after layer."""
+
+    @property
+    def padded(self) -> bool:
+        """Whether all experts receive the same, popular or not."""
+        return self.capacity_factor is not None and self.pad_to_capacity
 
     @property
     def routed(self) -> bool:

@@ -108,6 +108,6 @@ def _loads_of_experts(job: Job, moe: Moe) -> str:
             return f"{popular}; in memory, as if the busiest GPU were the same in every layer"
         dropped = dropped_routings(Shard.of(job))
         return f"{popular}, and capacity {moe.capacity_factor:g} drops {dropped:.1%} of them"
-    if moe.capacity_factor is None and moe.load_imbalance != 1:
+    if not moe.padded and moe.load_imbalance != 1:
         return f"the busiest GPU's experts receive {moe.load_imbalance:g} times the mean"
     return "experts are evenly loaded"

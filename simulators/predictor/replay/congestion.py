@@ -75,11 +75,12 @@ class Congestion:
         self.model = congestion_model(job.cluster, job.gpu, network.fabric, network.settings)
         self._spans = spans(job)
         self._loads = _loads(job)
+        self._in_levels = job.dispatcher == "deepep"
         self._worn_inside = any(
             name.endswith(("nvlink", "pcie")) for name in network.fabric.link_health
         )
         # Everything that factors may depend on.
-        self.key = repr((job.cluster, network, self._spans, self._loads))
+        self.key = repr((job.cluster, network, self._spans, self._loads, self._in_levels))
 
     def covers(self, communicator: str) -> bool:
         """Whether this communicator's transfers are played."""
@@ -147,7 +148,10 @@ class Congestion:
         algorithm = _PATTERNS[price.algorithm]
         if algorithm == "pairs":
             loads = self._loads if op.communicator == "ep" else ()
-            return [Pattern("pairs", span, loads=layer) for layer in loads or ((),)]
+            if op.communicator == "ep" and self._in_levels:
+                algorithm = "hierarchical_pairs"
+            back = op.name.startswith("combine") and bool(loads)
+            return [Pattern(algorithm, span, loads=layer, back=back) for layer in loads or ((),)]
         if op.kind != "all_reduce":
             algorithm = "ring"
         channels = 1 if algorithm == "hierarchical" else price.channels

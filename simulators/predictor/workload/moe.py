@@ -50,19 +50,20 @@ def routed_rows(shard: Shard) -> int:
     moe = shard.model.moe
     assert moe is not None
     rows = shard.local_tokens * moe.top_k
-    if moe.capacity_factor is not None:
+    if moe.capacity_factor is None:
+        return rows
+    capacity = math.ceil(rows / moe.num_experts * moe.capacity_factor) * moe.num_experts
+    if moe.pad_to_capacity:
         # Every expert is padded or cut to its capacity.
-        per_expert = math.ceil(rows / moe.num_experts * moe.capacity_factor)
-        rows = per_expert * moe.num_experts
-    return rows
+        return capacity
+    return min(capacity, round(rows * (1 - dropped_routings(shard))))
 
 
 def _busiest(shard: Shard, amount: int) -> int:
     """What of ``amount``, a rank's mean, reaches the rank with the most popular experts."""
     moe = shard.model.moe
     assert moe is not None
-    # Experts padded or cut to a capacity all receive the same.
-    return amount if moe.capacity_factor is not None else round(amount * _imbalance(shard))
+    return amount if moe.padded else round(amount * _imbalance(shard))
 
 
 def _imbalance(shard: Shard) -> float:
@@ -70,24 +71,34 @@ def _imbalance(shard: Shard) -> float:
     moe = shard.model.moe
     assert moe is not None
     if not moe.routed:
-        return moe.load_imbalance
-    router = _routing(moe, shard.local_tokens * shard.ep * shard.etp)
-    return rank_imbalance(router, shard.ep, _expert_layers(shard.model))
+        # Nobody receives more than the capacity of its experts.
+        return max(1.0, min(moe.load_imbalance, moe.capacity_factor or math.inf))
+    layers = _expert_layers(shard.model)
+    if moe.capacity_factor is not None:
+        # Capacity counts by source: each cuts its own tokens.
+        router = _routing(moe, shard.local_tokens)
+        return rank_imbalance(router, shard.ep, layers, moe.capacity_factor)
+    return rank_imbalance(
+        _routing(moe, shard.local_tokens * shard.ep * shard.etp), shard.ep, layers
+    )
 
 
 def rank_loads(shard: Shard, num_layers: int) -> tuple[tuple[float, ...], ...]:
     """Share of all tokens that each expert-parallel rank receives, in up to ``num_layers`` layers
     that differ; empty when all receive as many."""
     moe, ep = shard.model.moe, shard.ep
-    if moe is None or ep == 1 or moe.capacity_factor is not None:
+    if moe is None or ep == 1 or moe.padded:
         return ()
     if moe.routed:
-        router = _routing(moe, shard.local_tokens * ep * shard.etp)
+        sources = 1 if moe.capacity_factor is not None else ep * shard.etp
+        router = _routing(moe, shard.local_tokens * sources)
         layers = min(num_layers, _expert_layers(shard.model))
-        return tuple(loads_of_ranks(router, ep, layer) for layer in range(layers))
-    if moe.load_imbalance == 1:
+        return tuple(
+            loads_of_ranks(router, ep, layer, moe.capacity_factor) for layer in range(layers)
+        )
+    if (imbalance := _imbalance(shard)) == 1:
         return ()
-    busiest = min(1.0, moe.load_imbalance / ep)
+    busiest = min(1.0, imbalance / ep)
     return ((busiest, *[(1 - busiest) / (ep - 1)] * (ep - 1)),)
 
 
@@ -166,11 +177,11 @@ def _scores(name: str, kind: str, kernels: int, score_bytes: int) -> Streaming:
 def _counts(shard: Shard) -> Part:
     """How many tokens go to each expert: shared among ranks and read by the host.
 
-    Tokens padded or cut to a capacity need no count.
+    Experts that are padded to their capacity need no count.
     """
     moe = shard.model.moe
     assert moe is not None
-    if moe.capacity_factor is not None:
+    if moe.padded:
         return Part((), ())
     forward: list[Op] = [Streaming("expert_counts", "reduce", 8 * moe.num_experts, launches=6)]
     if shard.ep * shard.etp > 1:

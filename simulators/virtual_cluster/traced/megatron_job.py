@@ -142,7 +142,7 @@ def _experts(spec: LayerSpec) -> dict[str, Any]:
         "moe_router_fusion": spec.fused_router,
         "moe_aux_loss_coeff": AUXILIARY_LOSS,
         "moe_expert_capacity_factor": moe.capacity_factor,
-        "moe_pad_expert_input_to_capacity": moe.capacity_factor is not None,
+        "moe_pad_expert_input_to_capacity": moe.padded,
     }
 
 

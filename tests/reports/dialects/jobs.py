@@ -35,6 +35,7 @@ EXPERTS = (
         moe=replace(MOE_MODEL.moe, num_dense_layers=0, layer_period=2, shared_ffn_hidden_size=512),
     ),
     replace(MOE_MODEL, moe=replace(MOE_MODEL.moe, capacity_factor=1.25, dispatcher="allgather")),
+    replace(MOE_MODEL, moe=replace(MOE_MODEL.moe, capacity_factor=2.0, pad_to_capacity=False)),
     LATENT,
     replace(LATENT, num_mtp_layers=1, mla=replace(LATENT.mla, q_lora_rank=96)),
 )

@@ -167,6 +167,14 @@ def test_defaults_of_experts():
 
 
 @pytest.mark.parametrize(
+    ("more", "padded"), [("", False), ("--moe-pad-expert-input-to-capacity", True)]
+)
+def test_experts_are_padded_where_it_is_said(more, padded):
+    moe = shape(f"{MOE} --moe-expert-capacity-factor 1.5 {more}").question.model.moe
+    assert (moe.capacity_factor, moe.padded) == (1.5, padded)
+
+
+@pytest.mark.parametrize(
     ("pattern", "dense", "period", "exact"),
     [
         ("1", 0, 1, True),

@@ -28,9 +28,10 @@ from trainscout.simulators.predictor.network.topology import Network, SwitchFabr
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 
-RING, TREE, HIERARCHICAL, PAIRS, NEIGHBOURS, ROUND = (
-    *("ring", "tree", "hierarchical"),
-    *("pairs", "neighbours", "round"),
+RING, TREE, HIERARCHICAL = "ring", "tree", "hierarchical"
+PAIRS, HIERARCHICAL_PAIRS, NEIGHBOURS, ROUND = (
+    *("pairs", "hierarchical_pairs"),
+    *("neighbours", "round"),
 )
 # Femtoseconds of rounding are no congestion.
 _ROUNDING = 1e-9
@@ -45,15 +46,18 @@ class Pattern:
 
     ``algorithm``: ``ring``, ``tree`` or ``hierarchical`` with ``channels``; ``pairs``: everybody
     to everybody, member ``j`` of every group receiving ``loads[j]`` of all that is sent (empty:
-    as much as any other); ``neighbours``: every member to the next and to the one before;
-    ``round``: every member to the next, the last to the first. ``span`` is where groups lie
-    (``placement.groups``).
+    as much as any other), or sending it where ``back``; ``hierarchical_pairs``: the same in two
+    levels, over the network to the GPU of the same place in the other node (NVLink domain), which
+    passes it on (DeepEP, HybridEP); ``neighbours``: every member to the next and to the one
+    before; ``round``: every member to the next, the last to the first. ``span`` is where groups
+    lie (``placement.groups``).
     """
 
     algorithm: str
     span: tuple[tuple[int, int], ...]
     channels: int = 1
     loads: tuple[float, ...] = ()
+    back: bool = False
 
 
 def transfers_of(what: Pattern, gpus: int, domain: int) -> list[Transfers]:
@@ -75,11 +79,8 @@ def transfers_of(what: Pattern, gpus: int, domain: int) -> list[Transfers]:
 def group_transfers(what: Pattern, ranks: Ints, domain: int) -> Transfers:
     """The transfers of one group of ``ranks``, by the bytes that a member has."""
     members = by_node(ranks.tolist(), domain)
-    if what.algorithm == PAIRS:
-        if not what.loads:
-            return pattern("all_to_all", members)
-        matrix = np.tile(np.array(what.loads) / len(ranks), (len(ranks), 1))
-        return exchange(ranks.tolist(), matrix)
+    if what.algorithm in (PAIRS, HIERARCHICAL_PAIRS):
+        return _pairs(what, ranks, members)
     if what.algorithm in (NEIGHBOURS, ROUND):
         steps = list(itertools.pairwise(ranks.tolist()))
         if what.algorithm == NEIGHBOURS:
@@ -91,6 +92,29 @@ def group_transfers(what: Pattern, ranks: Ints, domain: int) -> Transfers:
     if algorithm == HIERARCHICAL and len({len(node) for node in members}) > 1:
         algorithm = RING
     return pattern("all_reduce", members, algorithm=algorithm, channels=what.channels)
+
+
+def _pairs(what: Pattern, ranks: Ints, members: list[list[int]]) -> Transfers:
+    count, inside = len(ranks), len(members[0])
+    in_levels = what.algorithm == HIERARCHICAL_PAIRS and len(members) > 1 and inside > 1
+    in_levels &= all(len(node) == inside for node in members)
+    if not what.loads and not in_levels:
+        return pattern("all_to_all", members)
+    matrix = np.tile(np.array(what.loads or [1 / count] * count) / count, (count, 1))
+    if in_levels:
+        # By node and place of sender, and of receiver: over the network to the own place there,
+        # then on to the others' inside.
+        four = matrix.reshape(len(members), inside, len(members), inside)
+        places = np.eye(inside)
+        across = four.sum(axis=3)[..., None] * places[:, None, :]
+        away = four * (1 - np.eye(len(members)))[:, None, :, None]
+        nodes = np.eye(len(members))
+        # What came to a place from all other nodes, and what never leaves its node.
+        passed_on = away.sum(axis=0).transpose(1, 0, 2)[:, :, None, :] * nodes[:, None, :, None]
+        own = four * nodes[:, None, :, None]
+        crossing = across * (1 - nodes)[:, None, :, None]
+        matrix = (crossing + passed_on + own).reshape(count, count)
+    return exchange(ranks.tolist(), matrix.T if what.back else matrix)
 
 
 @dataclass(frozen=True)

@@ -348,3 +348,35 @@ def test_asynchronous_tensor_parallelism_multiplies_rank_by_rank() -> None:
                 [op.m for op in b.ops if getattr(op, "name", "") == name] for b in (one, other)
             ]
             assert sizes[1] == [m // pieces for m in sizes[0] for _ in range(pieces)]
+
+
+def test_experts_over_their_capacity_drop_and_others_are_not_padded() -> None:
+    """Of 100 tokens, one choice each, a capacity of 25 keeps 25, 20, 10 and 10; padded, all have
+    25; four ranks with an expert each get four ranks' tokens."""
+    assert MOE.moe is not None
+    counted = replace(MOE.moe, num_experts=4, top_k=1, measured=(60, 20, 10, 10))
+
+    def rows(**changes: object) -> tuple[int, int]:
+        model = replace(MOE, moe=replace(counted, **changes), sequence_length=1000)  # type: ignore[arg-type]
+        shard = Shard.of(make_job(model, ep=4))
+        forward, _ = layer_blocks(shard, EXPERT_LAYER, "none")
+        sent = next(op for op in forward.ops if isinstance(op, Streaming) and op.name == "permute")
+        width = shard.model.hidden_size * shard.element_bytes * 2
+        received = max(op.m_per_group for op in forward.ops if isinstance(op, GroupedGemm))
+        return sent.bytes // width, received
+
+    def close(sent: int, received: int) -> object:
+        return pytest.approx((sent, received), rel=0.02)
+
+    # Routers draw: counts are within a percent or two.
+    assert rows() == close(1000, 2400)
+    assert rows(capacity_factor=1.0) == (1000, 1000)
+    assert rows(capacity_factor=1.0, pad_to_capacity=False) == close(650, 1000)
+    # 50, 20, 10, 10 of 100.
+    assert rows(capacity_factor=2.0, pad_to_capacity=False) == close(900, 2000)
+    assert rows(capacity_factor=4.0, pad_to_capacity=False) == close(1000, 2400)
+    # Who says no popularity says no drops: all have an even share.
+    even = {"measured": (), "pad_to_capacity": False}
+    assert rows(**even, capacity_factor=1.5) == (1000, 1000)
+    assert rows(**even, capacity_factor=0.5) == (500, 500)
+    assert rows(**even, capacity_factor=1.5, load_imbalance=2.0) == (1000, 1500)

@@ -152,6 +152,54 @@ def test_an_uneven_exchange_takes_as_long_as_its_busiest_receiver(weights):
     assert uneven.played.end_s.max() == pytest.approx(longest, rel=1e-3)
 
 
+def bytes_between(what: Pattern) -> np.ndarray:
+    """Of one group of 16 GPUs in two nodes, undone what scales them."""
+    (made,) = transfers_of(what, 16, 8)
+    found = np.zeros((16, 16))
+    np.add.at(found, (made.source, made.destination), made.share)
+    return found
+
+
+LOADS = tuple((np.arange(1, 17) / 136).tolist())
+
+
+@pytest.mark.parametrize("loads", [(), LOADS])
+def test_an_exchange_in_two_levels_crosses_to_its_own_place_and_brings_the_same(loads):
+    flat = bytes_between(Pattern("pairs", ((16, 1),), loads=loads))
+    levels = bytes_between(Pattern("hierarchical_pairs", ((16, 1),), loads=loads))
+    # What a node sends to the other is the same; scales differ by what is passed on.
+    levels *= flat[:8, 8:].sum() / levels[:8, 8:].sum()
+    across = levels[:8, 8:]
+    assert (across == np.diag(np.diag(across))).all()
+    np.testing.assert_allclose(np.diag(across), flat[:8, 8:].sum(axis=1))
+    # All that comes to a GPU and is not for others of its node is what came to it directly.
+    kept = levels.sum(axis=0)[8:] - (levels[8:, 8:] - flat[8:, 8:]).sum(axis=1)
+    np.testing.assert_allclose(kept, flat.sum(axis=0)[8:])
+
+
+@pytest.mark.parametrize("algorithm", ["pairs", "hierarchical_pairs"])
+def test_the_way_back_is_the_way_there_the_other_way_round(algorithm):
+    there, back = (
+        bytes_between(Pattern(algorithm, ((16, 1),), loads=LOADS, back=back))
+        for back in (False, True)
+    )
+    np.testing.assert_allclose(back / back.sum(), there.T / there.sum())
+
+
+def test_rails_carry_an_exchange_in_two_levels_alone():
+    """Flat, seven of eight copies to the other node climb to spines and are hashed; in two levels
+    all stay under their rail's leaf."""
+    cluster, gpu = hardware("h100_64")
+    fabric = fabric_named("rail_optimised", nics_per_leaf=4, forward_by_nvlink=False)
+    wired = congestion_model(cluster, gpu, fabric, FLOW)
+    flat, levels = (
+        wired.congested(Pattern(algorithm, ((16, 1),)), 64 * MB).factor
+        for algorithm in ("pairs", "hierarchical_pairs")
+    )
+    assert flat > 1.05
+    assert levels == 1
+
+
 def test_a_hot_expert_makes_the_exchange_as_much_longer_as_it_is_hot():
     wired = model(ONE_SPINE)
     even, hot = (
