@@ -31,6 +31,14 @@ def _agree(*args: Any, **kwargs: Any) -> None:
     return None
 
 
+def _deepspeed_operations(module: ModuleType) -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor.deepspeed_operations import (
+        install_operations,
+    )
+
+    install_operations(module)
+
+
 def _transformers_tracing(module: ModuleType) -> None:
     # It takes tensors without data for torch.compile's and then builds masks that nobody needs.
     module.is_fake_tensor = _no  # type: ignore[attr-defined]
@@ -63,6 +71,7 @@ def _torchvision(module: ModuleType) -> None:
 PATCHES: dict[str, Patch] = {
     "megatron.core.distributed.fsdp.src.megatron_fsdp.uneven_dtensor": _uneven_chunks,
     "megatron_fsdp.uneven_dtensor": _uneven_chunks,
+    "deepspeed.ops.op_builder.builder": _deepspeed_operations,
     "deepspeed.runtime.zero.utils": _deepspeed_zero,
     "torchvision.extension": _torchvision,
     "transformers.masking_utils": _transformers_packing,

@@ -100,10 +100,10 @@ class _LivePost:
     def __init__(self, sink: LiveSink) -> None:
         self._sink = sink
 
-    def send(self, message: Any, value: Any) -> None:
+    def send(self, message: Any, known: Any) -> None:
         from trainscout.simulators.virtual_cluster.emulation.values.payloads import written
 
-        text = None if value is None else written(message, value)
+        text = None if known is None else written(message, known)
         self._sink.publish(_key(message), text or "")
 
     def collect(self, messages: Sequence[Any], ranks: Sequence[int]) -> list[Any]:

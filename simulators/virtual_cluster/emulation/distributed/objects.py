@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.rank_state import RankState
 
 
@@ -112,10 +113,15 @@ def object_functions(state: RankState) -> dict[str, Callable[..., Any]]:
     ) -> int:
         source = _global(group, src, group_src)
         ((known, value),) = given("send_object_list", group, None, [source], [state.rank])
-        if known:
-            object_list[:] = value
-        else:
-            absent("recv_object_list", object_list)
+        if not known:
+            # Shapes that stages tell each other: nobody goes on without.
+            raise InputError(
+                "recv_object_list",
+                f"from rank {source}",
+                "is what only a rank knows that does not run here",
+                "trainscout live, where ranks run together",
+            )
+        object_list[:] = value
         return source
 
     return {

@@ -102,13 +102,14 @@ def give(
         return None
     if exchange.receives:
         return []
+    to = exchange.root if exchange.kind == "send" else None
+    for number, (tensor, shadow) in enumerate(inputs):
+        message = _message(exchange, number, exchange.position, to)
+        known = isinstance(shadow, Known) and shadow.kind is Kind.DEFINITE
+        post.send(message, _whole(tensor, shadow) if known else None)
     own = None
     if inputs and all(_is_exact(shadow) for _, shadow in inputs):
-        own = [_values(tensor, shadow) for tensor, shadow in inputs]
-    to = exchange.root if exchange.kind == "send" else None
-    for number in range(len(inputs)):
-        message = _message(exchange, number, exchange.position, to)
-        post.send(message, None if own is None else own[number])
+        own = [_whole(tensor, shadow).value for tensor, shadow in inputs]
     learns = exchange.kind != "send" and exchange.size > 1
     if exchange.kind == "reduce":
         learns = exchange.root == exchange.position
@@ -138,19 +139,22 @@ def learn(
         return None
     if exchange.kind in ("broadcast", "recv"):
         (values,) = known.values()
-        return [_known(value, made) for value, made in zip(values, outputs, strict=True)]
+        return [_fitting(value, made) for value, made in zip(values, outputs, strict=True)]
     # Members that do not run are taken to hold what this one holds.
     grade = Grade.EXACT if len(known) == len(others) else Grade.EXPECTED
-    members = [known.get(at, own) for at in range(exchange.size)]
+    grade = min(grade, *(each.grade for values in known.values() for each in values))
+    members = [
+        [each.value for each in known[at]] if at in known else own for at in range(exchange.size)
+    ]
     parts = combine(exchange.kind, members, position, root, exchange.reduction)
     made = [plain.empty(each.shape, dtype=each.dtype) for each in outputs]
     fill(made, parts)
     return [Known(value, grade) for value in made]
 
 
-def _known(value: torch.Tensor, made: torch.Tensor) -> Shadow | None:
-    fits = value.shape == made.shape and value.dtype is made.dtype
-    return Known(value, Grade.EXACT) if fits else None
+def _fitting(known: Known, made: torch.Tensor) -> Shadow | None:
+    value = known.value
+    return known if value.shape == made.shape and value.dtype is made.dtype else None
 
 
 def _is_small(exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torch.Tensor]) -> bool:
@@ -166,9 +170,9 @@ def _is_small(exchange: Exchange, inputs: Sequence[Pair], outputs: Sequence[torc
     return 0 < max(sizes, default=0) <= MOST_ELEMENTS
 
 
-def _values(tensor: torch.Tensor, shadow: Shadow | None) -> torch.Tensor:
+def _whole(tensor: torch.Tensor, shadow: Shadow | None) -> Known:
     assert isinstance(shadow, Known)
-    return shadow.value.expand(tensor.shape).to(tensor.dtype, copy=True)
+    return Known(shadow.value.expand(tensor.shape).to(tensor.dtype, copy=True), shadow.grade)
 
 
 def _told(

@@ -17,6 +17,7 @@ import torch
 
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.virtual_cluster.emulation.values import plain
+from trainscout.simulators.virtual_cluster.emulation.values.shadow import Grade, Known
 
 # Flags, sizes and lists of them; data itself is not sent this way.
 MOST_ELEMENTS = 4096
@@ -53,12 +54,10 @@ class Message:
 class Post(Protocol):
     """Takes small tensors to other ranks."""
 
-    def send(self, message: Message, value: torch.Tensor | None) -> None:
-        """This rank gives a tensor, or None for one that it does not know."""
+    def send(self, message: Message, known: Known | None) -> None:
+        """This rank gives what it knows of a tensor, None for nothing."""
 
-    def collect(
-        self, messages: Sequence[Message], ranks: Sequence[int]
-    ) -> list[torch.Tensor | None]:
+    def collect(self, messages: Sequence[Message], ranks: Sequence[int]) -> list[Known | None]:
         """What each of ``ranks`` gave, None when nobody knows."""
 
 
@@ -70,15 +69,15 @@ class Payloads:
         self._own = directory / f"payloads-{rank:05d}.jsonl"
         if not directory.is_dir():
             raise InputError("payloads", directory, "is no directory", "an existing directory")
-        self._received: dict[Message, torch.Tensor] = {}
+        self._received: dict[Message, Known] = {}
         for path in sorted(directory.glob("payloads-*.jsonl")):
             if path != self._own:
                 self._received.update(_read(path))
         self._file: IO[str] | None = None
 
-    def send(self, message: Message, value: torch.Tensor | None) -> None:
+    def send(self, message: Message, known: Known | None) -> None:
         """Write down what this rank gives; what is too large is not."""
-        line = None if value is None else written(message, value)
+        line = None if known is None else written(message, known)
         if line is None:
             return
         if self._file is None:
@@ -87,9 +86,7 @@ class Payloads:
         self._file.write(line + "\n")
         self._file.flush()
 
-    def collect(
-        self, messages: Sequence[Message], ranks: Sequence[int]
-    ) -> list[torch.Tensor | None]:
+    def collect(self, messages: Sequence[Message], ranks: Sequence[int]) -> list[Known | None]:
         """What was given, None if no run has written it."""
         return [self._received.get(message) for message in messages]
 
@@ -100,8 +97,9 @@ class Payloads:
             self._file = None
 
 
-def written(message: Message, value: torch.Tensor) -> str | None:
+def written(message: Message, known: Known) -> str | None:
     """A message as a line, None when it is too large to be sent."""
+    value = known.value
     name = str(value.dtype).removeprefix("torch.")
     if value.numel() > MOST_ELEMENTS or name not in _DTYPES:
         return None
@@ -111,10 +109,12 @@ def written(message: Message, value: torch.Tensor) -> str | None:
         "shape": list(value.shape),
         "values": [_plain(v) for v in value.reshape(-1).tolist()],
     }
+    if known.grade is not Grade.EXACT:
+        line["grade"] = known.grade.label
     return json.dumps(line)
 
 
-def read_line(line: str) -> tuple[Message, torch.Tensor]:
+def read_line(line: str) -> tuple[Message, Known]:
     """Back from ``written``.
 
     Raises:
@@ -130,7 +130,8 @@ def read_line(line: str) -> tuple[Message, torch.Tensor]:
         None if entry["peer"] is None else int(entry["peer"]),
     )
     made = plain.tensor(values, dtype=_DTYPES[entry["dtype"]])
-    return message, made.reshape(entry["shape"])
+    grade = Grade[str(entry.get("grade", "exact")).upper()]
+    return message, Known(made.reshape(entry["shape"]), grade)
 
 
 def _plain(value: Any) -> Any:
@@ -138,7 +139,7 @@ def _plain(value: Any) -> Any:
     return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
 
 
-def _read(path: Path) -> Mapping[Message, torch.Tensor]:
+def _read(path: Path) -> Mapping[Message, Known]:
     found = {}
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

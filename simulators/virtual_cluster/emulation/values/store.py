@@ -59,6 +59,12 @@ class _Mirror:
             return self.grade
         return Grade(int(self._bytes_of(tensor).min()))
 
+    def best_of(self, tensor: torch.Tensor) -> Grade:
+        """Of any element."""
+        if self.grades is None:
+            return self.grade
+        return Grade(int(self._bytes_of(tensor).max()))
+
     def set_grade(self, tensor: torch.Tensor, grade: Grade) -> None:
         if tensor.numel() * tensor.itemsize >= self.memory.nbytes():
             self.grade, self.grades = grade, None
@@ -104,6 +110,14 @@ class Store:
         if grade is Grade.UNKNOWN:
             return None
         return Known(compact(entry.window(tensor)), grade)
+
+    def get_partly(self, tensor: torch.Tensor) -> Known | None:
+        """The tensor where only some elements are known, as in a buffer that is not full: the
+        others are whatever was there, which nobody should read."""
+        entry = self._entries.get(tensor.untyped_storage()._cdata)
+        if not isinstance(entry, _Mirror) or entry.best_of(tensor) is Grade.UNKNOWN:
+            return None
+        return Known(entry.window(tensor).clone(), Grade.INVENTED)
 
     def put(self, tensor: torch.Tensor, shadow: Shadow | None) -> None:
         """The tensor's elements have been written: they are as the shadow says from now on."""

@@ -200,7 +200,7 @@ class Values:
             return None
         exchange = Exchange(kind, group, sequence, position, size, root, reduction, ranks, even)
         with self._lock, on_host:
-            pairs = [(t, self._get(t)) for t in inputs]
+            pairs = [(t, self._get(t) or self._store.get_partly(t)) for t in inputs]
             own = None if post is None else give(exchange, pairs, outputs, post)
             if wanted or known:
                 shadows = exchanged(exchange, pairs, outputs)

@@ -91,7 +91,10 @@ def test_training_that_was_skipped_is_found_with_the_value_that_did_it() -> None
 
 def test_an_optimizer_that_launches_nothing_did_not_step() -> None:
     events = [event for event in step(0) if not (isinstance(event, Op) and "adam" in event.name)]
-    assert invariants(check_trace(trace(*events))) == ["optimizer step"]
+    (finding,) = check_trace(trace(*events))
+    assert finding.invariant == "optimizer step"
+    # Its states may be on the host: the optimizer was called.
+    assert not finding.certain
 
 
 def test_fewer_steps_than_asked_are_found() -> None:

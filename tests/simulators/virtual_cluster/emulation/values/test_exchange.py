@@ -45,6 +45,20 @@ def test_what_earlier_runs_gave_is_put_together(tmp_path: Path) -> None:
     assert sums[3] == ([1 + 11 + 21 + 31], "exact")
 
 
+def test_a_buffer_that_is_not_full_is_sent_as_far_as_it_goes(tmp_path: Path) -> None:
+    (source,) = ranks(tmp_path, 0)
+    with source:
+        buffer = source.unknown(8, dtype=torch.int32)
+        buffer[:2].copy_(torch.tensor([2, 64], dtype=torch.int32))
+        communicate(source, "send", [buffer], [], root=1, position=0)
+    (other,) = ranks(tmp_path, 1)
+    got = other.unknown(8, dtype=torch.int32)
+    communicate(other, "recv", [], [got], root=0, position=1)
+    assert other.read(got)[:2] == [2, 64]
+    # What the rest is worth, the whole is.
+    assert other.grade(got) == "invented"
+
+
 def test_only_the_root_of_a_reduction_gets_it() -> None:
     rank = FakeRank()
     tokens = rank.enter(torch.tensor([3]))

@@ -1,0 +1,33 @@
+"""What DeepSpeed would compile is there; what is not emulated is built as ever."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def test_builders_hand_out_what_is_made_here() -> None:
+    from trainscout.simulators.virtual_cluster.emulation.vendor import multi_tensor
+    from trainscout.simulators.virtual_cluster.emulation.vendor.deepspeed_operations import (
+        install_operations,
+    )
+
+    class OpBuilder:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def load(self, verbose: bool = False) -> Any:
+            return f"built {self.name}"
+
+    module = ModuleType("builder")
+    module.OpBuilder = OpBuilder  # type: ignore[attr-defined]
+    install_operations(module)
+    assert OpBuilder("fused_adam").load().multi_tensor_adam is multi_tensor.multi_tensor_adam
+    assert OpBuilder("cpu_adam").load().adam_update(0, 1) == 0
+    flat = OpBuilder("utils").load().flatten([torch.ones(2), torch.zeros(1)])
+    assert flat.tolist() == [1, 1, 0]
+    assert OpBuilder("async_io").load(verbose=True) == "built async_io"
