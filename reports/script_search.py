@@ -24,7 +24,7 @@ from trainscout.reports.files import LAUNCH, REPORT, TOP_RECIPES, TRIALS
 from trainscout.reports.tracker_runs import code_tags, config_hash
 from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.output import write_whole
-from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion
+from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion, Start
 
 _GIB = 2**30
 _STOPPED = {
@@ -99,8 +99,8 @@ def _table(result: SearchResult) -> Table:
 def command_of(trial: Trial) -> str:
     """The launch as words of a shell, its environment first."""
     launch = cast(Launch, trial.recipe)
-    variables = [f"{name}={shlex.quote(value)}" for name, value in launch.environment]
-    return " ".join([*variables, *(shlex.quote(word) for word in launch.words)])
+    variables = [f"{name}={shlex.quote(value)}" for name, value in launch.start.environment]
+    return " ".join([*variables, *(shlex.quote(word) for word in launch.start.words)])
 
 
 def to_json(result: SearchResult) -> str:
@@ -117,13 +117,13 @@ def to_json(result: SearchResult) -> str:
 
 
 def _launch_dict(launch: Launch) -> dict[str, Any]:
-    counts = launch.micro_batches
-    return {
-        "words": list(launch.words),
-        "environment": dict(launch.environment),
-        "files": dict(launch.files),
-        "micro_batches": None if counts is None else asdict(counts),
-    }
+    def plain(start: Start) -> dict[str, Any]:
+        return asdict(start) | {
+            "environment": dict(start.environment),
+            "files": dict(start.files),
+        }
+
+    return plain(launch.start) | {"traced": [plain(start) for start in launch.traced]}
 
 
 def _prediction_dict(prediction: Prediction) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def save_script_search(
     if result.best:
         launch = cast(Launch, result.best[0].recipe)
         files[LAUNCH] = _start_script(launch, world_size, per_node)
-        files |= {f"launch/{name}": content for name, content in launch.files}
+        files |= {f"launch/{name}": content for name, content in launch.start.files}
     written = []
     for name, content in files.items():
         path = directory / name
@@ -157,20 +157,16 @@ def save_script_search(
 def _start_script(launch: Launch, world_size: int, per_node: int) -> str:
     """The best launch under torchrun; nodes and rendezvous are the machine's to say."""
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", 'cd "${WORK_DIR:-.}"']
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.environment]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in launch.start.environment]
     words = []
-    for word in launch.words:
+    for word in launch.start.words:
         quoted = shlex.quote(word)
-        for name, _ in launch.files:
+        for name, _ in launch.start.files:
             quoted = quoted.replace(f"{{{name}}}", f"'\"$HERE\"'/launch/{name}")
         words.append(quoted)
-    if launch.files:
+    if launch.start.files:
         lines.insert(2, 'HERE="$(cd "$(dirname "$0")" && pwd)"')
     nodes = -(-world_size // per_node)
-    counts = launch.micro_batches
-    if counts is not None and counts.traced != counts.step:
-        traced = f"# Traced with {counts.traced} micro-batches of {counts.step}"
-        lines.append(f"{traced}: set what says how many.")
     lines.append(f'torchrun --nnodes {nodes} --nproc-per-node {per_node} "$@" {" ".join(words)}')
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,9 @@ user knows, what it means::
     environment: {NCCL_ALGO: "{algorithm}"}
     files: {config: train.toml}
     work_per_step: global_batch_size * 2048
-    micro_batches: {step: number, traced: short, period: 1}
+    repeats:
+      micro_batches: {step: global_batch_size / dp, traced: 4}
+      layers: {step: num_layers, traced: [1, 2]}
 
 Expressions are those of search spaces (``optimizer.expressions``).
 """
@@ -30,18 +32,50 @@ from trainscout.optimizer.expressions import Expression, NotWholeError, parse
 from trainscout.optimizer.scripts.template import Template, filled
 from trainscout.optimizer.space import Candidate, Dimension, Indices, Space
 from trainscout.simulators.predictor.question.errors import InputError, require_choice
-from trainscout.simulators.predictor.question.launch import Launch, MicroBatches, ScriptQuestion
+from trainscout.simulators.predictor.question.launch import (
+    Launch,
+    Linear,
+    MicroBatches,
+    ScriptQuestion,
+    Start,
+)
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS
 from trainscout.simulators.predictor.question.validity import Violation
 
 SECTIONS = (
     *("name", "given", "knobs", "derived", "constraints", "means"),
-    *("environment", "files", "work_per_step", "micro_batches"),
+    *("environment", "files", "work_per_step", "repeats"),
 )
 _KNOB_KEYS = ("choices", "text", "when", "otherwise")
 _DEGREES = ("tp", "pp", "cp")
 _MOST_CHOICES = 1000
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A number of equal things in a step, of which fewer are traced: ``traced`` and ``period`` of
+    micro-batches, or ``first`` and ``second`` of what time and memory are linear in."""
+
+    parts: Mapping[str, Expression]
+
+    def at(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """The numbers at a point; where there are no more than are traced, all are."""
+        found = {name: each(values) for name, each in self.parts.items()}
+        if "traced" in found:
+            found["traced"] = min(found["traced"], found["step"])
+        elif found["second"] >= found["step"] or found["second"] <= found["first"]:
+            return {"step": found["step"]}
+        return found
+
+
+def _traced_choices(counts: Mapping[str, Mapping[str, int]]) -> list[dict[str, int]]:
+    """What is traced instead of the whole: once, or twice where something is linear."""
+    made: list[dict[str, int]] = [{}]
+    for name, count in counts.items():
+        some = [count[part] for part in ("traced", "first", "second") if part in count]
+        made = [{**chosen, name: value} for chosen in made for value in some or [count["step"]]]
+    return made
 
 
 @dataclass(frozen=True)
@@ -57,7 +91,7 @@ class ScriptSpace(Space):
     texts: Mapping[str, Mapping[Any, str]] = field(default_factory=dict)
     means: Mapping[str, Any] = field(default_factory=dict)
     work: Expression | None = None
-    micro_batches: Mapping[str, Expression] = field(default_factory=dict)
+    repeats: Mapping[str, Repeated] = field(default_factory=dict)
     told_by: tuple[str, ...] = ()
 
     @property
@@ -76,13 +110,43 @@ class ScriptSpace(Space):
         the degrees do not divide the world."""
         values = dict(self._resolve(indices)[1])
         try:
-            for name, expression in self.derived:
-                values[name] = expression(values)
-            work = None if self.work is None else self.work(values)
-            counts = {name: each(values) for name, each in self.micro_batches.items()}
+            counts = {name: each.at(values) for name, each in self.repeats.items()}
+            whole = self._derive(values, {name: count["step"] for name, count in counts.items()})
+            work = None if self.work is None else self.work(whole)
+            shorter = [self._derive(values, chosen) for chosen in _traced_choices(counts)]
         except NotWholeError as error:
             return Candidate(Launch(), Violation("not_whole", "derived", str(error)))
-        fields = {name: values.get(of, of) for name, of in self.means.items()}
+        fields = {name: whole.get(of, of) for name, of in self.means.items()}
+        violation = self._violation(fields)
+        if violation is not None:
+            return Candidate(Launch(), violation)
+        launch = Launch(
+            **fields,
+            settings=tuple((name, whole[name]) for name in self.told_by),
+            start=self._start(whole),
+            traced=tuple(map(self._start, shorter)),
+            work=work,
+            micro_batches=next(
+                (MicroBatches(**count) for count in counts.values() if "traced" in count), None
+            ),
+            linear=next(
+                (
+                    Linear(count["step"], (count["first"], count["second"]))
+                    for count in counts.values()
+                    if "first" in count
+                ),
+                None,
+            ),
+        )
+        return Candidate(launch, None)
+
+    def _derive(self, values: Mapping[str, Any], chosen: Mapping[str, int]) -> dict[str, Any]:
+        known = {**values, **chosen}
+        for name, expression in self.derived:
+            known[name] = expression(known)
+        return known
+
+    def _violation(self, fields: Mapping[str, Any]) -> Violation | None:
         for name, value in fields.items():
             knob = KNOBS[name]
             if type(value) is not knob.kind:
@@ -91,29 +155,24 @@ class ScriptSpace(Space):
             if knob.kind is str and knob.choices:
                 require_choice(f"means.{name}", value, knob.choices)
             if type(value) is int and value < (name != "zero_stage"):
-                reason = f"{self.means[name]} is {value}"
-                return Candidate(Launch(), Violation("not_positive", name, reason))
+                return Violation("not_positive", name, f"{self.means[name]} is {value}")
         product = 1
         for name in _DEGREES:
             product *= fields.get(name, 1)
-        if self.question.world_size % product:
-            degrees = " x ".join(f"{name}={fields[name]}" for name in _DEGREES if name in fields)
-            reason = f"{degrees} does not divide a world of {self.question.world_size}"
-            return Candidate(Launch(), Violation("world_size", "world_size", reason))
+        if self.question.world_size % product == 0:
+            return None
+        degrees = " x ".join(f"{name}={fields[name]}" for name in _DEGREES if name in fields)
+        reason = f"{degrees} does not divide a world of {self.question.world_size}"
+        return Violation("world_size", "world_size", reason)
+
+    def _start(self, values: Mapping[str, Any]) -> Start:
         texts = {name: self._text(name, value) for name, value in values.items()}
-        template, split = self.template, frozenset(self.texts)
-        launch = Launch(
-            **fields,
-            settings=tuple((name, values[name]) for name in self.told_by),
-            words=template.words_with(texts, split),
-            environment=tuple(
-                (name, filled(text, texts)) for name, text in template.environment.items()
-            ),
-            files=tuple((name, filled(text, texts)) for name, text in template.files.items()),
-            work=work,
-            micro_batches=MicroBatches(**counts) if counts else None,
+        template = self.template
+        return Start(
+            template.words_with(texts, frozenset(self.texts)),
+            tuple((name, filled(text, texts)) for name, text in template.environment.items()),
+            tuple((name, filled(text, texts)) for name, text in template.files.items()),
         )
-        return Candidate(launch, None)
 
     def _text(self, name: str, value: Any) -> str:
         if name in self.texts:
@@ -144,6 +203,8 @@ def compile_script_space(
         knobs.append(_knob(str(name), entry, known, texts))
         known.add(str(name))
     names = [knob.name for knob in knobs]
+    repeats = _repeats(spec.get("repeats"), known)
+    known |= set(repeats)
     derived: list[tuple[str, Expression]] = []
     for name, text in _mapping("derived", spec.get("derived")).items():
         _refuse_taken(f"derived.{name}", name, known)
@@ -155,11 +216,6 @@ def compile_script_space(
         require_choice("means", meant, KNOBS)
         if isinstance(of, str) and KNOBS[meant].kind is not str:
             require_choice(f"means.{meant}", of, known)
-    counts = _mapping("micro_batches", spec.get("micro_batches"))
-    for part in counts:
-        require_choice("micro_batches", part, ("step", "traced", "period"))
-    if counts and not {"step", "traced"} <= set(counts):
-        raise InputError("micro_batches", list(counts), "needs both", "step and traced")
     template = _template(spec, words, folder)
     template.check(sorted(known))
     work = spec.get("work_per_step")
@@ -174,10 +230,7 @@ def compile_script_space(
         texts=texts,
         means=means,
         work=None if work is None else parse("work_per_step", _as_text(work), known),
-        micro_batches={
-            part: parse(f"micro_batches.{part}", _as_text(text), known)
-            for part, text in counts.items()
-        },
+        repeats=repeats,
     )
     _refuse_unused(space)
     return space
@@ -235,6 +288,32 @@ def _knob(
     return Dimension(name, tuple(choices), condition, entry.get("otherwise", choices[0]))
 
 
+def _repeats(given: Any, known: set[str]) -> dict[str, Repeated]:
+    """Read what repeats itself: at most one number of micro-batches, and one linear number."""
+    made: dict[str, Repeated] = {}
+    ways = set()
+    for name, entry in _mapping("repeats", given).items():
+        where = f"repeats.{name}"
+        _refuse_taken(where, name, known)
+        parts = dict(_mapping(where, entry))
+        for part in parts:
+            require_choice(where, part, ("step", "traced", "period"))
+        if not {"step", "traced"} <= set(parts):
+            raise InputError(where, list(parts), "needs both", "step and traced")
+        linear = isinstance(parts["traced"], list)
+        if linear:
+            if len(parts["traced"]) != 2 or "period" in parts:
+                raise InputError(where, parts, "is no line", "traced: [smaller, larger]")
+            parts["first"], parts["second"] = parts.pop("traced")
+        if linear in ways:
+            raise InputError(where, entry, "is the second of its kind", "one")
+        ways.add(linear)
+        made[str(name)] = Repeated(
+            {part: parse(f"{where}.{part}", _as_text(text), known) for part, text in parts.items()}
+        )
+    return made
+
+
 def _constraints(
     given: Any, knobs: list[str], quantities: set[str]
 ) -> tuple[tuple[Expression, ...], ...]:
@@ -269,7 +348,8 @@ def _refuse_unused(space: ScriptSpace) -> None:
     """Every knob changes what is launched, or how much of it is traced."""
     conditions = [knob.when for knob in space.knobs if knob.when is not None]
     used = set(space.template.places)
-    used |= {name for each in (*conditions, *space.micro_batches.values()) for name in each.names}
+    counts = [each for repeated in space.repeats.values() for each in repeated.parts.values()]
+    used |= {name for each in (*conditions, *counts) for name in each.names}
     # What is derived counts where it is used itself, from the last to the first.
     for name, expression in reversed(space.derived):
         if name in used:

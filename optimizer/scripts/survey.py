@@ -60,7 +60,7 @@ def survey_launches(space: ScriptSpace) -> LaunchSurvey:
             rejected[violation.rule] = Rejected(before.count + 1, before.example)
             continue
         assert isinstance(launch, Launch)
-        started = (launch.words, launch.environment, launch.files, launch.micro_batches)
+        started = (launch.start, launch.traced, launch.micro_batches, launch.linear)
         row = launches.setdefault(started, len(made))
         if row == len(made):
             made.append(launch)

@@ -27,29 +27,66 @@ class MicroBatches:
 
 
 @dataclass(frozen=True)
-class Launch(Recipe):
-    """One launch. Launches are equal whose recipes and other ``settings`` (name, value) are.
+class Linear:
+    """A number (of layers) that a step's time and memory follow in a straight line: what it is,
+    and the two smaller ones that are traced."""
+
+    step: int
+    traced: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a script is started.
 
     ``words``: script and arguments, as they come after ``torchrun``'s own. ``environment``: what
     is set for it. ``files``: configuration files it reads, by name and content; ``{name}`` among
-    the words is where the file lies. ``work``: what a step does, in the user's unit (tokens).
+    the words is where the file lies.
+    """
+
+    words: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Start:
+        """As ``dataclasses.asdict`` made it, back from JSON."""
+        environment, files = (
+            tuple((key, value) for key, value in record[name]) for name in ("environment", "files")
+        )
+        return Start(tuple(record["words"]), environment, files)
+
+
+@dataclass(frozen=True)
+class Launch(Recipe):
+    """One launch. Launches are equal whose recipes and other ``settings`` (name, value) are.
+
+    ``start``: as the user would start it. ``traced``: what is run of it here: the same, or with
+    fewer ``micro_batches``, or twice, with two values of what is ``linear``. ``work``: what a step
+    does, in the user's unit (tokens).
     """
 
     settings: tuple[tuple[str, Any], ...] = ()
-    words: tuple[str, ...] = field(default=(), compare=False)
-    environment: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-    files: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    start: Start = field(default=Start(), compare=False)
+    traced: tuple[Start, ...] = field(default=(), compare=False)
     work: int | None = field(default=None, compare=False)
     micro_batches: MicroBatches | None = field(default=None, compare=False)
+    linear: Linear | None = field(default=None, compare=False)
 
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> Launch:
         """The launch that ``dataclasses.asdict`` made, back from JSON."""
-        pairs = ("settings", "environment", "files")
-        fields = {**record, "words": tuple(record["words"])}
-        fields |= {name: tuple((key, value) for key, value in record[name]) for name in pairs}
+        fields = {
+            **record,
+            "settings": tuple((name, value) for name, value in record["settings"]),
+            "start": Start.from_record(record["start"]),
+            "traced": tuple(map(Start.from_record, record["traced"])),
+        }
         if record["micro_batches"] is not None:
             fields["micro_batches"] = MicroBatches(**record["micro_batches"])
+        if record["linear"] is not None:
+            first, second = record["linear"]["traced"]
+            fields["linear"] = Linear(record["linear"]["step"], (first, second))
         return Launch(**fields)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainscout.simulators.predictor.io.own_process import own_process
 from trainscout.simulators.predictor.question.errors import InputError
-from trainscout.simulators.predictor.question.launch import Launch, ScriptQuestion
+from trainscout.simulators.predictor.question.launch import ScriptQuestion, Start
 from trainscout.simulators.virtual_cluster.traces.collate import choose_ranks
 from trainscout.simulators.virtual_cluster.traces.events import Group, Trace
 from trainscout.simulators.virtual_cluster.traces.files import read_trace, trace_path
@@ -85,31 +85,31 @@ class PreparedRanks:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
-    def trace(self, launch: Launch) -> list[Trace]:
+    def trace(self, start: Start) -> list[Trace]:
         """The traces of the ranks that stand for the whole job.
 
         Raises:
             InvalidLaunchError, OutOfMemoryLaunchError: when a rank does not run to its end.
         """
         with tempfile.TemporaryDirectory(prefix="trainscout-launch-") as folder:
-            words = _with_files(launch, Path(folder))
+            words = _with_files(start, Path(folder))
             if self._question.ranks is not None:
                 ranks: Sequence[int] = self._question.ranks
-                return [self._traced(launch, words, rank, folder) for rank in ranks]
-            first = self._traced(launch, words, 0, folder)
+                return [self._traced(start, words, rank, folder) for rank in ranks]
+            first = self._traced(start, words, 0, folder)
             groups = tuple(each for each in first.events if isinstance(each, Group))
             if groups not in self._chosen:
-                self._chosen[groups] = self._choose(launch, words, groups, folder)
+                self._chosen[groups] = self._choose(start, words, groups, folder)
             others = [rank for rank in self._chosen[groups] if rank]
-            return [first, *(self._traced(launch, words, rank, folder) for rank in others)]
+            return [first, *(self._traced(start, words, rank, folder) for rank in others)]
 
     def _choose(
-        self, launch: Launch, words: Sequence[str], first: Iterable[Group], folder: str
+        self, start: Start, words: Sequence[str], first: Iterable[Group], folder: str
     ) -> tuple[int, ...]:
         def groups_of(rank: int) -> Iterable[Group]:
             if rank == 0:
                 return first
-            trace = self._traced(launch, words, rank, folder, only_set_up=True)
+            trace = self._traced(start, words, rank, folder, only_set_up=True)
             return [each for each in trace.events if isinstance(each, Group)]
 
         try:
@@ -119,7 +119,7 @@ class PreparedRanks:
 
     def _traced(
         self,
-        launch: Launch,
+        start: Start,
         words: Sequence[str],
         rank: int,
         folder: str,
@@ -130,7 +130,7 @@ class PreparedRanks:
         request = RankRequest(
             rank,
             tuple(words),
-            dict(launch.environment),
+            dict(start.environment),
             str(path),
             str(output),
             self._question.steps,
@@ -153,10 +153,10 @@ class PreparedRanks:
         return answer
 
 
-def _with_files(launch: Launch, folder: Path) -> list[str]:
-    """The launch's words, with its configuration files written and named."""
-    words = list(launch.words)
-    for name, content in launch.files:
+def _with_files(start: Start, folder: Path) -> list[str]:
+    """The words, with its configuration files written and named."""
+    words = list(start.words)
+    for name, content in start.files:
         path = folder / name
         path.write_text(content, encoding="utf-8")
         words = [word.replace(f"{{{name}}}", str(path)) for word in words]

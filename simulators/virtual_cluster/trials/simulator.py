@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,9 +12,11 @@ from trainscout.simulators.predictor.answer.prediction import Memory, Prediction
 from trainscout.simulators.predictor.memory.bands import FITS, NO
 from trainscout.simulators.predictor.question.launch import (
     Launch,
+    Linear,
     MicroBatches,
     ScriptJob,
     ScriptQuestion,
+    Start,
 )
 from trainscout.simulators.virtual_cluster.allocator.allocator import AllocatorSettings
 from trainscout.simulators.virtual_cluster.execution.answer import RankStep, TracedStep
@@ -50,10 +53,18 @@ class ScriptSimulator:
             InvalidLaunchError: for a launch that its script refuses, or that breaks an invariant.
         """
         question, launch = job.question, job.recipe
-        try:
-            traces = self._prepared(question).trace(launch)
-        except OutOfMemoryLaunchError as error:
-            return _out_of_memory(question, error)
+        found = []
+        for start in launch.traced:
+            try:
+                found.append(self._traced(question, launch, start))
+            except OutOfMemoryLaunchError as error:
+                return _out_of_memory(question, error)
+        if launch.linear is None:
+            return found[0]
+        return _followed(launch.linear, found[0], found[1], launch.work or 0, question)
+
+    def _traced(self, question: ScriptQuestion, launch: Launch, start: Start) -> Prediction:
+        traces = self._prepared(question).trace(start)
         for trace in traces:
             certain = [each for each in check_trace(trace) if each.certain]
             if certain:
@@ -64,7 +75,7 @@ class ScriptSimulator:
             question.cluster,
             question.framework,
             host=question.host,
-            allocator=_allocator(launch),
+            allocator=_allocator(start),
         )
         return _prediction(question, launch, step, traces)
 
@@ -77,8 +88,8 @@ class ScriptSimulator:
         return self._ranks[1]
 
 
-def _allocator(launch: Launch) -> AllocatorSettings | None:
-    chosen = dict(launch.environment)
+def _allocator(start: Start) -> AllocatorSettings | None:
+    chosen = dict(start.environment)
     text = next((chosen[name] for name in _ALLOCATOR if chosen.get(name)), None)
     return None if text is None else AllocatorSettings.parse(text)
 
@@ -99,28 +110,82 @@ def _prediction(
             f"{counts.traced} of {counts.step} micro-batches were traced; the others take "
             f"{period_s * 1e3:.4g} ms each, as the last of these",
         )
-    memory = _memory(step)
-    world, work = question.world_size, launch.work or 0
-    cost_usd = step_s / 3600 * world * question.gpu.price_usd_per_hour
-    per_work_usd = cost_usd / work if work else 0.0
+    flops_s = step.hfu * step.step_time_s * repeats
+    return _answer(
+        question, launch.work or 0, step_s, flops_s, _memory(step), breakdown_s, step, assumptions
+    )
+
+
+def _answer(
+    question: ScriptQuestion,
+    work: int,
+    step_s: float,
+    flops_s: float,
+    memory: Memory,
+    breakdown_s: dict[str, float],
+    about: TracedStep | Prediction,
+    assumptions: tuple[str, ...],
+) -> Prediction:
+    """``flops_s``: seconds that the FLOPs of a step take at the peak. ``about``: what tells how
+    much of it was measured."""
+    cost_usd = step_s / 3600 * question.world_size * question.gpu.price_usd_per_hour
     return Prediction(
         step_time_s=step_s,
         # Nobody said what the model's own FLOPs are.
         mfu=0.0,
         mfu_causal=0.0,
-        hfu=step.hfu * step.step_time_s * repeats / step_s,
+        hfu=flops_s / step_s,
         tokens_per_s=work / step_s,
-        tokens_per_s_per_gpu=work / step_s / world,
+        tokens_per_s_per_gpu=work / step_s / question.world_size,
         cost_per_step_usd=cost_usd,
-        cost_per_billion_tokens_usd=per_work_usd * 1e9,
+        cost_per_billion_tokens_usd=cost_usd / work * 1e9 if work else 0.0,
         cost_of_run_usd=0.0,
-        fits=step.fits,
+        fits=memory.band == FITS,
         memory=memory,
         breakdown_s=breakdown_s,
-        critical_stage=[rank.rank for rank in step.ranks].index(step.critical_rank),
-        evidence_share=step.evidence_share,
-        estimated_operations=step.estimated_operations,
+        critical_stage=0,
+        evidence_share=about.evidence_share,
+        estimated_operations=about.estimated_operations,
         assumptions=assumptions,
+    )
+
+
+def _followed(
+    linear: Linear, less: Prediction, more: Prediction, work: int, question: ScriptQuestion
+) -> Prediction:
+    """On the straight line through two predictions, at what the launch really has."""
+    first, second = linear.traced
+    share = (linear.step - first) / (second - first)
+
+    def at(one: float, other: float) -> float:
+        return one + share * (other - one)
+
+    names = {**less.breakdown_s, **more.breakdown_s}
+    parts = {
+        name: at(less.breakdown_s.get(name, 0.0), more.breakdown_s.get(name, 0.0))
+        for name in names
+    }
+    one, other = less.memory, more.memory
+    headroom = int(at(one.headroom_bytes, other.headroom_bytes))
+    memory = dataclasses.replace(
+        other,
+        peak_allocated_bytes=int(at(one.peak_allocated_bytes, other.peak_allocated_bytes)),
+        peak_reserved_bytes=int(at(one.peak_reserved_bytes, other.peak_reserved_bytes)),
+        headroom_bytes=headroom,
+        per_stage=(),
+        fit_probability=float(headroom >= 0),
+        band=FITS if headroom >= 0 else NO,
+    )
+    assumed = f"time and memory follow a line: {first} and {second} of {linear.step} were traced"
+    return _answer(
+        question,
+        work,
+        at(less.step_time_s, more.step_time_s),
+        at(less.hfu * less.step_time_s, more.hfu * more.step_time_s),
+        memory,
+        parts,
+        more,
+        (*more.assumptions, assumed),
     )
 
 

@@ -13,7 +13,12 @@ from trainscout.optimizer.scripts.survey import survey_launches, tactics_for
 from trainscout.pruning import TACTICS, History, Known, apply_tactics, select_tactics
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.framework import UNDECLARED
-from trainscout.simulators.predictor.question.launch import Launch, MicroBatches, ScriptQuestion
+from trainscout.simulators.predictor.question.launch import (
+    Launch,
+    Linear,
+    MicroBatches,
+    ScriptQuestion,
+)
 
 MEGATRON = {
     "given": {"global_batch_size": 64, "num_layers": 8},
@@ -54,10 +59,10 @@ def test_arguments_variables_and_files(tmp_path):
     }
     words = ["train.py", "--config", "{config}", "--quiet={quiet}", "{{width}}"]
     first, second = survey_launches(compiled(spec, words, tmp_path)).recipes
-    assert first.words == ("train.py", "--config", "{config}", "--quiet=true", "{width}")
-    assert first.environment == (("NCCL_ALGO", "Ring"),)
-    assert dict(first.files)["config"] == 'lr = 1\nwidth = 8\nextra = {"a": 1}\n'
-    assert "width = 16" in dict(second.files)["config"]
+    assert first.start.words == ("train.py", "--config", "{config}", "--quiet=true", "{width}")
+    assert first.start.environment == (("NCCL_ALGO", "Ring"),)
+    assert dict(first.start.files)["config"] == 'lr = 1\nwidth = 8\nextra = {"a": 1}\n'
+    assert "width = 16" in dict(second.start.files)["config"]
 
 
 def test_meaning_tells_launches_apart(tmp_path):
@@ -68,16 +73,16 @@ def test_meaning_tells_launches_apart(tmp_path):
     assert point == {"tp": 2, "pp": 1, "multiplier": 2, "sp": True, "recompute": "full"}
     found = survey.recipes[survey.row_of[survey.point_of(launch)]]
     expected = "train.py --tp 2 --pp=1 --mbs 4 --sequence-parallel --recompute full"
-    assert found.words == tuple(expected.split())
+    assert found.start.words == tuple(expected.split())
     alone = Launch(tp=1, micro_batch=4)
-    words = survey.recipes[survey.row_of[survey.point_of(alone)]].words
+    words = survey.recipes[survey.row_of[survey.point_of(alone)]].start.words
     assert words == ("train.py", "--tp", "1", "--pp=1", "--mbs", "4")
 
 
 def test_points_that_start_the_same_are_one_launch(tmp_path):
     spec = {"knobs": {"a": [1, 2, 4]}, "derived": {"half": "a // 2"}}
     survey = survey_launches(compiled(spec, ["t.py", "{half}"], tmp_path))
-    assert [each.words[1] for each in survey.recipes] == ["0", "1", "2"]
+    assert [each.start.words[1] for each in survey.recipes] == ["0", "1", "2"]
     spec["derived"]["half"] = "a // 4"
     survey = survey_launches(compiled(spec, ["t.py", "{half}"], tmp_path))
     assert len(survey) == 2
@@ -88,11 +93,36 @@ def test_record_and_back(tmp_path):
     launch = dataclasses.replace(
         survey_launches(compiled(MEGATRON, WORDS, tmp_path)).recipes[0],
         micro_batches=MicroBatches(8, 2),
+        linear=Linear(40, (1, 2)),
     )
     record = json.loads(json.dumps(dataclasses.asdict(launch)))
     back = Launch.from_record(record)
     assert back == launch
-    assert (back.words, back.micro_batches) == (launch.words, launch.micro_batches)
+    compared = ("start", "traced", "micro_batches", "linear")
+    assert [getattr(back, name) for name in compared] == [
+        getattr(launch, name) for name in compared
+    ]
+
+
+def test_what_repeats_itself_is_traced_in_part(tmp_path):
+    spec = {
+        **MEGATRON,
+        "repeats": {
+            "some": {"step": "multiplier * pp", "traced": 2},
+            "layers": {"step": "num_layers", "traced": ["pp", "2 * pp"]},
+        },
+        "derived": {**MEGATRON["derived"], "batch": "mbs * dp * some"},
+    }
+    words = [*WORDS, "{layers}", "{batch}"]
+    survey = survey_launches(compiled(spec, words, tmp_path))
+    launch = survey.recipes[survey.row_of[survey.point_of(Launch(tp=1, micro_batch=1))]]
+    assert launch.start.words[-2:] == ("8", "64")
+    # Two micro-batches of one sequence on sixteen replicas, of one layer and of two.
+    assert [start.words[-2:] for start in launch.traced] == [("1", "32"), ("2", "32")]
+    assert launch.micro_batches == MicroBatches(4, 2)
+    assert launch.linear == Linear(8, (1, 2))
+    whole = survey.recipes[survey.row_of[survey.point_of(Launch(tp=1, micro_batch=4))]]
+    assert whole.micro_batches == MicroBatches(1, 1)
 
 
 def test_tactics_apply_where_knobs_mean_something(tmp_path):
@@ -135,7 +165,7 @@ def test_what_a_twin_without_memory_rules_out(failed, asked, rule):
         ({"means": {"sp": "tp"}}, WORDS, "means.sp"),
         ({"files": {"config": "absent.toml"}}, [*WORDS, "{config}"], "absent.toml"),
         ({"derived": {"dp": "world_size / tpp"}}, WORDS, "tpp"),
-        ({"micro_batches": {"step": "number"}}, WORDS, "traced"),
+        ({"repeats": {"some": {"step": "tp"}}}, WORDS, "traced"),
     ],
 )
 def test_wrong_knob_files_are_refused(change, words, named, tmp_path):

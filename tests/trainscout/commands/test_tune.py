@@ -103,26 +103,35 @@ def test_a_search_goes_on_where_it_stopped(tune, tmp_path, capsys, monkeypatch):
     assert rows(tmp_path) == before
 
 
-def test_as_many_micro_batches_as_tell_the_rest(tune, tmp_path):
-    """What is read from a few micro-batches is what all of them take."""
-    words = [*WORDS, "{traced}"]
-    step = {}
-    for name, traced in (("short", "4"), ("whole", "number")):
-        (tmp_path / "knobs.yaml").write_text(
-            "given: {number: 24}\n"
-            "knobs: {width: [4096], batch: [4096], times: [1]}\n"
-            f"derived: {{traced: {traced}}}\n"
-            "environment: {TIMES: '{times}'}\n"
-            f"micro_batches: {{step: number, traced: {traced}}}\n"
-        )
+REPEATED = """
+given: {number: 24, width: 65536}
+knobs: {batch: [4096], times: [1]}
+environment: {TIMES: "{times}"}
+repeats:
+  micro_batches: {step: number, traced: %s}
+  columns: {step: width, traced: %s}
+"""
+
+
+def test_what_repeats_itself_is_predicted_from_few(tune, tmp_path):
+    """A few micro-batches tell what all take, and two sizes what a larger one does."""
+    script = (tmp_path / "train.py").read_text().replace("width * int", "4096 * int")
+    (tmp_path / "train.py").write_text(script)
+    words = ["--", "train.py", "{columns}", "{batch}", "{micro_batches}"]
+    found = {}
+    for name, traced in (("short", (4, "[16384, 32768]")), ("whole", ("number", "[1, width]"))):
+        (tmp_path / "knobs.yaml").write_text(REPEATED % traced)
         assert tune("--search", "grid", "--output", name, words=words) == 0
         best, *_ = json.loads((tmp_path / name / "top_recipes.json").read_text())
-        step[name] = best["prediction"]
-    assert step["short"]["step_time_s"] == pytest.approx(step["whole"]["step_time_s"], rel=1e-3)
-    assert step["short"]["hfu"] == pytest.approx(step["whole"]["hfu"], rel=1e-2)
-    assert sum(step["short"]["breakdown_s"].values()) == pytest.approx(
-        step["short"]["step_time_s"]
-    )
+        found[name] = best["prediction"]
+        assert best["launch"]["words"] == ["train.py", "65536", "4096", "24"]
+    short, whole = found["short"], found["whole"]
+    assert short["step_time_s"] == pytest.approx(whole["step_time_s"], rel=0.02)
+    assert short["hfu"] == pytest.approx(whole["hfu"], rel=0.02)
+    for figures in (short, whole):
+        assert sum(figures["breakdown_s"].values()) == pytest.approx(figures["step_time_s"])
+    needed = [figures["memory"]["peak_reserved_bytes"] for figures in (short, whole)]
+    assert needed[0] == pytest.approx(needed[1], rel=0.02)
 
 
 @pytest.mark.parametrize(
