@@ -1,4 +1,4 @@
-"""Bounds of a survey's recipes in terms of the objective: what no simulation can beat."""
+"""Bounds of recipes in terms of the objective: what no simulation can beat."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from trainscout.optimizer.objective import MEASURES, Objective
 from trainscout.optimizer.survey import Survey
 from trainscout.pruning.bounds import Bounds
-from trainscout.pruning.recipe_table import RecipeTable
+from trainscout.pruning.recipe_table import Mask, RecipeTable
 from trainscout.simulators.predictor.memory.bands import may_fit_bytes
+from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.registry import SimulatorSpec, measured_table
 
 Rows = NDArray[np.int64]
@@ -21,7 +22,7 @@ Losses = NDArray[np.float64]
 # The one simulator whose predictions ``pruning.bounds`` bounds.
 BOUNDED_SIMULATOR = "replay"
 # Recipes bounded at once: the columns of so many fit in the memory.
-BLOCK_ROWS = 1 << 17
+BLOCK_ROWS = 1 << 16
 
 
 class Bounded(NamedTuple):
@@ -31,20 +32,24 @@ class Bounded(NamedTuple):
     losses: Losses
     used_bytes: Rows
 
+    def take(self, rows: Rows | Mask) -> Bounded:
+        """Some of the rows."""
+        return Bounded(self.losses[rows], self.used_bytes[rows])
 
-class BoundingSurvey:
-    """Bounds the recipes of one survey under one objective and simulator."""
 
-    def __init__(self, survey: Survey, objective: Objective, spec: SimulatorSpec) -> None:
-        self._survey, self._objective = survey, objective
-        declared = survey.space.declared
-        self._job_of = declared.job
+class Bounding:
+    """Bounds recipes of one question under one objective and simulator."""
+
+    def __init__(self, declared: Question, objective: Objective, spec: SimulatorSpec) -> None:
+        self._objective, self._job_of = objective, declared.job
         # What a network adds is left out of bounds: congestion factors are 1 or more, on prices
         # of a fabric that is not oversubscribed.
         bounded = declared
         if spec.network is not None:
             bounded = replace(declared, cluster=replace(declared.cluster, oversubscription=1.0))
-        self._bounds = Bounds(bounded.job, spec.calibration, measured_table(spec.measured_kernels))
+        self.of_recipes = Bounds(
+            bounded.job, spec.calibration, measured_table(spec.measured_kernels)
+        )
         self.capacity_bytes = int(
             declared.gpu.memory_bytes * (1 - declared.cluster.memory_reserve)
         )
@@ -52,40 +57,29 @@ class BoundingSurvey:
         self.frameworks = declared.framework.offered
         self.may_fit_bytes = may_fit_bytes(self.capacity_bytes, self.frameworks)
 
-    def rows(self, rows: Sequence[int]) -> Bounded:
-        """The bounds of some rows."""
-        return self._bound(self._survey.recipes.take(np.asarray(rows, dtype=np.int64)))
-
-    def all_rows(self) -> Bounded:
-        """The bounds of every row."""
-        blocks = [
-            self._bound(self._survey.recipes.take(slice(start, start + BLOCK_ROWS)))
-            for start in range(0, len(self._survey), BLOCK_ROWS)
-        ]
-        return Bounded(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
-
-    def fitting_rows(self) -> Bounded:
-        """The bounds of every row, losses only of those that may fit (of the closest miss where
-        none does) and else infinite: most recipes need no price."""
-        recipes = self._survey.recipes
-        starts = range(0, len(recipes), BLOCK_ROWS)
-        sizes = [self._bounds.sizes(recipes.take(slice(at, at + BLOCK_ROWS))) for at in starts]
-        memory_bytes, used_bytes = (np.concatenate(parts) for parts in zip(*sizes, strict=True))
+    def table(self, table: RecipeTable) -> Bounded:
+        """The bounds of recipes, losses only of those that may fit and else infinite: most recipes
+        need no price."""
+        memory_bytes, used_bytes = self.of_recipes.sizes(table)
+        losses = np.full((len(table), len(self._objective.names)), np.inf)
         able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
-        if not len(able):
-            able = np.array([int(np.argmin(used_bytes))])
-        losses = np.full((len(recipes), len(self._objective.names)), np.inf)
-        for at in range(0, len(able), BLOCK_ROWS):
-            rows = able[at : at + BLOCK_ROWS]
-            table = recipes.take(rows)
-            losses[rows] = self._losses(table, self._bounds.step_time_s(table), memory_bytes[rows])
+        losses[able] = self._priced(table.take(able), memory_bytes[able])
         return Bounded(losses, used_bytes)
 
-    def _bound(self, table: RecipeTable) -> Bounded:
-        found = self._bounds(table)
-        return Bounded(
-            self._losses(table, found.step_time_s, found.memory_bytes), found.used_bytes
-        )
+    def passes(self, table: RecipeTable) -> Bounded:
+        """What passes alone say of recipes (``Bounds.passes``), losses as of ``table``."""
+        held_bytes, step_time_s = self.of_recipes.passes(table)
+        losses = self._losses(table, step_time_s, held_bytes)
+        losses[held_bytes > self.may_fit_bytes] = np.inf
+        return Bounded(losses, held_bytes)
+
+    def least(self, table: RecipeTable) -> Bounded:
+        """Below ``passes``, and cheaper; of memory nothing."""
+        nothing = np.zeros(len(table), dtype=np.int64)
+        return Bounded(self._losses(table, self.of_recipes.least_step_s(table), nothing), nothing)
+
+    def _priced(self, table: RecipeTable, memory_bytes: Rows) -> Losses:
+        return self._losses(table, self.of_recipes.step_time_s(table), memory_bytes)
 
     def _losses(self, table: RecipeTable, step_time_s: Losses, memory_bytes: Rows) -> Losses:
         losses = np.empty((len(table), len(self._objective.names)))
@@ -101,6 +95,48 @@ class BoundingSurvey:
                     values = measure.at(job, step_time_s[rows])
                 losses[rows, place] = values if measure.minimise else -values
         return losses
+
+
+class BoundingSurvey(Bounding):
+    """Bounds the recipes of one survey under one objective and simulator."""
+
+    def __init__(self, survey: Survey, objective: Objective, spec: SimulatorSpec) -> None:
+        super().__init__(survey.space.declared, objective, spec)
+        self._recipes = survey.recipes
+
+    def rows(self, rows: Sequence[int]) -> Bounded:
+        """The bounds of some rows."""
+        return self._bound(self._recipes.take(np.asarray(rows, dtype=np.int64)))
+
+    def all_rows(self) -> Bounded:
+        """The bounds of every row."""
+        recipes = self._recipes
+        blocks = [
+            self._bound(recipes.take(slice(start, start + BLOCK_ROWS)))
+            for start in range(0, len(recipes), BLOCK_ROWS)
+        ]
+        return Bounded(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
+
+    def fitting_rows(self) -> Bounded:
+        """As ``table``, of every row; where none may fit, with the losses of the closest miss."""
+        recipes = self._recipes
+        starts = range(0, len(recipes), BLOCK_ROWS)
+        parts = [self.of_recipes.sizes(recipes.take(slice(at, at + BLOCK_ROWS))) for at in starts]
+        memory_bytes, used_bytes = (np.concatenate(each) for each in zip(*parts, strict=True))
+        able = np.flatnonzero(used_bytes <= self.may_fit_bytes)
+        if not len(able):
+            able = np.array([int(np.argmin(used_bytes))])
+        losses = np.full((len(recipes), len(self._objective.names)), np.inf)
+        for at in range(0, len(able), BLOCK_ROWS):
+            rows = able[at : at + BLOCK_ROWS]
+            losses[rows] = self._priced(recipes.take(rows), memory_bytes[rows])
+        return Bounded(losses, used_bytes)
+
+    def _bound(self, table: RecipeTable) -> Bounded:
+        found = self.of_recipes(table)
+        return Bounded(
+            self._losses(table, found.step_time_s, found.memory_bytes), found.used_bytes
+        )
 
 
 def beaten(

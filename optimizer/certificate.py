@@ -32,6 +32,8 @@ class Certificate:
     ``recipes`` left, ``out_of_memory`` have a memory bound that is beyond doubt too large,
     ``out_of_reach`` bounds that known recipes beat; ``simulated`` were replayed (``failed`` of
     them raised: nothing is said about those; ``tight`` may fit) and ``open`` were still to do.
+    Where the space is too large to list, ``unlisted`` of those out of memory or reach were ruled
+    out together with all that have their passes, by what passes alone take.
 
     ``reading`` is how memory is read: a recipe *fits* with at least the probability
     ``fits``, and is *beyond doubt* too large below the probability ``no``
@@ -65,6 +67,7 @@ class Certificate:
     bound: float | None
     gap: float | None
     tight: int = 0
+    unlisted: int = 0
     layouts: int = 0
     degrees: tuple[DegreesBound, ...] = ()
     reading: dict[str, float] = field(default_factory=lambda: {FITS: LEAST_FITS, NO: MOST_NO})

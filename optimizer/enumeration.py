@@ -1,13 +1,15 @@
 """Every distinct point of a space, in blocks of columns: nothing is worked out point by point.
 
 A knob's condition, a constraint or a derived field reads few names, so each is evaluated once per
-combination of their values (``pruning.recipe_table``) and spread over the points.
+combination of their values (``pruning.recipe_table``) and spread over the points. The points may
+also be walked in two parts: what the knobs that some fields depend on choose (``leading``), and
+then, of some of those alone, what the others do (``Enumeration.complete``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,25 +19,44 @@ from numpy.typing import NDArray
 from trainscout.optimizer.expressions import Expression, NotWholeError
 from trainscout.optimizer.space import Space
 from trainscout.optimizer.union import UnionSpace
-from trainscout.pruning.launchable import Rejected
 from trainscout.pruning.recipe_table import Column, Mask, RecipeTable, Rows, distinct
 from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS
 from trainscout.simulators.predictor.question.validity import Violation
 
 # Points worked on at once: enough to spread the cost of a call, few enough to fit in the memory.
-BLOCK_POINTS = 1 << 18
+BLOCK_POINTS = 1 << 17
 Indices = NDArray[np.int16]
+# The column that says which leading point a whole one is one of.
+_GIVEN = "given point"
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive points: ``indices[point, knob]``, the recipes they stand for, and which of them
-    have no value for a derived field (``broken``, counted by rule)."""
+    """Consecutive points: ``indices[point, knob]``, the recipes they stand for, what knobs and
+    derived fields are, by name (``values``), and by rule which points have no value for a derived
+    field, and why the first has none (``broken``)."""
 
     indices: Indices
     recipes: RecipeTable
-    broken: Mask
-    rejected: dict[str, Rejected]
+    values: Mapping[str, Column]
+    broken: Mapping[str, tuple[Mask, Violation]]
+
+    @property
+    def whole(self) -> Mask:
+        """Which points have values for all derived fields."""
+        found = np.ones(len(self.indices), dtype=np.bool_)
+        for rows, _ in self.broken.values():
+            found &= ~rows
+        return found
+
+    def take(self, rows: Rows | Mask) -> Block:
+        """Some of the points."""
+        return Block(
+            self.indices[rows],
+            self.recipes.take(rows),
+            {name: Column(c.values, c.codes[rows]) for name, c in self.values.items()},
+            {rule: (wrong[rows], why) for rule, (wrong, why) in self.broken.items()},
+        )
 
 
 def blocks(space: Space) -> Iterator[Block]:
@@ -45,7 +66,35 @@ def blocks(space: Space) -> Iterator[Block]:
             for block in blocks(part):
                 yield replace(block, indices=space.as_union(number, block.indices))
         return
-    yield from _Enumeration(space).from_knob(0, _Points({}, np.zeros((1, 0), dtype=np.int16)))
+    yield from Enumeration(space).blocks()
+
+
+def leading(space: Space, fields: Collection[str]) -> Enumeration:
+    """The points of a space that is no union, those of its knobs first that decide ``fields``, be
+    it by way of expressions; the order of the knobs is else kept."""
+    expressions = dict(space.derived)
+    conditions = {knob.name: knob.when for knob in space.knobs}
+    needed, wanted = set[str](), list(fields)
+    while wanted:
+        name = wanted.pop()
+        if name not in needed:
+            needed.add(name)
+            read = expressions.get(name) or conditions.get(name)
+            wanted += read.names if read is not None else ()
+    knobs = sorted(space.knobs, key=lambda knob: knob.name not in needed)
+    order = {knob.name: place for place, knob in enumerate(knobs)}
+    constraints: list[list[Expression]] = [[] for _ in knobs]
+    for each in (each for group in space.constraints for each in group):
+        constraints[max(order[name] for name in each.names & set(order))].append(each)
+    ordered = replace(
+        space, knobs=tuple(knobs), constraints=tuple(tuple(group) for group in constraints)
+    )
+    return Enumeration(
+        ordered,
+        sum(knob.name in needed for knob in knobs),
+        tuple(each for each in space.derived if each[0] in needed),
+        [order[knob.name] for knob in space.knobs],
+    )
 
 
 @dataclass(frozen=True)
@@ -63,23 +112,72 @@ class _Points:
         return _Points(columns, self.indices[rows])
 
 
-class _Enumeration:
-    def __init__(self, space: Space) -> None:
+class Enumeration:
+    """Walks a space, its first ``depth`` knobs apart from the others.
+
+    Args:
+        space: no union.
+        depth: how many knobs lead; None: all.
+        derived: the derived fields that they decide; None: all.
+        places: where each knob of a point is among those of ``space``; None: as there.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        depth: int | None = None,
+        derived: tuple[tuple[str, Expression], ...] | None = None,
+        places: list[int] | None = None,
+    ) -> None:
         self.space = space
+        self.depth = len(space.knobs) if depth is None else depth
+        self.derived = space.derived if derived is None else derived
+        self.places = places
         self.quantities = dict(space.declared.quantities)
         self.world = space.declared.cluster.num_gpus
 
-    def from_knob(self, depth: int, points: _Points) -> Iterator[Block]:
-        """Extend points by the knobs from ``depth`` on."""
-        if depth == len(self.space.knobs):
+    @property
+    def open_fields(self) -> set[str]:
+        """The recipe fields that the leading knobs leave open."""
+        names = {knob.name for knob in self.space.knobs[self.depth :]}
+        return (names | {n for n, _ in self.space.derived} - {n for n, _ in self.derived}) & set(
+            RECIPE_DEFAULTS
+        )
+
+    def blocks(self) -> Iterator[Block]:
+        """The points of the leading knobs, the fields that they leave open at their defaults."""
+        for points in self.walk(0, self.depth, _Points({}, np.zeros((1, 0), dtype=np.int16))):
+            block = self.block(points, self.derived)
+            yield block if self.depth < len(self.space.knobs) else self.held(block)
+
+    def complete(self, given: Block) -> Iterator[tuple[Rows, Block]]:
+        """The whole points of those that the leading knobs gave, in no certain order; and which of
+        the given each is one of."""
+        most = math.prod(len(knob.choices) for knob in self.space.knobs[self.depth :])
+        # What one point is completed to stays together.
+        step = max(1, BLOCK_POINTS // most)
+        given_codes = Column((), np.arange(len(given.indices)))
+        known = _Points({**given.values, _GIVEN: given_codes}, given.indices)
+        for start in range(0, len(known), step):
+            some = known.take(slice(start, start + step))
+            for points in self.walk(self.depth, len(self.space.knobs), some):
+                block = self.block(points, self.space.derived)
+                if self.places is not None:
+                    block = replace(block, indices=block.indices[:, self.places])
+                block = self.held(block)
+                yield block.values[_GIVEN].codes, block
+
+    def walk(self, depth: int, end: int, points: _Points) -> Iterator[_Points]:
+        """Extend points by the knobs from ``depth`` to ``end``."""
+        if depth == end:
             if len(points):
-                yield self.block(points)
+                yield points
             return
         # The next knob may multiply the points: cut them first.
         step = max(1, BLOCK_POINTS // len(self.space.knobs[depth].choices))
         for start in range(0, len(points), step):
             part = self.extend(depth, points.take(slice(start, start + step)))
-            yield from self.from_knob(depth + 1, part)
+            yield from self.walk(depth + 1, end, part)
 
     def extend(self, depth: int, points: _Points) -> _Points:
         """Points with one more knob, those that break its constraints left out."""
@@ -126,7 +224,7 @@ class _Enumeration:
             answers[index] = answer({**self.quantities, **_values(points, names, int(row))})
         return answers[found.of]
 
-    def block(self, points: _Points) -> Block:
+    def block(self, points: _Points, derived: tuple[tuple[str, Expression], ...]) -> Block:
         """Complete points to recipes."""
         size = len(points)
         fields: dict[str, Column] = {
@@ -135,10 +233,10 @@ class _Enumeration:
         }
         fields |= {name: c for name, c in points.columns.items() if name in RECIPE_DEFAULTS}
         broken = np.zeros(size, dtype=np.bool_)
-        rejected: dict[str, Rejected] = {}
-        if self.space.derived:
+        rejected: dict[str, tuple[Mask, Violation]] = {}
+        if derived:
             points = self.with_dp(points, fields)
-        for name, expression in self.space.derived:
+        for name, expression in derived:
             column, reasons = self.derive(name, expression, points, broken)
             fields[name] = column
             points = _Points({**points.columns, name: column}, points.indices)
@@ -146,9 +244,10 @@ class _Enumeration:
             if wrong.any():
                 first = int(np.argmax(wrong))
                 violation = Violation(f"derived_{name}", name, f"{name}: {reasons[first]}")
-                rejected[violation.rule] = Rejected(int(wrong.sum()), violation)
+                rejected[violation.rule] = wrong, violation
                 broken |= wrong
-        return self.held(Block(points.indices, RecipeTable(fields, size), broken, rejected))
+        recipes = RecipeTable(fields, size)
+        return Block(points.indices, recipes, points.columns, rejected)
 
     def held(self, block: Block) -> Block:
         """The points whose fields have the values that are wanted."""
@@ -157,10 +256,7 @@ class _Enumeration:
             found = block.recipes.distinct((name,))
             values = [block.recipes.value(name, int(row)) for row in found.first]
             wanted &= found.spread([value in allowed for value in values]).astype(np.bool_)
-        if wanted.all():
-            return block
-        recipes = block.recipes.take(wanted)
-        return Block(block.indices[wanted], recipes, block.broken[wanted], block.rejected)
+        return block if wanted.all() else block.take(wanted)
 
     def with_dp(self, points: _Points, fields: Mapping[str, Column]) -> _Points:
         """``dp`` for derived fields to read; 0 where the degrees do not divide the GPUs."""

@@ -18,7 +18,6 @@ from trainscout.optimizer.survey import Survey
 from trainscout.optimizer.tight import SHOWN, worth
 from trainscout.optimizer.trial import STATUSES, Choices, Trial
 from trainscout.pruning import History, Known, Verdict
-from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.predictor.question.recipe import Recipe
 
 
@@ -136,22 +135,16 @@ class Ledger:
             return
         values = self._objective.values(prediction)
         losses = self._objective.losses(values)
-        memory = prediction.memory
-        missing = -memory.headroom_bytes / memory.capacity_bytes
-        if memory.band == TIGHT:
-            # It may fit, so it says nothing of recipes that need more or less.
-            chance = memory.fit_probability
-            self.evaluations[row] = Evaluation(losses, max(missing, 1e-9), tight=chance)
+        self.evaluations[row] = evaluation = Evaluation.of(prediction, losses)
+        if evaluation.tight:
             trial = self._trial(row, "tight", values=values, outcome=outcome)
-            self._tight.append((losses[0], chance, trial.number))
+            self._tight.append((losses[0], evaluation.tight, trial.number))
             self._append(trial)
             return
         if not prediction.fits:
-            self.evaluations[row] = Evaluation(losses, max(missing, 1e-9))
             self.history.add(Known(recipe, False, prediction))
             self._append(self._trial(row, "oom", outcome=outcome))
             return
-        self.evaluations[row] = Evaluation(losses, min(missing, 0.0))
         self.history.add(Known(recipe, True, prediction, self._objective.time_like(values)))
         trial = self._trial(row, "ok", values=values, outcome=outcome)
         self._append(trial)

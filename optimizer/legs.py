@@ -13,6 +13,7 @@ from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.samplers import SearchSpec
 from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.registry import SimulatorSpec
 
 AUTO, PROVING, SAMPLING = "auto", "exact", "tpe"
 
@@ -31,11 +32,20 @@ def legs_of(search: SearchSpec) -> tuple[SearchSpec, ...]:
         legs = [_sampling(options)]
         if bounded:
             legs.insert(0, replace(_proving(options), n_trials=options.n_trials))
+        if search.survey.left_out is not None:
+            # What bounds rule out is not even listed: there is nothing else to sample.
+            legs = [replace(legs[0], proof_timeout_s=None)]
     else:
         legs = [options]
     if options.prove:
         legs.append(replace(_proving(options), options={}))
     return tuple(replace(search, options=each) for each in legs)
+
+
+def proves_first(options: SearchOptions, simulator: SimulatorSpec) -> bool:
+    """Whether a search begins with bounds, which then may decide what of the space is listed."""
+    sampler = PROVING if options.sampler == AUTO else options.sampler
+    return sampler == PROVING and simulator.name == BOUNDED_SIMULATOR
 
 
 def _proving(options: SearchOptions) -> SearchOptions:

@@ -97,6 +97,28 @@ class Reach:
         """Which of the rows could be among the best ``top_k``, or on the front."""
         return self._recipes(rows)
 
+    def most_loss(self) -> float:
+        """No row with a bound above this is open (infinite: any may be)."""
+        if not self._single or not self._fits:
+            return np.inf
+        losses = sorted(loss for loss, _, _ in self._fits)
+        most = [losses[self._top_k - 1] if len(losses) >= self._top_k else np.inf]
+        if self._top_k > 1:
+            least = min(self._fits)[1] - CLEARLY_LESS
+            roomy = [loss for loss, need, _ in self._fits if need <= least]
+            near = losses[0] + NEARLY_BEST * abs(losses[0])
+            most += [self._last_layout(), min(roomy, default=np.inf), near]
+        return float(max(most))
+
+    def first_of_each(self, rows: Rows, count: int) -> Rows:
+        """Of each thing to prove, the ``count`` of the rows that serve it most."""
+        found = [
+            self._in_order(goal, open_rows)[:count]
+            for goal in self._goals()
+            if len(open_rows := rows[goal(rows)])
+        ]
+        return np.unique(np.concatenate([rows[:0], *found]))
+
     def first(self, rows: Rows) -> Rows:
         """Those of the rows to simulate next, most useful first; none when none is open."""
         for goal in self._goals():
@@ -139,13 +161,22 @@ class Reach:
 
     def _best_of_layouts(self, rows: Rows) -> Mask:
         """An equal recipe takes nobody's place: which of them is shown says no more."""
+        best = self._layout_losses()
+        ahead = self._ahead(rows, np.minimum(best, self._last_layout())[self._layouts[rows]])
+        mask: Mask = self._may_fit[rows] & ahead
+        return mask
+
+    def _layout_losses(self) -> Floats:
+        """The best of each layout that fits."""
         best = np.full(int(self._layouts.max(initial=0)) + 1, np.inf)
         for loss, _, row in self._fits:
             best[self._layouts[row]] = min(best[self._layouts[row]], loss)
-        last = np.sort(best)[:SHOWN_LAYOUTS][-1]
-        ahead = self._ahead(rows, np.minimum(best, last)[self._layouts[rows]])
-        mask: Mask = self._may_fit[rows] & ahead
-        return mask
+        return best
+
+    def _last_layout(self) -> float:
+        """The best of the last layout that is shown; infinite while there are fewer."""
+        best = np.sort(self._layout_losses())[:SHOWN_LAYOUTS]
+        return float(best[-1])
 
     def _roomy(self, rows: Rows) -> Mask:
         if not self._fits:

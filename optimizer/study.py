@@ -9,7 +9,6 @@ it goes on.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import time
 from collections import deque
@@ -19,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from trainscout.optimizer.bounding import BOUNDED_SIMULATOR
 from trainscout.optimizer.executors import Executor, Outcome, make_executor
 from trainscout.optimizer.ledger import Ledger
-from trainscout.optimizer.legs import legs_of
+from trainscout.optimizer.legs import legs_of, proves_first
 from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import ExecutorOptions, SearchOptions
 from trainscout.optimizer.promotion import front_of, promote
 from trainscout.optimizer.samplers import Proof, Proposal, SearchSpec, make_sampler
 from trainscout.optimizer.screen import Screen, Screened
+from trainscout.optimizer.sifted import survey_to_prove
 from trainscout.optimizer.survey import Survey, survey
 from trainscout.optimizer.trial import Progress, SearchResult
 from trainscout.optimizer.union import compile_space
@@ -182,8 +182,9 @@ def prepare_search(
         check_simulator(_promotion_simulator(options.promote_to, simulator), declared.gpu)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise InputError("seed", seed, "is out of range", "a whole number 0..4294967295")
-    surveyed = _survey_once(json.dumps(space), declared)
-    search = SearchSpec(options, surveyed, objective, seed, SimulatorSpec.of(simulator))
+    spec = SimulatorSpec.of(simulator)
+    surveyed = _survey_once(space, declared, objective, options, spec)
+    search = SearchSpec(options, surveyed, objective, seed, spec)
     legs = legs_of(search)
     make_sampler(legs[0])
     return surveyed, legs
@@ -222,10 +223,27 @@ def _refuse_nonsense(outcome: Outcome, objective: Objective) -> Outcome:
     return outcome
 
 
-@functools.lru_cache(maxsize=1)
-def _survey_once(space: str, declared: Question) -> Survey:
-    """The survey of a space given as JSON; a search that was checked just before reuses it."""
-    return survey(compile_space(json.loads(space), declared))
+_surveyed: list[tuple[object, Survey]] = []
+
+
+def _survey_once(
+    space: Mapping[str, Any],
+    declared: Question,
+    objective: Objective,
+    options: SearchOptions,
+    spec: SimulatorSpec,
+) -> Survey:
+    """The survey of a space; a search that was checked just before reuses it.
+
+    What proves its answer need not list all of a large space.
+    """
+    proving = proves_first(options, spec) and not options.pruning
+    key = (json.dumps(space), declared, (objective, options, spec) if proving else None)
+    if not _surveyed or _surveyed[0][0] != key:
+        compiled = compile_space(json.loads(key[0]), declared)
+        made = survey_to_prove(compiled, objective, spec, options) if proving else survey(compiled)
+        _surveyed[:] = [(key, made)]
+    return _surveyed[0][1]
 
 
 class Search:
@@ -464,7 +482,7 @@ def _notes(surveyed: Survey) -> tuple[str, ...]:
     )
     note = (
         f"space {space.name}: {surveyed.distinct_points:,} distinct points, "
-        f"{len(surveyed):,} launchable recipes"
+        f"{surveyed.num_recipes:,} launchable recipes"
     )
     note = f"{note}; not launchable: {rejected}" if rejected else note
     return (note, _NUMERICS[space.numerics].format(space.declared.training.precision))

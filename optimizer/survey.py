@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from trainscout.optimizer.enumeration import blocks
+from trainscout.optimizer.enumeration import Block, blocks
 from trainscout.optimizer.expressions import Expression
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.union import UnionSpace
 from trainscout.pruning.equivalence import canonicalize
-from trainscout.pruning.launchable import Rejected, find_launchable
-from trainscout.pruning.recipe_table import RecipeTable, Rows, TableBuilder, recipe_keys
+from trainscout.pruning.launchable import JobOf, Rejected, find_launchable
+from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, TableBuilder, recipe_keys
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.recipe import Recipe
+from trainscout.simulators.predictor.question.validity import Violation
 
 __all__ = ["Rejected", "Survey", "survey"]
 
@@ -59,14 +60,8 @@ class RowOf(Mapping[Indices, int]):
     """The row of each launchable point, by its rank in the space."""
 
     def __init__(self, space: Space, points: npt.NDArray[np.int16], rows: Rows) -> None:
-        sizes = [len(knob.choices) for knob in space.knobs]
-        self._weights = [1] * len(sizes)
-        for knob in range(len(sizes) - 2, -1, -1):
-            self._weights[knob] = self._weights[knob + 1] * sizes[knob + 1]
-        # Knob by knob: all points as 64-bit numbers would be the most of a large survey's memory.
-        ranks = np.zeros(len(points), dtype=np.int64)
-        for knob, weight in enumerate(self._weights):
-            ranks += points[:, knob] * np.int64(weight)
+        self._weights = _weights(space)
+        ranks = _ranks(space, points)
         self._order = np.argsort(ranks, kind="stable")
         self._ranks, self._rows = ranks[self._order], rows[self._order]
         self._points = Points(points)
@@ -85,6 +80,82 @@ class RowOf(Mapping[Indices, int]):
         return len(self._rows)
 
 
+def _weights(space: Space) -> list[int]:
+    """What each knob's index counts for in the rank of a point."""
+    sizes = [len(knob.choices) for knob in space.knobs]
+    return [math.prod(sizes[knob + 1 :]) for knob in range(len(sizes))]
+
+
+def _ranks(space: Space, points: npt.NDArray[np.int16]) -> Rows:
+    # Knob by knob: all points as 64-bit numbers would be the most of a large survey's memory.
+    ranks = np.zeros(len(points), dtype=np.int64)
+    for knob, weight in enumerate(_weights(space)):
+        ranks += points[:, knob] * np.int64(weight)
+    return ranks
+
+
+class Checked(NamedTuple):
+    """Points of a block that can be launched: which (``valid``), their canonical recipes, and by
+    rule which of all points are rejected (and why the first is) and rewritten."""
+
+    valid: Mask
+    recipes: RecipeTable
+    rejected: dict[str, tuple[Mask, Violation]]
+    rewritten: dict[str, Mask]
+
+
+@dataclass
+class Counts:
+    """How many points each rule rejected, with an example, and rewrote."""
+
+    rejected: dict[str, Rejected] = field(default_factory=dict)
+    rewritten: dict[str, int] = field(default_factory=dict)
+
+    def add(self, checked: Checked, weights: Rows) -> None:
+        """Points of which each stands for ``weights``."""
+        for rule, (mask, why) in checked.rejected.items():
+            self.reject(rule, int(weights[mask].sum()), why)
+        for rule, mask in checked.rewritten.items():
+            self.rewrite(rule, int(weights[mask].sum()))
+
+    def reject(self, rule: str, count: int, why: Violation) -> None:
+        before = self.rejected.get(rule, Rejected(0, why))
+        if count:
+            self.rejected[rule] = Rejected(before.count + count, before.example)
+
+    def rewrite(self, rule: str, count: int) -> None:
+        if count:
+            self.rewritten[rule] = self.rewritten.get(rule, 0) + count
+
+
+@dataclass
+class Degrees:
+    """Of the recipes of one (TP, PP): how many, how many of them may fit, and their least loss and
+    bytes by bounds."""
+
+    recipes: int = 0
+    may_fit: int = 0
+    loss: float = math.inf
+    used_bytes: float = math.inf
+
+
+@dataclass
+class LeftOut:
+    """What is known of the points of a space where a survey lists only recipes that may be among
+    what an exact search proves (``optimizer.sifted``).
+
+    ``points`` can be launched, and mean ``recipes`` different ones, of which ``out_of_memory`` are
+    known to be that, and ``unlisted`` were ruled out together with others of their passes.
+    """
+
+    points: int = 0
+    recipes: int = 0
+    unlisted: int = 0
+    out_of_memory: int = 0
+    counts: Counts = field(default_factory=Counts)
+    degrees: dict[tuple[int, int], Degrees] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class Survey:
     """The launchable recipes of a space, each with its points.
@@ -101,19 +172,30 @@ class Survey:
     rejected: dict[str, Rejected]
     rejected_points: Points = field(repr=False)
     rewritten: dict[str, int]
+    left_out: LeftOut | None = None
+    """Where not all recipes are listed, what is known of all."""
 
     def __len__(self) -> int:
         return len(self.recipes)
 
     @property
+    def num_recipes(self) -> int:
+        """Launchable recipes, those that are not listed among them."""
+        return len(self) if self.left_out is None else self.left_out.recipes
+
+    @property
+    def launchable_points(self) -> int:
+        return len(self.row_of) if self.left_out is None else self.left_out.points
+
+    @property
     def distinct_points(self) -> int:
         """Launchable recipes plus rejected points."""
-        return len(self) + sum(entry.count for entry in self.rejected.values())
+        return self.num_recipes + sum(entry.count for entry in self.rejected.values())
 
     @property
     def equal_points(self) -> int:
         """Launchable points that mean the same as another one."""
-        return len(self.row_of) - len(self)
+        return self.launchable_points - self.num_recipes
 
     def point_of(self, recipe: Recipe) -> Indices:
         """Where one of ``recipes`` lies.
@@ -154,59 +236,90 @@ class Survey:
         return int(np.argmin(distance))
 
 
-def survey(space: Space) -> Survey:
-    """Check every distinct point of ``space``.
+def require_ranks(space: Space) -> None:
+    """Refuse a space whose points have no 64-bit ranks."""
+    if space.size > _MAX_RAW_POINTS:
+        problem = f"has {space.size:,} raw points"
+        raise InputError("space", space.name, problem, "fewer knobs or choices")
+
+
+def survey(space: Space, points: Iterable[Block] | None = None) -> Survey:
+    """Check every distinct point of ``space``, which ``points`` are where they are known.
 
     Raises:
         InputError: when the space is too large to check, or holds no launchable recipe (then
             with the rules that rejected the points).
     """
-    if space.size > _MAX_RAW_POINTS:
-        problem = f"has {space.size:,} raw points"
-        raise InputError("space", space.name, problem, "fewer knobs or choices")
-    job_of = space.declared.job
-    builder = TableBuilder()
+    require_ranks(space)
+    builder, counts = TableBuilder(), Counts()
     kept, refused = [], []
-    rejected: dict[str, Rejected] = {}
-    rewritten: dict[str, int] = {}
     count = 0
-    for block in blocks(space):
+    for block in blocks(space) if points is None else points:
         # Conditions leave far fewer points than the product of choices: count what there is.
         count += len(block.indices)
         if count > MAX_POINTS:
             problem = f"has more than {MAX_POINTS:,} distinct points"
             raise InputError("space", space.name, problem, "fewer knobs or choices")
-        with_values = np.flatnonzero(~block.broken)
-        recipes = block.recipes.take(with_values)
-        valid, broken_rules = find_launchable(recipes, job_of)
-        for name, entry in [*block.rejected.items(), *broken_rules.items()]:
-            before = rejected.get(name, Rejected(0, entry.example))
-            rejected[name] = Rejected(before.count + entry.count, before.example)
-        canonical, changes = canonicalize(recipes.take(valid), job_of)
-        for name, number in changes.items():
-            rewritten[name] = rewritten.get(name, 0) + number
-        builder.add(canonical)
-        kept.append(block.indices[with_values[valid]])
-        invalid = np.ones(len(block.indices), dtype=np.bool_)
-        invalid[with_values[valid]] = False
-        refused.append(block.indices[invalid])
+        checked = check(block, space.declared.job)
+        builder.add(checked.recipes)
+        kept.append(block.indices[checked.valid])
+        refused.append(block.indices[~checked.valid])
+        counts.add(checked, np.ones(len(block.indices), dtype=np.int64))
     if not builder.size:
-        raise _nothing_launchable(space, rejected)
+        raise nothing_launchable(space, counts.rejected)
     recipes = builder.table()
-    points = np.concatenate(kept)
+    all_points = np.concatenate(kept)
     rows, first = _rows_by_first(recipes)
-    if len(first) == len(points):
-        own_points = points
+    if len(first) == len(all_points):
+        own_points = all_points
     else:
-        recipes, own_points = recipes.take(first), points[first]
+        recipes, own_points = recipes.take(first), all_points[first]
     return Survey(
         space=space,
         recipes=recipes,
         points=Points(own_points),
-        row_of=RowOf(space, points, rows),
-        rejected=rejected,
+        row_of=RowOf(space, all_points, rows),
+        rejected=counts.rejected,
         rejected_points=Points(np.concatenate(refused)),
-        rewritten=rewritten,
+        rewritten=counts.rewritten,
+    )
+
+
+def check(block: Block, job_of: JobOf, without: Collection[str] = ()) -> Checked:
+    """What becomes of a block's points, as far as rules say that read no field of ``without``."""
+    rows = np.flatnonzero(block.whole)
+    recipes = block.recipes.take(rows)
+    valid, broken = find_launchable(recipes, job_of, without)
+    canonical, changes = canonicalize(recipes.take(valid), job_of, without)
+
+    def of_block(some: Rows, mask: Mask) -> Mask:
+        found = np.zeros(len(block.indices), dtype=np.bool_)
+        found[some] = mask
+        return found
+
+    rejected = dict(block.broken)
+    rejected |= {rule: (of_block(rows, mask), why) for rule, (mask, why) in broken.items()}
+    rewritten = {rule: of_block(rows[valid], mask) for rule, mask in changes.items()}
+    return Checked(of_block(rows, valid), canonical, rejected, rewritten)
+
+
+def listed_survey(
+    space: Space, points: npt.NDArray[np.int16], recipes: RecipeTable, left_out: LeftOut
+) -> Survey:
+    """The survey of some points only, and what is known of the others."""
+    order = np.argsort(_ranks(space, points), kind="stable")
+    points, recipes = points[order], recipes.take(order)
+    _, first = _rows_by_first(recipes)
+    points, recipes = points[first], recipes.take(first)
+    return Survey(
+        space=space,
+        recipes=recipes,
+        points=Points(points),
+        row_of=RowOf(space, points, np.arange(len(points))),
+        rejected=left_out.counts.rejected,
+        rejected_points=Points(points[:0]),
+        rewritten=left_out.counts.rewritten,
+        left_out=left_out,
     )
 
 
@@ -242,7 +355,8 @@ def _can_hold(constraint: Expression, space: Space) -> bool:
     )
 
 
-def _nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
+def nothing_launchable(space: Space, rejected: dict[str, Rejected]) -> InputError:
+    """The refusal of a space without a launchable recipe."""
     parts = space.parts if isinstance(space, UnionSpace) else (space,)
     held = sorted({name for part in parts for name in part.held})
     if not rejected and held:

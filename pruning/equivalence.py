@@ -8,7 +8,7 @@ end up equal are one question.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from trainscout.pruning.launchable import JobOf
-from trainscout.pruning.recipe_table import Column, RecipeTable
+from trainscout.pruning.recipe_table import Column, Mask, RecipeTable
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import LAYOUT, Knob
@@ -28,7 +28,7 @@ from trainscout.simulators.predictor.question.recipe import (
     knobs_entering,
 )
 
-_SPLIT_FIELDS = (
+SPLIT_FIELDS = (
     *("first_stage_layers", "last_stage_layers", "embedding_as_layer", "loss_as_layer"),
     "pipeline_layout",
 )
@@ -49,7 +49,7 @@ class Rule:
 def _split(job: Job) -> dict[str, Any]:
     """The fewest fields that make the same split; none where the framework makes it anyway."""
     recipe, layers = job.recipe, job.layers_per_chunk
-    even = {name: RECIPE_DEFAULTS[name] for name in _SPLIT_FIELDS}
+    even = {name: RECIPE_DEFAULTS[name] for name in SPLIT_FIELDS}
     try:
         if replace(job, recipe=replace(recipe, **even)).layers_per_chunk == layers:
             return even
@@ -82,10 +82,18 @@ def canonical(job: Job) -> Recipe:
     return job.recipe
 
 
-def canonicalize(table: RecipeTable, job_of: JobOf) -> tuple[RecipeTable, dict[str, int]]:
-    """Every launchable row made canonical, and how many rows each rule rewrote."""
-    rewritten: dict[str, int] = {}
+def canonicalize(
+    table: RecipeTable, job_of: JobOf, without: Collection[str] = ()
+) -> tuple[RecipeTable, dict[str, Mask]]:
+    """Every launchable row made canonical, and which rows each rule rewrote.
+
+    Args:
+        without: fields that are not known yet: rules that read one are left out.
+    """
+    rewritten: dict[str, Mask] = {}
     for rule_name, rule in RULES.items():
+        if not set(without).isdisjoint(rule.reads):
+            continue
         changes, found = table.each(rule.reads, partial(_canonical_fields, rule, job_of))
         changed = np.zeros(len(found), dtype=np.bool_)
         columns = dict(table.columns)
@@ -100,7 +108,7 @@ def canonicalize(table: RecipeTable, job_of: JobOf) -> tuple[RecipeTable, dict[s
             spread = changes.spread(np.array(codes, dtype=np.int32))
             columns[name] = Column(tuple(value for _, value in known), spread)
         if changed.any():
-            rewritten[rule_name] = int(changes.spread(changed).sum())
+            rewritten[rule_name] = changes.spread(changed).astype(np.bool_)
             table = RecipeTable(columns, len(table))
     return table, rewritten
 

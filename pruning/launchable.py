@@ -3,13 +3,13 @@ combination of the fields they read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from trainscout.pruning.recipe_table import Mask, RecipeTable
+from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.recipe import Recipe
 from trainscout.simulators.predictor.question.validity import RULES, Broken, Rule, Violation
@@ -25,26 +25,36 @@ class Rejected:
     example: Violation
 
 
-def find_launchable(table: RecipeTable, job_of: JobOf) -> tuple[Mask, dict[str, Rejected]]:
-    """Which rows break no rule, and by the first rule they break how many do.
+def find_launchable(
+    table: RecipeTable, job_of: JobOf, without: Collection[str] = ()
+) -> tuple[Mask, dict[str, tuple[Mask, Violation]]]:
+    """Which rows break no rule; and by rule those that break it first, and why the first of them
+    does.
 
     Args:
         table: recipes of one declared question.
         job_of: completes a recipe to the job it stands for.
+        without: fields that are not known yet: rules that read one are left out.
     """
     left, rows = np.arange(len(table)), table
-    rejected: dict[str, Rejected] = {}
+    found_broken: dict[str, tuple[Mask, Violation]] = {}
     # In order, and on what is left: a rule relies on those before it.
     for name, rule in RULES.items():
+        if not set(without).isdisjoint(rule.reads):
+            continue
         found, reasons = rows.each(rule.reads, partial(_reason, rule, job_of))
-        broken = found.spread([reason is not None for reason in reasons]).astype(np.bool_)
-        if broken.any():
+        if any(reasons):
+            broken = found.spread([reason is not None for reason in reasons]).astype(np.bool_)
             example = next(reason for reason in reasons if reason is not None)
-            rejected[name] = Rejected(int(broken.sum()), Violation(name, *example))
+            found_broken[name] = _mask(left[broken], len(table)), Violation(name, *example)
             left, rows = left[~broken], rows.take(~broken)
-    valid = np.zeros(len(table), dtype=np.bool_)
-    valid[left] = True
-    return valid, rejected
+    return _mask(left, len(table)), found_broken
+
+
+def _mask(rows: Rows, size: int) -> Mask:
+    mask = np.zeros(size, dtype=np.bool_)
+    mask[rows] = True
+    return mask
 
 
 def _reason(rule: Rule, job_of: JobOf, recipe: Recipe) -> Broken:

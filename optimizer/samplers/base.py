@@ -10,6 +10,8 @@ from trainscout.optimizer.objective import Objective
 from trainscout.optimizer.options import SearchOptions
 from trainscout.optimizer.space import Indices, Space
 from trainscout.optimizer.survey import Survey
+from trainscout.simulators.predictor.answer.prediction import Prediction
+from trainscout.simulators.predictor.memory.bands import TIGHT
 from trainscout.simulators.registry import SimulatorSpec
 
 
@@ -49,6 +51,16 @@ class Evaluation:
     memory_violation: float = 0.0
     tight: float = 0.0
     simulated: bool = True
+
+    @classmethod
+    def of(cls, prediction: Prediction, losses: tuple[float, ...]) -> Evaluation:
+        """What simulating came to."""
+        memory = prediction.memory
+        missing = -memory.headroom_bytes / memory.capacity_bytes
+        if memory.band == TIGHT:
+            # It may fit, so it says nothing of recipes that need more or less.
+            return cls(losses, max(missing, 1e-9), tight=memory.fit_probability)
+        return cls(losses, min(missing, 0.0) if prediction.fits else max(missing, 1e-9))
 
 
 class Proof(Protocol):

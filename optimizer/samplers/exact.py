@@ -67,6 +67,7 @@ class ExactSampler:
         self._losses = np.empty((0, 0))
         # Of the usable memory of a GPU, by each row's bound.
         self._memory_shares = np.empty(0)
+        self._capacity_bytes = self._misses = 0
         # Rows that may fit by their bound; what was simulated, and what is being simulated.
         self._able = np.arange(0)
         self._told: dict[int, Evaluation] = {}
@@ -122,6 +123,8 @@ class ExactSampler:
             chances = np.zeros(len(used))
             chances[able] = best_chances(used[able], bounding.capacity_bytes, bounding.frameworks)
             recipes = self._survey.recipes
+            self._misses = int(np.count_nonzero(used[able] > bounding.may_fit_bytes))
+            self._capacity_bytes = bounding.capacity_bytes
             self._memory_shares = used / bounding.capacity_bytes
             self._reach = Reach(
                 self._losses,
@@ -160,17 +163,23 @@ class ExactSampler:
         if bounded:
             able = np.count_nonzero(~np.isin(np.fromiter(told, dtype=np.int64), self._able))
             out_of_memory = len(survey) - len(self._able) - int(able)
+        recipes, unlisted = survey.num_recipes, 0
+        if survey.left_out is not None:
+            # Of what is listed only the closest miss is counted as out of memory.
+            out_of_memory = survey.left_out.out_of_memory - self._misses
+            unlisted = survey.left_out.unlisted
         sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
         ends = [value for value in (best, rest) if value is not None]
         return Certificate(
             objectives=self._objective.names,
-            points=len(survey.row_of) + sum(e.count for e in survey.rejected.values()),
+            points=survey.launchable_points + sum(e.count for e in survey.rejected.values()),
             not_launchable={name: entry.count for name, entry in survey.rejected.items()},
             equal=survey.equal_points,
             equal_by_rule=survey.rewritten,
-            recipes=len(survey),
+            recipes=recipes,
+            unlisted=unlisted,
             out_of_memory=out_of_memory,
-            out_of_reach=len(survey) - out_of_memory - simulated - still_open if bounded else 0,
+            out_of_reach=recipes - out_of_memory - simulated - still_open if bounded else 0,
             simulated=simulated,
             tight=sum(each.tight > 0 for each in told.values()),
             failed=sum(each.losses is None for each in told.values()),
@@ -196,6 +205,18 @@ class ExactSampler:
         np.minimum.at(memory, groups.of, self._memory_shares)
         counts, fitting = np.bincount(groups.of), np.bincount(groups.of, weights=able)
         sign = 1.0 if MEASURES[self._objective.names[0]].minimise else -1.0
+        if self._survey.left_out is not None:
+            return tuple(
+                DegreesBound(
+                    tp=tp,
+                    pp=pp,
+                    recipes=of.recipes,
+                    may_fit=of.may_fit,
+                    bound=sign * of.loss if np.isfinite(of.loss) else None,
+                    least_memory_share=of.used_bytes / self._capacity_bytes,
+                )
+                for (tp, pp), of in sorted(self._survey.left_out.degrees.items())
+            )
         return tuple(
             DegreesBound(
                 tp=recipes[int(first)].tp,

@@ -22,8 +22,9 @@ from trainscout.pruning.bounds.layouts import LAYOUT_FIELDS, Layout
 from trainscout.pruning.bounds.paths import KINDS, Paths, find_paths
 from trainscout.pruning.bounds.step_end import END_FIELDS, EndPricer, StageEnd, StageHeld
 from trainscout.pruning.launchable import JobOf
-from trainscout.pruning.recipe_table import Distinct, RecipeTable, distinct
+from trainscout.pruning.recipe_table import Column, Distinct, RecipeTable, distinct
 from trainscout.simulators.predictor.memory.footprint import FRAGMENTATION, SEGMENT_BYTES
+from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.knob import (
     BOUNDARY,
@@ -112,6 +113,36 @@ class Bounds:
             step_time_s[rows] = columns.step_time_s()
         return step_time_s if self._calibration is None else step_time_s * self.scales(table)
 
+    def passes(self, table: RecipeTable) -> tuple[Ints, Floats]:
+        """What passes alone say, below the bounds of all recipes that differ only in fields that
+        ``passes_read`` leaves out: bytes that activations take, and seconds of the step."""
+        held_bytes, step_time_s = np.zeros(len(table), dtype=np.int64), np.zeros(len(table))
+        for rows, columns in self._by_framework(table):
+            held_bytes[rows], step_time_s[rows] = columns.passes_alone()
+        return held_bytes, (
+            step_time_s if self._calibration is None else step_time_s * self.scales(table)
+        )
+
+    def least_step_s(self, table: RecipeTable) -> Floats:
+        """Below ``passes`` and with far fewer prices: the passes without recomputation, which only
+        adds operations to theirs."""
+        plain = {"recompute": "none", "recompute_modules": None, "recompute_layers": None}
+        columns = {name: each for name, each in table.columns.items() if name not in plain}
+        none = np.zeros(len(table), dtype=np.int8)
+        columns |= {name: Column((value,), none) for name, value in plain.items()}
+        columns["recompute_taper"] = Column((0,), none)
+        plainer = RecipeTable(columns, len(table))
+        step_time_s = np.zeros(len(table))
+        for rows, each in self._by_framework(plainer):
+            step_time_s[rows] = each.passes_end_s() * (1 - ROUNDING)
+        return step_time_s if self._calibration is None else step_time_s * self.scales(table)
+
+    def passes_read(self, framework: Framework) -> set[str]:
+        """The fields that ``passes`` reads of recipes under a framework."""
+        # What copies all that it has gathered does so within passes.
+        sharding = ("zero_stage",) if framework.copies_gathered else ()
+        return {*PASS_FIELDS, *sharding, *(() if self._calibration is None else RECIPE_TRAITS)}
+
     def scales(self, table: RecipeTable) -> Floats:
         """What a calibration makes of whole steps: the same for recipes of the same traits."""
         assert self._calibration is not None
@@ -134,6 +165,10 @@ class Bounds:
         known = self._calibration
         factors = AS_IT_COMES if known is None else known.part_factors
         return Pricer(job.gpu, job.network, job.framework, groups, factors, self._measured)
+
+    def knows(self, what: str, key: tuple[Any, ...]) -> bool:
+        """Whether ``once`` was asked for it."""
+        return (what, *key) in self._known
 
     def once(self, what: str, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """What ``make`` gave the first time that ``key`` was asked for."""
@@ -273,10 +308,7 @@ class _Columns:
 
     def sizes(self) -> tuple[Ints, Ints]:
         """As ``footprint``: reserved bytes, and with what is outside the allocator."""
-        boundary_of, boundaries = self.once_each(
-            self.unique, "boundary_bytes", _BOUNDARY_FIELDS, _boundary_bytes
-        )
-        boundary_bytes = np.array(boundaries, dtype=np.int64)[boundary_of]
+        boundary_bytes = self.boundary_bytes()
         held_bytes = self.held_bytes(boundary_bytes)
         ends = self.stage_ends(StageHeld, "end_bytes", self.make_held)
         u, e = self.passes.of, self.ends.of
@@ -331,6 +363,22 @@ class _Columns:
         ends = self.stage_ends(StageEnd, "end", self.make_ends)
         return self.put_together(times, ends)
 
+    def passes_alone(self) -> tuple[Ints, Floats]:
+        """The most activations of any stage, and when the last pass ends: below ``sizes`` and
+        ``step_time_s`` whatever ends the step, which only adds."""
+        held_bytes = self.held_bytes(self.boundary_bytes()).max(axis=1)
+        return held_bytes[self.passes.of], self.passes_end_s() * (1 - ROUNDING)
+
+    def passes_end_s(self) -> Floats:
+        """When the last pass ends."""
+        end_s: Floats = self.pass_times().end_s.max(axis=1)[self.passes.of]
+        return end_s
+
+    def boundary_bytes(self) -> Ints:
+        """What a stage sends on, shape (unique rows,)."""
+        of, each = self.once_each(self.unique, "boundary_bytes", _BOUNDARY_FIELDS, _boundary_bytes)
+        return np.array(each, dtype=np.int64)[of]
+
     def boundary_s(self, job: Job) -> tuple[float, float]:
         """Seconds of a transfer between domains and inside one."""
         pricer = self.given.pricer(job)
@@ -365,8 +413,13 @@ class _Columns:
 
     def slot_prices(self) -> list[SlotPrices]:
         """Prices of the slots, in their order."""
+        new = (
+            slots
+            for slots, key in zip(self.slots, self.slot_keys, strict=True)
+            if not self.given.knows("slot_prices", key)
+        )
         self.given.pricer(self.given.job(self.unique[0])).price_ahead(
-            block for slots in self.slots for block in slots.blocks
+            block for slots in new for block in slots.blocks
         )
         rows = zip(self.slots, self.slot_keys, self.slot_rows.first.tolist(), strict=True)
         return [

@@ -44,6 +44,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Collective,
     Communicator,
     Convolution,
+    Digest,
     Free,
     Gemm,
     GroupedGemm,
@@ -69,7 +70,7 @@ class _Priced:
 
     kernels: dict[Kernel, PricedOp] = field(default_factory=dict)
     communication: dict[tuple[Op, Communicator], PricedOp] = field(default_factory=dict)
-    blocks: dict[tuple[str, tuple[Communicator, ...], float], PricedBlock] = field(
+    blocks: dict[tuple[Digest, tuple[Communicator, ...], float], PricedBlock] = field(
         default_factory=dict
     )
 

@@ -10,7 +10,7 @@ communicator joins: each begins when the last of them is there, and all wait for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +113,7 @@ class _Build:
         self.message_of: dict[tuple[object, ...], int] = {}
         self.gangs: dict[tuple[Pattern, str, int], list[_Gang]] = {}
         self.sends: dict[tuple[int, int, int], _Gang] = {}
-        self.pieces_of: dict[tuple[str, ...], list[_Piece]] = {}
+        self.pieces_of: dict[tuple[Hashable, ...], list[_Piece]] = {}
         self.directions: dict[int, int] = {}
         # Activities that stand for the beginning and the end of each task of each lane.
         shape = (len(self.took), self.lanes)

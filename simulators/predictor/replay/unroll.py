@@ -35,6 +35,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Alloc,
     Block,
     Collective,
+    Digest,
     Free,
     HostSync,
     SendRecv,
@@ -109,7 +110,7 @@ class _Unroll:
         self.kinds = Kinds()
         # Distinct operations: None (a launch), then as they are met.
         self.operations: list[PricedOp | None] = [None]
-        self.priced: dict[str, list[_Launched]] = {}
+        self.priced: dict[Digest, list[_Launched]] = {}
         self.boundaries: dict[int, int] = {}
         # Columns of the rows, then the edges between them.
         self.work: list[float] = []

@@ -8,8 +8,8 @@ operations; replay puts the priced blocks on a timeline.
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -204,6 +204,29 @@ Kernel = TransformerKernel | Convolution
 Op = Kernel | Collective | SendRecv | HostSync | Alloc | Free
 
 
+class Digest:
+    """A value as a key that is hashed once, however often it is looked up."""
+
+    __slots__ = ("_hash", "_value")
+
+    def __init__(self, value: Hashable) -> None:
+        self._value, self._hash = value, hash(value)
+
+    def __reduce__(self) -> tuple[type[Digest], tuple[Hashable]]:
+        # Another process hashes differently.
+        return Digest, (self._value,)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Digest):
+            return NotImplemented
+        return self._hash == other._hash and self._value == other._value
+
+
 @dataclass(frozen=True)
 class Block:
     """Operations of one piece of the model in one pass, in launch order.
@@ -219,11 +242,9 @@ class Block:
     forward_ops: int = 0
 
     @cached_property
-    def digest(self) -> str:
-        """Content hash (sha256, hex) of the operations; the name does not enter."""
-        return hashlib.sha256(
-            repr((self.ops, self.peak_bytes, self.forward_ops)).encode()
-        ).hexdigest()
+    def digest(self) -> Digest:
+        """Stands for the content, in which the name does not enter, as a key."""
+        return Digest((self.ops, self.peak_bytes, self.forward_ops))
 
     @cached_property
     def communicators(self) -> tuple[str, ...]:

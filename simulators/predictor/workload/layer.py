@@ -67,9 +67,10 @@ def trained_layer_parameters(shard: Shard, layer: Layer) -> LocalParameters:
     return parameters + LocalParameters(dense, expert)
 
 
-def layer_parts(shard: Shard, layer: Layer) -> list[Part]:
+@functools.lru_cache(maxsize=1024)
+def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     """The parts of one layer, mixer first."""
-    model, parts = shard.model, []
+    model, parts = shard.model, list[Part]()
     mixer = model.mixer(layer)
     if mixer is not None:
         parts += mixer_parts(shard, mixer)
@@ -87,7 +88,7 @@ def layer_parts(shard: Shard, layer: Layer) -> list[Part]:
     if shard.lora is not None:
         latent = latent_bytes(shard, tuple(op for part in parts for op in part.forward))
         parts.append(Part((), (), (Alloc("lora_latent", latent),)))
-    return parts
+    return tuple(parts)
 
 
 def _norm(shard: Shard, name: str, keep_output: int) -> Part:

@@ -10,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainscout.simulators.predictor.workload.ir import Block, Communicator, Gemm, GroupedGemm
+from trainscout.simulators.predictor.workload.ir import (
+    Block,
+    Communicator,
+    Digest,
+    Gemm,
+    GroupedGemm,
+)
 from trainscout.simulators.predictor.workload.parameters import LocalParameters
 
 
@@ -24,7 +30,7 @@ class Run:
     parameters: LocalParameters
 
     @cached_property
-    def digest(self) -> tuple[str, str, int, LocalParameters]:
+    def digest(self) -> tuple[Digest, Digest, int, LocalParameters]:
         return self.forward.digest, self.backward.digest, self.count, self.parameters
 
 

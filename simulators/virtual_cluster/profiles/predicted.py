@@ -13,6 +13,7 @@ from trainscout.simulators.predictor.workload.ir import (
     Block,
     Collective,
     Convolution,
+    Digest,
     Gemm,
     GroupedGemm,
     SendRecv,
@@ -51,7 +52,7 @@ def predicted_operations(step: StepProgram, stage: int) -> tuple[PredictedOperat
     """Everything that a rank of ``stage`` launches in a step: passes in the order of its
     schedule, then what travels once a step, then the step's end."""
     found: list[PredictedOperation] = []
-    made: dict[tuple[str, str], list[PredictedOperation]] = {}
+    made: dict[tuple[Digest, str], list[PredictedOperation]] = {}
     for block, pass_ in _blocks(step, stage):
         key = block.digest, pass_
         if key not in made:

@@ -42,6 +42,16 @@ def test_bounds_are_admissible(job):
 
 
 @given(jobs())
+def test_passes_alone_and_those_without_recomputation_are_below_whole_bounds(job):
+    bounds = Bounds(lambda recipe: replace(job, recipe=recipe))
+    table = RecipeTable.of([job.recipe])
+    whole = bounds(table)
+    held_bytes, step_time_s = bounds.passes(table)
+    assert held_bytes[0] <= whole.used_bytes[0]
+    assert bounds.least_step_s(table)[0] <= step_time_s[0] <= whole.step_time_s[0]
+
+
+@given(jobs())
 def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
     contents = {tuple(kinds) for kinds in Layout.of(job).kind_of}
     memory = ReplaySimulator().without_error_bar(job).memory

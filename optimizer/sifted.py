@@ -1,0 +1,404 @@
+"""The survey of a space too large to list: only recipes that may yet be among what is proved.
+
+An exact search needs of a space what its bounds leave open, and bounds depend mostly on the
+passes. So points are walked in two parts (``optimizer.enumeration``): first what decides passes,
+and what they alone say is below the bounds of every recipe with those passes. Where recipes that
+were simulated rule out all of them, the rest of those points is never made, only counted: how many
+there are, can be launched and mean the same depends on few fields. What is left is completed,
+bounded, and kept while it is open (``optimizer.reach``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainscout.optimizer.bounding import BLOCK_ROWS, Bounded, Bounding
+from trainscout.optimizer.enumeration import Block, blocks, leading
+from trainscout.optimizer.known_best import KnownBest
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.space import Space
+from trainscout.optimizer.survey import (
+    Degrees,
+    LeftOut,
+    Survey,
+    check,
+    listed_survey,
+    nothing_launchable,
+    require_ranks,
+    survey,
+)
+from trainscout.optimizer.union import UnionSpace
+from trainscout.pruning.equivalence import RULES as EQUIVALENCES
+from trainscout.pruning.equivalence import SPLIT_FIELDS
+from trainscout.pruning.recipe_table import Mask, RecipeTable, Rows, TableBuilder, distinct
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.predictor.question.recipe import RECIPE_DEFAULTS
+from trainscout.simulators.predictor.question.validity import RULES as VALIDITY
+from trainscout.simulators.predictor.question.validity import Violation
+from trainscout.simulators.registry import SimulatorSpec
+
+Indices = npt.NDArray[np.int16]
+
+# Up to so many points are all listed.
+LISTED_POINTS = 500_000
+# Of each block the passes of so many points are looked at before all, and so many of those tried,
+# so that good recipes are known early; and rounds of simulating what looks best.
+_SAMPLED, _TRIED, _FIRST_ROUNDS, _ROUNDS = 1024, 24, 8, 2
+# So many passes are completed at first before what they came to says what else is open.
+_AT_ONCE = 512
+# More open recipes than these mean that bounds rule hardly any out.
+_MOST_OPEN = 2_000_000
+
+
+def survey_to_prove(
+    space: Space, objective: Objective, spec: SimulatorSpec, options: SearchOptions
+) -> Survey:
+    """The survey that a search by bounds needs: of all points, where they are few.
+
+    Raises:
+        InputError: as ``survey`` and ``sifted_survey``.
+    """
+    points: list[Block] = []
+    count = 0
+    for block in blocks(space):
+        points.append(block)
+        count += len(block.indices)
+        if count > LISTED_POINTS:
+            points.clear()
+            return sifted_survey(space, objective, spec, options)
+    return survey(space, points)
+
+
+def sifted_survey(
+    space: Space, objective: Objective, spec: SimulatorSpec, options: SearchOptions
+) -> Survey:
+    """The recipes of ``space`` that an exact search has to look at.
+
+    Raises:
+        InputError: when bounds leave too many, or the space holds no launchable recipe.
+    """
+    require_ranks(space)
+    bounding = Bounding(space.declared, objective, spec)
+    known = KnownBest(space.declared, objective, spec, bounding, options)
+    left_out = LeftOut()
+    union = isinstance(space, UnionSpace)
+    parts = space.parts if isinstance(space, UnionSpace) else (space,)
+    sieves = [_Sieve(part, bounding, known, left_out) for part in parts]
+    for sieve in sieves:
+        sieve.sample()
+    kept = _Kept()
+    for number, sieve in enumerate(sieves):
+        for listed in sieve.listed():
+            points = listed.points
+            if union:
+                points = space.as_union(number, points)  # type: ignore[attr-defined]
+            kept.add(listed._replace(points=points), known)
+    if not left_out.recipes:
+        raise nothing_launchable(space, left_out.counts.rejected)
+    found = kept.open(known)
+    return listed_survey(space, found.points, found.recipes, left_out)
+
+
+class _Listed(NamedTuple):
+    """Recipes, their points and their bounds."""
+
+    points: Indices
+    recipes: RecipeTable
+    bounded: Bounded
+
+    def take(self, rows: Rows | Mask) -> _Listed:
+        return _Listed(self.points[rows], self.recipes.take(rows), self.bounded.take(rows))
+
+    @classmethod
+    def of(cls, parts: list[_Listed]) -> _Listed:
+        builder = TableBuilder()
+        for each in parts:
+            builder.add(each.recipes)
+        bounded = Bounded(
+            np.concatenate([each.bounded.losses for each in parts]),
+            np.concatenate([each.bounded.used_bytes for each in parts]),
+        )
+        return cls(np.concatenate([each.points for each in parts]), builder.table(), bounded)
+
+
+class _Kept:
+    """What is open so far. Where nothing may fit, the closest miss."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Listed] = []
+        self._miss: _Listed | None = None
+
+    def add(self, listed: _Listed, known: KnownBest) -> None:
+        simulated = known.improve(listed.recipes, listed.bounded, _ROUNDS)
+        keep = known.open_recipes(listed.recipes, listed.bounded)
+        # A recipe that was simulated is among the best by its result, not by its bound.
+        keep[simulated] = True
+        if keep.any():
+            self._parts.append(listed.take(keep))
+        used = listed.bounded.used_bytes
+        least = int(np.argmin(used))
+        if self._miss is None or used[least] < self._miss.bounded.used_bytes[0]:
+            self._miss = listed.take(np.array([least]))
+        if sum(len(each.points) for each in self._parts) > _MOST_OPEN:
+            self._parts = [self.open(known)]
+            if len(self._parts[0].points) > _MOST_OPEN:
+                problem = f"has more than {_MOST_OPEN:,} recipes that bounds do not rule out"
+                raise InputError("space", "...", problem, "fewer knobs or choices")
+
+    def open(self, known: KnownBest) -> _Listed:
+        """What is open by all that is known now."""
+        if not self._parts:
+            assert self._miss is not None
+            return self._miss
+        found = _Listed.of(self._parts)
+        keep = known.open_recipes(found.recipes, found.bounded)
+        return found.take(keep | known.simulated(found.recipes))
+
+
+class _Completed(NamedTuple):
+    """What completing passes comes to: how many points, of which so many can be launched, mean so
+    many different recipes, or are rejected or rewritten by rule."""
+
+    points: int
+    launchable: int
+    recipes: int
+    rejected: dict[str, tuple[int, Violation]]
+    rewritten: dict[str, int]
+
+
+class _Passes(NamedTuple):
+    """The points that decide passes, of a block that can be launched as far as they say and are
+    not equal to earlier ones; and how many recipes each is completed to."""
+
+    block: Block
+    recipes: RecipeTable
+    completed: Rows
+
+    def take(self, rows: Rows | Mask) -> _Passes:
+        return _Passes(self.block.take(rows), self.recipes.take(rows), self.completed[rows])
+
+
+class _Sieve:
+    """One part of a space."""
+
+    def __init__(
+        self, space: Space, bounding: Bounding, known: KnownBest, left_out: LeftOut
+    ) -> None:
+        self.bounding, self.known, self.left_out = bounding, known, left_out
+        self.job_of = space.declared.job
+        name = space.constants.get("framework")
+        framework = next(
+            (each for each in bounding.frameworks if each.name == name), space.declared.framework
+        )
+        fields = bounding.of_recipes.passes_read(framework)
+        self.walk = leading(space, {*fields, "tp", "pp", "cp"})
+        self.unknown = self.walk.open_fields
+        self.deciding = self.names_that_decide()
+        self.completed: dict[tuple[Any, ...], _Completed] = {}
+        self.stable = self.stable_knobs()
+
+    def names_that_decide(self) -> list[str]:
+        """What of the passes enters how many points they are completed to, and what becomes of
+        those."""
+        space, depth = self.walk.space, self.walk.depth
+        read = {*space.held, "tp", "pp", "cp"}
+        for knob, constraints in list(zip(space.knobs, space.constraints, strict=True))[depth:]:
+            for each in (knob.when, *constraints):
+                read |= each.names if each is not None else set()
+        for _, each in space.derived:
+            read |= each.names
+        for rules in (VALIDITY, EQUIVALENCES):
+            for rule in rules.values():
+                read |= set(rule.reads) if self.unknown & set(rule.reads) else set()
+        return sorted(read)
+
+    def stable_knobs(self) -> int:
+        """How many knobs come first that are fields which no rule rewrites: equal recipes agree in
+        them."""
+        rewritten = {*EQUIVALENCES, *SPLIT_FIELDS}
+        knobs = self.walk.space.knobs[: self.walk.depth]
+        stable = [knob.name in RECIPE_DEFAULTS and knob.name not in rewritten for knob in knobs]
+        return stable.index(False) if False in stable else len(stable)
+
+    def sample(self) -> None:
+        """Simulate good recipes among some of all passes."""
+        random = np.random.default_rng(0)
+        for block in self.walk.blocks():
+            size = min(_SAMPLED, len(block.indices))
+            some = block.take(np.sort(random.choice(len(block.indices), size, replace=False)))
+            checked = check(some, self.job_of, self.unknown)
+            bounded = self.bounding.least(checked.recipes)
+            is_open = self.known.open_passes(checked.recipes, bounded, self.unknown)
+            # The fastest passes mostly do not fit: some of all besides.
+            fastest = np.argsort(bounded.losses[:, 0], kind="stable")[:_TRIED]
+            others = random.permutation(len(is_open))[:_TRIED]
+            rows = np.union1d(fastest, others)
+            rows = rows[is_open[rows]]
+            for listed in self.complete(some.take(checked.valid).take(rows)):
+                self.known.improve(listed.recipes, listed.bounded, _FIRST_ROUNDS)
+
+    def listed(self) -> Iterator[_Listed]:
+        """The recipes that their passes do not rule out, counted with all others."""
+        for passes in self.passes():
+            for start in range(0, len(passes.recipes), BLOCK_ROWS):
+                rows = np.arange(start, min(start + BLOCK_ROWS, len(passes.recipes)))
+                yield from self.sift(passes.take(rows))
+
+    def sift(self, passes: _Passes) -> Iterator[_Listed]:
+        self.left_out.recipes += int(passes.completed.sum())
+        bounded = self.bounding.least(passes.recipes)
+        is_open = self.known.open_passes(passes.recipes, bounded, self.unknown)
+        self.leave_out(passes.take(~is_open), bounded.take(~is_open))
+        passes = passes.take(is_open)
+        bounded = self.bounding.passes(passes.recipes)
+        order = np.argsort(bounded.losses[:, 0], kind="stable")
+        at_once = _AT_ONCE
+        while len(order):
+            left = passes.recipes.take(order)
+            is_open = self.known.open_passes(left, bounded.take(order), self.unknown)
+            closed = order[~is_open]
+            self.leave_out(passes.take(closed), bounded.take(closed))
+            chosen, order = np.split(order[is_open], [at_once])
+            at_once *= 2
+            for listed in self.complete(passes.block.take(chosen)):
+                fits = (listed.bounded.used_bytes <= self.bounding.may_fit_bytes).astype(np.int64)
+                self.left_out.out_of_memory += int(np.count_nonzero(fits == 0))
+                self.count_degrees(listed.recipes, np.ones_like(fits), fits, listed.bounded)
+                yield listed
+
+    def leave_out(self, passes: _Passes, bounded: Bounded) -> None:
+        """Count what is ruled out by its passes."""
+        too_large = bounded.used_bytes > self.bounding.may_fit_bytes
+        may_fit = np.where(too_large, 0, passes.completed)
+        self.left_out.unlisted += int(passes.completed.sum())
+        self.left_out.out_of_memory += int((passes.completed - may_fit).sum())
+        self.count_degrees(passes.recipes, passes.completed, may_fit, bounded)
+
+    def count_degrees(
+        self, recipes: RecipeTable, count: Rows, may_fit: Rows, bounded: Bounded
+    ) -> None:
+        groups = recipes.distinct(("tp", "pp"))
+        size = len(groups.first)
+        losses, used = np.full((2, size), np.inf)
+        np.minimum.at(losses, groups.of, bounded.losses[:, 0])
+        np.minimum.at(used, groups.of, bounded.used_bytes)
+        counts = np.bincount(groups.of, weights=count, minlength=size)
+        fitting = np.bincount(groups.of, weights=may_fit, minlength=size)
+        for group, row in enumerate(groups.first.tolist()):
+            key = (recipes.value("tp", row), recipes.value("pp", row))
+            known = self.left_out.degrees.setdefault(key, Degrees())
+            known.recipes += int(counts[group])
+            known.may_fit += int(fitting[group])
+            known.loss = min(known.loss, float(losses[group]))
+            known.used_bytes = min(known.used_bytes, float(used[group]))
+
+    def complete(self, block: Block) -> Iterator[_Listed]:
+        """All recipes with some passes, each once, with their bounds."""
+        if not len(block.indices):
+            return
+        for _, whole in self.walk.complete(block):
+            checked = check(whole, self.job_of)
+            found = checked.recipes.distinct(tuple(checked.recipes.columns))
+            rows = np.sort(found.first)
+            recipes = checked.recipes.take(rows)
+            if len(recipes):
+                points = whole.indices[checked.valid][rows]
+                yield _Listed(points, recipes, self.bounding.table(recipes))
+
+    def passes(self) -> Iterator[_Passes]:
+        """All passes, counted as what they are completed to."""
+        earlier = RecipeTable.of([])
+        place: list[int] = []
+        for block in self.walk.blocks():
+            checked = check(block, self.job_of, self.unknown)
+            of, completed = self.completions(block, checked.valid)
+            counts, left_out = self.left_out.counts, self.left_out
+            points = np.array([each.points for each in completed], dtype=np.int64)[of]
+            launchable = np.array([each.launchable for each in completed], dtype=np.int64)[of]
+            recipes = np.array([each.recipes for each in completed], dtype=np.int64)[of]
+            counts.add(checked._replace(rewritten={}), points)
+            counts.add(checked._replace(rejected={}), launchable)
+            times = np.bincount(of[checked.valid], minlength=len(completed)).tolist()
+            for count, each in zip(times, completed, strict=True):
+                for rule, (number, why) in each.rejected.items():
+                    counts.reject(rule, count * number, why)
+                for rule, number in each.rewritten.items():
+                    counts.rewrite(rule, count * number)
+            left_out.points += int(launchable[checked.valid].sum())
+            own = _Passes(block.take(checked.valid), checked.recipes, recipes[checked.valid])
+            if not len(own.recipes):
+                continue
+            # Equal recipes agree in their first knobs, so that they lie close together.
+            first = own.block.indices[:, : self.stable]
+            own = own.take(_others(earlier if place == first[0].tolist() else None, own.recipes))
+            if len(own.recipes):
+                first = own.block.indices[:, : self.stable]
+                same = own.recipes.take((first == first[-1]).all(axis=1))
+                earlier = _both(earlier, same) if place == first[-1].tolist() else same
+                place = first[-1].tolist()
+                yield own.take(own.completed > 0)
+
+    def completions(self, block: Block, valid: Mask) -> tuple[Rows, list[_Completed]]:
+        """What the points of a block are completed to: distinct answers, and which each has."""
+        values = [block.values[name] for name in self.deciding if name in block.values]
+        parts = [(len(each.values), each.codes) for each in values]
+        found = distinct([*parts, (2, valid.astype(np.int8))], len(valid))
+        keys = [
+            (*(each.values[each.codes[row]] for each in values), bool(valid[row]))
+            for row in found.first.tolist()
+        ]
+        new = [index for index, key in enumerate(keys) if key not in self.completed]
+        if new:
+            counted = self.count_completions(block.take(found.first[new]))
+            self.completed.update(zip((keys[index] for index in new), counted, strict=True))
+        return found.of, [self.completed[key] for key in keys]
+
+    def count_completions(self, block: Block) -> list[_Completed]:
+        size = len(block.indices)
+        points, launchable, recipes = np.zeros((3, size), dtype=np.int64)
+        rejected: list[dict[str, tuple[int, Violation]]] = [{} for _ in range(size)]
+        rewritten: list[dict[str, int]] = [{} for _ in range(size)]
+        for given, whole in self.walk.complete(block):
+            checked = check(whole, self.job_of)
+            of = given[checked.valid]
+            points += np.bincount(given, minlength=size)
+            launchable += np.bincount(of, minlength=size)
+            found = checked.recipes.distinct(tuple(checked.recipes.columns), (of,))
+            recipes += np.bincount(of[found.first], minlength=size)
+            for rule, (mask, why) in checked.rejected.items():
+                for index, count in _each(given[mask]):
+                    rejected[index][rule] = count + rejected[index].get(rule, (0, why))[0], why
+            for rule, mask in checked.rewritten.items():
+                # What rules rewrite of passes is counted with those.
+                if self.unknown & set(EQUIVALENCES[rule].reads):
+                    for index, count in _each(given[mask]):
+                        rewritten[index][rule] = count + rewritten[index].get(rule, 0)
+        columns = (points.tolist(), launchable.tolist(), recipes.tolist(), rejected, rewritten)
+        return [_Completed(*each) for each in zip(*columns, strict=True)]
+
+
+def _each(numbers: Rows) -> list[tuple[int, int]]:
+    """The numbers that occur, and how often."""
+    found, counts = np.unique(numbers, return_counts=True)
+    return list(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _both(earlier: RecipeTable, later: RecipeTable) -> RecipeTable:
+    builder = TableBuilder()
+    builder.add(earlier)
+    builder.add(later)
+    return builder.table()
+
+
+def _others(earlier: RecipeTable | None, table: RecipeTable) -> Rows:
+    """The rows that no earlier recipe, or row, is equal to."""
+    begin = 0
+    if earlier is not None:
+        begin, table = len(earlier), _both(earlier, table)
+    first = table.distinct(tuple(table.columns)).first
+    return np.sort(first[first >= begin]) - begin

@@ -1,0 +1,134 @@
+"""A space that is not listed has the answer, and the account, of one that is."""
+
+from collections import Counter
+
+import pytest
+
+from tests.optimizer.fake_simulator import declared
+from tests.optimizer.test_enumeration import TRICKY
+from tests.optimizer.test_exact import EXPERTS, MIXTRAL_8X7B, MOE, SPACE, question, search
+from tests.optimizer.test_union import BOTH
+from tests.optimizer.test_union import asked as frameworks
+from trainscout.optimizer.enumeration import blocks, leading
+from trainscout.optimizer.objective import Objective
+from trainscout.optimizer.options import SearchOptions
+from trainscout.optimizer.sifted import sifted_survey
+from trainscout.optimizer.survey import survey
+from trainscout.optimizer.union import compile_space
+from trainscout.simulators.predictor.question.errors import InputError
+from trainscout.simulators.registry import SimulatorSpec
+
+MUCH_LEFT_OUT = ("dense", "experts", "large")
+COUNTED = ("points", "not_launchable", "equal", "equal_by_rule", "recipes", "proved", "best")
+SWITCHES = {
+    **SPACE,
+    "knobs": {
+        **SPACE["knobs"],
+        "zero_stage": {"choices": [0, 1, 2, 3]},
+        "overlap_param_gather": {"choices": [False, True], "when": "zero_stage > 0"},
+        "optimizer_states": {"choices": [None, "remainders"], "when": "zero_stage == 1"},
+        "recompute_layers": {"choices": [None, 1, 2], "when": "recompute == 'full'"},
+    },
+    "constraints": ["micro_batch * (1 + zero_stage) < 16", "tp < 8 or zero_stage < 2"],
+}
+
+
+@pytest.fixture
+def not_listed(monkeypatch):
+    """Called, makes even small spaces be sifted."""
+
+    def sift():
+        monkeypatch.setattr("trainscout.optimizer.sifted.LISTED_POINTS", 0)
+        monkeypatch.setattr("trainscout.optimizer.sifted._AT_ONCE", 4)
+        monkeypatch.setattr("trainscout.optimizer.study._surveyed", [])
+
+    return sift
+
+
+CASES = {
+    "dense": (question(), SPACE),
+    "little memory": (question(gib=6.0), SPACE),
+    "experts": (question(MOE), {"name": "experts", "knobs": EXPERTS}),
+    "switches": (question(gib=10.0), SWITCHES),
+    "large": (
+        question(MIXTRAL_8X7B, gib=60, nodes=4, batch=128),
+        {"name": "experts", "knobs": EXPERTS},
+    ),
+    "several frameworks": (frameworks(), BOTH),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_answer_and_account_are_those_of_the_listed_space(case, not_listed):
+    declared_, space = CASES[case]
+    listed = search("exact", declared_, space=space)
+    not_listed()
+    sifted = search("exact", declared_, space=space)
+    assert told(sifted.best) == told(listed.best)
+    assert told(sifted.tight) == told(listed.tight)
+    assert told(sifted.choices.layouts) == told(listed.choices.layouts)
+    for name in ("roomy", "simple"):
+        ours, theirs = (getattr(each.choices, name) for each in (sifted, listed))
+        assert ours == theirs or told([ours]) == told([theirs])
+    ours, theirs = sifted.certificate, listed.certificate
+    assert {n: getattr(ours, n) for n in COUNTED} == {n: getattr(theirs, n) for n in COUNTED}
+    assert ours.out_of_memory + ours.out_of_reach + ours.simulated == ours.recipes
+    assert ours.unlisted > ours.recipes / 3 or case not in MUCH_LEFT_OUT
+    by_degrees = {(each.tp, each.pp): each for each in theirs.degrees}
+    assert {(each.tp, each.pp): each.recipes for each in ours.degrees} == {
+        degrees: each.recipes for degrees, each in by_degrees.items()
+    }
+    for each in ours.degrees:
+        whole = by_degrees[each.tp, each.pp]
+        assert each.may_fit >= whole.may_fit
+        assert whole.bound is None or each.bound <= whole.bound
+
+
+def told(trials):
+    return [(trial.recipe, trial.values) for trial in trials]
+
+
+@pytest.mark.parametrize("space", [SPACE, SWITCHES, TRICKY])
+@pytest.mark.parametrize("block_points", [7, 1 << 17])
+def test_what_leads_is_completed_to_all_points_once(space, block_points, monkeypatch):
+    monkeypatch.setattr("trainscout.optimizer.enumeration.BLOCK_POINTS", block_points)
+    compiled = compile_space(space, declared())
+    walk = leading(compiled, {"micro_batch", "recompute", "tp"})
+    assert walk.depth < len(compiled.knobs)
+    found = [
+        (tuple(point), recipe)
+        for given in walk.blocks()
+        for _, block in walk.complete(given)
+        for point, recipe in zip(block.indices.tolist(), block.recipes, strict=True)
+    ]
+    expected = [
+        (tuple(point), recipe)
+        for block in blocks(compiled)
+        for point, recipe in zip(block.indices.tolist(), block.recipes, strict=True)
+    ]
+    assert Counter(found) == Counter(expected)
+
+
+def test_where_nothing_fits_the_closest_miss_is_listed(not_listed):
+    not_listed()
+    result = search("exact", question(gib=0.5))
+    assert result.certificate.simulated == 1
+    assert result.certificate.out_of_memory >= result.certificate.recipes - 1
+
+
+def test_a_search_that_samples_once_its_time_is_over_has_nothing_else_to_sample(not_listed):
+    not_listed()
+    result = search("auto", proof_timeout_s=1e-9)
+    assert result.stopped == "proved"
+
+
+def test_a_space_without_a_launchable_recipe_is_refused_with_the_rules():
+    space = compile_space({**SPACE, "constants": {"cp": 7}}, question())
+    for made in (
+        survey,
+        lambda each: sifted_survey(
+            each, Objective(("step_time",)), SimulatorSpec("replay"), SearchOptions("exact")
+        ),
+    ):
+        with pytest.raises(InputError, match="degrees_divide_world rejects"):
+            made(space)
