@@ -92,7 +92,11 @@ class Experiment:
             )
             raise InputError("seqlen", self.router.seqlen, "is too long", allowed)
         routings = self.router.seqlen * self.router.top_k
-        _require_countable("embed_dim", self.message.embed_dim, routings * self.message.copy_bytes)
+        for name, size in (
+            ("embed_dim", self.message.copy_bytes),
+            ("return_bytes", self.message.return_bytes),
+        ):
+            _require_countable(name, getattr(self.message, name), routings * size)
         measured = self.router.measured
         if measured is not None and len(measured) not in (1, layers):
             problem = f"does not match the {len(measured)} layers of the histogram"
@@ -120,6 +124,7 @@ class Layer:
 
     ``load_bytes`` is from each node to each node; what a node keeps, its diagonal, does not
     travel. ``even_time_ms``: ``communication.even_load_time_ms``. An even load has no routing.
+    ``back``: what copies return to their sources, where they return anything.
     """
 
     number: int
@@ -127,21 +132,25 @@ class Layer:
     load_bytes: Counts
     communication: Communication
     even_time_ms: float | None
+    back: Communication | None = None
 
 
 def layers_of(experiment: Experiment) -> Iterator[Layer]:
     """Each layer of a checked experiment in turn; only one is held at a time."""
     mesh, load = experiment.mesh, experiment.extent.load_per_node
     for number in range(experiment.extent.num_layers):
-        routed = None
+        routed = back = None
         if load is not None:
             load_bytes = np.full((mesh.num_nodes, mesh.num_nodes), load // (mesh.num_nodes - 1))
             np.fill_diagonal(load_bytes, 0)
         else:
             routed = _route(experiment, number)
             load_bytes = copies_between(routed.kept) * experiment.message.copy_bytes
+            if returned := experiment.message.return_bytes:
+                back = communicate(copies_between(routed.kept).T * returned, mesh)
         communication = communicate(load_bytes, mesh)
-        yield Layer(number, routed, load_bytes, communication, even_load_time_ms(load_bytes, mesh))
+        even_ms = even_load_time_ms(load_bytes, mesh)
+        yield Layer(number, routed, load_bytes, communication, even_ms, back)
 
 
 def _route(experiment: Experiment, layer: int) -> Routed:

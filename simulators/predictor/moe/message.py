@@ -16,6 +16,9 @@ class Message:
     id_precision: int = parameter(4, "bytes that name the source, and as many for the position")
     embed_dim: int = parameter(0, "elements of a token's embedding; 0: only routing data travels")
     embed_precision: int = parameter(2, "bytes of one element of an embedding")
+    return_bytes: int = parameter(
+        0, "bytes of a copy that return to its source when its expert is done (combine)"
+    )
 
     def check(self) -> None:
         """Refuse sizes that are not whole numbers of bytes, and an empty message.
@@ -25,7 +28,7 @@ class Message:
         """
         for name in ("routing_precision", "id_precision", "embed_precision"):
             require_whole(name, getattr(self, name))
-        for name in ("weight_precision", "embed_dim"):
+        for name in ("weight_precision", "embed_dim", "return_bytes"):
             require_whole(name, getattr(self, name), 0)
 
     @property

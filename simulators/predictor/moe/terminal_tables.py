@@ -31,6 +31,7 @@ class LayerTimes:
     time_ms: float
     least_time_ms: float
     even_time_ms: float | None
+    back_ms: float | None
 
 
 def times_of(layer: Layer) -> LayerTimes:
@@ -44,6 +45,7 @@ def times_of(layer: Layer) -> LayerTimes:
         exchange.time_ms,
         exchange.least_time_ms,
         layer.even_time_ms,
+        None if layer.back is None else layer.back.time_ms,
     )
 
 
@@ -122,11 +124,13 @@ def _of_how_many(loads: Counts) -> str:
 def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> RenderableType:
     """Rounds and milliseconds of each layer, and of all with the initial CPU delay."""
     cpu_ms, round_ms = experiment.mesh.initial_cpu_delay, experiment.mesh.round_time_ms()
-    table = _table(
-        "layer", "busiest node, x mean", "rounds", "ms", "at least, ms", "spread evenly, ms"
-    )
+    columns = ["busiest node, x mean", "rounds", "ms", "at least, ms", "spread evenly, ms"]
+    back = [layer.back_ms for layer in layers if layer.back_ms is not None]
+    table = _table("layer", *columns, *(["back, ms"] if back else []))
     for layer in layers[:_MOST_LAYERS]:
         times = (layer.time_ms, layer.least_time_ms, layer.even_time_ms)
+        if layer.back_ms is not None:
+            times = (*times, layer.back_ms)
         words = ("-" if time is None else _ms(time) for time in times)
         table.add_row(str(layer.number), f"{layer.imbalance:.2f}", f"{layer.rounds:,}", *words)
     rounds, time_ms = sum(x.rounds for x in layers), sum(x.time_ms for x in layers)
@@ -134,12 +138,13 @@ def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> Rendera
     least = _ms(sum(layer.least_time_ms for layer in layers))
     even = [layer.even_time_ms for layer in layers if layer.even_time_ms is not None]
     evenly = _ms(sum(even)) if even else "-"
-    table.add_row("all", f"{mean:.2f}", f"{rounds:,}", _ms(time_ms), least, evenly)
+    sums = [_ms(time_ms), least, evenly, *([_ms(sum(back))] if back else [])]
+    table.add_row("all", f"{mean:.2f}", f"{rounds:,}", *sums)
     title = f"Communication in rounds of {_ms(round_ms)} ms"
     if len(layers) > _MOST_LAYERS:
         title += f" (the first {_MOST_LAYERS} layers of {len(layers)})"
     once = f", {_ms(cpu_ms)} ms of them once at the start" if cpu_ms else ""
-    total = f"Communication time: {_ms(cpu_ms + time_ms)} ms{once}"
+    total = f"Communication time: {_ms(cpu_ms + time_ms + sum(back))} ms{once}"
     return Group(_titled(title, table), Text(), Text(total))
 
 

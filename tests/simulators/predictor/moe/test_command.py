@@ -214,3 +214,23 @@ def test_a_million_tokens_are_routed_to_256_experts() -> None:
     loads = np.bincount(route(router).ravel(), minlength=256)
     assert loads.sum() == 8_000_000
     assert np.sort(loads)[-26:].sum() / 8e6 == pytest.approx(0.3, abs=0.002)
+
+
+def test_what_returns_is_timed_too(capsys):
+    """Links carry both directions, so copies that return as many bytes take as long as they did;
+    an even load of 8 nodes sends and receives alike."""
+
+    def shown(*more: str) -> tuple[float, list[str]]:
+        assert main(["embed_dim=512", "weight_precision=0", *more]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (total,) = [line for line in lines if line.startswith("Communication time")]
+        rows = [line.split() for line in lines if line.startswith("    0 ") or " layer " in line]
+        return float(total.split()[2].replace(",", "")), rows[-1]
+
+    one_way, _ = shown()
+    copy = 2 + 2 * 4 + 512 * 2
+    there_and_back, row = shown(f"return_bytes={copy}")
+    assert float(row[-1].replace(",", "")) == float(row[3].replace(",", ""))
+    assert there_and_back == pytest.approx(2 * one_way, rel=1e-6)
+    assert main(["load_per_node=7", "return_bytes=8"]) == 2
+    assert main(["return_bytes=-1"]) == 2
