@@ -128,9 +128,9 @@ def times_table(experiment: Experiment, layers: Sequence[LayerTimes]) -> Rendera
     back = [layer.back_ms for layer in layers if layer.back_ms is not None]
     table = _table("layer", *columns, *(["back, ms"] if back else []))
     for layer in layers[:_MOST_LAYERS]:
-        times = (layer.time_ms, layer.least_time_ms, layer.even_time_ms)
+        times = [layer.time_ms, layer.least_time_ms, layer.even_time_ms]
         if layer.back_ms is not None:
-            times = (*times, layer.back_ms)
+            times.append(layer.back_ms)
         words = ("-" if time is None else _ms(time) for time in times)
         table.add_row(str(layer.number), f"{layer.imbalance:.2f}", f"{layer.rounds:,}", *words)
     rounds, time_ms = sum(x.rounds for x in layers), sum(x.time_ms for x in layers)

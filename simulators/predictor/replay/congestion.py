@@ -28,6 +28,7 @@ from trainscout.simulators.predictor.network.collectives import (
     Pattern,
     congestion_model,
 )
+from trainscout.simulators.predictor.network.collectives.patterns import OF_NCCL
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.workload.communicators import spans
@@ -35,14 +36,6 @@ from trainscout.simulators.predictor.workload.ir import Collective, Communicator
 from trainscout.simulators.predictor.workload.moe import rank_loads
 from trainscout.simulators.predictor.workload.shard import Shard
 
-# NCCL's tree and ring by their names; those that reduce inside the node first have two levels.
-_PATTERNS = {
-    "ring": "ring",
-    "tree": "tree",
-    "nvls": "hierarchical",
-    "nvls_tree": "hierarchical",
-    "alltoall": "pairs",
-}
 # Bytes the GPU that sends most sends, per byte of NCCL's size.
 _TIMES_ROUND = {"all_reduce": 2.0}
 # Layers whose hot experts lie elsewhere: the mean of a few is that of all.
@@ -145,7 +138,7 @@ class Congestion:
         span = self._spans[op.communicator]
         if isinstance(op, SendRecv):
             return [Pattern("neighbours" if op.communicator == "pp" else "round", span)]
-        algorithm = _PATTERNS[price.algorithm]
+        algorithm = OF_NCCL[price.algorithm]
         if algorithm == "pairs":
             loads = self._loads if op.communicator == "ep" else ()
             if op.communicator == "ep" and self._in_levels:

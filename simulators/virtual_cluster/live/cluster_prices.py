@@ -122,7 +122,7 @@ class ClusterPrices:
         price = priced.communication
         assert price is not None
         return _ClusterCommunication(
-            price.seconds, 0.0, float(price.channels), price.wire_bytes_per_s
+            price.seconds, 0.0, price.algorithm, float(price.channels), price.wire_bytes_per_s
         )
 
     def _communicator(self, group: tuple[int, ...], *, within: bool) -> str:

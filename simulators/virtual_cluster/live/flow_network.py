@@ -11,13 +11,23 @@ another starts, it goes back to that time (Phantora's rollback), and ends that w
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainscout.simulators.predictor.network.collectives.patterns import (
+    OF_NCCL,
+    by_node,
+    send,
+)
+from trainscout.simulators.predictor.network.collectives.patterns import pattern as network_pattern
+from trainscout.simulators.predictor.network.collectives.transfers import (
+    Transfers,
+    split,
+    transfers,
+)
 from trainscout.simulators.predictor.network.flow import FlowEngine
 from trainscout.simulators.predictor.network.topology import Network, Routes, find_routes
 from trainscout.simulators.virtual_cluster.live.clock import PICOSECONDS
@@ -26,6 +36,8 @@ from trainscout.simulators.virtual_cluster.live.representation import Representa
 from trainscout.simulators.virtual_cluster.live.tasks import Transfer
 
 _FORGET_EVERY = 64
+# Whose flows are not those of any ring.
+_OWN_KINDS = ("all_reduce", "all_to_all", "send_recv")
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class FlowNetwork:
         self._who = representation
         self._copies: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
         self._engine = self._new_engine()
-        self._patterns: dict[tuple[str, tuple[int, ...]], _Pattern] = {}
+        self._patterns: dict[tuple[str, str, tuple[int, ...]], _Pattern] = {}
         self._flying: dict[Transfer, _Flying] = {}
         self._of_flow: dict[int, Transfer] = {}
         self._starts = 0
@@ -105,13 +117,13 @@ class FlowNetwork:
 
     def _announce(self, transfer: Transfer, stream_s: float, start_s: float) -> None:
         flying = self._flying[transfer] = _Flying()
-        pattern = self._pattern(transfer.call.kind, transfer.ranks)
+        pattern = self._pattern(transfer, transfer.ranks)
         size = stream_s / pattern.alone_s
         for flow in self._engine.add(pattern.routes, size * pattern.shares, start_s):
             flying.arrivals_ps[int(flow)] = 0
             self._of_flow[int(flow)] = transfer
         for ranks in self._copies_of(transfer.ranks):
-            copy = self._pattern(transfer.call.kind, ranks)
+            copy = self._pattern(transfer, ranks)
             self._engine.add(copy.routes, size * copy.shares, start_s)
 
     def _copies_of(self, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -141,55 +153,42 @@ class FlowNetwork:
                 flying.end_ps = ends[transfer] = end_ps
         return ends
 
-    def _pattern(self, kind: str, ranks: tuple[int, ...]) -> _Pattern:
-        shape = kind if kind in ("all_to_all", "send_recv") else "ring"
-        pattern = self._patterns.get((shape, ranks))
+    def _pattern(self, transfer: Transfer, ranks: tuple[int, ...]) -> _Pattern:
+        kind, algorithm = transfer.call.kind, OF_NCCL.get(transfer.price.algorithm, "ring")
+        key = (kind if kind in _OWN_KINDS else "ring", algorithm, ranks)
+        pattern = self._patterns.get(key)
         if pattern is None:
-            pairs, shares = self._flows(shape, ranks)
-            sources, destinations = np.array(pairs, dtype=np.int64).T
-            found = find_routes(self._network, sources, destinations)
+            flows = split(self._flows(kind, algorithm, ranks), self._network.planes)
+            found = find_routes(self._network, flows.source, flows.destination, flows.label)
             # The price's latency covers the hops.
-            routes = Routes(found.links, np.zeros(len(pairs)))
+            routes = Routes(found.links, np.zeros(len(flows)))
             engine = self._new_engine()
             # Bytes enough for a time that the engine's clock resolves.
             scale = float(self._network.rate_bytes_per_s.max())
-            engine.add(routes, scale * shares)
+            engine.add(routes, scale * flows.share)
             alone_s = float(engine.advance().completion_s.max()) / scale
-            pattern = self._patterns[shape, ranks] = _Pattern(routes, shares, alone_s)
+            pattern = self._patterns[key] = _Pattern(routes, flows.share, alone_s)
         return pattern
 
-    def _flows(
-        self, shape: str, ranks: tuple[int, ...]
-    ) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
-        """Pairs of ranks, shape (n, 2), and what each carries of a byte of the transfer."""
-        if shape == "send_recv":
-            return [(ranks[0], ranks[1])], np.ones(1)
-        if shape == "all_to_all":
-            pairs = [(one, other) for one in ranks for other in ranks if one != other]
-            return pairs, np.full(len(pairs), 1 / len(ranks))
-        return self._ring(ranks)
+    def _flows(self, kind: str, algorithm: str, ranks: tuple[int, ...]) -> Transfers:
+        """What each pair of ranks carries of a byte of the transfer, all steps at once.
 
-    def _ring(self, ranks: tuple[int, ...]) -> tuple[list[tuple[int, int]], NDArray[np.float64]]:
-        """NCCL's rings: as many as a node has members, each leaving nodes at another's NIC."""
-        nodes: dict[int, list[int]] = defaultdict(list)
-        for rank in ranks:
-            nodes[rank // self._network.domain].append(rank)
-        members = list(nodes.values())
-        inside = len(members[0])
-        if len(members) == 1 or any(len(each) != inside for each in members):
-            ordered = [rank for each in members for rank in each]
-            pairs = list(zip(ordered, ordered[1:] + ordered[:1], strict=True))
-            return pairs, np.ones(len(pairs))
-        pairs, shares = [], []
-        for each, following in zip(members, members[1:] + members[:1], strict=True):
-            for one, other in zip(each, following, strict=True):
-                pairs.append((one, other))
-                shares.append(1 / inside)
-            if inside > 1:
-                for one, other in zip(each, each[1:] + each[:1], strict=True):
-                    pairs.append((one, other))
-                    shares.append((inside - 1) / inside)
-        return pairs, np.array(shares)
+        Rings and trees are as many as a node has members, each leaving nodes at another's NIC.
+        """
+        if kind == "send_recv":
+            return send(*ranks)
+        members = by_node(ranks, self._network.domain)
+        inside = min(map(len, members))
+        if algorithm == "hierarchical" and inside < max(map(len, members)):
+            algorithm = "ring"
+        known = kind if kind in _OWN_KINDS else "all_gather"
+        made = network_pattern(known, members, algorithm=algorithm, channels=inside)
+        # Channels that join the same two ranks are one flow.
+        ends, of = np.unique(
+            np.stack([made.source, made.destination], axis=1), axis=0, return_inverse=True
+        )
+        shares: NDArray[np.float64] = np.bincount(of.ravel(), made.share).astype(np.float64)
+        return transfers(ends, shares)
 
     def _new_engine(self) -> FlowEngine:
         return FlowEngine(self._network.rate_bytes_per_s, self._network.max_hops)

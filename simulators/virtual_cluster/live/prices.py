@@ -17,10 +17,12 @@ class KernelPrice:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CommunicationPrice:
-    """``seconds`` of a transfer that shares nothing; ``latency_s`` of them carry no bytes."""
+    """``seconds`` of a transfer that shares nothing; ``latency_s`` of them carry no bytes.
+    ``algorithm`` is what NCCL chose for it."""
 
     seconds: float
     latency_s: float = 0.0
+    algorithm: str = "ring"
 
 
 class Prices(Protocol):

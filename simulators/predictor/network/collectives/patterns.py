@@ -25,6 +25,14 @@ from trainscout.simulators.predictor.question.errors import (
 
 Members = Sequence[Sequence[int]]
 ALGORITHMS = ("ring", "tree", "hierarchical")
+# NCCL's algorithms by what moves; those that reduce inside the node first have two levels.
+OF_NCCL = {
+    "ring": "ring",
+    "tree": "tree",
+    "nvls": "hierarchical",
+    "nvls_tree": "hierarchical",
+    "alltoall": "pairs",
+}
 # Times that the data goes round a ring.
 _ROUNDS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 

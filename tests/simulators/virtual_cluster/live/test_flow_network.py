@@ -60,6 +60,33 @@ def test_what_has_only_latency_needs_no_links():
     assert end_ps == MS
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "nvls", "nvls_tree", "none"])
+def test_alone_an_all_reduce_takes_its_price_whatever_nccl_chose(algorithm):
+    for ranks in ((0, 1), (0, 2, 4), (0, 1, 2, 3), tuple(range(8)), (0, 1, 2)):
+        alone = Transfer(
+            Call("all_reduce", 1, "float32"), ranks, 1, CommunicationPrice(3e-3, 1e-3, algorithm)
+        )
+        ((_, end_ps),) = network().start([alone], 5 * MS)
+        assert end_ps == pytest.approx(8 * MS, abs=10)
+
+
+def test_the_algorithm_says_which_nics_are_shared():
+    """Four nodes all-reduce for 4 ms, the first sends the second what takes 2 ms. A ring has one
+    flow into the second: half of its NIC each. Of a double tree the second is an inner node: 2, 1
+    and 1 quarters of its 4 ms come from three nodes; the send has a quarter of the NIC for 4 ms,
+    then half of it beside the longest."""
+    ends = {}
+    for algorithm in ("ring", "tree"):
+        shared = network()
+        price = CommunicationPrice(4e-3, 0.0, algorithm)
+        reduced = Transfer(Call("all_reduce", 1, "float32"), (0, 2, 4, 6), 1, price)
+        shared.start([reduced], 0)
+        sent = transfer(0, 2, 2e-3)
+        ends[algorithm] = dict(shared.start([sent], 0))[sent] / MS
+    assert ends["ring"] == pytest.approx(4.0, rel=1e-6)
+    assert ends["tree"] == pytest.approx(6.0, rel=1e-6)
+
+
 def test_a_later_transfer_takes_half_the_link_and_moves_an_announced_end():
     """4 ms alone; from 2 ms on another of 2 ms shares the NIC: both end at 6 ms."""
     shared = network()
