@@ -43,7 +43,8 @@ class Slots:
         """The slots of jobs whose blocks are these.
 
         Args:
-            shard, mode: what blocks depend on.
+            shard, mode: what blocks depend on. Where a layer is offloaded, all of its kind are
+                taken to be, which holds least, and no copy is waited for.
             some_layers: full recomputation leaves layers out, whose blocks are wanted too.
         """
         kinds = len(shard.model.layer_kinds)

@@ -186,6 +186,8 @@ def _model(job: Job, said: Settings) -> Section:
         **_taken(said, "account_for_embedding_in_pipeline_split"),
         **_taken(said, "account_for_loss_in_pipeline_split recompute_granularity"),
         **_recomputed(said),
+        **({"cpu_offloading": True} if recipe.offloaded_layers else {}),
+        **_taken(said, "cpu_offloading_num_layers"),
     }
 
 

@@ -295,6 +295,7 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
         when=_whole,
     ),
     Setting("--recompute-num-layers", lambda job: job.recipe.recompute_layers or 1, when=_whole),
+    _knob("offloaded_layers"),
     Setting("--use-distributed-optimizer", lambda job: job.recipe.zero_stage >= 1),
     Setting("--use-megatron-fsdp", _fsdp),
     Setting(

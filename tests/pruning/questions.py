@@ -72,6 +72,7 @@ def jobs(draw: st.DrawFn) -> Job:
         "vpp": vpp,
         "micro_batch": pick(1, 1, 2, 4),
         "recompute": recompute,
+        "offloaded_layers": pick(0, 0, 2) if pp == 1 and recompute == "none" else 0,
         "recompute_layers": pick(None, 1, 2) if recompute == "full" else None,
         "recompute_taper": pick(0, 0, 1, 2) if recompute == "full" and pp > 1 else 0,
         "recompute_modules": pick(None, "mlp+core_attn") if recompute == "selective" else None,

@@ -129,8 +129,6 @@ def framework_of(
         changes |= {"name": UNDECLARED.name, "overlap_p2p": False, "overlap_tp_gradients": False}
     changes |= _stated(said, era, framework, assumed)
     changes |= _graphs(row, said, era)
-    if said.says("offloaded_layers"):
-        changes["offloaded_layers"] = int(said.facts["offloaded_layers"])
     return dataclasses.replace(framework, **changes), tuple(assumed)  # type: ignore[arg-type]
 
 

@@ -156,7 +156,10 @@ def recipe_of(
         assumed.append("TP overlap without sequence parallelism replayed without overlap")
     recompute, recompute_layers = _recompute(row, said, degrees, vpp, model, framework, assumed)
     modules = _recompute_modules(said, framework) if recompute == "selective" else None
-    if said.says("offload", "activations"):
+    offloaded = int(said.facts.get("offloaded_layers", 0))
+    # No recipe offloads with a pipeline or beside recomputation.
+    can_offload = degrees.pp == 1 and recompute == "none"
+    if said.says("offload", "activations") or (offloaded and not can_offload):
         assumed.append("activations offloaded to the CPU replayed as kept by the GPU")
     if degrees.cp > 1 and said.says("context", "all-gather", "hierarchical"):
         assumed.append(f"context parallelism by {said.facts['context']} replayed as a ring")
@@ -186,6 +189,7 @@ def recipe_of(
         and given(row.ep, 1) > 1
         and moe_preset(row, said, era).overlapped,
         schedule="gpipe" if said.says("schedule", "gpipe") and degrees.pp > 1 else "1f1b",
+        offloaded_layers=offloaded if can_offload else 0,
     )
     return _split(said, recipe, model, framework, assumed), tuple(assumed)
 

@@ -164,9 +164,6 @@ class Framework:
     """A stage gives up its output once it is sent (``released``), keeps it until its backward pass
     (``outputs``), or besides has a buffer for every message of a step (``preallocated``:
     ``torch.distributed.pipelining``)."""
-    offloaded_layers: int = 0
-    """Activations of so many layers of a model without pipeline wait in the host's memory
-    (Megatron-Core's ``cpu-offloading-num-layers``); copying is taken to hide beside the passes."""
     flattens_gradients: bool = False
     """Gradients are copied into flat tensors to be reduced and, when 16-bit, to be updated with
     (DeepSpeed)."""
@@ -199,7 +196,7 @@ class Framework:
         for what in self.lacks:
             require_choice("framework.lacks", what, LACKS)
         times = ("host_launch_s", "host_forward_s", "host_tp_rank_s", "p2p_poll_s")
-        for name in (*times, "offloaded_layers", "logged_losses"):
+        for name in (*times, "logged_losses"):
             require_positive(f"framework.{name}", getattr(self, name), allow_zero=True)
 
 

@@ -44,9 +44,12 @@ class Gpu:
     nvlink_bytes_per_s: float
     """Per GPU and direction, over NVLink or what the architecture has in its place."""
     pcie_bytes_per_s: float
-    """Of its PCIe slot."""
+    """Of its PCIe slot, per direction."""
     price_usd_per_hour: float
     """An assumption to override (``gpu.price_usd_per_hour=``)."""
+    c2c_bytes_per_s: float = 0.0
+    """Per direction to its host's memory, where a link between chips (NVLink-C2C) reaches it;
+    0: PCIe does."""
     sustained_fraction: float | None = None
     """Share of the dense peak that the board's power feeds for long, where no fit says so; None:
     that of the most similar fitted GPU."""
@@ -70,6 +73,7 @@ class Gpu:
             problem = f"leaves {self.nvlink_links} links without a rate"
             raise InputError("gpu.nvlink_bytes_per_s", 0, problem, "> 0, or gpu.nvlink_links=0")
         require_positive("gpu.pcie_bytes_per_s", self.pcie_bytes_per_s)
+        require_positive("gpu.c2c_bytes_per_s", self.c2c_bytes_per_s, allow_zero=True)
         if self.sustained_fraction is not None and not 0 < self.sustained_fraction <= 1:
             field, given = "gpu.sustained_fraction", self.sustained_fraction
             raise InputError(field, given, "is out of range", "0 < x <= 1")
@@ -87,6 +91,11 @@ class Gpu:
     def server(self) -> UsualServer:
         """The machine it usually comes in."""
         return self.usual_server or self.architecture.usual_server
+
+    @property
+    def host_bytes_per_s(self) -> float:
+        """Peak per direction to its host's memory."""
+        return self.c2c_bytes_per_s or self.pcie_bytes_per_s
 
     def without_sources(self) -> Gpu:
         """The same figures, wherever they are from and whatever others call it."""

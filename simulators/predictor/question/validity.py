@@ -312,6 +312,22 @@ def _adapters(job: Job) -> Broken:
     return None
 
 
+def _offloading(job: Job) -> Broken:
+    recipe, field = job.recipe, "offloaded_layers"
+    if not recipe.offloaded_layers:
+        return None
+    # As Megatron-Core's configuration refuses them.
+    if recipe.pp > 1:
+        return field, "activations are copied to the host without a pipeline only"
+    if recipe.recompute != "none":
+        return field, "activations that are recomputed are not copied to the host: recompute=none"
+    if recipe.offloaded_layers >= job.model.num_layers:
+        return field, f"leaves none of the {job.model.num_layers} layers on the GPU"
+    if job.framework.cuda_graphs:
+        return field, "copies to the host cannot be replayed as a CUDA graph: cuda_graphs"
+    return None
+
+
 def _sharding(job: Job) -> Broken:
     recipe = job.recipe
     if recipe.zero_stage >= 2 and recipe.pp > 1:
@@ -390,6 +406,9 @@ RULES: dict[str, Rule] = {
         ("recompute", "recompute_modules", "recompute_layers", *_LAYOUT), _recompute
     ),
     "adapters": Rule(("tp", "recompute_modules"), _adapters),
+    "offloading": Rule(
+        ("framework", "offloaded_layers", "pp", "recompute", "cuda_graphs"), _offloading
+    ),
     "optimizer_states": Rule(("optimizer_states", "zero_stage", "precision"), _states),
     "sharding_group": Rule(
         (*_WORLD, "ep", "etp", "dp_shard", "zero_stage", "use_tp_pp_dp_mapping"), _sharding_group

@@ -7,6 +7,7 @@ from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.framework import UNDECLARED, Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model, Moe
+from trainscout.simulators.predictor.replay.passes import COPY_EFFICIENCY
 from trainscout.simulators.predictor.uncertainty import LAUNCH_BOUND
 from trainscout.simulators.predictor.workload.moe import dropped_routings
 from trainscout.simulators.predictor.workload.shard import Shard
@@ -32,7 +33,9 @@ def assumptions_of(
         stated.append(alike)
     if job.cluster.measured:
         stated.append(_measured_collectives(job.cluster))
-    if host_share > LAUNCH_BOUND:
+    if recipe.offloaded_layers:
+        stated.append(_copies(job, host_share))
+    elif host_share > LAUNCH_BOUND:
         stated.append(_launch_bound(job.framework, host_share))
     if job.attention != job.framework.attention:
         stated.append(
@@ -76,6 +79,14 @@ def _measured_collectives(cluster: Cluster) -> str:
     if nodes[-1] < cluster.num_nodes:
         stated += "; over more nodes their bandwidth is held"
     return stated
+
+
+def _copies(job: Job, host_share: float) -> str:
+    gigabytes = COPY_EFFICIENCY * job.gpu.host_bytes_per_s / 1e9
+    return (
+        f"copies of activations to the host run at {gigabytes:.3g} GB/s beside the passes, and "
+        f"its memory holds them: {host_share:.0%} of the step waits for these or its launches"
+    )
 
 
 def _launch_bound(framework: Framework, share: float) -> str:

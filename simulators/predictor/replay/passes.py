@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainscout.simulators.predictor.interference import KERNEL_CLASSES
+from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.replay.priced import HOST, PART_INDEX, PARTS, PricedBlock
 from trainscout.simulators.predictor.replay.prices import Pricer
 from trainscout.simulators.predictor.workload.ir import Block
@@ -71,6 +72,21 @@ def sum_blocks(
     )
 
 
+# Of a link's peak that large copies from pinned memory reach: packets of 256 bytes have headers of
+# some 24 (PCIe), and nothing is published for links between chips.
+COPY_EFFICIENCY = 0.85
+
+
+def copy_s(copied_bytes: int, gpu: Gpu) -> float:
+    """Seconds that copying to the host's memory takes, or back."""
+    return copied_bytes / (COPY_EFFICIENCY * gpu.host_bytes_per_s)
+
+
+def _waits_s(blocks: Sequence[tuple[PricedBlock, int]]) -> float:
+    """Waits for the host inside blocks."""
+    return sum(float(block.part_s[PART_INDEX[HOST]]) * count for block, count in blocks)
+
+
 class PassPricer:
     """Prices chunks of one job; equal chunks once."""
 
@@ -100,10 +116,16 @@ class PassPricer:
 
     def _price(self, chunk: Chunk, direction: int) -> PassPrice:
         if direction == FORWARD:
-            return sum_blocks([(self.pricer.block(run.forward), run.count) for run in chunk.runs])
-        return sum_blocks(
-            [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
-        )
+            blocks = [(self.pricer.block(run.forward), run.count) for run in chunk.runs]
+        else:
+            blocks = [(self.pricer.block(run.backward), run.count) for run in reversed(chunk.runs)]
+        price = sum_blocks(blocks)
+        # Transformer Engine spreads the copies evenly over the pass and waits for what is left.
+        left_s = copy_s(chunk.copied_bytes, self.pricer.gpu) - price.seconds
+        if left_s <= 0:
+            return price
+        behind_s = float(price.part_s[PART_INDEX[HOST]]) - _waits_s(blocks)
+        return sum_blocks(blocks, behind_s + left_s)
 
     def _cut(self, chunk: Chunk, direction: int) -> tuple[Segment, ...]:
         pieces = [run for run in chunk.runs for _ in range(run.count)]

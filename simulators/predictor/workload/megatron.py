@@ -133,7 +133,7 @@ class ChunkMode:
             recipe.recompute_modules or DEFAULT_RECOMPUTE_MODULES,
             recipe.pp == 1 and (job.model.tied_embeddings or job.model.num_mtp_layers > 0),
             job.framework.copies_gathered and recipe.zero_stage == 3,
-            job.framework.offloaded_layers if recipe.pp == 1 else 0,
+            recipe.offloaded_layers,
         )
 
 
@@ -144,13 +144,14 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
     if shape.first:
         held = embedding_parameters(shard).as_trained(shard) + tower_parameters(shard)
         runs.append(Run(*first_blocks(shard), 1, held))
-    left = mode.offloaded
+    left, copied = mode.offloaded, 0
     for layer, recompute, number in layer_runs(shard.model, mode.recompute, shape):
         blocks = layer_blocks(shard, layer, recompute, mode.modules)
         parameters = trained_layer_parameters(shard, layer)
         away = min(left, number)
         left -= away
         if away:
+            copied += away * blocks[0].saved_bytes
             forward, backward = map(_offloaded, blocks)
             runs.append(Run(forward, backward, away, parameters))
         if number > away:
@@ -164,7 +165,7 @@ def build_chunk(shard: Shard, mode: ChunkMode, shape: ChunkShape) -> Chunk:
         runs = [_with_exchanges_beside(run) for run in runs]
     if mode.copies_gathered:
         runs = [_with_copies(run, shard.element_bytes) for run in runs]
-    return Chunk(tuple(runs))
+    return Chunk(tuple(runs), copied)
 
 
 def layer_runs(model: Model, mode: str, shape: ChunkShape) -> Iterator[tuple[Layer, str, int]]:

@@ -36,13 +36,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One model chunk of a stage, as runs in forward order."""
+    """One model chunk of a stage, as runs in forward order. ``copied_bytes`` of activations a
+    forward pass copies to the host, and a backward pass back."""
 
     runs: tuple[Run, ...]
+    copied_bytes: int = 0
 
     @cached_property
     def digest(self) -> tuple[object, ...]:
-        return tuple(run.digest for run in self.runs)
+        return (*(run.digest for run in self.runs), self.copied_bytes)
 
     @cached_property
     def parameters(self) -> LocalParameters:

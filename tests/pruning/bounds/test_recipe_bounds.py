@@ -56,7 +56,8 @@ def test_memory_is_exact_where_every_kind_of_stage_is_looked_at(job):
     contents = {tuple(kinds) for kinds in Layout.of(job).kind_of}
     memory = ReplaySimulator().without_error_bar(job).memory
     bounds = bounds_of(job)
-    if len(contents) <= 3:
+    # Bounds take all layers of a kind for offloaded where one is.
+    if len(contents) <= 3 and not job.recipe.offloaded_layers:
         assert bounds.memory_bytes[0] == memory.peak_reserved_bytes
         assert bounds.used_bytes[0] == memory.capacity_bytes - memory.headroom_bytes
 

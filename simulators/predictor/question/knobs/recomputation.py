@@ -1,4 +1,5 @@
-"""Knobs of what is computed again in the backward pass instead of kept."""
+"""Knobs of activations that are computed again in the backward pass, or copied back, instead of
+kept."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from typing import TYPE_CHECKING
 from trainscout.simulators.predictor.question.knob import (
     LAYER_BLOCKS,
     LAYOUT,
+    MEGATRON_BRIDGE,
+    MEGATRON_LM,
     PASSES,
     Canonical,
+    Flag,
     knob,
 )
 
@@ -44,7 +48,7 @@ def _modules_in_order(job: Job) -> str | None:
 
 @dataclass(frozen=True)
 class Recomputation:
-    """What is computed again in the backward pass instead of kept."""
+    """What is computed again in the backward pass, or copied back, instead of kept."""
 
     recompute: str = knob(
         "none",
@@ -102,3 +106,17 @@ class Recomputation:
         search=(None, "mlp", "layernorm", "core_attn+mlp"),
     )
     """What ``selective`` recomputes, joined by ``+``; None means the attention core."""
+    offloaded_layers: int = knob(
+        0,
+        "offload{}",
+        (LAYER_BLOCKS,),
+        least=0,
+        detail_of=("pp", "recompute"),
+        search=(0, 4, 8, 16, 32, 64),
+        flags={
+            MEGATRON_LM: Flag("--cpu-offloading-num-layers"),
+            MEGATRON_BRIDGE: Flag("model.cpu_offloading_num_layers"),
+        },
+    )
+    """Activations of so many first layers wait in the host's memory between the passes, copied
+    beside the kernels (Transformer Engine's ``cpu_offload``): without a pipeline only."""

@@ -191,10 +191,12 @@ def test_a_sharded_optimizer_may_be_a_switch(word, stage):
 
 def test_offloading_of_so_many_layers_is_modelled_and_of_who_knows_how_many_is_told():
     told = "activations offloaded to the CPU replayed as kept by the GPU"
-    counted = replayable(notes="FP8; CPU activation offload of 40 layers")
-    assert counted.job.framework.offloaded_layers == 40
+    of_20 = "FP8; CPU activation offload of 20 layers"
+    counted = replayable(notes=of_20, pp=1, dp=None, recompute="none")
+    assert counted.job.recipe.offloaded_layers == 20
     assert told not in counted.assumptions
     assert told in replayable(notes="FP8; CPU activation offload").assumptions
+    assert told in replayable(notes=of_20).assumptions
 
 
 def test_what_may_have_been_recomputed_where_a_row_does_not_say():
