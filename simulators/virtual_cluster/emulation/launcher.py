@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         codes = list(pool.map(_run, options))
     failed = next((code for code in codes if code), 0)
     if not failed and not given.no_check and len(options) > 1:
-        failed = _check_together([one.trace for one in options])
+        failed = _check_together([one.trace for one in options], given.strict)
     if failed or given.profile is None:
         return failed
     return _time_kernels([one.trace for one in options], given.profile)
@@ -162,14 +162,15 @@ def _time_kernels(traces: Sequence[Path], output: Path) -> int:
     return subprocess.run(command).returncode
 
 
-def _check_together(paths: Sequence[Path]) -> int:
+def _check_together(paths: Sequence[Path], strict: bool) -> int:
     from trainscout.simulators.virtual_cluster.traces.files import read_trace
     from trainscout.simulators.virtual_cluster.traces.invariants import check_together
 
     findings = check_together([read_trace(path) for path in paths])
     for finding in findings:
-        print(finding, file=sys.stderr)
-    return IMPOSSIBLE_LAUNCHES if findings else OK
+        print(f"{'' if finding.certain else 'warning: '}{finding}", file=sys.stderr)
+    wrong = any(finding.certain or strict for finding in findings)
+    return IMPOSSIBLE_LAUNCHES if wrong else OK
 
 
 def _chosen(given: argparse.Namespace) -> list[int]:

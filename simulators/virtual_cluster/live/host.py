@@ -125,6 +125,8 @@ class Host:
         where = "" if site is None else f" at {site.file}:{site.line} ({site.function})"
         held = [task for task in wait.tasks if task.end_ps is None]
         holding = f", held up by {held[0].name} in {held[0].lane}" if held else ""
+        if held and held[0].site:
+            holding += f" launched at {held[0].site}"
         return (
             f"rank {self.rank} waits since {self.clock.now_s:.6f} s: {wait.what}{where}{holding}"
         )
@@ -186,7 +188,10 @@ class Host:
             problem = f"communicates on group {event.group!r}, never announced"
             raise UseError(f"rank {self.rank} {problem}")
         task = self._task(event.kind, lane)
-        task.transfer = self._transfers.join(task, event, group)
+        site = None if event.site is None else self.sites.get(event.site)
+        place = "" if site is None else f"{site.file}:{site.line} ({site.function})"
+        task.site = place
+        task.transfer = self._transfers.join(task, event, group, place)
         self._launch(task, before)
         return task
 

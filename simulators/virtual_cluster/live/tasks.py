@@ -39,6 +39,7 @@ class Task:
     ``number`` counts the rank's tasks in host order; (rank, number) orders everything that
     happens at one instant, so that nothing depends on whose messages came first. ``issue_ps`` is
     when the host had launched it, ``ready_ps`` the latest of that and what it waited for.
+    ``site`` is where a communication was launched.
     ``left_ps`` of its time remain since ``since_ps``, at 1 / ``slowdown``.
     """
 
@@ -50,6 +51,7 @@ class Task:
     step: Step
     kernel: KernelPrice | None = None
     transfer: Transfer | None = None
+    site: str = ""
     waiting_for: int = 0
     ready_ps: int = 0
     start_ps: int | None = None

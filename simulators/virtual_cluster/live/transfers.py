@@ -47,8 +47,10 @@ class Transfers:
         )
         return Membership(group.ranks, (*alike, count), simulated)
 
-    def join(self, task: Task, event: Collective | PointToPoint, group: Membership) -> Transfer:
-        """The transfer that ``task`` is its rank's part of.
+    def join(
+        self, task: Task, event: Collective | PointToPoint, group: Membership, site: str = ""
+    ) -> Transfer:
+        """The transfer that ``task`` is its rank's part of; ``site`` is where it was launched.
 
         Raises:
             MismatchError: when another member launched something else under the same number, or
@@ -75,6 +77,7 @@ class Transfers:
         def transfer() -> Transfer:
             return Transfer(call, ends or group.ranks, len(members), price)
 
+        where += f" at {site}" if site else ""
         found = self._open.arrive(key, task.rank, call, members, transfer, where).task
         if call.bytes > found.call.bytes:
             found.call, found.price = call, price

@@ -12,7 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trainscout.simulators.virtual_cluster.traces.collate import communication, match
+from trainscout.simulators.virtual_cluster.traces.collate import (
+    check_order,
+    communication,
+    match,
+)
 from trainscout.simulators.virtual_cluster.traces.events import (
     BACKWARD,
     FORWARD,
@@ -92,7 +96,14 @@ def check_together(traces: Sequence[Trace]) -> tuple[Finding, ...]:
     """The broken invariants of what some or all ranks of one job do together."""
     cause = "ranks took different branches on values that one of them could not know"
     found = []
-    for mismatch in match([communication(trace) for trace in traces]).mismatches:
+    launched = [communication(trace) for trace in traces]
+    matching = match(launched)
+    for order in () if matching.mismatches else check_order(launched):
+        why = "on a GPU the job hangs" if order.hangs else "NCCL does not promise progress then"
+        where = "; ".join(order.launches)
+        problem = "ranks wait for each other" if order.hangs else "launched in different orders"
+        found.append(Finding("collectives' order", None, where, problem, why, order.hangs))
+    for mismatch in matching.mismatches:
         where = f"{mismatch.communicator}, call {mismatch.sequence}"
         problem = f"{mismatch.field} differs: {mismatch.first}; {mismatch.second}"
         found.append(Finding("collectives match", None, where, problem, cause))

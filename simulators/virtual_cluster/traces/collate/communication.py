@@ -17,6 +17,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
     Site,
     Trace,
+    WorkWait,
 )
 
 SHOWN_RANKS = 8
@@ -58,13 +59,24 @@ class Launch:
         return f"rank {self.rank} at {self.site}" if self.site else f"rank {self.rank}"
 
 
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Before ``index`` of the rank's events, ``stream`` waits for ``work``: None for the host."""
+
+    index: int
+    work: int
+    stream: int | None
+
+
 @dataclass(frozen=True)
 class Communication:
-    """A rank's communicators by the name it gave them, and its launches in the host's order."""
+    """A rank's communicators by the name it gave them, its launches in the host's order, and what
+    of them is waited for."""
 
     rank: int
     communicators: dict[str, Communicator]
     launches: tuple[Launch, ...]
+    waits: tuple[Waited, ...] = ()
 
 
 def communication(trace: Trace) -> Communication:
@@ -79,10 +91,14 @@ def communication(trace: Trace) -> Communication:
     made: Counter[tuple[str, tuple[int, ...]]] = Counter()
     sites: dict[int, Site] = {}
     launches: list[Launch] = []
+    waits: list[Waited] = []
     numbers: Counter[tuple[object, ...]] = Counter()
     for index, event in enumerate(trace.events):
         if type(event) is Site:
             sites[event.number] = event
+        elif type(event) is WorkWait:
+            stream = None if event.blocks_host else event.stream
+            waits.append(Waited(index, event.work, stream))
         elif type(event) is Group:
             _add_group(rank, event, communicators, made)
         elif type(event) is Collective or type(event) is PointToPoint:
@@ -97,7 +113,7 @@ def communication(trace: Trace) -> Communication:
             numbers[order] += 1
             site = site_text(sites, event.site)
             launches.append(Launch(rank, communicator, event, site, index))
-    return Communication(rank, communicators, tuple(launches))
+    return Communication(rank, communicators, tuple(launches), tuple(waits))
 
 
 def _order(event: Collective | PointToPoint) -> tuple[object, ...]:

@@ -1,22 +1,24 @@
 """Orders of communication that hang a job, or may.
 
 A communicator runs its communications one after the other on its own stream, each when all
-members have come to it. So a job hangs when ranks wait for each other in a circle; and it may
-hang when two ranks launch on two shared communicators in different orders, because NCCL does not
-promise progress then (NCCL user guide, "Using multiple NCCL communicators concurrently").
+members have come to it and what the stream it was launched from waits for is over. So a job hangs
+when ranks wait for each other in a circle; and it may hang when two ranks launch on two shared
+communicators in different orders, because NCCL does not promise progress then (NCCL user guide,
+"Using multiple NCCL communicators concurrently").
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, count
+from itertools import combinations
 
 from trainscout.simulators.virtual_cluster.traces.collate.communication import (
     Communication,
     Communicator,
     Launch,
+    Waited,
 )
 from trainscout.simulators.virtual_cluster.traces.events import Collective, PointToPoint
 
@@ -55,71 +57,128 @@ def _identity(launch: Launch) -> Hashable:
     return (launch.communicator, ends, event.sequence)
 
 
-def _queues(rank: Communication) -> Iterator[tuple[Queue, list[Hashable]]]:
-    """What runs one after the other: (queue, what runs together in it), in order of launch.
+@dataclass(slots=True)
+class _Step:
+    """What runs together in a queue: one launch, or a batch of sends and receives."""
+
+    queue: Queue
+    identities: list[Hashable]
+
+
+# A program is what the host puts on one stream: steps for queues, and waits for communications.
+_Program = list[_Step | Hashable]
+
+
+def _programs(rank: Communication) -> list[_Program]:
+    """By stream, in the host's order; a wait of the host is one of every stream.
 
     Grouped sends and receives run together on their communicator; single ones have a queue for
     each pair of ranks (torch gives each pair a communicator of its own).
     """
-    alone = count()
-    batches: dict[Hashable, list[Hashable]] = {}
-    for launch in rank.launches:
-        event = launch.event
-        queue: Queue = (rank.rank, launch.communicator, None)
-        step: Hashable = next(alone)
-        if type(event) is PointToPoint:
-            if event.batch is None:
-                queue = (rank.rank, launch.communicator, event.peer)
-            else:
-                step = ("batch", queue, event.batch)
-        if step in batches:
-            batches[step].append(_identity(launch))
-        else:
-            batches[step] = [_identity(launch)]
-            yield queue, batches[step]
+    programs: dict[int, _Program] = {launch.event.stream: [] for launch in rank.launches}
+    batches: dict[Hashable, _Step] = {}
+    works: dict[int, Hashable] = {}
+    items: list[Launch | Waited] = [*rank.launches, *rank.waits]
+    for item in sorted(items, key=lambda each: each.index):
+        if isinstance(item, Waited):
+            known = works.get(item.work)
+            for stream, program in programs.items():
+                if known is not None and item.stream in (None, stream):
+                    program.append(known)
+            continue
+        event = item.event
+        identity = works[event.work] = _identity(item)
+        queue: Queue = (rank.rank, item.communicator, None)
+        if type(event) is PointToPoint and event.batch is None:
+            queue = (rank.rank, item.communicator, event.peer)
+        elif type(event) is PointToPoint:
+            batch = batches.get((queue, event.batch))
+            if batch is not None:
+                batch.identities.append(identity)
+                continue
+        step = _Step(queue, [identity])
+        if type(event) is PointToPoint and event.batch is not None:
+            batches[queue, event.batch] = step
+        programs[event.stream].append(step)
+    return list(programs.values())
+
+
+class _Play:
+    """Streams hand steps to queues; queues run theirs one after the other.
+
+    A communication is done when all its launches are in front of their queues.
+    """
+
+    def __init__(self, ranks: Sequence[Communication]) -> None:
+        self.launches: dict[Hashable, list[Launch]] = defaultdict(list)
+        for rank in ranks:
+            for launch in rank.launches:
+                self.launches[_identity(launch)].append(launch)
+        self.arrived: dict[Hashable, int] = defaultdict(int)
+        self.queues: dict[Queue, deque[_Step]] = defaultdict(deque)
+        self._left: dict[Queue, int] = {}
+        self._members: dict[Hashable, list[Queue]] = defaultdict(list)
+        self._waiting: dict[Hashable, list[tuple[_Program, int]]] = defaultdict(list)
+        self._ready: list[tuple[_Program, int]] = [
+            (program, 0) for rank in ranks for program in _programs(rank)
+        ]
+
+    def run(self) -> None:
+        """As far as it goes."""
+        while self._ready:
+            program, at = self._ready.pop()
+            while at < len(program):
+                item = program[at]
+                if not isinstance(item, _Step):
+                    if not self.done(item):
+                        self._waiting[item].append((program, at))
+                        break
+                else:
+                    queue = self.queues[item.queue]
+                    queue.append(item)
+                    if len(queue) == 1:
+                        self._start(item)
+                at += 1
+
+    def done(self, identity: Hashable) -> bool:
+        """Whether all its launches have come."""
+        return self.arrived[identity] == len(self.launches[identity])
+
+    def _start(self, first: _Step) -> None:
+        started = [first]
+        while started:
+            step = started.pop()
+            self._left[step.queue] = len(step.identities)
+            for identity in step.identities:
+                self.arrived[identity] += 1
+                self._members[identity].append(step.queue)
+                if not self.done(identity):
+                    continue
+                self._ready += self._waiting.pop(identity, [])
+                for queue in self._members.pop(identity):
+                    self._left[queue] -= 1
+                    if not self._left[queue]:
+                        self.queues[queue].popleft()
+                        if self.queues[queue]:
+                            started.append(self.queues[queue][0])
 
 
 def _circle(ranks: Sequence[Communication]) -> Iterator[OrderProblem]:
-    """Run the queues: a communication is done when all its launches are in front of theirs."""
-    launches: dict[Hashable, list[Launch]] = defaultdict(list)
-    for rank in ranks:
-        for launch in rank.launches:
-            launches[_identity(launch)].append(launch)
-    queues: dict[Queue, list[list[Hashable]]] = defaultdict(list)
-    for rank in ranks:
-        # A batch is whole only when all launches were seen.
-        for queue, step in list(_queues(rank)):
-            queues[queue].append(step)
-    position = dict.fromkeys(queues, 0)
-    arrived: dict[Hashable, int] = defaultdict(int)
-    waiting: dict[Hashable, list[Queue]] = defaultdict(list)
-    left: dict[Queue, int] = {}
-    ready = list(queues)
-    while ready:
-        queue = ready.pop()
-        if position[queue] == len(queues[queue]):
-            continue
-        step = queues[queue][position[queue]]
-        left[queue] = len(step)
-        for identity in step:
-            arrived[identity] += 1
-            waiting[identity].append(queue)
-            if arrived[identity] == len(launches[identity]):
-                for member in waiting.pop(identity):
-                    left[member] -= 1
-                    if left[member] == 0:
-                        position[member] += 1
-                        ready.append(member)
-    stuck = [queue for queue in queues if position[queue] < len(queues[queue])]
+    """What is in front when nothing goes on: of ranks that wait for each other."""
+    play = _Play(ranks)
+    play.run()
+    stuck = [(queue, steps[0]) for queue, steps in play.queues.items() if steps]
+    stuck.sort(key=lambda each: each[0][0])
     if stuck:
         fronts = [
             next(
                 launch
-                for identity in queues[queue][position[queue]]
-                for launch in launches[identity]
-                if launch.rank == queue[0] and arrived[identity] < len(launches[identity])
+                for identity in step.identities
+                for launch in play.launches[identity]
+                if launch.rank == queue[0]
+                and play.arrived[identity] < len(play.launches[identity])
             )
-            for queue in stuck
+            for queue, step in stuck
         ]
         yield OrderProblem(True, tuple([_described(launch) for launch in fronts]))
 

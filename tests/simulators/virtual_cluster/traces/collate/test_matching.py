@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from trainscout.simulators.virtual_cluster.traces.collate import (
     communication,
     match,
 )
+from trainscout.simulators.virtual_cluster.traces.collate.communication import Communication
 from trainscout.simulators.virtual_cluster.traces.events import (
     Collective,
     Event,
@@ -31,6 +33,7 @@ from trainscout.simulators.virtual_cluster.traces.events import (
     PointToPoint,
     Site,
     Trace,
+    WorkWait,
 )
 
 
@@ -186,6 +189,39 @@ def test_sends_that_wait_for_each_other_hang() -> None:
     assert not check_order(grouped)
     answers = rank_with(1, transfer("recv", 0, None), transfer("send", 0, None))
     assert not check_order([alone[0], communication(answers)])
+
+
+def test_two_communicators_that_wait_for_each_other_hang() -> None:
+    other = Group("h", "DATA_PARALLEL_GROUP", (0, 1))
+    first = Collective("all_reduce", "g", 0, 8, 8, "float32", 0, 1, site=1)
+    second = dataclasses.replace(first, group="h", work=2)
+    site = Site(1, "a.py", 5, "f")
+
+    def in_order(rank: int, *launches: Collective, stream: int = 0) -> Communication:
+        waited = [each for one in launches for each in (one, WorkWait(one.work, stream))]
+        return communication(rank_with(rank, other, site, *waited))
+
+    ranks = [in_order(0, first, second), in_order(1, second, first)]
+    hangs = next(each for each in check_order(ranks) if each.hangs)
+    assert [text.count("a.py:5 in f") for text in hangs.launches] == [1, 1]
+    # Another stream waits: both are under way.
+    loose = [in_order(0, first, second, stream=7), in_order(1, second, first, stream=7)]
+    assert not any(each.hangs for each in check_order(loose))
+
+
+def test_a_ring_that_receives_first_hangs() -> None:
+    def ring(rank: int, kinds: tuple[str, str]) -> Communication:
+        events: list[Any] = [Group("r", "RING", (0, 1, 2))]
+        for work, kind in enumerate(kinds):
+            peer = (rank + (1 if kind == "send" else -1)) % 3
+            events += [PointToPoint(kind, "r", peer, 0, 8, "bfloat16", 0, work), WorkWait(work, 0)]
+        return communication(rank_with(rank, *events))
+
+    (problem,) = check_order([ring(rank, ("recv", "send")) for rank in range(3)])
+    assert problem.hangs
+    assert all(text.startswith("recv") for text in problem.launches)
+    started = [ring(0, ("send", "recv")), *(ring(rank, ("recv", "send")) for rank in (1, 2))]
+    assert not check_order(started)
 
 
 def test_two_communicators_in_two_orders_are_flagged() -> None:
