@@ -37,6 +37,7 @@ def run(given: argparse.Namespace) -> str:
         show,
         to_dict,
     )
+    from trainscout.simulators.virtual_cluster.execution.rules import read_rules
     from trainscout.simulators.virtual_cluster.execution.step import replay_ranks
     from trainscout.simulators.virtual_cluster.traces.files import read_directory
     from trainscout.simulators.virtual_cluster.traces.perfetto import write_perfetto
@@ -61,6 +62,7 @@ def run(given: argparse.Namespace) -> str:
         measured=None if given.measured_kernels is None else load_measured(given.measured_kernels),
         allocator=None if given.alloc_conf is None else AllocatorSettings.parse(given.alloc_conf),
         model_flops=given.model_flops,
+        rules=None if given.rules is None else read_rules(given.rules),
     )
     if given.json is not None:
         write_output("--json", given.json, json.dumps(to_dict(step), indent=1) + "\n")
@@ -105,6 +107,12 @@ trainscout trace replay traces --cluster h100_64 --framework megatron_core \\
         type=Path,
         metavar="FILE",
         help="of trainscout.simulators.laboratory.calibrate",
+    )
+    parser.add_argument(
+        "--rules",
+        type=Path,
+        metavar="FILE",
+        help="Python with a function edges(operations): dependencies of your own",
     )
     parser.add_argument(
         "--measured-kernels", type=Path, metavar="PATH", help="your own table of kernels"

@@ -26,6 +26,7 @@ from trainscout.simulators.virtual_cluster.execution.contents import Contents
 from trainscout.simulators.virtual_cluster.execution.issue import Issued, RankIssue
 from trainscout.simulators.virtual_cluster.execution.program import Program
 from trainscout.simulators.virtual_cluster.execution.rendezvous import JobRendezvous
+from trainscout.simulators.virtual_cluster.execution.rules import Rules, add_rules
 from trainscout.simulators.virtual_cluster.execution.shares import Replay
 from trainscout.simulators.virtual_cluster.execution.window import windows
 from trainscout.simulators.virtual_cluster.traces.collate import Collated, collate
@@ -50,6 +51,7 @@ def replay_ranks(
     measured: MeasuredTable | None = None,
     allocator: AllocatorSettings | None = None,
     model_flops: float | None = None,
+    rules: Rules | None = None,
 ) -> TracedStep:
     """Predict one step of a job from the traces of all its ranks, or of some of each class.
 
@@ -65,6 +67,7 @@ def replay_ranks(
         calibration, measured: as in ``ReplaySimulator``.
         allocator: settings of PyTorch's allocator, by default as the framework has them.
         model_flops: of one step of the whole job, for the MFU.
+        rules: dependencies besides those of the traces (``execution.rules``).
 
     Raises:
         InputError: as ``collate``, ``windows`` and ``lower_events``; for a job that does not fit
@@ -92,6 +95,7 @@ def replay_ranks(
     rendezvous.price_collectives()
     if not contents.items:
         raise InputError("traces.steps", "the last", "runs nothing on the device")
+    added = 0 if rules is None else add_rules(rules, job.traces, issued, program)
     pricer = Pricer(gpu, cluster, framework, rendezvous.communicators, factors, measured)
     priced = contents.price(pricer)
     tasks = program.freeze(priced)
@@ -99,6 +103,10 @@ def replay_ranks(
         times = run(tasks)
     except RuntimeError as error:
         problem = "; ".join(map(str, job.order_problems[:1])) or str(error)
+        if added and not job.order_problems:
+            raise InputError(
+                "--rules", "edges", f"operations wait for each other: {error}"
+            ) from error
         raise InputError("traces", "communication", f"never ends: {problem}") from error
     columns = np.array(program.role), np.array(program.part), np.array(program.content)
     played = Played(tasks, times, program.previous(), *columns)
@@ -109,7 +117,7 @@ def replay_ranks(
         allocator=allocator
         or AllocatorSettings(expandable_segments=framework.expandable_segments),
         model_flops=model_flops,
-        assumptions=_assumptions(job, gpu, framework, cost, rendezvous),
+        assumptions=_assumptions(job, gpu, framework, cost, rendezvous, added),
     )
 
 
@@ -137,6 +145,7 @@ def _assumptions(
     framework: Framework,
     cost: HostCost,
     rendezvous: JobRendezvous,
+    added: int,
 ) -> tuple[str, ...]:
     """What is taken for granted beyond prices, in words."""
     assumed = []
@@ -154,4 +163,6 @@ def _assumptions(
     if rendezvous.unmatched_transfers:
         count = rendezvous.unmatched_transfers
         assumed.append(f"{count} sends or receives have no other side and wait for nobody")
+    if added:
+        assumed.append(f"{added:,} dependencies by rules of your own")
     return tuple(assumed)
