@@ -168,6 +168,8 @@ def main(arguments: Sequence[str]) -> int:
         tracker.record(tracked(result, question, settings, given.output, files))
     except (TrackingError, OSError) as error:
         print(f"warning: not tracked in MLflow ({error}); all files are kept", file=sys.stderr)
+    if result.unstored is not None:
+        return unwritten(result.unstored)
     if result.stopped == "interrupted":
         return INTERRUPTED
     return OK if result.best else NOTHING_FITS
