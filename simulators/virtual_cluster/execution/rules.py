@@ -18,6 +18,7 @@ from trainscout.simulators.virtual_cluster.execution.program import Program
 from trainscout.simulators.virtual_cluster.traces.events import (
     SETUP,
     Collective,
+    Event,
     Op,
     Phase,
     PointToPoint,
@@ -119,12 +120,17 @@ def _operations(trace: Trace, rank: int, issued: Issued) -> Iterator[Operation]:
             number = counts[step, phase] = counts.get((step, phase), -1) + 1
         if issued.device[index] == NO_TASK:
             continue
-        about = (rank, index)
-        when = (step, phase, number)
-        if isinstance(event, Op):
-            yield Operation(*about, "kernel", event.name, *when)
-        elif isinstance(event, Collective):
-            yield Operation(*about, event.kind, event.group, *when, sequence=event.sequence)
-        elif isinstance(event, PointToPoint):
-            made = (event.peer, event.sequence)
-            yield Operation(*about, event.kind, event.group, *when, *made)
+        kind, name, peer, sequence = _described(event)
+        if kind is not None:
+            yield Operation(rank, index, kind, name, step, phase, number, peer, sequence)
+
+
+def _described(event: Event) -> tuple[str | None, str, int | None, int | None]:
+    """Kind, name, peer and sequence of what runs; no kind where the host only waits."""
+    if isinstance(event, Op):
+        return "kernel", event.name, None, None
+    if isinstance(event, Collective):
+        return event.kind, event.group, None, event.sequence
+    if isinstance(event, PointToPoint):
+        return event.kind, event.group, event.peer, event.sequence
+    return None, "", None, None
