@@ -182,7 +182,7 @@ def choose_attention(gpu: Gpu, precision: str, kernel: str = "flash") -> Attenti
     gpu.peak(precision)
     require_choice("attention.kernel", kernel, ATTENTION_SECTIONS)
     wanted = PRECISION_CLASS[precision]
-    family = family_of(gpu)
+    family = [fit for fit in family_of(gpu) if fit.attention] or [median_architecture(gpu)]
     for section in dict.fromkeys((ATTENTION_SECTIONS[kernel], ATTENTION_SECTIONS["flash"])):
         sets = [fit for fit in family if section in fit.attention]
         for key in (wanted, "half"):

@@ -116,7 +116,8 @@ class FittedGpu:
 
     ``gemm`` and ``sustained_fraction`` are by precision class, ``attention`` by section (one
     a kernel generation), precision class and pass, ``streaming`` by class; ``transferred``
-    holds the (section, precision class) pairs measured on another GPU than this one.
+    holds the (section, precision class) pairs measured on another GPU than this one, or on too
+    little of what training runs: they only estimate.
     """
 
     name: str
@@ -221,7 +222,7 @@ def fitted_gpu_from_dict(content: Mapping[str, Any], where: str) -> FittedGpu:
                 (section, precision)
                 for section in ("gemm", *ATTENTION_SECTIONS.values())
                 for precision, part in content.get(section, {}).items()
-                if "transferred_from" in part
+                if "transferred_from" in part or "only_estimates" in part
             ),
         )
     except (KeyError, TypeError, AttributeError) as error:

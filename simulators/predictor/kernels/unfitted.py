@@ -25,8 +25,8 @@ from trainscout.simulators.predictor.question.gpu import Gpu
 
 @functools.lru_cache(maxsize=64)
 def median_architecture(gpu: Gpu) -> FittedGpu:
-    """The median architecture as a fit that a GPU may borrow."""
-    return median_of(fitted_gpus(), gpu)
+    """The median architecture as a fit that a GPU may borrow: of those with all kernels fitted."""
+    return median_of((fit for fit in fitted_gpus() if fit.attention), gpu)
 
 
 def median_of(fits: Iterable[FittedGpu], gpu: Gpu) -> FittedGpu:

@@ -46,7 +46,7 @@ def test_left_out_architectures_are_priced_within_what_is_declared(
             ratio = _seconds(GPUS[fit.name]) / own
         errors.setdefault(fit.architecture, []).append(float(np.median(abs(ratio - 1))))
     _seconds(GPUS["h100"])
-    assert len(errors) == 4
+    assert len(errors) >= 5
     assert 0.0 < median(median(each) for each in errors.values()) <= OF_THE_MEDIAN
 
 
