@@ -302,6 +302,7 @@ def test_memory_is_the_nominal_size_less_at_most_a_tenth(name: str) -> None:
         "gb300": 288,
         "mi300x": 192,
         "mi325x": 256,
+        "mi355x": 288,
     }
     gibibytes = gpu(name).memory_bytes / 2**30
     assert 0.9 * nominal.get(name, 80) < gibibytes <= nominal.get(name, 80)
