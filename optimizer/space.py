@@ -38,7 +38,7 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 from trainscout.simulators.predictor.question.knob import NUMERICS
 from trainscout.simulators.predictor.question.question import Question
 from trainscout.simulators.predictor.question.recipe import KNOBS, RECIPE_DEFAULTS, Recipe
-from trainscout.simulators.predictor.question.training import PRECISION_BITS, TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import PRECISION_BITS, arithmetic_of
 from trainscout.simulators.predictor.question.validity import Violation, why_invalid
 
 Indices = tuple[int, ...]
@@ -177,7 +177,7 @@ def compile_part(spec: Mapping[str, Any], declared: Question) -> Space:
         require_choice("space.constants", name, RECIPE_DEFAULTS)
         _check_type(f"space.constants.{name}", name, value)
     gpu, precision = declared.gpu, declared.training.precision
-    operand = TENSOR_CORE_TYPE.get(precision, precision)
+    operand = arithmetic_of(precision)
     # A choice of null is the declared precision.
     chosen = next((knob.choices for knob in knobs if knob.name == "precision"), (None,))
     own = "precision" not in constants and None in chosen

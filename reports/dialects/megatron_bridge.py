@@ -23,6 +23,7 @@ _RENAMED = {
     "num_moe_experts": "--num-experts",
     "gated_linear_unit": "--swiglu",
     "fp8": "--fp8-format",
+    "fp4": "--fp4-format",
     # Knobs are declared with both names, this one behind its section.
     **{
         knob.flags[MEGATRON_BRIDGE].name.partition(".")[2]: knob.flags[MEGATRON_LM].name
@@ -249,6 +250,16 @@ def _overlap(said: Settings) -> Section:
     }
 
 
+def _kept(job: Job, said: Settings) -> Section:
+    if "--first-last-layers-bf16" not in said:
+        return {}
+    return {
+        "first_last_layers_bf16": True,
+        "num_layers_at_start_in_bf16": job.model.num_layers_at_start_in_bf16,
+        "num_layers_at_end_in_bf16": job.model.num_layers_at_end_in_bf16,
+    }
+
+
 def _precision(job: Job, said: Settings) -> Section:
     width = next((name for name in ("bf16", "fp16") if f"--{name}" in said), "fp32")
     return {
@@ -256,5 +267,6 @@ def _precision(job: Job, said: Settings) -> Section:
         "params_dtype": Code(_DTYPES[width]),
         "pipeline_dtype": Code(_DTYPES[width]),
         "grad_reduce_in_fp32": job.framework.accumulate_grads_fp32,
-        **_taken(said, "fp8 fp8_recipe"),
+        **_taken(said, "fp8 fp8_recipe fp4 fp4_recipe"),
+        **_kept(job, said),
     }

@@ -14,9 +14,18 @@ from trainscout.simulators.predictor.question.job import Job
 FP8 = {
     "fp8": ("delayed", "hybrid"),
     "fp8_current": ("tensorwise", "hybrid"),
+    "fp8_block": ("blockwise", "e4m3"),
     "mxfp8": ("mxfp8", "e4m3"),
 }
-_GROUPED_GEMM_PRECISIONS = ("bf16", *FP8)
+# 4-bit scaling, likewise.
+FP4 = {"nvfp4": ("nvfp4", "e2m1")}
+_GROUPED_GEMM_PRECISIONS = ("bf16", *FP8, *FP4)
+# Variables by which Transformer Engine leaves a part of NVFP4 out.
+_WITHOUT = {
+    "nvfp4_hadamard": "NVTE_NVFP4_DISABLE_RHT",
+    "nvfp4_stochastic_rounding": "NVTE_NVFP4_DISABLE_STOCHASTIC_ROUNDING",
+    "nvfp4_two_dimensional": "NVTE_NVFP4_DISABLE_2D_QUANTIZATION",
+}
 _RECOMPUTE_MODULES = (
     "core_attn",
     "moe_act",
@@ -44,7 +53,15 @@ _TOGETHER = (
 
 
 def environment(job: Job) -> dict[str, str]:
-    """Variables without which Megatron-Core does not overlap as predicted."""
+    """Variables without which Megatron-Core does not overlap, or quantise, as predicted."""
+    return _order(job) | {
+        variable: "1"
+        for switch, variable in _WITHOUT.items()
+        if job.precision in FP4 and not getattr(job.training, switch)
+    }
+
+
+def _order(job: Job) -> dict[str, str]:
     # Megatron orders TP/CP communication before the kernels it overlaps by this variable, and
     # refuses to start without it before Blackwell; its FSDP refuses to start with it.
     ordered = job.recipe.tp > 1 or job.recipe.cp > 1

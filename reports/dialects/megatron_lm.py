@@ -161,6 +161,17 @@ def _scaled(job: Job) -> bool:
     return job.precision in megatron_core.FP8
 
 
+def _in_four_bits(job: Job) -> bool:
+    return job.precision in megatron_core.FP4
+
+
+def _kept(job: Job) -> bool:
+    """Whether some layers stay in 16 bits where others have fewer."""
+    model = job.model
+    kept = model.num_layers_at_start_in_bf16 + model.num_layers_at_end_in_bf16
+    return kept > 0 and (_scaled(job) or _in_four_bits(job))
+
+
 def _whole(job: Job) -> bool:
     """Whether whole layers are recomputed."""
     return job.recipe.recompute == "full"
@@ -245,10 +256,35 @@ ARGUMENTS: tuple[Setting, ...] = with_other_knobs(
     Setting("--lr", lambda job: "1e-4"),
     Setting("--mock-data", lambda job: True),
     Setting("--attention-backend", megatron_core.attention_backend),
-    Setting("--bf16", lambda job: job.precision == "bf16" or _scaled(job)),
+    Setting(
+        "--bf16",
+        lambda job: job.precision == "bf16" or _scaled(job) or _in_four_bits(job),
+    ),
     Setting("--fp16", lambda job: job.precision == "fp16"),
     Setting("--fp8-format", lambda job: megatron_core.FP8[job.precision][1], when=_scaled),
     Setting("--fp8-recipe", lambda job: megatron_core.FP8[job.precision][0], when=_scaled),
+    Setting(
+        "--fp4-format",
+        lambda job: megatron_core.FP4[job.precision][1],
+        when=_in_four_bits,
+    ),
+    Setting(
+        "--fp4-recipe",
+        lambda job: megatron_core.FP4[job.precision][0],
+        when=_in_four_bits,
+    ),
+    Setting("--first-last-layers-bf16", _kept),
+    # Without a number it keeps one at either end.
+    Setting(
+        "--num-layers-at-start-in-bf16",
+        lambda job: str(job.model.num_layers_at_start_in_bf16),
+        when=_kept,
+    ),
+    Setting(
+        "--num-layers-at-end-in-bf16",
+        lambda job: str(job.model.num_layers_at_end_in_bf16),
+        when=_kept,
+    ),
     Setting("--optimizer", lambda job: job.optimizer.partition("_")[0]),
     Setting(
         "--use-precision-aware-optimizer",

@@ -101,7 +101,16 @@ class MegatronReader:
         }
         has_experts = fields["moe"] is not None
         fields |= read_layers(options, hidden, self._layers, has_experts)
+        fields |= self._kept()
         return Model(**fields)
+
+    def _kept(self) -> dict[str, int]:
+        """Layers that stay in 16 bits where others have fewer: one at either end unless told."""
+        if not self.options.has("--first-last-layers-bf16"):
+            return {}
+        names = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+        told = {name: self.options.whole("--" + name.replace("_", "-")) for name in names}
+        return {name: 1 if count is None else count for name, count in told.items()}
 
     def _attention_groups(self) -> dict[str, Any]:
         groups = self.options.whole("--num-query-groups")
@@ -292,8 +301,11 @@ class MegatronReader:
         options = self.options
         half = next((name for name in ("bf16", "fp16") if options.has(f"--{name}")), None)
         eight = options.text("--fp8-format") is not None
+        if options.text("--fp4-format") is not None:
+            options.text("--fp4-recipe", ("nvfp4",))
+            return "nvfp4"
         known = {scaling: precision for precision, (scaling, _) in FP8.items()}
-        scaling = options.text("--fp8-recipe", (*known, "blockwise", "custom")) or "delayed"
+        scaling = options.text("--fp8-recipe", (*known, "custom")) or "delayed"
         if half is None and self.whole:
             options.note("neither --bf16 nor --fp16: Megatron trains in fp32")
         if not eight:

@@ -54,7 +54,7 @@ def impossible(job: Job) -> tuple[str, ...]:
     """Why TorchTitan cannot run the job, in words."""
     recipe = job.recipe
     reasons = [*_missing_parts(job.model), *untrainable(job, adapters=False)]
-    if job.precision in ("fp16", "fp8", "fp8_current", "mxfp8"):
+    if job.precision in ("fp16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4"):
         reasons.append(
             f"precision={job.precision} (it trains in bf16 or fp32; its converters scale 8 bits "
             "otherwise)"

@@ -32,6 +32,7 @@ _TRAININGS = (
     {},
     {},
     {"packed_lengths": (5, 9, 40)},
+    {"nvfp4_hadamard": False},
     {"lora": Lora(8)},
     {"lora": Lora(16, ("linear_qkv", "linear_fc2")), "packed_lengths": (16,)},
 )

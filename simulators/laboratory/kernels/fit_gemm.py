@@ -34,7 +34,7 @@ from trainscout.simulators.predictor.kernels.gemm import (
     join,
     tile_variants,
 )
-from trainscout.simulators.predictor.kernels.measured_rows import CAST_BYTES, CAST_LAUNCH_S
+from trainscout.simulators.predictor.kernels.measured_rows import CAST_LAUNCH_S
 from trainscout.simulators.predictor.question.errors import InputError
 from trainscout.simulators.predictor.question.gpu import Gpu
 
@@ -65,7 +65,7 @@ PARAMETERS = (
     Parameter("overlap_exponent", 3.0, 1.2, 8.0),
     Parameter("launch_s", 2e-6, *LAUNCH_BOUNDS_S),
 )
-# The activation's 16-bit to fp8 cast is its own operation here; where the times include it, it
+# The activation's cast from 16 bits is its own operation here; where the times include it, it
 # is fitted beside the product and left out of the coefficients.
 # Fitted only where the rows hold batched products.
 BATCHED = Parameter("batched_factor", 1.0, 1.0, 2.0, log=False)
@@ -94,7 +94,7 @@ def burst_seconds(
     rows: pd.DataFrame,
     coefficients: GemmCoefficients,
     rates: GemmRates,
-    element: int,
+    element: float,
     cast_efficiency: float | None,
 ) -> Floats:
     """Predicted seconds of aligned rows at full clocks, shape (rows,).
@@ -115,7 +115,7 @@ def burst_seconds(
     seconds = join(compute, dram, coefficients.overlap_exponent) + coefficients.launch_s
     if cast_efficiency is not None:
         seconds += CAST_LAUNCH_S
-        seconds += CAST_BYTES * batch * m * k / (rates.dram_bytes_per_s * cast_efficiency)
+        seconds += (2 + element) * batch * m * k / (rates.dram_bytes_per_s * cast_efficiency)
     return seconds
 
 

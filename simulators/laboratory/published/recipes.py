@@ -23,7 +23,7 @@ from trainscout.simulators.predictor.question.recipe import (
 )
 
 _PRECISIONS = (
-    ("nvfp4", None),
+    ("nvfp4", "nvfp4"),
     ("fp4", None),
     ("mxfp8", "mxfp8"),
     ("fp8", "fp8"),

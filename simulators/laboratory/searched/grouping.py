@@ -17,7 +17,7 @@ from trainscout.simulators.predictor.question.framework import Framework
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model, Moe
 from trainscout.simulators.predictor.question.question import Question
-from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import operand_of
 
 COUNTED = ("A", "B")
 FROM_ONE_PUBLICATION = 3
@@ -66,9 +66,10 @@ class PublishedQuestion:
 
 
 def precision_class(precision: str) -> str:
-    """``16-bit`` or ``8-bit`` where tensor cores multiply such numbers, else the type's name."""
-    operand = TENSOR_CORE_TYPE.get(precision, precision)
-    return {"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit"}.get(operand, operand)
+    """``16-bit``, ``8-bit`` or ``4-bit`` where tensor cores have such, else the type's name."""
+    operand = operand_of(precision)
+    bits = {"bf16": 16, "fp16": 16, "fp8": 8, "fp8_block": 8, "fp4": 4}
+    return f"{bits[operand]}-bit" if operand in bits else operand
 
 
 def published_questions(

@@ -27,7 +27,12 @@ from trainscout.simulators.predictor.question.errors import InputError, require_
 from trainscout.simulators.predictor.question.gpu import Gpu
 
 # Classes that stand in where one has no fit, best first.
-STAND_INS = {"fp8_block": ("fp8", "half"), "fp8": ("half",), "tf32": ("half",)}
+STAND_INS = {
+    "fp4": ("fp8", "half"),
+    "fp8_block": ("fp8", "half"),
+    "fp8": ("half",),
+    "tf32": ("half",),
+}
 
 # A GPU counts as the fitted one when SMs and per-SM peak agree this closely: the same die at
 # the same clocks (A800 and A100, H800 and H100), whatever its memory and links.

@@ -27,6 +27,7 @@ PRECISION_CLASS = {
     "fp16": "half",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
+    "fp4": "fp4",
     "tf32": "tf32",
     "fp32": "fp32",
 }

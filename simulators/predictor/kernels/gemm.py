@@ -68,7 +68,16 @@ SMALLEST_SPLIT = 256
 LOOP_CEILING = 0.92
 # How sharply the power limit sets in; 7.6 when fitted freely to H200, 5-11 on Blackwell.
 POWER_EXPONENT = 8.0
-ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8_block": 1, "tf32": 4, "fp32": 4}
+# Four bits, and a scale of eight for 16 of them.
+ELEMENT_BYTES = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "fp8_block": 1,
+    "fp4": 0.5625,
+    "tf32": 4,
+    "fp32": 4,
+}
 
 # Weight gradient against forward at equal dimensions, fp32 accumulation included: throughput
 # ratio 0.95 median on A100-PCIe and on B200 (MooreThreads/SimuMax, 2 x 61 and 2 x 143 shapes).

@@ -78,10 +78,10 @@ TRAINING_DTYPES = {
     "fp8_current": "fp8",
     "fp8_delayed": "fp8",
     "mxfp8": "fp8",
+    "nvfp4": "fp4",
 }
-# Serving stacks time the activation's cast from 16 bits to fp8 with the product.
-CAST_INCLUDED = frozenset({"fp8_dyn", "fp8_static"})
-CAST_BYTES = 3
+# Serving stacks time the activation's cast from 16 bits with the product.
+CAST_INCLUDED = frozenset({"fp8_dyn", "fp8_static", "nvfp4"})
 CAST_LAUNCH_S = 2e-6
 
 # Implementation names -> generation of attention kernels; first match wins, "" is unfused or

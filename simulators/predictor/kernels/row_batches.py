@@ -27,8 +27,8 @@ from trainscout.simulators.predictor.kernels.coefficients import (
     ATTENTION_SECTIONS,
     cast_dram_efficiency,
 )
+from trainscout.simulators.predictor.kernels.gemm import ELEMENT_BYTES
 from trainscout.simulators.predictor.kernels.measured_rows import (
-    CAST_BYTES,
     CAST_INCLUDED,
     CAST_LAUNCH_S,
     SUSTAINED_FLAGS,
@@ -166,12 +166,12 @@ def _gemms(rows: pd.DataFrame, gpu: Gpu) -> RowBatches:
     if precision in CAST_INCLUDED or precision.endswith("+quant"):
         m, k, batch = (rows[name].to_numpy(np.float64) for name in ("m", "k", "batch"))
         efficiency = cast_dram_efficiency(choose_gemm(gpu, dtype).fit)
-        moved = CAST_BYTES * batch * m * k
+        moved = (2 + ELEMENT_BYTES[dtype]) * batch * m * k
         cast_s = CAST_LAUNCH_S + moved / (gpu.memory_bandwidth_bytes_per_s * efficiency)
         said += ("includes casting the activation to fp8",)
     family = "batched_gemm" if (sizes[:, 3] > 1).any() else "gemm"
     return RowBatches(
-        f"{family}_{dtype}" if dtype.startswith("fp8") else family,
+        f"{family}_{dtype}" if dtype.startswith(("fp8", "fp4")) else family,
         (Gemms(dtype, sizes, np.full(len(rows), layout), accumulate, no),),
         2.0 * sizes.astype(float).prod(axis=1),
         said,

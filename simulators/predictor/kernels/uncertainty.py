@@ -75,13 +75,14 @@ def _loan(gpu: Gpu, fit: FittedGpu, evidence: Evidence) -> float:
 def kernel_uncertainty(gpu: Gpu) -> dict[str, float]:
     """Typical relative error of one kernel's price (median size), by class.
 
-    Classes: ``gemm`` and ``gemm_fp8`` where the GPU has fp8, ``grouped_gemm``,
+    Classes: ``gemm``, ``gemm_fp8`` and ``gemm_fp4`` where the GPU has such, ``grouped_gemm``,
     ``attention_fwd``, ``attention_bwd``, and ``streaming_<kind>`` of every class.
     """
     campaigns = gpu.architecture.measurement_spread
     half = "bf16" if "bf16" in gpu.peak_flops else "fp16"
     errors: dict[str, float] = {}
-    for name, precision, key in (("gemm", half, "half"), ("gemm_fp8", "fp8", "fp8")):
+    operands = (("gemm", half, "half"), ("gemm_fp8", "fp8", "fp8"), ("gemm_fp4", "fp4", "fp4"))
+    for name, precision, key in operands:
         if precision not in gpu.peak_flops:
             continue
         choice = choose_gemm(gpu, precision)

@@ -14,7 +14,7 @@ from trainscout.simulators.predictor.question.errors import (
     require_choice,
     require_positive,
 )
-from trainscout.simulators.predictor.question.training import PRECISIONS, TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import PRECISIONS, arithmetic_of
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Gpu:
                 field = "gpu.published_as"
                 raise InputError(field, pattern, f"is no regular expression: {error}") from error
         for precision, rate in self.peak_flops.items():
-            require_choice("gpu.peak_flops", precision, PRECISIONS)
+            require_choice("gpu.peak_flops", precision, (*PRECISIONS, "fp4"))
             require_positive(f"gpu.peak_flops.{precision}", rate)
 
     @property
@@ -108,7 +108,7 @@ class Gpu:
         Raises:
             InputError: when this GPU has no such tensor precision.
         """
-        arithmetic = TENSOR_CORE_TYPE.get(precision, precision)
+        arithmetic = arithmetic_of(precision)
         if arithmetic not in self.peak_flops:
             raise InputError(
                 "training.precision",

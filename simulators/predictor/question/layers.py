@@ -35,6 +35,8 @@ class Layer:
 
     mixer: str
     mlp: str
+    bf16: bool = False
+    """Its linear layers compute in 16 bits where others compute in fewer."""
 
 
 DENSE_LAYER, EXPERT_LAYER = Layer(ATTENTION, DENSE), Layer(ATTENTION, MOE)
@@ -236,7 +238,8 @@ def _repetitions(words: list[str], period: int) -> int:
 
 
 def _layer(word: str) -> Layer:
-    return Layer(*word.split("/"))
+    mixer, mlp = word.split("/")
+    return Layer(mixer, mlp)
 
 
 def _tokens(text: str) -> list[re.Match[str]]:

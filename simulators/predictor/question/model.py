@@ -220,6 +220,10 @@ class Model:
     num_mtp_layers: int = 0
     """Multi-token-prediction modules (DeepSeek-V3, section 2.2) after the last layer: each a
     projection of two hidden states to one, a transformer layer and the shared head."""
+    num_layers_at_start_in_bf16: int = 0
+    """First layers whose linear layers stay in 16 bits in 8- and 4-bit training."""
+    num_layers_at_end_in_bf16: int = 0
+    """Last layers that stay so."""
     moe: Moe | None = None
     """Its experts, None for a dense model."""
     mla: Mla | None = None
@@ -252,6 +256,11 @@ class Model:
         require_choice("model.normalization", self.normalization, ("layernorm", "rmsnorm"))
         require_choice("model.position", self.position, ("learned", "rope", "none"))
         require_positive("model.num_mtp_layers", self.num_mtp_layers, allow_zero=True)
+        for name in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"):
+            require_positive(f"model.{name}", getattr(self, name), allow_zero=True)
+            if getattr(self, name) > self.num_layers:
+                field, given = f"model.{name}", getattr(self, name)
+                raise InputError(field, given, "is out of range", f"0..{self.num_layers}")
         for name in ("num_query_groups", "head_dim"):
             value = getattr(self, name)
             if value is not None:
@@ -364,9 +373,19 @@ class Model:
     @functools.cached_property
     def pattern(self) -> tuple[Layer, ...]:
         """Every layer in order."""
-        if self.layers is not None:
-            return parse_layers(self.layers)
-        return tuple(self.layer(index) for index in range(self.num_layers))
+        end = self.num_layers - self.num_layers_at_end_in_bf16
+        kept = range(self.num_layers_at_start_in_bf16, end)
+        declared = (
+            parse_layers(self.layers)
+            if self.layers is not None
+            else tuple(self._plain_layer(index) for index in range(self.num_layers))
+        )
+        if len(kept) == self.num_layers:
+            return declared
+        return tuple(
+            layer if index in kept else replace(layer, bf16=True)
+            for index, layer in enumerate(declared)
+        )
 
     @functools.cached_property
     def layer_kinds(self) -> tuple[Layer, ...]:
@@ -375,8 +394,11 @@ class Model:
 
     def layer(self, index: int) -> Layer:
         """A layer; MTP modules count as further layers, under a pattern as its last."""
-        if self.layers is not None:
+        if self.layers is not None or index < self.num_layers:
             return self.pattern[min(index, self.num_layers - 1)]
+        return self._plain_layer(index)
+
+    def _plain_layer(self, index: int) -> Layer:
         moe = self.moe
         if moe is None:
             return plain_layer(False)

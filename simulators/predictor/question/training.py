@@ -18,10 +18,12 @@ from trainscout.simulators.predictor.question.tuning import (
     check_tuning,
 )
 
-PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "mxfp8", "fp32", "tf32")
+PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_block", "mxfp8", "nvfp4", "fp32", "tf32")
 # Linear layers in 8 bits by scaling recipe: one scale a tensor from earlier steps (``fp8``,
-# delayed scaling) or from the tensor itself (``fp8_current``), or one for 32 values (``mxfp8``).
-TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8"}
+# delayed scaling) or from the tensor itself (``fp8_current``), one for 128 (of weights 128 x 128)
+# values (``fp8_block``) or for 32 (``mxfp8``); or in 4 bits, one for 16 values under one for the
+# tensor (``nvfp4``).
+TENSOR_CORE_TYPE = {"fp8_current": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
 _MOST_SEQUENCES = 10**8
 # Of the numbers that linear layers multiply.
 PRECISION_BITS = {
@@ -31,17 +33,31 @@ PRECISION_BITS = {
     "fp16": 16,
     "fp8": 8,
     "fp8_current": 8,
+    "fp8_block": 8,
     "mxfp8": 8,
+    "nvfp4": 4,
 }
 ACTIVATION_BYTES = {
     "bf16": 2,
     "fp16": 2,
     "fp8": 2,
     "fp8_current": 2,
+    "fp8_block": 2,
     "mxfp8": 2,
+    "nvfp4": 2,
     "fp32": 4,
     "tf32": 4,
 }
+
+
+def operand_of(precision: str) -> str:
+    """The type of the operands that linear layers multiply."""
+    return TENSOR_CORE_TYPE.get(precision, precision)
+
+
+def arithmetic_of(precision: str) -> str:
+    """What a GPU must have to multiply them, by the names of its peaks."""
+    return operand_of(precision).removesuffix("_block")
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,12 @@ class Training:
     weights."""
     frozen: tuple[str, ...] = ()
     """Parts without gradients: ``language_model``, ``towers``, ``projectors``."""
+    nvfp4_hadamard: bool = True
+    """In 4 bits, operands of weight gradients go through a Hadamard transform."""
+    nvfp4_stochastic_rounding: bool = True
+    """In 4 bits, gradients are rounded up or down by chance."""
+    nvfp4_two_dimensional: bool = True
+    """In 4 bits, weights are scaled by blocks of 16 x 16, the same for both products."""
     packed_lengths: tuple[int, ...] = ()
     """Lengths of the sequences that are packed into one of ``sequence_length`` tokens, as a sample
     or equal steps of their distribution; attention sees each by itself. Empty: one each."""

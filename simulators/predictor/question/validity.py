@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.question.recipe import (
     KNOBS,
     knobs_entering,
 )
-from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import PRECISION_BITS, arithmetic_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _framework(job: Job) -> Broken:
         "experts": job.model.moe is not None,
         "latent_attention": job.model.mla is not None,
         "multi_token_prediction": job.model.num_mtp_layers > 0,
-        "fp8": TENSOR_CORE_TYPE.get(job.precision, job.precision) == "fp8",
+        "fp8": PRECISION_BITS[job.precision] <= 8,
     }
     for what in job.framework.lacks:
         if asked[what]:
@@ -75,7 +75,7 @@ def _framework(job: Job) -> Broken:
 def _precision(job: Job) -> Broken:
     if job.precision == "mxfp8" and not job.gpu.architecture.microscaling:
         return "precision", f"{job.gpu.name} has no tensor cores that scale blocks of 32 values"
-    if TENSOR_CORE_TYPE.get(job.precision, job.precision) not in job.gpu.peak_flops:
+    if arithmetic_of(job.precision) not in job.gpu.peak_flops:
         known = ", ".join(job.gpu.peak_flops)
         return "precision", f"{job.gpu.name} has no {job.precision} arithmetic, only {known}"
     return None

@@ -24,7 +24,7 @@ from trainscout.simulators.predictor.answer.prediction import Prediction
 from trainscout.simulators.predictor.io.yaml_files import parse_yaml
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import operand_of
 from trainscout.simulators.predictor.uncertainty.interval import LEVEL
 
 FASTEST = Path(__file__).with_name("fastest.csv")
@@ -105,13 +105,16 @@ class Fastest:
         return max(same or beside, key=lambda run: run.mfu, default=None)
 
 
+_BITS = {"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit", "fp8_block": "8-bit", "fp4": "4-bit"}
+
+
 def kind_of(job: Job) -> Kind:
     """What a job's utilisation is compared within."""
-    operand = TENSOR_CORE_TYPE.get(job.precision, job.precision)
+    operand = operand_of(job.precision)
     billions = _passed_parameters(job.model) / 1e9
     return Kind(
         gpu=job.gpu.name,
-        bits={"bf16": "16-bit", "fp16": "16-bit", "fp8": "8-bit"}.get(operand, operand),
+        bits=_BITS.get(operand, operand),
         experts=job.model.moe is not None,
         size=sum(billions > bound for bound in _SIZES),
         long=job.sequence_length > _LONG_TOKENS,

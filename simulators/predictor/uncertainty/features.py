@@ -14,9 +14,9 @@ from trainscout.simulators.predictor.kernels import kernel_uncertainty
 from trainscout.simulators.predictor.question.cluster import Cluster
 from trainscout.simulators.predictor.question.gpu import Gpu
 from trainscout.simulators.predictor.question.job import Job
-from trainscout.simulators.predictor.question.training import TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import operand_of
 
-_BITS = {"fp8": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
+_BITS = {"fp4": 4, "fp8": 8, "fp8_block": 8, "bf16": 16, "fp16": 16, "fp32": 32, "tf32": 32}
 _SHORTEST_LAYER_S = 1e-6
 
 LAUNCH_BOUND = 0.05
@@ -74,7 +74,7 @@ class Features:
 def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) -> Features:
     """The features of a job's prediction; seconds as in ``Prediction``."""
     layers = job.model.num_layers / job.recipe.pp * job.num_micro_batches
-    bits = _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
+    bits = _BITS[operand_of(job.precision)]
     communication_s = sum(s for part, s in breakdown_s.items() if part.endswith("_communication"))
     return Features(
         gpu=job.gpu.name,
@@ -89,9 +89,7 @@ def features_of(job: Job, step_time_s: float, breakdown_s: Mapping[str, float]) 
         layer_s=max(breakdown_s.get("compute", 0.0) / layers, _SHORTEST_LAYER_S),
         communication_share=communication_s / step_time_s,
         host_share=breakdown_s.get("host", 0.0) / step_time_s,
-        kernel_error=_kernel_error(
-            job.gpu, _BITS[TENSOR_CORE_TYPE.get(job.precision, job.precision)]
-        ),
+        kernel_error=_kernel_error(job.gpu, bits),
     )
 
 
@@ -105,7 +103,7 @@ def _fabric(cluster: Cluster) -> str:
 @functools.lru_cache(maxsize=256)
 def _kernel_error(gpu: Gpu, bits: int) -> float:
     errors = kernel_uncertainty(gpu)
-    return errors["gemm_fp8"] if bits == 8 and "gemm_fp8" in errors else errors["gemm"]
+    return errors.get(f"gemm_fp{bits}", errors["gemm"])
 
 
 def kinds_of(features: Features) -> tuple[str, ...]:

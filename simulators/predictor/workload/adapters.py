@@ -34,7 +34,7 @@ def is_adapted(shard: Shard, name: str) -> bool:
     return shard.lora is not None and _TARGET.get(name) in shard.lora.targets
 
 
-def input_bytes(shard: Shard, name: str, plain: int) -> int:
+def input_bytes(shard: Shard, name: str, plain: float) -> float:
     """Bytes per element that linear layer ``name`` keeps of its input, ``plain`` where its weight
     is trained: an adapter needs it in 16 bits, a frozen weight not at all."""
     if is_adapted(shard, name):
@@ -42,7 +42,7 @@ def input_bytes(shard: Shard, name: str, plain: int) -> int:
     return plain if shard.trains else 0
 
 
-def column_input_bytes(shard: Shard, name: str) -> int:
+def column_input_bytes(shard: Shard, name: str) -> float:
     """The same of a column-parallel layer, for each element of this rank's share; adapters keep
     what was gathered."""
     gathered = shard.tp if shard.sp and is_adapted(shard, name) else 1

@@ -376,7 +376,7 @@ def _output(shard: Shard) -> Part:
     return Part(
         tuple(forward),
         tuple(backward),
-        (Alloc("attention_output_input", shard.tokens * width * kept),),
+        (Alloc("attention_output_input", int(shard.tokens * width * kept)),),
         forward_peak_bytes=full,
         backward_peak_bytes=2 * full,
         module="attn_out",

@@ -49,7 +49,7 @@ def delta_parts(shard: Shard, delta: DeltaNet) -> list[Part]:
             (*out_back, Streaming("delta_gate_bwd", "elementwise", 5 * gate), *norm_back),
             (
                 Alloc("delta_output", gate),
-                Alloc("delta_out_input", shard.tokens * values * kept),
+                Alloc("delta_out_input", int(shard.tokens * values * kept)),
             ),
             forward_peak_bytes=full + gate,
             backward_peak_bytes=2 * full,

@@ -73,7 +73,7 @@ def head_blocks(shard: Shard) -> tuple[Block, Block]:
     vocab = model.padded_vocab_size(shard.tp) // shard.tp
     logits = shard.tokens * vocab
     # The output layer stays in bf16 when the layers run in fp8.
-    head = _in_bf16(shard) if shard.is_fp8 else shard
+    head = _in_bf16(shard) if shard.is_quantised else shard
     forward, backward = linear(
         head, "logits", shard.tokens, model.hidden_size, vocab, parallel="column"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from trainscout.simulators.predictor.question.knobs.recomputation import (
     DEFAULT_RECOMPUTE_MODULES,
@@ -42,6 +43,8 @@ def layer_blocks(
         recompute: ``none``, ``selective`` or ``full``.
         modules: what ``selective`` recomputes, joined by ``+``.
     """
+    if layer.bf16 and shard.is_quantised:
+        shard = replace(shard, precision="bf16")
     parts = layer_parts(shard, layer)
     name = "moe_layer" if layer.mlp == MOE else "layer"
     if layer.mixer != ATTENTION:
@@ -91,6 +94,6 @@ def layer_parts(shard: Shard, layer: Layer) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _norm(shard: Shard, name: str, keep_output: int) -> Part:
+def _norm(shard: Shard, name: str, keep_output: float) -> Part:
     """A norm of the hidden state."""
     return norm(shard, name, shard.local_tokens, shard.model.hidden_size, keep_output=keep_output)

@@ -40,8 +40,8 @@ def linear(
     A frozen weight has no gradient: nothing is gathered again for one, nor laid out for it, and
     no product hides the reduction of the input gradient. Adapters run beside the layer.
 
-    In 8 bits, what is gathered over tokens is quantised first and travels at one byte an
-    element (Transformer Engine's quantised all-gather); sums travel in 16 bits.
+    In 8 and 4 bits, what is gathered over tokens is quantised first and travels so (Transformer
+    Engine's quantised all-gather); sums travel in 16 bits.
     """
     dtype, size = shard.linear_dtype, shard.element_bytes
     local = tokens // shard.tp
@@ -81,7 +81,7 @@ def linear(
     def exchange(what: str, kind: str, width: int, overlaps: int = 0) -> Collective:
         gathers = kind == "all_gather"
         element, type_ = (shard.linear_input_bytes, dtype) if gathers else (size, shard.dtype)
-        bytes_ = tokens * width * element
+        bytes_ = int(tokens * width * element)
         return Collective(f"{name}_{what}", kind, bytes_, "tp", type_, overlaps)
 
     if parallel == "column" and shard.sp:

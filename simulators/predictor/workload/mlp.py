@@ -54,7 +54,9 @@ def mlp_part(shard: Shard, width: int, prefix: str = "") -> Part:
         Alloc(f"{prefix}fc1_output", fc1_output),
         Alloc(
             f"{prefix}activation",
-            shard.tokens * local * input_bytes(shard, f"{prefix}fc2", shard.linear_input_bytes),
+            int(
+                shard.tokens * local * input_bytes(shard, f"{prefix}fc2", shard.linear_input_bytes)
+            ),
         ),
     ]
     if model.gated_mlp and shard.fusion == "eager":

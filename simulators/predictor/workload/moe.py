@@ -201,6 +201,8 @@ def _experts(shard: Shard) -> Part:
     fc1_width = width * (2 if model.gated_mlp else 1)
     sent, received = rows_out * hidden * size, rows_in * hidden * size
     kept = shard.linear_input_bytes
+    inputs = int(rows_in * hidden * input_bytes(shard, "expert_fc1", kept))
+    activations = int(rows_in * width * input_bytes(shard, "expert_fc2", kept))
 
     act_forward, act_backward = activation_ops(shard, "expert_activation", rows_in * width)
     between_forward = [
@@ -239,9 +241,9 @@ def _experts(shard: Shard) -> Part:
         tuple(forward),
         tuple(backward),
         (
-            Alloc("expert_input", rows_in * hidden * input_bytes(shard, "expert_fc1", kept)),
+            Alloc("expert_input", inputs),
             Alloc("expert_fc1_output", rows_in * fc1_width * size),
-            Alloc("expert_activation", rows_in * width * input_bytes(shard, "expert_fc2", kept)),
+            Alloc("expert_activation", activations),
             # Where an expert's activation applies its weight, nothing else needs its output.
             *([] if shard.fusion == "fused" else [Alloc("expert_output", sent)]),
         ),

@@ -145,7 +145,7 @@ def checkpointed(
     )
 
 
-def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) -> Part:
+def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: float) -> Part:
     """LayerNorm or RMSNorm.
 
     ``keep_output``: bytes per element at which the next layer keeps the output (0: not kept).
@@ -153,7 +153,7 @@ def norm(shard: Shard, name: str, tokens: int, width: int, *, keep_output: int) 
     elements, size = tokens * width, shard.element_bytes
     saved = [Alloc(f"{name}_input", elements * size)]
     if keep_output:
-        saved.append(Alloc(f"{name}_output", elements * keep_output))
+        saved.append(Alloc(f"{name}_output", int(elements * keep_output)))
     forward, backward = norm_ops(shard, name, elements)
     return Part(
         forward=tuple(forward),

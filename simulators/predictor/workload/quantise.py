@@ -1,18 +1,26 @@
-"""Making the 8-bit operands of linear layers, as Transformer Engine's recipes do.
+"""Making the 8- and 4-bit operands of linear layers, as Transformer Engine's recipes do.
 
 A tensor is used twice: in the product at hand, and laid out the other way in a later one (an
 input in the weight gradient, an output gradient in both gradients). Hopper's tensor cores take
 8-bit operands only with the inner dimension contiguous, so the second use needs a transposed
 copy; Blackwell's take either layout, but blocks of 32 (MXFP8) lie along the inner dimension and
 are scaled for each use. Where weights are frozen there is no second use.
+
+NVFP4 (arXiv 2509.25149) scales 16 values under one scale of the tensor: each tensor is read for
+its largest value, which ranks that gather shares of it agree on first, and cast along both
+dimensions. Operands of the weight gradient go through a Hadamard transform, so that the cast along
+the other dimension is a kernel of its own. Stochastic rounding of gradients and two-dimensional
+blocks of weights move no further bytes: what their arithmetic costs is not published.
 """
 
 from __future__ import annotations
 
-from trainscout.simulators.predictor.workload.ir import Op, Streaming
+from dataclasses import replace
+
+from trainscout.simulators.predictor.workload.ir import Collective, Op, Streaming
 from trainscout.simulators.predictor.workload.shard import Shard
 
-_MX_BLOCK = 32
+_MX_BLOCK, _NVFP4_BLOCK = 32, 16
 
 
 def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) -> list[Op]:
@@ -21,14 +29,19 @@ def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) 
     ``gathered``: they are put together over tensor-parallel ranks before the second use, which
     transposes them then.
     """
-    if not shard.is_fp8:
+    if not shard.is_quantised:
         return []
+    if shard.linear_dtype == "fp4":
+        return _nvfp4(shard, name, elements, gathered)
     written, scales, launches = 1, 0, 1
     if shard.precision == "mxfp8":
         # A scale of one byte for each block, written, then put in the order of the tensor cores.
         written, scales, launches = 2, 2 * 3 * elements // _MX_BLOCK, 3
         if not shard.trains:
             written, scales, launches = 1, 3 * elements // _MX_BLOCK, 2
+    elif shard.precision == "fp8_block":
+        # Blocks lie along the inner dimension of either product.
+        written = 2 if shard.trains else 1
     elif shard.fp8_transposes and shard.trains and not gathered:
         written = 2
     ops: list[Op] = []
@@ -42,15 +55,35 @@ def quantise(shard: Shard, name: str, elements: int, *, gathered: bool = False) 
 
 
 def quantise_weights(shard: Shard, name: str, elements: int) -> list[Op]:
-    """The 8-bit copies of a layer's weights where those are gathered in 16 bits for each pass.
+    """The 8- or 4-bit copies of a layer's weights, for both products, where those are gathered in
+    16 bits for each pass.
 
     Weights that stay are quantised once a step, which takes milliseconds and is left out.
     """
-    return quantise(shard, f"{name}_weight", elements) if shard.quantises_weights else []
+    if not shard.quantises_weights:
+        return []
+    # Weights are not transformed, and make the input's gradient even where they are frozen.
+    return quantise(replace(shard, hadamard=False, trains=True), f"{name}_weight", elements)
+
+
+def _nvfp4(shard: Shard, name: str, elements: int, gathered: bool) -> list[Op]:
+    """The amax, a cast along each dimension with its scales, and their swizzle."""
+    size, uses = shard.element_bytes, 2 if shard.trains else 1
+    ops: list[Op] = [Streaming(f"{name}_amax", "cast_fp4", elements * size, launches=2)]
+    if gathered and shard.tp > 1:
+        ops.append(Collective(f"{name}_amax_max", "all_reduce", 4 * uses, "tp", "fp32"))
+    apart = uses == 2 and shard.hadamard
+    reads = uses if apart else 1
+    scales = elements // _NVFP4_BLOCK
+    moved = reads * size * elements + uses * (elements // 2 + scales)
+    ops.append(Streaming(f"{name}_cast", "cast_fp4", moved, launches=reads))
+    swizzled = 2 * uses * scales
+    ops.append(Streaming(f"{name}_swizzle", "cast_fp4", swizzled, launches=uses))
+    return ops
 
 
 def transpose(shard: Shard, name: str, elements: int) -> list[Op]:
     """The transposed copy of what was gathered in 8 bits, where tensor cores need one."""
-    if not shard.is_fp8 or not shard.fp8_transposes:
+    if shard.linear_dtype != "fp8" or not shard.fp8_transposes:
         return []
     return [Streaming(f"{name}_transpose", "cast", 2 * elements)]

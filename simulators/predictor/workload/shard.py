@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 
 from trainscout.simulators.predictor.question.job import Job
 from trainscout.simulators.predictor.question.model import Model
-from trainscout.simulators.predictor.question.training import ACTIVATION_BYTES, TENSOR_CORE_TYPE
+from trainscout.simulators.predictor.question.training import (
+    ACTIVATION_BYTES,
+    PRECISION_BITS,
+    operand_of,
+)
 from trainscout.simulators.predictor.question.tuning import Lora
 from trainscout.simulators.predictor.workload.communicators import place
 
@@ -43,6 +47,7 @@ class Shard:
     precision: str
     fp8_transposes: bool
     quantises_weights: bool
+    hadamard: bool
     attention: str
     fused_router: bool
     fused_experts: bool
@@ -86,7 +91,8 @@ class Shard:
             fp8_transposes=job.gpu.architecture.fp8_transposes,
             quantises_weights=recipe.zero_stage == 3
             and job.framework.quantises_gathered
-            and TENSOR_CORE_TYPE.get(job.precision, job.precision) == "fp8",
+            and PRECISION_BITS[job.precision] <= 8,
+            hadamard=job.training.nvfp4_hadamard,
             attention=job.attention,
             fused_router=job.framework.fused_router,
             fused_experts=job.framework.fused_experts,
@@ -131,29 +137,33 @@ class Shard:
 
     @property
     def linear_dtype(self) -> str:
-        """Type of the operands of linear layers; in 8-bit jobs everything else is bf16."""
-        return TENSOR_CORE_TYPE.get(self.precision, self.precision)
+        """Type of the operands of linear layers; in 8- and 4-bit jobs all else is bf16."""
+        return operand_of(self.precision)
 
     @property
-    def is_fp8(self) -> bool:
-        return self.linear_dtype == "fp8"
+    def is_quantised(self) -> bool:
+        """Whether linear layers multiply in 8 or 4 bits."""
+        return self.linear_dtype in ("fp8", "fp8_block", "fp4")
 
     @property
     def dtype(self) -> str:
         """Type of activations outside the linear layers."""
-        return "bf16" if self.is_fp8 else self.precision
+        return "bf16" if self.is_quantised else self.precision
 
     @property
     def element_bytes(self) -> int:
         return ACTIVATION_BYTES[self.precision]
 
     @property
-    def linear_input_bytes(self) -> int:
-        """Bytes per element of a linear layer's saved input (fp8 keeps the quantised copy)."""
-        return 1 if self.is_fp8 else self.element_bytes
+    def linear_input_bytes(self) -> float:
+        """Bytes per element of a linear layer's saved input: of the quantised copy, where there
+        is one. 16 values of four bits share a scale of eight; wider blocks' are left out."""
+        if self.linear_dtype == "fp4":
+            return 9 / 16
+        return 1 if self.is_quantised else self.element_bytes
 
     @property
-    def column_input_bytes(self) -> int:
+    def column_input_bytes(self) -> float:
         """Bytes kept per element of this rank's share of a column-parallel layer's input."""
         return self.linear_input_bytes * (self.tp if self.keeps_gathered else 1)
 

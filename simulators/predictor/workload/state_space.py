@@ -63,7 +63,7 @@ def mamba2_parts(shard: Shard, ssm: Mamba2) -> list[Part]:
             ),
             (
                 Alloc("ssm_output", values),
-                Alloc("ssm_out_input", shard.tokens * inner * kept),
+                Alloc("ssm_out_input", int(shard.tokens * inner * kept)),
             ),
             forward_peak_bytes=full + values,
             backward_peak_bytes=2 * full,

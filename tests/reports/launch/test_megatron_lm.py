@@ -114,12 +114,35 @@ def test_alternating_experts_exchanged_by_deepep():
 
 @pytest.mark.parametrize(
     ("precision", "recipe"),
-    [("fp8", "delayed"), ("fp8_current", "tensorwise"), ("mxfp8", "mxfp8")],
+    [
+        ("fp8", "delayed"),
+        ("fp8_current", "tensorwise"),
+        ("fp8_block", "blockwise"),
+        ("mxfp8", "mxfp8"),
+    ],
 )
 def test_scaling_recipe_of_8_bits(precision, recipe):
     given = arguments(job_of(Recipe(precision=precision)))
     assert given["--fp8-recipe"] == recipe
     assert "--bf16" in given
+
+
+def test_four_bits_and_the_layers_that_keep_sixteen():
+    model = replace(job_of(Recipe()).model, num_layers_at_end_in_bf16=4)
+    training = replace(TRAINING, nvfp4_hadamard=False)
+    job = Job(model, GPU, CLUSTER, training, Recipe(precision="nvfp4"))
+    given = arguments(job)
+    assert given["--fp4-format"] == "e2m1"
+    assert given["--fp4-recipe"] == "nvfp4"
+    assert (given["--num-layers-at-start-in-bf16"], given["--num-layers-at-end-in-bf16"]) == (
+        "0",
+        "4",
+    )
+    assert {"--bf16", "--first-last-layers-bf16"} <= set(given)
+    assert "--fp8-format" not in given
+    assert "NVTE_NVFP4_DISABLE_RHT=1" in megatron_launch(job).script_text
+    plain = arguments(replace(job, recipe=Recipe()))
+    assert not [name for name in plain if "fp4" in name or "in-bf16" in name]
 
 
 def test_latent_attention():

@@ -93,6 +93,8 @@ def test_type_of_accumulated_gradients(arguments, fp32):
         ("--bf16 --fp8-format hybrid", "fp8"),
         ("--bf16 --fp8-format e4m3 --fp8-recipe tensorwise", "fp8_current"),
         ("--bf16 --fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8"),
+        ("--bf16 --fp8-format e4m3 --fp8-recipe blockwise", "fp8_block"),
+        ("--bf16 --fp4-format e2m1 --fp4-recipe nvfp4", "nvfp4"),
     ],
 )
 def test_precision(arguments, precision):

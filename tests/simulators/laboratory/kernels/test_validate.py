@@ -66,7 +66,7 @@ def test_every_row_is_accounted_for(tmp_path: Path) -> None:
     reasons = {row["id"]: row["reason"] for row in report["skipped"]}
     assert "outlier" in reasons["table0:4"]
     assert "is not declared" in reasons["table0:5"]
-    assert "nvfp4" in reasons["table0:6"]
+    assert "is not supported by h200" in reasons["table0:6"]
     said = next(row["assumptions"] for row in report["rows"] if row["id"] == "table0:7")
     assert any("form factor" in text for text in said)
     for row in report["rows"]:

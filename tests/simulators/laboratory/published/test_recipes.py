@@ -148,6 +148,7 @@ def test_fsdp_takes_the_whole_share_as_one_micro_batch():
 
 def test_scaling_recipes_of_8_bits():
     assert replayable(dtype="mxfp8", gpu="B200-180GB").job.precision == "mxfp8"
+    assert replayable(dtype="nvfp4", gpu="B200-180GB").job.precision == "nvfp4"
     for notes in (
         "precision label FP8-CS",
         "preset H100_FP8_CS_V1 at v0.4.0",

@@ -42,6 +42,7 @@ BROKEN: list[tuple[str, str, Model, dict[str, Any]]] = [
     ("sharding_group", "dp_shard", TINY, {"zero_stage": 0, "dp_shard": 2}),
     ("sharding_group", "dp_shard", MOE, {"zero_stage": 3, "ep": 4, "dp_shard": 2}),
     ("precision", "precision", TINY, {"precision": "mxfp8"}),
+    ("precision", "precision", TINY, {"precision": "nvfp4"}),
     ("degrees_divide_world", "pp", TINY, {"pp": 3}),
     ("degrees_divide_world", "tp", TINY, {"tp": 3, "pp": 2}),
     ("degrees_divide_world", "cp", TINY, {"tp": 2, "cp": 3}),
